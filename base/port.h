@@ -1,0 +1,207 @@
+/* base/port.h - the differences between the host compiler and nvcc, for cores that compile as both.
+ *
+ * Cores use the common subset of C11 and C++17, these functions, and base/tile.h.  Floating point in a
+ * core is + - * / sqrtf fmaf on float and + - * / on double, with contraction off (cmake/hotbed_flags),
+ * so that both backends give the same bits.
+ */
+#ifndef HOTBED_BASE_PORT_H
+#define HOTBED_BASE_PORT_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define HOTBED_HD           static __host__ __device__ __forceinline__
+#define HOTBED_RESTRICT     __restrict__
+#define HOTBED_ALIGN(bytes) __align__(bytes)
+#else
+#define HOTBED_HD           static inline __attribute__((always_inline, unused))
+#define HOTBED_RESTRICT     restrict
+#define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
+#endif
+
+/* --- atomics: the order is in the name, the scope is the device ----------------------------- */
+
+HOTBED_HD uint64_t hotbed_load_relaxed_u64(const uint64_t *p) {
+#if defined(__CUDA_ARCH__)
+    uint64_t value;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+
+HOTBED_HD uint64_t hotbed_load_acquire_u64(const uint64_t *p) {
+#if defined(__CUDA_ARCH__)
+    uint64_t value;
+    asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+#endif
+}
+
+HOTBED_HD void hotbed_store_relaxed_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+#else
+    __atomic_store_n(p, value, __ATOMIC_RELAXED);
+#endif
+}
+
+HOTBED_HD void hotbed_store_release_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+#else
+    __atomic_store_n(p, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Whether *p was `expected` and is now `desired`; acquires and releases. */
+HOTBED_HD bool hotbed_cas_u64(uint64_t *p, uint64_t expected, uint64_t desired) {
+#if defined(__CUDA_ARCH__)
+    uint64_t old;
+    asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old == expected;
+#else
+    return __atomic_compare_exchange_n(
+        p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+#endif
+}
+
+HOTBED_HD uint64_t hotbed_add_relaxed_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    return atomicAdd((unsigned long long *)p, (unsigned long long)value);
+#else
+    return __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+#endif
+}
+
+/* Acquires and releases: orders the caller's accesses before it for who sees the sum. */
+HOTBED_HD uint64_t hotbed_add_acq_rel_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    uint64_t old;
+    asm volatile("atom.acq_rel.gpu.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "l"(p), "l"(value)
+                 : "memory");
+    return old;
+#else
+    return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+#endif
+}
+
+HOTBED_HD uint32_t hotbed_load_relaxed_u32(const uint32_t *p) {
+#if defined(__CUDA_ARCH__)
+    uint32_t value;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+
+/* The value that *p had; *p is now `desired` if that was `expected`.  Relaxed. */
+HOTBED_HD uint32_t hotbed_cas_relaxed_u32(uint32_t *p, uint32_t expected, uint32_t desired) {
+#if defined(__CUDA_ARCH__)
+    return atomicCAS(p, expected, desired);
+#else
+    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+#endif
+}
+
+HOTBED_HD uint32_t hotbed_add_relaxed_u32(uint32_t *p, uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    return atomicAdd(p, value);
+#else
+    return __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+#endif
+}
+
+HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    atomicMin(p, value);
+#else
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (value < old && !__atomic_compare_exchange_n(
+                              p, &old, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+#endif
+}
+
+/* --- pairs and quads: 16 bytes in one access ------------------------------------------------- */
+
+typedef struct HOTBED_ALIGN(16) hotbed_u64x2 {
+    uint64_t a, b;
+} hotbed_u64x2;
+
+typedef struct HOTBED_ALIGN(16) hotbed_f32x4 {
+    float x, y, z, w;
+} hotbed_f32x4;
+
+/* Two neighbouring words, each read as by hotbed_load_relaxed_u64(); p is 16-byte aligned. */
+HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
+    hotbed_u64x2 pair;
+#if defined(__CUDA_ARCH__)
+    asm volatile("ld.relaxed.gpu.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(pair.a), "=l"(pair.b)
+                 : "l"(p)
+                 : "memory");
+#else
+    pair.a = __atomic_load_n(p, __ATOMIC_RELAXED);
+    pair.b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
+#endif
+    return pair;
+}
+
+/* --- integers --------------------------------------------------------------------------------- */
+
+/* The upper half of the 128-bit product. */
+HOTBED_HD uint64_t hotbed_mul_high_u64(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+    return __umul64hi(a, b);
+#else
+    uint64_t al = a & 0xffffffffU, ah = a >> 32, bl = b & 0xffffffffU, bh = b >> 32;
+    uint64_t mid = ah * bl + ((al * bl) >> 32);
+    return ah * bh + (mid >> 32) + ((al * bh + (mid & 0xffffffffU)) >> 32);
+#endif
+}
+
+/* Number of the lowest set bit; value is not 0. */
+HOTBED_HD uint32_t hotbed_lowest_bit(uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    return (uint32_t)__ffs((int)value) - 1;
+#else
+    return (uint32_t)__builtin_ctz(value);
+#endif
+}
+
+HOTBED_HD uint32_t hotbed_bits_set(uint32_t value) {
+#if defined(__CUDA_ARCH__)
+    return (uint32_t)__popc(value);
+#else
+    return (uint32_t)__builtin_popcount(value);
+#endif
+}
+
+HOTBED_HD uint32_t hotbed_float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+HOTBED_HD float hotbed_bits_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+#endif

@@ -1,0 +1,343 @@
+/* hotbed/storage.h - a fused group of embedding tables: prefetch, forward, backward.
+ *
+ * A storage holds one or more tables.  A *table* maps 64-bit keys to rows; a *row* is an embedding of
+ * `dim` elements and its optimiser state; a *slot* is the place of a row, and does not change while the
+ * key is in the table.  A *feature* is one categorical input and reads one table (several features may
+ * share a table).  A *batch* has, for each feature and sample, a *bag* of keys.
+ *
+ * A training step is three calls on a *ticket*, which carries the step's state:
+ *   hotbed_storage_prefetch   dedup the keys, find or insert each unique key, pin its row
+ *   hotbed_storage_forward    read the rows, pool the bags
+ *   hotbed_storage_backward   sum the gradients of each row, apply the optimiser, unpin
+ * Any number of tickets may be in flight (255 a storage); a pinned row is never evicted.  Evaluation is
+ * one call, hotbed_storage_eval(), which changes nothing.
+ *
+ * All these calls are async, allocate nothing, never wait, and can be recorded into a hotbed_graph and
+ * launched again with other keys in the same buffers.  One storage is used from several streams if the
+ * caller orders prefetch, backward and row-setting calls with events; a forward may overlap another
+ * ticket's prefetch.  Arrays are device memory of the storage's backend unless said otherwise.
+ *
+ * Faults (a full table, a key outside of a static table) are found by kernels: the affected key gets a
+ * defined row and trains nothing, the other keys are served, and the stream's next hotbed_stream_sync()
+ * returns FULL or RANGE with table and key.  The storage stays usable.
+ *
+ * Sums run in a fixed order, so two runs, both backends and any prefetch depth give the same bytes:
+ * see hotbed_storage_backward().  Ideas: FBGEMM's table-batched embeddings (fusion, fused backward),
+ * dynamicemb (hash tables that grow by key, prefetch state, counters), HierarchicalKV (scored buckets).
+ */
+#ifndef HOTBED_STORAGE_H
+#define HOTBED_STORAGE_H
+
+#include "hotbed/status.h"
+#include "hotbed/stream.h"
+#include "hotbed/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_storage hotbed_storage; /* opaque; owned by the caller */
+typedef struct hotbed_ticket hotbed_ticket;   /* opaque; owned by the caller */
+
+typedef enum hotbed_table_kind {
+    HOTBED_TABLE_HASH = 0, /* any key; rows are made when a key is first seen */
+    HOTBED_TABLE_STATIC =
+        1, /* keys are 0 .. capacity-1 and all rows exist, as in nn.EmbeddingBag */
+} hotbed_table_kind;
+
+typedef enum hotbed_evict {
+    HOTBED_EVICT_NEVER = 0, /* a full table refuses new keys: fault FULL */
+    HOTBED_EVICT_LOWEST =
+        1, /* a new key takes the place of the lowest score among its candidates */
+} hotbed_evict;
+
+typedef enum hotbed_pooling {
+    HOTBED_POOL_NONE = 0, /* sequence: one output row a key */
+    HOTBED_POOL_SUM = 1,  /* one output row a bag: sum of weight * row; zeros for an empty bag */
+    HOTBED_POOL_MEAN = 2, /* the same divided by the number of keys of the bag */
+} hotbed_pooling;
+
+/* Where rows live, see docs/design.md.  The seed's StorageMode. */
+typedef enum hotbed_mode {
+    HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT, or what hbm_bytes leads to */
+    HOTBED_MODE_HBM_DIRECT = 1, /* all rows in device memory */
+    HOTBED_MODE_CACHE = 2,      /* not in this version: UNSUPPORTED */
+    HOTBED_MODE_DEFAULT = 3,    /* not in this version: UNSUPPORTED */
+} hotbed_mode;
+
+/* One table.  Call hotbed_table_options_init(), then set fields; 0 is every other field's default.
+ * Fields are only ever appended; `size` says which of them the caller knows. */
+typedef struct hotbed_table_options {
+    uint32_t size;     /* set by init */
+    uint32_t dim;      /* elements of an embedding, 1 .. 4096; required */
+    const char *name;  /* unique in the storage, [A-Za-z0-9_.-]{1,63}; copied; required */
+    uint64_t capacity; /* HASH: keys that are stored before one is refused or evicted; STATIC:
+                        * number of rows; 1 .. 2^36; required */
+    hotbed_table_kind kind;
+    hotbed_dtype dtype;                  /* of the embedding; 0 is F32 */
+    hotbed_evict evict;                  /* HASH only */
+    hotbed_initializer initializer;      /* of a new row's embedding */
+    hotbed_initializer eval_initializer; /* row of a missing key in eval; CONSTANT only */
+} hotbed_table_options;
+
+static inline void hotbed_table_options_init(hotbed_table_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+/* A storage.  Call hotbed_storage_options_init(), then set fields. */
+typedef struct hotbed_storage_options {
+    uint32_t size;                      /* set by init */
+    uint32_t num_tables;                /* 1 .. 65535; required */
+    const hotbed_table_options *tables; /* [num_tables]; copied; required */
+    uint32_t num_features;              /* 0: one feature a table, in table order */
+    const uint32_t *feature_tables;     /* [num_features] table of each feature, ascending */
+    hotbed_key_type key_type;           /* 0 is I64 */
+    hotbed_pooling pooling;             /* 0 is NONE */
+    hotbed_dtype output_dtype;          /* of outputs and gradients; 0 is F32 */
+    hotbed_optimizer optimizer;         /* kind 0: a storage for lookup only, backward is STATE */
+    uint64_t seed;                      /* of the initialisers */
+    hotbed_mode mode;
+    uint64_t hbm_bytes; /* budget for rows in device memory; 0 is no limit */
+} hotbed_storage_options;
+
+static inline void hotbed_storage_options_init(hotbed_storage_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    hotbed_optimizer_init(&options->optimizer);
+}
+
+/* Create a storage on the backend and device of `stream`.  Synchronous; rows of static tables are
+ * initialised.  *out is NULL on error.
+ * Errors: ARGUMENT (the field and its value), MEMORY (the table and bytes), UNSUPPORTED (mode). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
+    const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
+
+/* Free the storage.  Its tickets are destroyed before, and every stream that used it is synced.
+ * NULL is allowed. */
+HOTBED_API void hotbed_storage_destroy(hotbed_storage *storage);
+
+/* --- the training step ---------------------------------------------------------------------- */
+
+/* The keys of a batch, feature-major: bag b = feature * batch_size + sample.  TorchRec's KJT with
+ * `keys` for its values. */
+typedef struct hotbed_batch {
+    uint32_t size;       /* sizeof(hotbed_batch), set by init */
+    uint32_t batch_size; /* samples a feature; 0 is an empty batch */
+    uint64_t num_keys;   /* length of `keys`: a bound, the number is offsets[last] */
+    const void *keys;    /* [num_keys] int64 or uint64, device */
+    const int64_t
+        *offsets;         /* [num_features * batch_size + 1] device; bag b is keys[offsets[b]] up to
+                             * keys[offsets[b+1]], offsets[0] = 0, never descending.
+                             * NULL: every bag has one key, num_keys = num_features * batch_size */
+    const float *weights; /* [num_keys] device, per-sample weights of SUM and MEAN; NULL is 1 */
+} hotbed_batch;
+
+static inline void hotbed_batch_init(hotbed_batch *batch) {
+    memset(batch, 0, sizeof *batch);
+    batch->size = sizeof *batch;
+}
+
+/* Create a ticket for batches of up to `max_keys` keys (below 2^31) and `max_batch_size` samples a
+ * feature, with all the memory that its steps need.  Synchronous.
+ * Errors: ARGUMENT, MEMORY, STATE (255 tickets exist). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
+    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
+    hotbed_ticket **out);
+
+/* Release the ticket's pins on `its last stream`, wait for that stream, and free it.  NULL is
+ * allowed. */
+HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
+
+/* Dedup the batch's keys a table, find or insert each unique key, initialise new rows, set scores, and
+ * pin the rows.  The ticket then holds the batch; pins that it still held are released first.  Async.
+ * The batch's arrays must stay valid and unchanged until the ticket's backward, cancel or next prefetch
+ * is passed by the stream.
+ * Errors: ARGUMENT (NULL, sizes over the ticket's, num_keys without offsets not features * samples).
+ * Faults: FULL, RANGE (key outside of a static table; bad offsets). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream);
+
+/* Read the rows of a prefetched ticket.  Async.
+ *
+ *   output  out  pooling NONE: [num_keys, stride], row i is the embedding of keys[i]
+ *                SUM, MEAN:    [batch_size, stride], feature f from column hotbed_storage_column(f);
+ *                of the storage's output_dtype
+ *   stride  in   elements from one row of output to the next; 0 is the least: the largest dim (NONE),
+ *                hotbed_storage_columns() (SUM, MEAN)
+ *
+ * A key that got no slot reads as its initial row.  A sum of a bag is taken in bag order.
+ * Without backward: hotbed_ticket_cancel(), or just prefetch the ticket again.
+ * Errors: ARGUMENT (NULL, stride below the least), STATE (the ticket is not prefetched). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_forward(
+    hotbed_storage *storage, hotbed_ticket *ticket, void *output, uint64_t stride,
+    hotbed_stream *stream);
+
+/* Sum the gradients of each unique row, apply the optimiser to it, and unpin.  Async.  The ticket is
+ * then empty.
+ *
+ *   gradient  in  shape, type and stride rules as the output's
+ *
+ * Order of a row's sum: its occurrences by position in the batch, in groups of 32 added one after the
+ * other from zero; the groups' sums, in groups of 32 likewise; and so on.
+ * Errors: ARGUMENT, STATE (not prefetched; a storage without optimiser). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_backward(
+    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
+    hotbed_stream *stream);
+
+/* Unpin the rows of a prefetched ticket, which is then empty.  Async.  An empty ticket is left as it is. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* Output rows of a batch as forward would give them, for evaluation: nothing is inserted, no score, pin
+ * or state changes, a missing key reads as the table's eval_initializer.  Async.  It may run beside
+ * training on another stream; rows that are being updated then read as old or new, element by element.
+ * Uses the stream's workspace: the first call with a larger num_keys on a stream allocates.
+ * Errors: ARGUMENT, MEMORY.  Faults: RANGE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
+    hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
+    hotbed_stream *stream);
+
+/* Set the learning rate of all later backwards on `stream`.  Async.  Errors: ARGUMENT (not finite). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
+    hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
+
+/* --- what a ticket holds --------------------------------------------------------------------- */
+
+/* Device arrays of a prefetched ticket (the seed's PrefetchState), valid until its next prefetch.  The
+ * counts are in device memory: the host does not know them. */
+typedef struct hotbed_ticket_view {
+    const uint64_t *unique_keys;    /* [unique_offsets[T]] a table, in order of first occurrence */
+    const uint32_t *inverse;        /* [num_keys] position of each key in unique_keys */
+    const uint32_t *unique_offsets; /* [num_tables + 1] uniques of table t: [t] up to [t + 1] */
+    const uint64_t *slots;          /* slot of each unique key, or HOTBED_SLOT_NONE */
+    const uint32_t *counts;         /* occurrences of each unique key in the batch */
+} hotbed_ticket_view;
+
+#define HOTBED_SLOT_NONE UINT64_MAX /* no slot: absent, refused or out of range */
+
+/* Errors: STATE (the ticket is not prefetched). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out);
+
+/* --- rows by key ------------------------------------------------------------------------------ */
+
+/* Parts of n rows of one table, dense arrays in device memory; a NULL part is skipped. */
+typedef struct hotbed_rows {
+    void *weights;    /* [n, dim] of the table's dtype */
+    float *states[2]; /* [n, hotbed_optimizer_state_dim()] */
+    uint64_t *scores; /* [n]; HASH tables */
+} hotbed_rows;
+
+/* Copy out the rows of n keys of table number `table`, without changing anything.  Async.
+ *
+ *   keys   in   [n], duplicates allowed
+ *   rows   out  what is wanted; rows of missing keys are left as they are
+ *   found  out  [n] 1 or 0; may be NULL
+ *
+ * Errors: ARGUMENT (NULL, table number, a state that the optimiser does not have). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    uint8_t *found, hotbed_stream *stream);
+
+/* Insert or overwrite the rows of n distinct keys.  Async.  A part that is NULL keeps its value, or gets
+ * its initial value when the key is new.
+ * Errors: ARGUMENT.  Faults: FULL, RANGE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    hotbed_stream *stream);
+
+/* Remove n keys from a HASH table; absent and pinned keys are left.  Async.
+ *   erased  out  [n] 1 or 0; may be NULL */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
+    hotbed_stream *stream);
+
+/* Remove all keys of table `table`, pinned ones too (STATIC: set all rows to their initial value).
+ * Synchronous; STATE when tickets hold pins. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
+
+/* All keys of a table, in no particular order, into *host* arrays.  Synchronous.
+ *
+ *   capacity  in   length of keys and scores
+ *   keys      out  may be NULL to ask for the number only
+ *   scores    out  may be NULL
+ *   n         out  number of keys in the table
+ *
+ * Errors: ARGUMENT (capacity below *n, which is set), MEMORY, DEVICE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_keys(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
+    uint64_t *n, hotbed_stream *stream);
+
+/* --- state and description --------------------------------------------------------------------- */
+
+/* What training state the storage has beside its rows; plain numbers, for checkpoints. */
+typedef struct hotbed_storage_state {
+    uint64_t optimizer_steps; /* backwards so far: Adam's t */
+    uint64_t clock;           /* prefetches so far: the score of keys seen in the last one */
+    double beta1_power;       /* beta1^t and beta2^t, as running products */
+    double beta2_power;
+    float learning_rate;
+} hotbed_storage_state;
+
+/* Synchronous. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_get_state(hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream);
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_state(
+    hotbed_storage *storage, const hotbed_storage_state *state, hotbed_stream *stream);
+
+typedef struct hotbed_table_info {
+    const char *name; /* valid while the storage is */
+    uint32_t dim;
+    hotbed_table_kind kind;
+    hotbed_dtype dtype;
+    uint64_t capacity;    /* as asked for */
+    uint64_t slots;       /* rows allocated */
+    uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
+    uint64_t row_bytes;   /* embedding + state + padding */
+    uint64_t index_bytes; /* 16 a slot for HASH, 0 for STATIC */
+    void *weights; /* device address of slot first_slot's embedding; element e of slot s is at
+                           * byte (s - first_slot) * row_bytes + e * element size */
+    uint64_t state_offsets[2]; /* bytes from a row's start to each F32 state */
+} hotbed_table_info;
+
+/* Errors: ARGUMENT (table number out of range). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_table(const hotbed_storage *storage, uint32_t table, hotbed_table_info *out);
+
+HOTBED_API uint32_t hotbed_storage_num_tables(const hotbed_storage *storage);
+HOTBED_API uint32_t hotbed_storage_num_features(const hotbed_storage *storage);
+HOTBED_API hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage);
+HOTBED_API const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage);
+HOTBED_API uint64_t hotbed_storage_seed(const hotbed_storage *storage);
+HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
+
+/* First output column of a feature, and the number of columns: sums of dims.  SUM and MEAN. */
+HOTBED_API uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature);
+HOTBED_API uint64_t hotbed_storage_columns(const hotbed_storage *storage);
+
+/* Number of keys in a table, and of slots that are pinned.  Synchronous. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_size(
+    hotbed_storage *storage, uint32_t table, uint64_t *keys, uint64_t *pinned,
+    hotbed_stream *stream);
+
+/* What has happened to a table since the storage was created, occurrences counted by unique key. */
+typedef struct hotbed_table_stats {
+    uint64_t keys;    /* keys in training batches, duplicates included */
+    uint64_t uniques; /* unique keys of those batches */
+    uint64_t hits;    /* uniques that were found */
+    uint64_t inserts; /* uniques that got a new row */
+    uint64_t evictions;
+    uint64_t refused; /* uniques that got no slot: full, or out of range */
+} hotbed_table_stats;
+
+/* Cumulative counts of a table as of the work that `stream` has passed.  Synchronous. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
+    hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

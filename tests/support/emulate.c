@@ -1,0 +1,222 @@
+/* tests/support/emulate.c - the tile emulator: ucontext fibres that meet at tile calls. */
+#define _XOPEN_SOURCE 700
+#include "tests/support/emulate.h"
+
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+enum { MAX_LANES = 32, STACK_BYTES = 256 << 10 };
+
+typedef enum call_kind {
+    CALL_NONE,
+    CALL_BALLOT,
+    CALL_SHUFFLE,
+} call_kind;
+
+typedef enum lane_state {
+    LANE_READY,   /* can run */
+    LANE_WAITING, /* at a tile call */
+    LANE_ENDED,
+} lane_state;
+
+typedef struct lane {
+    ucontext_t context;
+    void *stack;
+    lane_state state;
+    call_kind call; /* where it waits */
+    uint32_t width;
+    uint32_t source;
+    uint64_t value; /* what it brings to the call, then the call's result */
+    uint64_t calls; /* calls made so far */
+} lane;
+
+/* One run; NULL when the thread is not in a run. */
+typedef struct run {
+    ucontext_t scheduler;
+    lane lanes[MAX_LANES];
+    uint32_t count;
+    uint32_t current;
+    void (*function)(void *arg);
+    void *arg;
+} run;
+
+static _Thread_local run *active;
+static _Thread_local char report[256];
+
+static const char *call_name(call_kind call) {
+    return call == CALL_BALLOT ? "ballot or sync" : call == CALL_SHUFFLE ? "shuffle" : "no call";
+}
+
+static void lane_main(void) {
+    active->function(active->arg);
+    active->lanes[active->current].state = LANE_ENDED;
+    /* uc_link goes back to the scheduler */
+}
+
+/* Wait until all lanes of the tile are here; the result is in lane.value. */
+static uint64_t meet(call_kind call, uint32_t width, uint64_t value, uint32_t source) {
+    run *r = active;
+    lane *self = &r->lanes[r->current];
+    if (width > r->count || (width & (width - 1)) != 0)
+        hotbed_check_failed(
+            __FILE__, __LINE__, "tile call of width %u among %u lanes", width, r->count);
+    if (source >= width)
+        hotbed_check_failed(__FILE__, __LINE__, "shuffle from lane %u of %u", source, width);
+    self->call = call;
+    self->width = width;
+    self->value = value;
+    self->source = source;
+    self->state = LANE_WAITING;
+    self->calls++;
+    swapcontext(&self->context, &r->scheduler);
+    return self->value;
+}
+
+uint32_t hotbed_emulate_lane(void) {
+    return active != NULL ? active->current : 0;
+}
+
+uint32_t hotbed_emulate_rank(uint32_t width) {
+    return hotbed_emulate_lane() & (width - 1);
+}
+
+uint32_t hotbed_emulate_ballot(uint32_t width, bool predicate) {
+    if (active == NULL || width == 1)
+        return predicate ? 1 : 0;
+    return (uint32_t)meet(CALL_BALLOT, width, predicate, 0);
+}
+
+uint64_t hotbed_emulate_shuffle(uint32_t width, uint64_t value, uint32_t source) {
+    if (active == NULL || width == 1)
+        return value;
+    return meet(CALL_SHUFFLE, width, value, source);
+}
+
+/* True when the lanes [first, first + width) are all at one call; they then have its result. */
+static bool serve_tile(run *r, uint32_t first, uint32_t width) {
+    const lane *leader = &r->lanes[first];
+    uint64_t values[MAX_LANES], votes = 0;
+    for (uint32_t i = 0; i < width; i++) {
+        const lane *l = &r->lanes[first + i];
+        if (l->state != LANE_WAITING || l->call != leader->call || l->width != width)
+            return false;
+        values[i] = l->value;
+        votes |= (l->value != 0 ? (uint64_t)1 : 0) << i;
+    }
+    for (uint32_t i = 0; i < width; i++) {
+        lane *l = &r->lanes[first + i];
+        l->value = l->call == CALL_BALLOT ? votes : values[l->source];
+        l->state = LANE_READY;
+    }
+    return true;
+}
+
+/* True when at least one tile got on. */
+static bool serve(run *r) {
+    bool served = false;
+    for (uint32_t i = 0; i < r->count;) {
+        const lane *l = &r->lanes[i];
+        uint32_t width = l->state == LANE_WAITING ? l->width : 1;
+        if (l->state == LANE_WAITING && (i & (width - 1)) == 0 && serve_tile(r, i, width)) {
+            served = true;
+            i += width;
+        } else {
+            i++;
+        }
+    }
+    return served;
+}
+
+static void describe(const run *r) {
+    uint32_t a = 0, b = 0;
+    while (a < r->count && r->lanes[a].state != LANE_WAITING)
+        a++;
+    uint32_t first = a - a % r->lanes[a].width;
+    for (b = first; b < first + r->lanes[a].width; b++) {
+        const lane *l = &r->lanes[b];
+        if (l->state != LANE_WAITING || l->call != r->lanes[a].call ||
+            l->width != r->lanes[a].width)
+            break;
+    }
+    const lane *x = &r->lanes[a], *y = &r->lanes[b];
+    if (y->state == LANE_ENDED)
+        (void)snprintf(
+            report, sizeof report,
+            "lane %u waits at its tile call %llu (%s, width %u), but lane %u has ended", a,
+            (unsigned long long)x->calls, call_name(x->call), x->width, b);
+    else
+        (void)snprintf(
+            report, sizeof report,
+            "lanes %u and %u are at different tile calls: %s of width %u, %s of width %u", a, b,
+            call_name(x->call), x->width, call_name(y->call), y->width);
+}
+
+static void start_lane(run *r, uint32_t number) {
+    lane *l = &r->lanes[number];
+    l->state = LANE_READY;
+    l->stack = malloc(STACK_BYTES);
+    CHECK(l->stack != NULL);
+    CHECK(getcontext(&l->context) == 0);
+    l->context.uc_stack.ss_sp = l->stack;
+    l->context.uc_stack.ss_size = STACK_BYTES;
+    l->context.uc_link = &r->scheduler;
+    makecontext(&l->context, lane_main, 0);
+}
+
+/* Let each ready lane go on to its next call or its end; true when there was one. */
+static bool run_ready(run *r, bool falling) {
+    bool any = false;
+    for (uint32_t i = 0; i < r->count; i++) {
+        uint32_t number = falling ? r->count - 1 - i : i;
+        if (r->lanes[number].state != LANE_READY)
+            continue;
+        any = true;
+        r->current = number;
+        swapcontext(&r->scheduler, &r->lanes[number].context);
+    }
+    return any;
+}
+
+static bool all_ended(const run *r) {
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->lanes[i].state != LANE_ENDED)
+            return false;
+    return true;
+}
+
+const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void *arg) {
+    CHECK(active == NULL);
+    CHECK(lanes >= 1 && lanes <= MAX_LANES && (lanes & (lanes - 1)) == 0);
+    run *r = calloc(1, sizeof *r);
+    CHECK(r != NULL);
+    r->count = lanes;
+    r->function = function;
+    r->arg = arg;
+    active = r;
+    for (uint32_t i = 0; i < lanes; i++)
+        start_lane(r, i);
+    const char *problem = NULL;
+    for (bool falling = false; problem == NULL; falling = !falling) {
+        (void)run_ready(r, falling);
+        if (all_ended(r))
+            break;
+        if (!serve(r)) {
+            describe(r);
+            problem = report;
+        }
+    }
+    active = NULL;
+    for (uint32_t i = 0; i < lanes; i++)
+        free(r->lanes[i].stack);
+    free(r);
+    return problem;
+}
+
+void hotbed_emulate_run(uint32_t lanes, void (*function)(void *arg), void *arg) {
+    const char *problem = hotbed_emulate_try(lanes, function, arg);
+    if (problem != NULL)
+        hotbed_check_failed(__FILE__, __LINE__, "%s", problem);
+}

@@ -1,0 +1,83 @@
+/* tests/support/fault.c - wrappers of the allocation functions, see fault.h.
+ *
+ * The linker's --wrap=malloc sends calls of malloc to the symbol "__wrap_malloc" and gives the true one
+ * as "__real_malloc"; asm labels keep reserved names out of the source.
+ */
+#define _DEFAULT_SOURCE
+#include "tests/support/fault.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+static uint64_t fail_at; /* 0: none */
+static uint64_t count;
+static bool failed;
+
+void fault_arm(uint64_t n) {
+    __atomic_store_n(&fail_at, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&count, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&failed, false, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&fail_at, n, __ATOMIC_SEQ_CST);
+}
+
+bool fault_disarm(void) {
+    __atomic_store_n(&fail_at, 0, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&failed, __ATOMIC_SEQ_CST);
+}
+
+uint64_t fault_count(void) {
+    return __atomic_load_n(&count, __ATOMIC_SEQ_CST);
+}
+
+static bool fails(void) {
+    uint64_t at = __atomic_load_n(&fail_at, __ATOMIC_SEQ_CST);
+    if (at == 0 || __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST) != at)
+        return false;
+    __atomic_store_n(&failed, true, __ATOMIC_SEQ_CST);
+    errno = ENOMEM;
+    return true;
+}
+
+void *real_malloc(size_t bytes) __asm__("__real_malloc");
+void *real_calloc(size_t n, size_t bytes) __asm__("__real_calloc");
+void *real_realloc(void *old, size_t bytes) __asm__("__real_realloc");
+void *real_aligned_alloc(size_t alignment, size_t bytes) __asm__("__real_aligned_alloc");
+int real_posix_memalign(void **out, size_t alignment, size_t bytes) __asm__(
+    "__real_posix_memalign");
+void *real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) __asm__(
+    "__real_mmap");
+
+void *wrap_malloc(size_t bytes) __asm__("__wrap_malloc");
+void *wrap_calloc(size_t n, size_t bytes) __asm__("__wrap_calloc");
+void *wrap_realloc(void *old, size_t bytes) __asm__("__wrap_realloc");
+void *wrap_aligned_alloc(size_t alignment, size_t bytes) __asm__("__wrap_aligned_alloc");
+int wrap_posix_memalign(void **out, size_t alignment, size_t bytes) __asm__(
+    "__wrap_posix_memalign");
+void *wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) __asm__(
+    "__wrap_mmap");
+
+void *wrap_malloc(size_t bytes) {
+    return fails() ? NULL : real_malloc(bytes);
+}
+
+void *wrap_calloc(size_t n, size_t bytes) {
+    return fails() ? NULL : real_calloc(n, bytes);
+}
+
+void *wrap_realloc(void *old, size_t bytes) {
+    return fails() ? NULL : real_realloc(old, bytes);
+}
+
+void *wrap_aligned_alloc(size_t alignment, size_t bytes) {
+    return fails() ? NULL : real_aligned_alloc(alignment, bytes);
+}
+
+int wrap_posix_memalign(void **out, size_t alignment, size_t bytes) {
+    return fails() ? ENOMEM : real_posix_memalign(out, alignment, bytes);
+}
+
+void *wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
+    return fails() ? MAP_FAILED : real_mmap(at, bytes, protection, flags, file, offset);
+}

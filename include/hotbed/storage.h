@@ -307,6 +307,7 @@ typedef struct hotbed_table_info {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_table(const hotbed_storage *storage, uint32_t table, hotbed_table_info *out);
 
+/* What the storage was created with; AUTO is replaced by the mode that was chosen. */
 HOTBED_API uint32_t hotbed_storage_num_tables(const hotbed_storage *storage);
 HOTBED_API uint32_t hotbed_storage_num_features(const hotbed_storage *storage);
 HOTBED_API hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage);

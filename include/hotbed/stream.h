@@ -54,6 +54,7 @@ hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out);
 /* Finish the stream's work, then free the stream.  NULL is allowed.  A latched fault is dropped. */
 HOTBED_API void hotbed_stream_destroy(hotbed_stream *stream);
 
+/* What the stream was created on. */
 HOTBED_API hotbed_backend hotbed_stream_backend(const hotbed_stream *stream);
 HOTBED_API int hotbed_stream_device(const hotbed_stream *stream);
 HOTBED_API void *hotbed_stream_native(const hotbed_stream *stream); /* cudaStream_t; NULL on host */
@@ -74,7 +75,8 @@ hotbed_stream_call(hotbed_stream *stream, void (*function)(void *argument), void
 
 /* --- events --------------------------------------------------------------------------------- */
 
-/* Create an event for streams of the backend and device of `stream`. */
+/* Create an event for streams of the backend and device of `stream`.  Errors: ARGUMENT, MEMORY,
+ * DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_event_create(hotbed_stream *stream, hotbed_event **out);
 HOTBED_API void hotbed_event_destroy(hotbed_event *event); /* NULL is allowed */
@@ -91,7 +93,7 @@ hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event);
 /* Whether the event's latest mark has been passed.  Never waits. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_query(hotbed_event *event, bool *done);
 
-/* Wait for the event's latest mark.  Counts as one host wait. */
+/* Wait for the event's latest mark.  Counts as one host wait.  Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_sync(hotbed_event *event);
 
 /* Seconds between two recorded events that have been passed.

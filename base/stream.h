@@ -36,6 +36,10 @@ HOTBED_HD void hotbed_fault_latch(
     uint64_t bound) {
     if (hotbed_cas_relaxed_u32(&fault->claim, 0, 1) != 0)
         return;
+#if !defined(__CUDA_ARCH__)
+    /* Acquires what hotbed_stream_fault() released when it cleared the last fault. */
+    (void)__atomic_load_n(&fault->claim, __ATOMIC_ACQUIRE);
+#endif
     fault->what = what;
     fault->table = table;
     fault->key = key;

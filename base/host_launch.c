@@ -1,0 +1,237 @@
+/* base/host_launch.c - the thread pool behind host bodies, shared by all streams.
+ *
+ * A lane that has a body with several ranges offers it to the pool as a job and works on it itself.
+ * Ranges are handed out by one atomic counter.  Jobs of several lanes run side by side.  A body with one
+ * range never leaves its lane.  Nothing is allocated after the threads have started.
+ */
+#define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): affinity */
+#include "base/host_lane.h"
+
+#include "base/backend.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+
+enum { THREADS_MAX = 1024 };
+
+typedef struct job {
+    hotbed_host_body body;
+    const void *args;
+    uint64_t n, grain, ranges;
+    uint64_t next;       /* atomic: the next range to take */
+    uint32_t users;      /* pool threads in the job; under the pool's lock */
+    pthread_cond_t idle; /* users became 0 */
+    struct job *after;
+} job;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* a job was added, or stop was set */
+    job *jobs;           /* with ranges left, newest first */
+    uint32_t holders;    /* streams */
+    uint32_t workers;    /* threads of the pool; lanes work too, so one less than HOTBED_THREADS */
+    bool stop;
+    pthread_t threads[THREADS_MAX];
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+/* --- how many threads ----------------------------------------------------------------------- */
+
+static unsigned usable_cores(void) {
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        return 1;
+    int count = CPU_COUNT(&cores);
+    return count < 1 ? 1 : (unsigned)count;
+}
+
+/* HOTBED_THREADS, else the usable cores. */
+static hotbed_status wanted_threads(unsigned *out) {
+    const char *text = getenv("HOTBED_THREADS");
+    if (text == NULL || text[0] == '\0') {
+        *out = usable_cores();
+        return HOTBED_OK;
+    }
+    char *end = NULL;
+    errno = 0;
+    long count = strtol(text, &end, 10);
+    if (errno != 0 || *end != '\0' || count < 1 || count > THREADS_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "HOTBED_THREADS is \"%s\", not a number in [1, %d]", text,
+            (int)THREADS_MAX);
+    *out = (unsigned)count;
+    return HOTBED_OK;
+}
+
+unsigned hotbed_host_threads(void) {
+    pthread_mutex_lock(&pool.lock);
+    unsigned threads = pool.workers + 1;
+    bool running = pool.holders > 0;
+    pthread_mutex_unlock(&pool.lock);
+    if (!running && wanted_threads(&threads) != HOTBED_OK)
+        threads = usable_cores();
+    return threads;
+}
+
+/* --- jobs ----------------------------------------------------------------------------------- */
+
+static void run_ranges(job *j) {
+    for (;;) {
+        /* Relaxed: the job was published by the pool's lock, its results are by that lock too. */
+        uint64_t range = hotbed_add_relaxed_u64(&j->next, 1);
+        if (range >= j->ranges)
+            return;
+        uint64_t begin = range * j->grain;
+        uint64_t end = range + 1 == j->ranges ? j->n : begin + j->grain;
+        j->body(j->args, begin, end);
+    }
+}
+
+/* Take a job out of the list; it may have been taken out already.  Called under the lock. */
+static void unlist(const job *j) {
+    for (job **link = &pool.jobs; *link != NULL; link = &(*link)->after) {
+        if (*link == j) {
+            *link = j->after;
+            return;
+        }
+    }
+}
+
+static void *worker(void *unused) {
+    pthread_mutex_lock(&pool.lock);
+    while (!pool.stop) {
+        job *j = pool.jobs;
+        if (j == NULL) {
+            pthread_cond_wait(&pool.work, &pool.lock);
+            continue;
+        }
+        j->users++;
+        pthread_mutex_unlock(&pool.lock);
+        run_ranges(j);
+        pthread_mutex_lock(&pool.lock);
+        unlist(j); /* no ranges are left */
+        if (--j->users == 0)
+            pthread_cond_signal(&j->idle);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return unused;
+}
+
+void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const void *args) {
+    if (grain == 0 || grain >= n) {
+        body(args, 0, n);
+        return;
+    }
+    job j = {
+        .body = body,
+        .args = args,
+        .n = n,
+        .grain = grain,
+        .ranges = n / grain + (n % grain != 0),
+    };
+    pthread_mutex_lock(&pool.lock);
+    uint64_t helpers = j.ranges - 1 < pool.workers ? j.ranges - 1 : pool.workers;
+    if (helpers > 0) {
+        pthread_cond_init(&j.idle, NULL);
+        j.after = pool.jobs;
+        pool.jobs = &j;
+        for (uint64_t i = 0; i < helpers; i++)
+            pthread_cond_signal(&pool.work);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    run_ranges(&j);
+    if (helpers == 0)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    unlist(&j);
+    while (j.users > 0)
+        pthread_cond_wait(&j.idle, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_cond_destroy(&j.idle);
+}
+
+/* --- threads -------------------------------------------------------------------------------- */
+
+/* Join the first `count` threads.  Called under the lock, which it drops meanwhile. */
+static void stop_threads(uint32_t count) {
+    pool.stop = true;
+    pthread_cond_broadcast(&pool.work);
+    pthread_mutex_unlock(&pool.lock);
+    for (uint32_t i = 0; i < count; i++)
+        pthread_join(pool.threads[i], NULL);
+    pthread_mutex_lock(&pool.lock);
+    pool.stop = false;
+    pool.workers = 0;
+}
+
+/* Under the lock. */
+static hotbed_status start_threads(uint32_t count) {
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    uint32_t started = 0;
+    int error = 0;
+    while (started < count && error == 0) {
+        error = pthread_create(&pool.threads[started], NULL, worker, NULL);
+        if (error == 0)
+            started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pool.workers = started;
+    if (error == 0)
+        return HOTBED_OK;
+    stop_threads(started);
+    return hotbed_fail(
+        HOTBED_ERR_MEMORY, "thread %u of %u of the host backend cannot be started: error %d",
+        started + 1, count, error);
+}
+
+/* Held while threads start or stop, so that two streams do not do it at once. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+hotbed_status hotbed_pool_acquire(void) {
+    unsigned threads = 1;
+    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&pool.lock);
+    hotbed_status status = HOTBED_OK;
+    if (pool.holders == 0) {
+        status = wanted_threads(&threads);
+        if (status == HOTBED_OK)
+            status = start_threads(threads - 1);
+    }
+    if (status == HOTBED_OK)
+        pool.holders++;
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+void hotbed_pool_release(void) {
+    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&pool.lock);
+    if (--pool.holders == 0)
+        stop_threads(pool.workers);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&turn);
+}
+
+/* --- launches ------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_host_launch(
+    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
+    size_t args_bytes) {
+    if (stream->backend != HOTBED_BACKEND_HOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: the stream is of backend %s",
+            hotbed_backend_name(stream->backend));
+    if (args_bytes > HOTBED_HOST_ARGS_BYTES)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: %zu bytes of arguments, at most %d",
+            args_bytes, (int)HOTBED_HOST_ARGS_BYTES);
+    if (n == 0)
+        return HOTBED_OK;
+    hotbed_count_launch();
+    return hotbed_lane_launch(stream, n, grain, body, args, args_bytes);
+}

@@ -1,0 +1,486 @@
+/* base/stream.c - streams, events, memory and graphs: checks, counters, dispatch to the backends. */
+#include "base/backend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- counters ------------------------------------------------------------------------------- */
+
+static hotbed_counters counters; /* read and written with relaxed atomics */
+
+void hotbed_count_wait(void) {
+    hotbed_add_relaxed_u64(&counters.host_waits, 1);
+}
+
+void hotbed_count_launch(void) {
+    hotbed_add_relaxed_u64(&counters.launches, 1);
+}
+
+void hotbed_count_allocation(size_t bytes) {
+    hotbed_add_relaxed_u64(&counters.allocations, 1);
+    hotbed_add_relaxed_u64(&counters.allocated_bytes, bytes);
+}
+
+void hotbed_counters_read(hotbed_counters *out) {
+    if (out == NULL)
+        return;
+    out->host_waits = hotbed_load_relaxed_u64(&counters.host_waits);
+    out->allocations = hotbed_load_relaxed_u64(&counters.allocations);
+    out->allocated_bytes = hotbed_load_relaxed_u64(&counters.allocated_bytes);
+    out->launches = hotbed_load_relaxed_u64(&counters.launches);
+    out->copies = hotbed_load_relaxed_u64(&counters.copies);
+    out->copied_bytes = hotbed_load_relaxed_u64(&counters.copied_bytes);
+}
+
+void *hotbed_new(size_t bytes) {
+    void *pointer = calloc(1, bytes);
+    if (pointer != NULL)
+        hotbed_count_allocation(bytes);
+    return pointer;
+}
+
+void hotbed_delete(void *pointer) {
+    free(pointer);
+}
+
+/* --- backends ------------------------------------------------------------------------------- */
+
+const char *hotbed_backend_name(hotbed_backend backend) {
+    switch (backend) {
+    case HOTBED_BACKEND_HOST:
+        return "host";
+    case HOTBED_BACKEND_CUDA:
+        return "cuda";
+    }
+    return "unknown";
+}
+
+/* The only place that knows which backends are built.  *out is set when it returns OK. */
+static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_ops **out) {
+    switch (backend) {
+    case HOTBED_BACKEND_HOST:
+        *out = &hotbed_host_ops;
+        return HOTBED_OK;
+    case HOTBED_BACKEND_CUDA:
+#if defined(HOTBED_WITH_CUDA)
+        *out = &hotbed_cuda_ops;
+        return HOTBED_OK;
+#else
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "backend cuda is not in this build (HOTBED_CUDA is OFF)");
+#endif
+    }
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "backend %d is unknown", (int)backend);
+}
+
+hotbed_status hotbed_backend_probe(hotbed_backend backend) {
+    const hotbed_backend_ops *ops = NULL;
+    HOTBED_TRY(find_backend(backend, &ops));
+    return ops->probe();
+}
+
+static hotbed_status fail_null(const char *function, const char *argument) {
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
+}
+
+static hotbed_status fail_recording(const char *function, const char *why) {
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%s: the stream records a graph, and the call %s", function, why);
+}
+
+/* --- streams -------------------------------------------------------------------------------- */
+
+static hotbed_status create(
+    hotbed_backend backend, int device, bool wrap, void *native, hotbed_stream **out) {
+    const hotbed_backend_ops *ops = NULL;
+    HOTBED_TRY(find_backend(backend, &ops));
+    if (device < 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", device);
+    hotbed_stream *stream = NULL;
+    HOTBED_TRY(ops->stream_create(device, wrap, native, &stream));
+    stream->ops = ops;
+    stream->backend = backend;
+    stream->device = device;
+    *out = stream;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_stream **out) {
+    if (out == NULL)
+        return fail_null("hotbed_stream_create", "out");
+    *out = NULL;
+    return create(backend, device, false, NULL, out);
+}
+
+hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
+    if (out == NULL)
+        return fail_null("hotbed_stream_wrap_cuda", "out");
+    *out = NULL;
+    return create(HOTBED_BACKEND_CUDA, device, true, native, out);
+}
+
+void hotbed_stream_destroy(hotbed_stream *stream) {
+    if (stream == NULL)
+        return;
+    if (stream->recording)
+        (void)!stream->ops->graph_end(stream, NULL);
+    hotbed_count_wait();
+    (void)!stream->ops->stream_sync(stream);
+    for (uint32_t i = 0; i < stream->num_retired; i++)
+        hotbed_memory_free(&stream->retired[i]);
+    hotbed_memory_free(&stream->workspace);
+    stream->ops->stream_destroy(stream);
+}
+
+hotbed_backend hotbed_stream_backend(const hotbed_stream *stream) {
+    return stream->backend;
+}
+
+int hotbed_stream_device(const hotbed_stream *stream) {
+    return stream->device;
+}
+
+void *hotbed_stream_native(const hotbed_stream *stream) {
+    return stream->ops->stream_native(stream);
+}
+
+hotbed_fault *hotbed_stream_faults(hotbed_stream *stream) {
+    return stream->fault;
+}
+
+bool hotbed_stream_recording(const hotbed_stream *stream) {
+    return stream->recording;
+}
+
+/* The text of a fault, with its values. */
+static hotbed_status fail_fault(hotbed_fault fault) {
+    hotbed_status status = (hotbed_status)fault.status;
+    char key[64]; /* a key above 2^63 may have been meant as a negative one */
+    if (fault.key >> 63 != 0)
+        snprintf(
+            key, sizeof key, "%" PRIu64 " (as int64 %" PRId64 ")", fault.key, (int64_t)fault.key);
+    else
+        snprintf(key, sizeof key, "%" PRIu64, fault.key);
+    switch ((hotbed_fault_what)fault.what) {
+    case HOTBED_FAULT_TABLE_FULL:
+        return hotbed_fail(
+            status, "table %u is full: no slot for key %s, the table has %" PRIu64 " slots",
+            fault.table, key, fault.bound);
+    case HOTBED_FAULT_KEY_RANGE:
+        return hotbed_fail(
+            status, "table %u: key %s is not in [0, %" PRIu64 ")", fault.table, key, fault.bound);
+    case HOTBED_FAULT_OFFSET:
+        return hotbed_fail(
+            status,
+            "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
+            fault.key, (int64_t)fault.bound);
+    case HOTBED_FAULT_ALL_PINNED:
+        return hotbed_fail(
+            status, "table %u: no slot for key %s, all rows it could replace are in use",
+            fault.table, key);
+    }
+    return hotbed_fail(
+        status, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
+        fault.bound);
+}
+
+/* The latched fault, cleared. */
+static hotbed_status take_fault(hotbed_stream *stream) {
+    hotbed_fault *fault = stream->fault;
+    /* Pairs with the release in hotbed_fault_latch(): the values are whole once status is set. */
+    uint32_t status = __atomic_load_n(&fault->status, __ATOMIC_ACQUIRE);
+    if (status == HOTBED_OK)
+        return HOTBED_OK;
+    hotbed_fault copy = {
+        .status = status,
+        .what = fault->what,
+        .table = fault->table,
+        .key = fault->key,
+        .bound = fault->bound,
+    };
+    __atomic_store_n(&fault->status, 0, __ATOMIC_RELAXED);
+    /* Last: whoever claims next sees an empty status, and the values are no longer read here. */
+    __atomic_store_n(&fault->claim, 0, __ATOMIC_RELEASE);
+    return fail_fault(copy);
+}
+
+hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
+    if (stream == NULL)
+        return fail_null("hotbed_stream_sync", "stream");
+    if (stream->recording)
+        return fail_recording("hotbed_stream_sync", "waits");
+    hotbed_count_wait();
+    HOTBED_TRY(stream->ops->stream_sync(stream));
+    return take_fault(stream);
+}
+
+hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
+    if (stream == NULL)
+        return fail_null("hotbed_stream_fault", "stream");
+    return take_fault(stream);
+}
+
+hotbed_status hotbed_stream_call(
+    hotbed_stream *stream, void (*function)(void *argument), void *argument) {
+    if (stream == NULL)
+        return fail_null("hotbed_stream_call", "stream");
+    if (function == NULL)
+        return fail_null("hotbed_stream_call", "function");
+    hotbed_count_launch();
+    return stream->ops->stream_call(stream, function, argument);
+}
+
+/* --- workspace ------------------------------------------------------------------------------ */
+
+/* Powers of two from 64 KiB, so that all that is retired is smaller than what is in use. */
+static size_t workspace_size(size_t bytes) {
+    size_t size = (size_t)1 << 16;
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    return size < bytes ? bytes : size;
+}
+
+hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void **out) {
+    if (stream->workspace.data == NULL || stream->workspace.bytes < bytes) {
+        if (stream->recording)
+            return fail_recording("workspace", "would have to grow it");
+        hotbed_memory memory;
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_DEVICE, workspace_size(bytes), NULL, &memory));
+        if (stream->workspace.data != NULL)
+            stream->retired[stream->num_retired++] = stream->workspace;
+        stream->workspace = memory;
+    }
+    *out = stream->workspace.data;
+    return HOTBED_OK;
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_event_create(hotbed_stream *stream, hotbed_event **out) {
+    if (out == NULL)
+        return fail_null("hotbed_event_create", "out");
+    *out = NULL;
+    if (stream == NULL)
+        return fail_null("hotbed_event_create", "stream");
+    hotbed_event *event = NULL;
+    HOTBED_TRY(stream->ops->event_create(stream, &event));
+    event->ops = stream->ops;
+    event->device = stream->device;
+    *out = event;
+    return HOTBED_OK;
+}
+
+void hotbed_event_destroy(hotbed_event *event) {
+    if (event != NULL)
+        event->ops->event_destroy(event);
+}
+
+/* An event and a stream that know each other. */
+static hotbed_status check_event(
+    const char *function, const hotbed_event *event, const hotbed_stream *stream) {
+    if (event == NULL)
+        return fail_null(function, "event");
+    if (stream == NULL)
+        return fail_null(function, "stream");
+    if (event->ops != stream->ops || event->device != stream->device)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s: the event was made for another backend or device than %s %d",
+            function, hotbed_backend_name(stream->backend), stream->device);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_event_record(hotbed_event *event, hotbed_stream *stream) {
+    HOTBED_TRY(check_event("hotbed_event_record", event, stream));
+    return stream->ops->event_record(event, stream);
+}
+
+hotbed_status hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event) {
+    HOTBED_TRY(check_event("hotbed_stream_wait", event, stream));
+    return stream->ops->stream_wait(stream, event);
+}
+
+hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
+    if (event == NULL)
+        return fail_null("hotbed_event_query", "event");
+    if (done == NULL)
+        return fail_null("hotbed_event_query", "done");
+    bool recorded = false;
+    return event->ops->event_query(event, &recorded, done);
+}
+
+hotbed_status hotbed_event_sync(hotbed_event *event) {
+    if (event == NULL)
+        return fail_null("hotbed_event_sync", "event");
+    hotbed_count_wait();
+    return event->ops->event_sync(event);
+}
+
+/* STATE unless the event is recorded and passed. */
+static hotbed_status check_passed(hotbed_event *event, const char *name) {
+    bool recorded = false, done = false;
+    HOTBED_TRY(event->ops->event_query(event, &recorded, &done));
+    if (!recorded || !done)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "hotbed_event_seconds: %s was not %s yet", name,
+            recorded ? "passed" : "recorded");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds) {
+    if (start == NULL)
+        return fail_null("hotbed_event_seconds", "start");
+    if (stop == NULL)
+        return fail_null("hotbed_event_seconds", "stop");
+    if (seconds == NULL)
+        return fail_null("hotbed_event_seconds", "seconds");
+    if (start->ops != stop->ops || start->device != stop->device)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_event_seconds: the events are of two backends or devices");
+    HOTBED_TRY(check_passed(start, "start"));
+    HOTBED_TRY(check_passed(stop, "stop"));
+    return start->ops->event_seconds(start, stop, seconds);
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+static const char *memory_name(hotbed_memory_kind kind) {
+    switch (kind) {
+    case HOTBED_MEMORY_DEVICE:
+        return "device";
+    case HOTBED_MEMORY_PINNED:
+        return "pinned";
+    case HOTBED_MEMORY_PAGEABLE:
+        return "pageable";
+    case HOTBED_MEMORY_FILE:
+        return "file";
+    }
+    return NULL;
+}
+
+hotbed_status hotbed_memory_alloc(
+    hotbed_stream *stream, hotbed_memory_kind kind, size_t bytes, const char *directory,
+    hotbed_memory *out) {
+    if (out == NULL)
+        return fail_null("hotbed_memory_alloc", "out");
+    *out = (hotbed_memory){0};
+    if (stream == NULL)
+        return fail_null("hotbed_memory_alloc", "stream");
+    if (memory_name(kind) == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_memory_alloc: kind %d is unknown", (int)kind);
+    if (stream->recording)
+        return fail_recording("hotbed_memory_alloc", "allocates");
+    hotbed_memory memory = {
+        .data = NULL,
+        .bytes = bytes,
+        .kind = kind,
+        .backend = stream->backend,
+        .device = stream->device,
+    };
+    if (bytes > 0) {
+        if (kind == HOTBED_MEMORY_FILE)
+            HOTBED_TRY(hotbed_file_alloc(directory, bytes, &memory.data));
+        else if (kind != HOTBED_MEMORY_PAGEABLE)
+            HOTBED_TRY(stream->ops->memory_alloc(stream->device, kind, bytes, &memory.data));
+        else
+            memory.data = hotbed_host_alloc(bytes);
+        if (memory.data == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no %s memory for %zu bytes on %s %d", memory_name(kind), bytes,
+                hotbed_backend_name(stream->backend), stream->device);
+        hotbed_count_allocation(bytes);
+    }
+    *out = memory;
+    return HOTBED_OK;
+}
+
+void hotbed_memory_free(hotbed_memory *memory) {
+    if (memory == NULL)
+        return;
+    if (memory->data != NULL) {
+        const hotbed_backend_ops *ops = NULL;
+        if (memory->kind == HOTBED_MEMORY_FILE)
+            hotbed_file_free(memory->data, memory->bytes);
+        else if (memory->kind == HOTBED_MEMORY_PAGEABLE)
+            hotbed_host_free(memory->data);
+        else if (find_backend(memory->backend, &ops) == HOTBED_OK)
+            ops->memory_free(memory->device, memory->kind, memory->data);
+    }
+    *memory = (hotbed_memory){0};
+}
+
+hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
+    if (stream == NULL)
+        return fail_null("hotbed_copy", "stream");
+    if (bytes == 0)
+        return HOTBED_OK;
+    if (to == NULL)
+        return fail_null("hotbed_copy", "to");
+    if (from == NULL)
+        return fail_null("hotbed_copy", "from");
+    HOTBED_TRY(stream->ops->copy(to, from, bytes, stream));
+    hotbed_add_relaxed_u64(&counters.copies, 1);
+    hotbed_add_relaxed_u64(&counters.copied_bytes, bytes);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
+    if (stream == NULL)
+        return fail_null("hotbed_fill", "stream");
+    if (bytes == 0)
+        return HOTBED_OK;
+    if (to == NULL)
+        return fail_null("hotbed_fill", "to");
+    hotbed_count_launch();
+    return stream->ops->fill(to, value, bytes, stream);
+}
+
+/* --- graphs --------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
+    if (stream == NULL)
+        return fail_null("hotbed_graph_begin", "stream");
+    if (stream->recording)
+        return fail_recording("hotbed_graph_begin", "would start a second one");
+    HOTBED_TRY(stream->ops->graph_begin(stream));
+    stream->recording = true;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
+    if (out == NULL)
+        return fail_null("hotbed_graph_end", "out");
+    *out = NULL;
+    if (stream == NULL)
+        return fail_null("hotbed_graph_end", "stream");
+    if (!stream->recording)
+        return hotbed_fail(HOTBED_ERR_STATE, "hotbed_graph_end: the stream records no graph");
+    stream->recording = false;
+    hotbed_graph *graph = NULL;
+    HOTBED_TRY(stream->ops->graph_end(stream, &graph));
+    graph->ops = stream->ops;
+    graph->stream = stream;
+    *out = graph;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_graph_launch(hotbed_graph *graph, hotbed_stream *stream) {
+    if (graph == NULL)
+        return fail_null("hotbed_graph_launch", "graph");
+    if (stream == NULL)
+        return fail_null("hotbed_graph_launch", "stream");
+    if (graph->stream != stream)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_graph_launch: the graph was recorded on another stream");
+    if (stream->recording)
+        return fail_recording("hotbed_graph_launch", "would launch another graph in it");
+    hotbed_count_launch();
+    return stream->ops->graph_launch(graph, stream);
+}
+
+void hotbed_graph_destroy(hotbed_graph *graph) {
+    if (graph != NULL)
+        graph->ops->graph_destroy(graph);
+}

@@ -9,10 +9,8 @@ cd "$(dirname "$0")/.." || exit 1
 out=$(mktemp) || exit 1
 trap 'rm -f "$out"' EXIT
 
-files() { # directories, then name patterns: files that git has or would take
-    git ls-files -co --exclude-standard -- "$@" 2>/dev/null | while read -r f; do
-        case $f in *.c | *.h | *.cc | *.cu | *.cuh) [ -f "$f" ] && echo "$f" ;; esac
-    done
+files() {
+    tools/sources.sh 'c|h|cc|cu|cuh' "$@"
 }
 
 # allow DIRECTORY QUOTED-PREFIXES: every #include "..." in it begins with one of the prefixes

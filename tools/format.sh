@@ -15,6 +15,5 @@ if [ -z "$tool" ]; then
 fi
 mode=-i
 [ "${1:-}" != --check ] || mode="--dry-run -Werror"
-git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | while read -r f; do
-    [ ! -f "$f" ] || echo "$f"
-done | xargs -r "$tool" $mode
+# shellcheck disable=SC2086 # the mode is words
+tools/sources.sh 'c|h|cc|cu|cuh' | xargs -r "$tool" $mode

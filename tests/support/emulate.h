@@ -18,13 +18,13 @@ uint32_t hotbed_emulate_rank(uint32_t width);
 uint32_t hotbed_emulate_ballot(uint32_t width, bool predicate);
 uint64_t hotbed_emulate_shuffle(uint32_t width, uint64_t value, uint32_t source);
 
-/* Run lane(arg) on `lanes` lanes (1, 2, 4, 8, 16 or 32); tile calls may be of that width or a smaller
+/* Run function(arg) on `lanes` lanes (1, 2, 4, 8, 16 or 32); tile calls may be of that width or a smaller
  * one, as in a warp of several tiles.  Lanes that do not meet fail the test. */
-void hotbed_emulate_run(uint32_t lanes, void (*lane)(void *arg), void *arg);
+void hotbed_emulate_run(uint32_t lanes, void (*function)(void *arg), void *arg);
 
 /* The same, but lanes that do not meet give a text that says so, valid until the next run of this
  * thread; NULL when all went well. */
-const char *hotbed_emulate_try(uint32_t lanes, void (*lane)(void *arg), void *arg);
+const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void *arg);
 
 /* Number of the lane that runs, in [0, lanes). */
 uint32_t hotbed_emulate_lane(void);

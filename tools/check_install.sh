@@ -1,0 +1,45 @@
+#!/bin/sh
+# tools/check_install.sh BUILD - install BUILD, move the tree, and use it from outside in both ways.
+set -eu
+cd "$(dirname "$0")/.."
+build=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/first" >"$work/log" || { cat "$work/log"; exit 1; }
+mv "$work/first" "$work/moved" # nothing in it may know where it was
+prefix=$work/moved
+library=$(find "$prefix" -name 'libhotbed.so' | head -n 1)
+[ -n "$library" ] || { echo "no libhotbed.so was installed"; exit 1; }
+lib=$(dirname "$library")
+
+# The library exports the public functions, and nothing else.
+nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort >"$work/exported"
+if grep -v '^hotbed_' "$work/exported"; then
+    echo "exported, but not hotbed_*: see above"
+    exit 1
+fi
+cat include/hotbed/*.h | tr '\n' ' ' | grep -oE 'HOTBED_API[^(;]*\(' | grep -oE 'hotbed_[a-z0-9_]+\($' |
+    tr -d '(' | sort -u >"$work/declared"
+if ! diff "$work/declared" "$work/exported" >"$work/diff"; then
+    echo "declared in include/ (<) and exported (>) differ:"
+    cat "$work/diff"
+    exit 1
+fi
+
+if ! { cmake -S examples/consumer -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" &&
+    cmake --build "$work/consumer"; } >"$work/log" 2>&1; then
+    cat "$work/log"
+    exit 1
+fi
+"$work/consumer/consumer" >"$work/out" || { cat "$work/out"; exit 1; }
+
+PKG_CONFIG_PATH="$lib/pkgconfig"
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046 # words on purpose
+${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$work/by_pkg_config" examples/consumer/consumer.c \
+    $(pkg-config --cflags --libs hotbed)
+LD_LIBRARY_PATH="$lib" "$work/by_pkg_config" >"$work/out2" || { cat "$work/out2"; exit 1; }
+cmp "$work/out" "$work/out2"
+echo "$(wc -l <"$work/exported") functions exported; find_package and pkg-config programs ran:"
+sed 's/^/    /' "$work/out"

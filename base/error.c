@@ -42,7 +42,7 @@ const char *hotbed_last_error(void) {
     return last_error;
 }
 
-hotbed_status hotbed_fail(hotbed_status status, const char *format, ...) {
+hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
     /* Formatted apart first: an argument may be the last error itself. */
     char text[TEXT_BYTES];
     va_list args;

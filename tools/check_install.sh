@@ -41,5 +41,17 @@ ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$work/by_pkg_config" examples/consu
     $(pkg-config --cflags --libs hotbed)
 LD_LIBRARY_PATH="$lib" "$work/by_pkg_config" >"$work/out2" || { cat "$work/out2"; exit 1; }
 cmp "$work/out" "$work/out2"
+
+# The program in README.md does what it says.
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md >"$work/readme.c"
+# shellcheck disable=SC2046
+${CC:-cc} -std=c11 -Wall -Wextra -Werror -Wno-dangling-else -o "$work/readme" "$work/readme.c" \
+    $(pkg-config --cflags --libs hotbed)
+said=$(sed -n 's|.*printf("%g %g.*/\* \(.*\): .*|\1|p' "$work/readme.c")
+got=$(LD_LIBRARY_PATH="$lib" "$work/readme")
+if [ "$got" != "$said" ]; then
+    echo "README.md: its program prints '$got', not '$said'"
+    exit 1
+fi
 echo "$(wc -l <"$work/exported") functions exported; find_package and pkg-config programs ran:"
 sed 's/^/    /' "$work/out"

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+/* The stream to launch on; makes its GPU the calling thread's current one. */
 cudaStream_t hotbed_cuda_native(hotbed_stream *stream);
 
 /* Multiprocessors of the stream's GPU. */

@@ -16,6 +16,14 @@ static uint64_t num_blocks(uint64_t n) {
     return (n + BLOCK - 1) / BLOCK;
 }
 
+static hotbed_status check_scratch(uint64_t n, size_t bytes, size_t needed) {
+    if (bytes < needed)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%zu bytes of scratch, %zu are needed for n = %llu", bytes, needed,
+            (unsigned long long)n);
+    return HOTBED_OK;
+}
+
 static size_t aligned(size_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
@@ -73,7 +81,7 @@ static hotbed_status pairs(
     uint64_t n, const uint32_t *keys, const uint32_t *values, uint32_t *sorted_keys,
     uint32_t *sorted_values, uint32_t bits, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    (void)scratch_bytes;
+    HOTBED_TRY(check_scratch(n, scratch_bytes, pairs_scratch(n)));
     unsigned char *bytes = scratch;
     uint32_t *other_keys = scratch;
     uint32_t *other_values = (void *)(bytes + aligned(n * sizeof(uint32_t)));
@@ -143,7 +151,7 @@ static size_t scan_scratch(uint64_t n) {
 static hotbed_status scan(
     uint64_t n, const uint32_t *in, uint32_t *out, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    (void)scratch_bytes;
+    HOTBED_TRY(check_scratch(n, scratch_bytes, scan_scratch(n)));
     scan_args args = {.in = in, .out = out, .starts = scratch};
     HOTBED_TRY(hotbed_host_launch(stream, n, BLOCK, sum_body, &args, sizeof args));
     HOTBED_TRY(hotbed_host_launch(stream, num_blocks(n), 0, start_body, &args, sizeof args));

@@ -17,10 +17,12 @@
 #define HOTBED_HD           static __host__ __device__ __forceinline__
 #define HOTBED_RESTRICT     __restrict__
 #define HOTBED_ALIGN(bytes) __align__(bytes)
+#define HOTBED_UNROLL       _Pragma("unroll") /* before a loop; the host compiler decides itself */
 #else
 #define HOTBED_HD           static inline __attribute__((always_inline, unused))
 #define HOTBED_RESTRICT     restrict
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
+#define HOTBED_UNROLL
 #endif
 
 /* --- atomics: the order is in the name, the scope is the device ----------------------------- */

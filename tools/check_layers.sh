@@ -58,7 +58,7 @@ third CUDA 'cuda|cooperative_groups' '^base/.*cuda.*\.(c|h|cu)$|^base/sort\.cu$'
 files base storage dist | grep '_core\.h$' | while read -r f; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*\([<"][^>"]*[>"]\).*/\1/p' "$f" |
         grep -vE '^<(math|stdbool|stddef|stdint|string)\.h>$' |
-        grep -vE '^"(base/(port|tile|float|philox)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage)\.h)"$' |
+        grep -vE '^"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage)\.h)"$' |
         sed "s|.*|$f: a core may not include &|"
 done >>"$out"
 

@@ -51,12 +51,6 @@ typedef enum hotbed_evict {
         1, /* a new key takes the place of the lowest score among its candidates */
 } hotbed_evict;
 
-typedef enum hotbed_pooling {
-    HOTBED_POOL_NONE = 0, /* sequence: one output row a key */
-    HOTBED_POOL_SUM = 1,  /* one output row a bag: sum of weight * row; zeros for an empty bag */
-    HOTBED_POOL_MEAN = 2, /* the same divided by the number of keys of the bag */
-} hotbed_pooling;
-
 /* Where rows live, see docs/design.md.  The seed's StorageMode. */
 typedef enum hotbed_mode {
     HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT, or what hbm_bytes leads to */
@@ -72,7 +66,7 @@ typedef struct hotbed_table_options {
     uint32_t dim;      /* elements of an embedding, 1 .. 4096; required */
     const char *name;  /* unique in the storage, [A-Za-z0-9_.-]{1,63}; copied; required */
     uint64_t capacity; /* HASH: keys that are stored before one is refused or evicted; STATIC:
-                        * number of rows; 1 .. 2^36; required */
+                        * number of rows; 1 .. 2^35; required */
     hotbed_table_kind kind;
     hotbed_dtype dtype;                  /* of the embedding; 0 is F32 */
     hotbed_evict evict;                  /* HASH only */

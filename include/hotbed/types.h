@@ -32,6 +32,12 @@ typedef enum hotbed_key_type {
     HOTBED_KEY_U64 = 2,
 } hotbed_key_type;
 
+typedef enum hotbed_pooling {
+    HOTBED_POOL_NONE = 0, /* sequence: one output row a key */
+    HOTBED_POOL_SUM = 1,  /* one output row a bag: sum of weight * row; zeros for an empty bag */
+    HOTBED_POOL_MEAN = 2, /* the same divided by the number of keys of the bag */
+} hotbed_pooling;
+
 /* --- initialisers -------------------------------------------------------------------------- */
 
 typedef enum hotbed_initializer_kind {

@@ -1,0 +1,409 @@
+/* storage/index_core.h - the scored hash index, once, for both backends.
+ *
+ * A table's slots are buckets of 16: a bucket's keys are one 128-byte line, its metas another.  A key has
+ * an ordered list of candidate buckets: two by hash, then the buckets after the second.  It goes to the
+ * emptier of the first two, or, when both are full, to the first bucket of the walk with a free slot.
+ * Simulated and tested: nothing is refused below a load of 0.97, and 97 % of the keys of a table that
+ * full are in their first two buckets.
+ *
+ * A meta is [score:53 | locked | occupied | probation | pins:8]; 0 is a free slot.  Metas decide who owns
+ * a slot, keys are for finding: a find reads nothing but keys.  That needs a key value for free slots
+ * which no find can match, though every key can be stored: bucket b's free slots hold a key that has no
+ * business in b, because b is not among that key's candidates.  There are two of them: EMPTY, for slots of
+ * buckets that were never full, at which a walk ends, and ERASED, for others.
+ *
+ * Insertion claims a free slot by CAS on its meta, which also pins it.  The key is written last, with
+ * release ("publish"), once the row is initialised, so who sees the key sees the row.  A claim that evicts
+ * locks the meta and replaces the old key by ERASED first.
+ * Keys of one call are distinct; calls that insert or erase do not overlap each other, while finds, pins
+ * and unpins may overlap them.
+ *
+ * Ideas: scored buckets and eviction in place, HierarchicalKV; two choices, Azar et al. 1999.
+ */
+#ifndef HOTBED_STORAGE_INDEX_CORE_H
+#define HOTBED_STORAGE_INDEX_CORE_H
+
+#include "base/port.h"
+#include "base/tile.h"
+#include "storage/hash_core.h"
+
+enum {
+    HOTBED_BUCKET_SLOTS = 16,
+    HOTBED_WALK_MOST = 128, /* candidates of a key in a table that refuses */
+    HOTBED_WALK_EVICT = 4,  /* candidates in a table that evicts: what a victim is chosen from */
+    HOTBED_PINS_MOST = 255,
+};
+
+#define HOTBED_NO_SLOT UINT64_MAX
+
+#define HOTBED_META_PIN         ((uint64_t)1)
+#define HOTBED_META_PINS        ((uint64_t)0xff)
+#define HOTBED_META_PROBATION   ((uint64_t)1 << 8)
+#define HOTBED_META_OCCUPIED    ((uint64_t)1 << 9)
+#define HOTBED_META_LOCKED      ((uint64_t)1 << 10)
+#define HOTBED_META_SCORE_SHIFT 11
+#define HOTBED_SCORE_MOST       (((uint64_t)1 << 53) - 1)
+
+/* One table's part of the index. */
+typedef struct hotbed_index_range {
+    uint64_t first_bucket;
+    uint32_t buckets; /* at least 2 */
+    uint32_t choices; /* candidates of a key: below `buckets` */
+    uint32_t evicts;  /* whether a full candidate set gives up its lowest score */
+    uint32_t unused;
+} hotbed_index_range;
+
+/* All slots, plain pointers; no ownership. */
+typedef struct hotbed_index_view {
+    uint64_t *keys;  /* [slots] */
+    uint64_t *metas; /* [slots] */
+} hotbed_index_view;
+
+/* What became of a key in hotbed_index_claim(). */
+typedef enum hotbed_index_outcome {
+    HOTBED_INDEX_FOUND = 0,
+    HOTBED_INDEX_INSERTED = 1,
+    HOTBED_INDEX_EVICTED = 2, /* inserted in the place of another key */
+    HOTBED_INDEX_FULL = 3,    /* refused: no free slot, and the table does not evict */
+    HOTBED_INDEX_PINNED = 4,  /* refused: every candidate is pinned */
+} hotbed_index_outcome;
+
+typedef struct hotbed_index_result {
+    uint64_t slot;          /* HOTBED_NO_SLOT when refused */
+    uint64_t evicted_key;   /* of EVICTED */
+    uint64_t evicted_score; /* of EVICTED */
+    hotbed_index_outcome outcome;
+} hotbed_index_result;
+
+/* How a call changes the score of a key that it finds, and of one that it inserts. */
+typedef enum hotbed_score_rule {
+    HOTBED_SCORE_KEEP = 0,   /* found: as it is */
+    HOTBED_SCORE_ASSIGN = 1, /* found: the given score */
+    HOTBED_SCORE_ADD = 2,    /* found: plus the given score (LFU counts) */
+} hotbed_score_rule;         /* inserted: always the given score */
+
+/* --- candidates ------------------------------------------------------------------------------- */
+
+typedef struct hotbed_candidates {
+    uint32_t first, second; /* bucket numbers in the table */
+    uint32_t gap;           /* steps from `second` up to `first`, around the end */
+} hotbed_candidates;
+
+HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, uint64_t key) {
+    uint64_t hash = hotbed_hash_u64(key);
+    hotbed_candidates c;
+    c.first = hotbed_scale_u32((uint32_t)hash, range.buckets);
+    c.second = hotbed_scale_u32((uint32_t)(hash >> 32), range.buckets);
+    if (c.second == c.first)
+        c.second = c.first + 1 == range.buckets ? 0 : c.first + 1;
+    c.gap = c.first > c.second ? c.first - c.second : c.first + (range.buckets - c.second);
+    return c;
+}
+
+/* Candidate bucket number `choice` (>= 2) of the walk: the buckets after the second, but not the first. */
+HOTBED_HD uint32_t
+hotbed_index_walk(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
+    uint64_t bucket = (uint64_t)c.second + (choice - 1);
+    if (choice - 1 >= c.gap)
+        bucket++;
+    return (uint32_t)(bucket < range.buckets ? bucket : bucket - range.buckets);
+}
+
+/* Whether `key` may be stored in bucket `bucket` of the table. */
+HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uint32_t bucket) {
+    hotbed_candidates c = hotbed_index_candidates(range, key);
+    if (bucket == c.first)
+        return true;
+    uint32_t steps = bucket >= c.second ? bucket - c.second : bucket + (range.buckets - c.second);
+    uint32_t choice = 1 + steps - (steps > c.gap ? 1U : 0U);
+    return choice < range.choices;
+}
+
+/* The key of free slots of a bucket: EMPTY is the smallest that may not be stored there, ERASED the next. */
+HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
+    uint64_t key = 0;
+    while (hotbed_index_may_hold(range, key, bucket))
+        key++;
+    if (erased) {
+        key++;
+        while (hotbed_index_may_hold(range, key, bucket))
+            key++;
+    }
+    return key;
+}
+
+HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) {
+    return (range.first_bucket + bucket) * HOTBED_BUCKET_SLOTS;
+}
+
+/* --- lines of 16 words ------------------------------------------------------------------------ */
+
+/* Bits of the words of a line that equal `word`, of those that this lane reads. */
+HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32_t width) {
+    uint32_t bits = 0;
+    HOTBED_UNROLL
+    for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
+        hotbed_u64x2 words = hotbed_load_relaxed_u64x2(line + (size_t)2 * pair);
+        bits |= (words.a == word ? 1U : 0U) << (2 * pair);
+        bits |= (words.b == word ? 2U : 0U) << (2 * pair);
+    }
+    return bits;
+}
+
+/* The bits of all lanes together. */
+HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
+    for (uint32_t step = 1; step < width; step *= 2)
+        bits |= hotbed_tile_shuffle_u32(width, bits, hotbed_tile_rank(width) ^ step);
+    return bits;
+}
+
+/* --- find ------------------------------------------------------------------------------------- */
+
+/* Slot of `key`, or HOTBED_NO_SLOT.  All lanes get the same answer. */
+HOTBED_HD uint64_t
+hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    hotbed_candidates c = hotbed_index_candidates(range, key);
+    uint64_t first = hotbed_index_slot(range, c.first);
+    uint64_t second = range.choices > 1 ? hotbed_index_slot(range, c.second) : first;
+    uint32_t bits = hotbed_line_match(index.keys + first, key, width);
+    bits |= hotbed_line_match(index.keys + second, key, width) << HOTBED_BUCKET_SLOTS;
+    uint32_t hit = hotbed_tile_ballot(width, bits != 0);
+    if (hit != 0) {
+        uint32_t bit =
+            hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
+        return bit < HOTBED_BUCKET_SLOTS ? first + bit : second + bit - HOTBED_BUCKET_SLOTS;
+    }
+    if (range.choices <= 2)
+        return HOTBED_NO_SLOT;
+    uint64_t empty = hotbed_index_marker(range, c.first, false);
+    bits = hotbed_line_match(index.keys + first, empty, width);
+    empty = hotbed_index_marker(range, c.second, false);
+    bits |= hotbed_line_match(index.keys + second, empty, width);
+    for (uint32_t choice = 2; choice < range.choices; choice++) {
+        if (hotbed_tile_ballot(width, bits != 0) != 0)
+            return HOTBED_NO_SLOT; /* a candidate before this one was never full */
+        uint32_t bucket = hotbed_index_walk(range, c, choice);
+        uint64_t slot = hotbed_index_slot(range, bucket);
+        bits = hotbed_line_match(index.keys + slot, key, width);
+        hit = hotbed_tile_ballot(width, bits != 0);
+        if (hit != 0)
+            return slot +
+                   hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
+        bits =
+            hotbed_line_match(index.keys + slot, hotbed_index_marker(range, bucket, false), width);
+    }
+    return HOTBED_NO_SLOT;
+}
+
+/* --- claim: find, or insert and perhaps evict --------------------------------------------------- */
+
+HOTBED_HD uint64_t hotbed_meta_score(uint64_t meta) {
+    return meta >> HOTBED_META_SCORE_SHIFT;
+}
+
+/* Eviction order: the lowest goes first, and keys on probation before all others. */
+HOTBED_HD uint64_t hotbed_meta_rank(uint64_t meta) {
+    return (meta & HOTBED_META_PROBATION) != 0 ? 0 : hotbed_meta_score(meta) + 1;
+}
+
+HOTBED_HD uint64_t hotbed_meta_rescore(uint64_t meta, hotbed_score_rule rule, uint64_t score) {
+    uint64_t old = hotbed_meta_score(meta);
+    uint64_t value = rule == HOTBED_SCORE_KEEP     ? old
+                     : rule == HOTBED_SCORE_ASSIGN ? score
+                                                   : old + score;
+    if (value > HOTBED_SCORE_MOST)
+        value = HOTBED_SCORE_MOST;
+    meta &= ((uint64_t)1 << HOTBED_META_SCORE_SHIFT) - 1;
+    if (rule != HOTBED_SCORE_KEEP)
+        meta &= ~HOTBED_META_PROBATION;
+    return meta | value << HOTBED_META_SCORE_SHIFT;
+}
+
+/* One lane: score and pin the key that a find saw in `slot`; false when it was evicted since. */
+HOTBED_HD bool hotbed_index_touch(
+    hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
+    uint64_t *meta = &index.metas[slot];
+    for (;;) {
+        uint64_t old = hotbed_load_relaxed_u64(meta);
+        if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
+            return false;
+        /* A slot in which the key was replaced since the find has another meta: the newcomer is
+         * pinned, this key was not. */
+        if (hotbed_cas_u64(meta, old, hotbed_meta_rescore(old, rule, score) + pins))
+            return true;
+    }
+}
+
+/* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
+typedef struct hotbed_scan {
+    uint32_t free;        /* bits of free slots, all lanes' */
+    uint64_t victim_rank; /* UINT64_MAX: none */
+    uint64_t victim_meta;
+    uint64_t victim_slot;
+} hotbed_scan;
+
+HOTBED_HD uint32_t hotbed_index_scan(
+    hotbed_index_view index, uint64_t line, bool evicts, hotbed_scan *scan, uint32_t width) {
+    uint32_t free = 0;
+    for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
+        hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(index.metas + line + (size_t)2 * pair);
+        free |= (metas.a == 0 ? 1U : 0U) << (2 * pair);
+        free |= (metas.b == 0 ? 2U : 0U) << (2 * pair);
+        for (uint32_t half = 0; evicts && half < 2; half++) {
+            uint64_t meta = half == 0 ? metas.a : metas.b;
+            if (meta == 0 || (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED)) != 0)
+                continue;
+            if (hotbed_meta_rank(meta) < scan->victim_rank) {
+                scan->victim_rank = hotbed_meta_rank(meta);
+                scan->victim_meta = meta;
+                scan->victim_slot = line + 2 * pair + half;
+            }
+        }
+    }
+    return hotbed_tile_or(width, free);
+}
+
+/* Take one of the free slots of a line; HOTBED_NO_SLOT when others took them all. */
+HOTBED_HD uint64_t hotbed_index_take(
+    hotbed_index_view index, uint64_t line, uint32_t free, uint64_t meta, uint32_t width) {
+    while (free != 0) {
+        uint64_t slot = line + hotbed_lowest_bit(free);
+        bool won = hotbed_tile_rank(width) == 0 && hotbed_cas_u64(&index.metas[slot], 0, meta);
+        if (hotbed_tile_ballot(width, won) != 0)
+            return slot;
+        free &= free - 1;
+    }
+    return HOTBED_NO_SLOT;
+}
+
+/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer. */
+HOTBED_HD hotbed_index_result hotbed_index_place(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+    uint32_t width) {
+    hotbed_candidates c = hotbed_index_candidates(range, key);
+    hotbed_index_result result = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_INSERTED};
+    for (;;) {
+        hotbed_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT};
+        bool evicts = range.evicts != 0;
+        uint64_t line[2];
+        uint32_t free[2];
+        line[0] = hotbed_index_slot(range, c.first);
+        free[0] = hotbed_index_scan(index, line[0], evicts, &scan, width);
+        line[1] = line[0];
+        free[1] = 0;
+        if (range.choices > 1) {
+            line[1] = hotbed_index_slot(range, c.second);
+            free[1] = hotbed_index_scan(index, line[1], evicts, &scan, width);
+        }
+        uint32_t order = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]) ? 1 : 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t pick = i ^ order;
+            result.slot = hotbed_index_take(index, line[pick], free[pick], meta, width);
+            if (result.slot != HOTBED_NO_SLOT)
+                return result;
+        }
+        for (uint32_t choice = 2; choice < range.choices; choice++) {
+            uint64_t next = hotbed_index_slot(range, hotbed_index_walk(range, c, choice));
+            uint32_t bits = hotbed_index_scan(index, next, evicts, &scan, width);
+            result.slot = hotbed_index_take(index, next, bits, meta, width);
+            if (result.slot != HOTBED_NO_SLOT)
+                return result;
+        }
+        if (!evicts) {
+            result.outcome = HOTBED_INDEX_FULL;
+            return result;
+        }
+        /* The lowest rank of all lanes, and among equals the lowest slot. */
+        for (uint32_t step = 1; step < width; step *= 2) {
+            uint32_t other = hotbed_tile_rank(width) ^ step;
+            uint64_t rank = hotbed_tile_shuffle_u64(width, scan.victim_rank, other);
+            uint64_t slot = hotbed_tile_shuffle_u64(width, scan.victim_slot, other);
+            uint64_t old = hotbed_tile_shuffle_u64(width, scan.victim_meta, other);
+            if (rank < scan.victim_rank || (rank == scan.victim_rank && slot < scan.victim_slot)) {
+                scan.victim_rank = rank;
+                scan.victim_slot = slot;
+                scan.victim_meta = old;
+            }
+        }
+        if (scan.victim_rank == UINT64_MAX) {
+            result.outcome = HOTBED_INDEX_PINNED;
+            return result;
+        }
+        bool won = false;
+        uint64_t evicted = 0;
+        if (hotbed_tile_rank(width) == 0 &&
+            hotbed_cas_u64(&index.metas[scan.victim_slot], scan.victim_meta, meta)) {
+            won = true;
+            evicted = hotbed_load_relaxed_u64(&index.keys[scan.victim_slot]);
+            uint32_t bucket =
+                (uint32_t)(scan.victim_slot / HOTBED_BUCKET_SLOTS - range.first_bucket);
+            hotbed_store_relaxed_u64(
+                &index.keys[scan.victim_slot], hotbed_index_marker(range, bucket, true));
+        }
+        if (hotbed_tile_ballot(width, won) != 0) {
+            result.slot = scan.victim_slot;
+            result.evicted_key = hotbed_tile_shuffle_u64(width, evicted, 0);
+            result.evicted_score = hotbed_meta_score(scan.victim_meta);
+            result.outcome = HOTBED_INDEX_EVICTED;
+            return result;
+        }
+    }
+}
+
+/* Find `key` and score it, or claim a slot for it; in both cases add `pins` (0 or 1) to its pins.  A slot
+ * that was claimed is published by the caller, once its row is initialised.  All lanes get the same
+ * answer. */
+HOTBED_HD hotbed_index_result hotbed_index_claim(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
+    uint64_t score, uint64_t pins, uint32_t width) {
+    uint64_t slot = hotbed_index_find(index, range, key, width);
+    if (slot != HOTBED_NO_SLOT) {
+        bool held =
+            hotbed_tile_rank(width) == 0 && hotbed_index_touch(index, slot, rule, score, pins);
+        if (hotbed_tile_ballot(width, held) != 0) {
+            hotbed_index_result result = {slot, 0, 0, HOTBED_INDEX_FOUND};
+            return result;
+        }
+    }
+    uint64_t meta = HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins;
+    return hotbed_index_place(
+        index, range, key, hotbed_meta_rescore(meta, HOTBED_SCORE_ASSIGN, score), width);
+}
+
+/* One lane: make a claimed slot visible.  The row was written before, by this thread or before a tile
+ * sync. */
+HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {
+    hotbed_store_release_u64(&index.keys[slot], key);
+    hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
+}
+
+/* One lane: take one pin off. */
+HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot) {
+    hotbed_add_relaxed_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
+}
+
+/* Remove `key`; false when it is absent or pinned.  All lanes get the same answer. */
+HOTBED_HD bool hotbed_index_erase(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    uint64_t slot = hotbed_index_find(index, range, key, width);
+    if (slot == HOTBED_NO_SLOT)
+        return false;
+    uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
+    uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - range.first_bucket);
+    uint64_t empty = hotbed_index_marker(range, bucket, false);
+    bool never_full =
+        hotbed_tile_ballot(width, hotbed_line_match(index.keys + line, empty, width) != 0) != 0;
+    bool won = false;
+    if (hotbed_tile_rank(width) == 0) {
+        uint64_t old = hotbed_load_relaxed_u64(&index.metas[slot]);
+        if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == 0 &&
+            hotbed_cas_u64(&index.metas[slot], old, 0)) {
+            hotbed_store_relaxed_u64(
+                &index.keys[slot], never_full ? empty : hotbed_index_marker(range, bucket, true));
+            won = true;
+        }
+    }
+    return hotbed_tile_ballot(width, won) != 0;
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* storage/lookup_host.c - prefetch, forward and eval on the host.  CUDA counterpart: lookup.cu. */
+#include "storage/lookup_kernels.h"
+
+#include "base/host_launch.h"
+#include "base/stream.h"
+
+enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
+
+typedef struct forward_args {
+    hotbed_step_view s;
+    void *output;
+    uint64_t stride;
+} forward_args;
+
+static void layout_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    (void)begin, (void)end;
+    bool good = true;
+    for (uint32_t f = 0; f <= s->num_features; f++) {
+        bool this_good = true;
+        uint64_t start = hotbed_feature_start(s, f, &this_good);
+        if (!this_good && good)
+            hotbed_fault_latch(
+                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, (uint64_t)f * s->batch_size,
+                start);
+        good = good && this_good;
+        s->feature_starts[f] = (uint32_t)start;
+    }
+    for (uint32_t f = 0; f <= s->num_features && !good; f++)
+        s->feature_starts[f] = 0;
+    uint32_t f = 0;
+    for (uint32_t t = 0; t <= s->num_tables; t++) {
+        while (f < s->num_features && s->feature_tables[f] < t)
+            f++;
+        s->table_starts[t] = s->feature_starts[f];
+    }
+    if (s->eval == 0) {
+        s->clock->prefetches++;
+        *s->num_fresh = 0;
+    }
+}
+
+static void bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    for (uint64_t b = begin; b < end; b++) {
+        hotbed_bag bag = hotbed_bag_at(s, b, (uint32_t)(b / s->batch_size));
+        if (!bag.good)
+            hotbed_fault_latch(
+                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b, (uint64_t)s->offsets[b]);
+        for (uint32_t i = bag.begin; i < bag.end; i++)
+            s->bags[i] = (uint32_t)b;
+    }
+}
+
+static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    for (uint64_t i = begin; i < end; i++)
+        s->bags[i] = HOTBED_NO_BAG;
+}
+
+static void claim_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > s->unique_offsets[s->num_tables])
+        end = s->unique_offsets[s->num_tables];
+    if (begin >= end)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    for (uint32_t u = (uint32_t)begin; u < end; u++) {
+        while (u >= s->unique_offsets[t + 1])
+            t++;
+        hotbed_index_outcome what;
+        s->slots[u] = hotbed_claim_unique(s, u, t, 1, &what);
+        hotbed_claim_note(s, u, t, what);
+    }
+}
+
+static void fresh_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_fresh)
+        end = *s->num_fresh;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_fresh_row(s, s->fresh[i], 1);
+}
+
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > s->feature_starts[s->num_features])
+        end = s->feature_starts[s->num_features];
+    for (uint64_t i = begin; i < end; i++)
+        s->slots[i] = hotbed_find_key(s, (uint32_t)i, 1);
+}
+
+static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
+    const forward_args *a = args;
+    if (end > a->s.feature_starts[a->s.num_features])
+        end = a->s.feature_starts[a->s.num_features];
+    for (uint64_t i = begin; i < end; i += HOTBED_FORWARD_ROWS) {
+        uint64_t left = end - i;
+        hotbed_forward_rows(
+            &a->s, (uint32_t)i, left < HOTBED_FORWARD_ROWS ? (uint32_t)left : HOTBED_FORWARD_ROWS,
+            a->output, a->stride, 1);
+    }
+}
+
+static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const forward_args *a = args;
+    for (uint64_t b = begin; b < end; b++)
+        hotbed_forward_bag(&a->s, b, a->output, a->stride, 1);
+}
+
+static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > s->unique_offsets[s->num_tables])
+        end = s->unique_offsets[s->num_tables];
+    for (uint64_t u = begin; u < end; u++)
+        if (s->slots[u] < s->index_slots)
+            hotbed_index_unpin(s->index, s->slots[u]);
+}
+
+static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, 1, 0, layout_body, step, sizeof *step);
+}
+
+static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, step->bound, KEYS_GRAIN, no_bags_body, step, sizeof *step);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(
+        stream, (uint64_t)step->num_features * step->batch_size, ROWS_GRAIN, bags_body, step,
+        sizeof *step);
+}
+
+static hotbed_status claim(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, claim_body, step, sizeof *step);
+}
+
+static hotbed_status fresh(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, fresh_body, step, sizeof *step);
+}
+
+static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_body, step, sizeof *step);
+}
+
+static hotbed_status forward(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    forward_args args = {.s = *step, .output = output, .stride = stride};
+    (void)max_dim;
+    if (step->pooling == HOTBED_POOL_NONE)
+        return hotbed_host_launch(
+            stream, step->bound, ROWS_GRAIN, forward_rows_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, (uint64_t)step->num_features * step->batch_size, ROWS_GRAIN, forward_bags_body,
+        &args, sizeof args);
+}
+
+static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, step, sizeof *step);
+}
+
+const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout, bags,    claim, fresh,
+                                                          find,   forward, unpin};

@@ -1,0 +1,39 @@
+/* storage/lookup_kernels.h - the kernels of prefetch, forward and eval: the contract of both backends. */
+#ifndef HOTBED_STORAGE_LOOKUP_KERNELS_H
+#define HOTBED_STORAGE_LOOKUP_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/lookup_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All are async and loop to the number of keys or uniques that the device holds. */
+typedef struct hotbed_lookup_kernels {
+    /* feature_starts and table_starts from the offsets; offsets that cannot be latch a fault and make the
+     * batch empty.  In training also counts the prefetch and zeroes num_fresh. */
+    hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* bags from the offsets. */
+    hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* slots of the uniques: found or claimed, scored and pinned; fresh, num_fresh, tallies, faults. */
+    hotbed_status (*claim)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* Initialise the rows of `fresh` and publish their keys. */
+    hotbed_status (*fresh)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* eval: slots of all keys, without dedup, changing nothing. */
+    hotbed_status (*find)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* Output rows from slots.  max_dim is the largest dim of the storage. */
+    hotbed_status (*forward)(
+        const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+        hotbed_stream *stream);
+    /* Take the step's pins off. */
+    hotbed_status (*unpin)(const hotbed_step_view *step, hotbed_stream *stream);
+} hotbed_lookup_kernels;
+
+extern const hotbed_lookup_kernels hotbed_lookup_kernels_host;
+extern const hotbed_lookup_kernels hotbed_lookup_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,127 @@
+/* storage/optimizer_core.h - one optimiser step of four elements of a row, all in f32.
+ *
+ * Formulas: hotbed/types.h.  Operations are in the order written; contraction is off.
+ */
+#ifndef HOTBED_STORAGE_OPTIMIZER_CORE_H
+#define HOTBED_STORAGE_OPTIMIZER_CORE_H
+
+#include "base/port.h"
+#include "base/tile.h"
+#include "hotbed/types.h"
+#include "storage/row_core.h"
+
+/* What changes from step to step; in device memory, so that graphs see the change. */
+typedef struct hotbed_clock {
+    uint64_t prefetches; /* the score of keys that the last prefetch saw */
+    uint64_t steps;      /* Adam's t */
+    double beta1_power;  /* beta1^t, a running product */
+    double beta2_power;
+    float learning_rate;
+    float correction1; /* 1 - beta1^t */
+    float correction2; /* 1 - beta2^t */
+    uint32_t unused;
+} hotbed_clock;
+
+/* Count one optimiser step. */
+HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) {
+    clock->steps++;
+    clock->beta1_power = clock->beta1_power * (double)beta1;
+    clock->beta2_power = clock->beta2_power * (double)beta2;
+    clock->correction1 = (float)(1.0 - clock->beta1_power);
+    clock->correction2 = (float)(1.0 - clock->beta2_power);
+}
+
+/* Hyper-parameters that do not change, and the step's. */
+typedef struct hotbed_optimizer_view {
+    uint32_t kind; /* hotbed_optimizer_kind */
+    float beta1, beta2, eps, weight_decay;
+    float max_gradient; /* 0: gradients are not clamped */
+} hotbed_optimizer_view;
+
+HOTBED_HD float hotbed_clamp(float g, float most) {
+    g = g < -most ? -most : g;
+    return g > most ? most : g;
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_clamp4(hotbed_f32x4 g, float most) {
+    if (most > 0.0F) {
+        g.x = hotbed_clamp(g.x, most);
+        g.y = hotbed_clamp(g.y, most);
+        g.z = hotbed_clamp(g.z, most);
+        g.w = hotbed_clamp(g.w, most);
+    }
+    return g;
+}
+
+HOTBED_HD float hotbed_sgd(const hotbed_optimizer_view *o, float lr, float w, float g) {
+    return o->weight_decay == 0.0F ? w - lr * g : w - lr * (g + o->weight_decay * w);
+}
+
+/* w after a step along `direction`, with decoupled decay. */
+HOTBED_HD float hotbed_descend(const hotbed_optimizer_view *o, float lr, float w, float direction) {
+    return o->weight_decay == 0.0F ? w - lr * direction
+                                   : w - lr * (direction + o->weight_decay * w);
+}
+
+HOTBED_HD float hotbed_adam(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *m,
+    float *v) {
+    *m = o->beta1 * *m + (1.0F - o->beta1) * g;
+    *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
+    float direction = (*m / clock->correction1) / (sqrtf(*v / clock->correction2) + o->eps);
+    return hotbed_descend(o, clock->learning_rate, w, direction);
+}
+
+HOTBED_HD float hotbed_adagrad(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *sum) {
+    *sum = *sum + g * g;
+    return hotbed_descend(o, clock->learning_rate, w, g / (sqrtf(*sum) + o->eps));
+}
+
+/* Step elements of w with gradient g; state0 and state1 are the row's states of the same elements. */
+HOTBED_HD hotbed_f32x4 hotbed_optimize4(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, hotbed_f32x4 w, hotbed_f32x4 g,
+    hotbed_f32x4 *state0, hotbed_f32x4 *state1) {
+    if (o->kind == HOTBED_OPT_ADAM) {
+        w.x = hotbed_adam(o, clock, w.x, g.x, &state0->x, &state1->x);
+        w.y = hotbed_adam(o, clock, w.y, g.y, &state0->y, &state1->y);
+        w.z = hotbed_adam(o, clock, w.z, g.z, &state0->z, &state1->z);
+        w.w = hotbed_adam(o, clock, w.w, g.w, &state0->w, &state1->w);
+    } else if (o->kind == HOTBED_OPT_ADAGRAD) {
+        w.x = hotbed_adagrad(o, clock, w.x, g.x, &state0->x);
+        w.y = hotbed_adagrad(o, clock, w.y, g.y, &state0->y);
+        w.z = hotbed_adagrad(o, clock, w.z, g.z, &state0->z);
+        w.w = hotbed_adagrad(o, clock, w.w, g.w, &state0->w);
+    } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        float under =
+            sqrtf(state0->x) + o->eps; /* the row's sum, this step's mean square included */
+        w.x = hotbed_descend(o, clock->learning_rate, w.x, g.x / under);
+        w.y = hotbed_descend(o, clock->learning_rate, w.y, g.y / under);
+        w.z = hotbed_descend(o, clock->learning_rate, w.z, g.z / under);
+        w.w = hotbed_descend(o, clock->learning_rate, w.w, g.w / under);
+    } else {
+        w.x = hotbed_sgd(o, clock->learning_rate, w.x, g.x);
+        w.y = hotbed_sgd(o, clock->learning_rate, w.y, g.y);
+        w.z = hotbed_sgd(o, clock->learning_rate, w.z, g.z);
+        w.w = hotbed_sgd(o, clock->learning_rate, w.w, g.w);
+    }
+    return w;
+}
+
+/* Mean over the row of g*g, from `square`: this lane's share.  Elements are dealt to 32 lanes in groups
+ * of four; each lane's squares are summed in order, then lanes pairwise: 16 apart, 8, 4, 2, 1.  With
+ * fewer lanes than 32 a lane holds the shares of several: shares[k] is of lane rank + k * width. */
+HOTBED_HD float hotbed_mean_square(float shares[32], uint32_t dim, uint32_t width) {
+    for (uint32_t apart = 16; apart > 0; apart /= 2) {
+        if (apart >= width) {
+            for (uint32_t k = 0; k < apart / width; k++)
+                shares[k] = shares[k] + shares[k + apart / width];
+        } else {
+            shares[0] = shares[0] +
+                        hotbed_tile_shuffle_f32(width, shares[0], hotbed_tile_rank(width) ^ apart);
+        }
+    }
+    return shares[0] / (float)dim;
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* storage/row_core.h - where a table's rows are, and how four elements are read and written. */
+#ifndef HOTBED_STORAGE_ROW_CORE_H
+#define HOTBED_STORAGE_ROW_CORE_H
+
+#include "base/float.h"
+#include "base/port.h"
+#include "hotbed/types.h"
+#include "storage/index_core.h"
+#include "storage/init_core.h"
+
+/* One table as kernels see it: an array of these is in device memory. */
+typedef struct hotbed_table_view {
+    uint8_t *rows;      /* row of slot first_slot + i is at rows + i * row_bytes */
+    uint64_t row_bytes; /* embedding, then each state, every part padded to its alignment */
+    uint64_t first_slot;
+    uint64_t slots;
+    uint64_t capacity;        /* STATIC: number of rows, keys below it are valid */
+    hotbed_index_range range; /* HASH */
+    hotbed_init_view init;
+    float eval_value;  /* of a key that eval does not find */
+    float state_value; /* of a new row's optimiser state */
+    uint32_t dim;
+    uint32_t dtype; /* hotbed_dtype */
+    uint32_t is_static;
+    uint32_t states;          /* number of F32 state vectors */
+    uint32_t state_dim;       /* elements of each: dim or 1 */
+    uint32_t state_offset[2]; /* bytes from the row's start */
+} hotbed_table_view;
+
+HOTBED_HD uint8_t *hotbed_row_at(const hotbed_table_view *table, uint64_t slot) {
+    return table->rows + (slot - table->first_slot) * table->row_bytes;
+}
+
+HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {
+    return dtype == HOTBED_F32 ? 4U : 2U;
+}
+
+/* One element of `dtype`. */
+HOTBED_HD float hotbed_load1(uint32_t dtype, const void *p, uint64_t i) {
+    if (dtype == HOTBED_F32)
+        return ((const float *)p)[i];
+    uint16_t bits = ((const uint16_t *)p)[i];
+    return dtype == HOTBED_F16 ? hotbed_f16_to_f32(bits) : hotbed_bf16_to_f32(bits);
+}
+
+HOTBED_HD void hotbed_store1(uint32_t dtype, void *p, uint64_t i, float value) {
+    if (dtype == HOTBED_F32)
+        ((float *)p)[i] = value;
+    else
+        ((uint16_t *)p)[i] =
+            dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
+}
+
+typedef struct HOTBED_ALIGN(8) hotbed_u16x4 {
+    uint16_t x, y, z, w;
+} hotbed_u16x4;
+
+/* Elements i .. i+count-1 of an array, count in 1 .. 4; elements past count read as 0. */
+HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
+    hotbed_f32x4 v = {0.0F, 0.0F, 0.0F, 0.0F};
+    const uint8_t *at = (const uint8_t *)p + i * hotbed_dtype_size(dtype);
+    if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0)
+        return *(const hotbed_f32x4 *)at;
+    if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
+        hotbed_u16x4 h = *(const hotbed_u16x4 *)at;
+        if (dtype == HOTBED_F16) {
+            v.x = hotbed_f16_to_f32(h.x);
+            v.y = hotbed_f16_to_f32(h.y);
+            v.z = hotbed_f16_to_f32(h.z);
+            v.w = hotbed_f16_to_f32(h.w);
+        } else {
+            v.x = hotbed_bf16_to_f32(h.x);
+            v.y = hotbed_bf16_to_f32(h.y);
+            v.z = hotbed_bf16_to_f32(h.z);
+            v.w = hotbed_bf16_to_f32(h.w);
+        }
+        return v;
+    }
+    v.x = hotbed_load1(dtype, at, 0);
+    if (count > 1)
+        v.y = hotbed_load1(dtype, at, 1);
+    if (count > 2)
+        v.z = hotbed_load1(dtype, at, 2);
+    if (count > 3)
+        v.w = hotbed_load1(dtype, at, 3);
+    return v;
+}
+
+HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count, hotbed_f32x4 v) {
+    uint8_t *at = (uint8_t *)p + i * hotbed_dtype_size(dtype);
+    if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0) {
+        *(hotbed_f32x4 *)at = v;
+        return;
+    }
+    if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
+        hotbed_u16x4 h;
+        if (dtype == HOTBED_F16) {
+            h.x = hotbed_f32_to_f16(v.x);
+            h.y = hotbed_f32_to_f16(v.y);
+            h.z = hotbed_f32_to_f16(v.z);
+            h.w = hotbed_f32_to_f16(v.w);
+        } else {
+            h.x = hotbed_f32_to_bf16(v.x);
+            h.y = hotbed_f32_to_bf16(v.y);
+            h.z = hotbed_f32_to_bf16(v.z);
+            h.w = hotbed_f32_to_bf16(v.w);
+        }
+        *(hotbed_u16x4 *)at = h;
+        return;
+    }
+    hotbed_store1(dtype, at, 0, v.x);
+    if (count > 1)
+        hotbed_store1(dtype, at, 1, v.y);
+    if (count > 2)
+        hotbed_store1(dtype, at, 2, v.z);
+    if (count > 3)
+        hotbed_store1(dtype, at, 3, v.w);
+}
+
+/* Elements e .. of a vector of `dim`: how many of the four are inside. */
+HOTBED_HD uint32_t hotbed_count4(uint32_t dim, uint32_t e) {
+    return dim - e < 4 ? dim - e : 4;
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_f32x4_of(float value) {
+    hotbed_f32x4 v = {value, value, value, value};
+    return v;
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_add4(hotbed_f32x4 a, hotbed_f32x4 b) {
+    hotbed_f32x4 v = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+    return v;
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_scale4(hotbed_f32x4 a, float s) {
+    hotbed_f32x4 v = {a.x * s, a.y * s, a.z * s, a.w * s};
+    return v;
+}
+
+/* The row of `key` as it is when new: embedding at `row`, and its states. */
+HOTBED_HD void hotbed_row_init(
+    const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
+        hotbed_store4(
+            table->dtype, row, e, hotbed_count4(table->dim, e),
+            hotbed_init_row4(&table->init, key, e));
+    for (uint32_t s = 0; s < table->states; s++)
+        for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
+            hotbed_store4(
+                HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim, e),
+                hotbed_f32x4_of(table->state_value));
+}
+
+/* The row of a key that has no slot, in the table's own type: what a new row would hold, rounded as the
+ * row would be. */
+HOTBED_HD hotbed_f32x4
+hotbed_row_absent4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
+    hotbed_f32x4 v = hotbed_init_row4(&table->init, key, e);
+    if (table->dtype == HOTBED_F32)
+        return v;
+    uint16_t bits[4];
+    hotbed_store1(table->dtype, bits, 0, v.x);
+    hotbed_store1(table->dtype, bits, 1, v.y);
+    hotbed_store1(table->dtype, bits, 2, v.z);
+    hotbed_store1(table->dtype, bits, 3, v.w);
+    v.x = hotbed_load1(table->dtype, bits, 0);
+    v.y = hotbed_load1(table->dtype, bits, 1);
+    v.z = hotbed_load1(table->dtype, bits, 2);
+    v.w = hotbed_load1(table->dtype, bits, 3);
+    return v;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* storage/rows.c - rows of a storage by key: get, set, erase, clear, list. */
+#include "storage/storage.h"
+
+static hotbed_status check_table(
+    const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    return HOTBED_OK;
+}
+
+static hotbed_status make_args(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
+    HOTBED_TRY(check_table(storage, table, stream));
+    if (n > 0 && keys == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n);
+    hotbed_rows_args args = {
+        .table = storage->tables[table].view,
+        .index = storage->index,
+        .clock = storage->clock,
+        .faults = hotbed_stream_faults(stream),
+        .keys = keys,
+        .flags = flags,
+        .n = n,
+        .table_number = table,
+    };
+    if (rows != NULL) {
+        for (uint32_t s = args.table.states; s < 2; s++)
+            if (rows->states[s] != NULL)
+                return hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states",
+                    s, hotbed_optimizer_name(storage->optimizer.kind), args.table.states);
+        args.rows.weights = rows->weights;
+        args.rows.states[0] = rows->states[0];
+        args.rows.states[1] = rows->states[1];
+        args.rows.scores = rows->scores;
+    }
+    *out = args;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_get_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    uint8_t *found, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, n, keys, rows, found, stream, &args));
+    return n == 0 ? HOTBED_OK : storage->kernels.rows->get(&args, stream);
+}
+
+hotbed_status hotbed_storage_set_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, n, keys, rows, NULL, stream, &args));
+    return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
+}
+
+hotbed_status hotbed_storage_erase(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
+    hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, n, keys, NULL, erased, stream, &args));
+    if (args.table.is_static != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s is static: its rows cannot be erased",
+            storage->tables[table].name);
+    return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
+}
+
+hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
+    if (held > 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+    HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    return hotbed_stream_sync(stream);
+}
+
+/* Number of keys and of pinned slots of a HASH table, and the keys themselves where keys is not NULL. */
+static hotbed_status list(
+    const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores,
+    uint64_t counts[2], hotbed_stream *stream) {
+    void *device_counts;
+    HOTBED_TRY(hotbed_stream_workspace(stream, 2 * sizeof(uint64_t), &device_counts));
+    HOTBED_TRY(hotbed_fill(device_counts, 0, 2 * sizeof(uint64_t), stream));
+    HOTBED_TRY(storage->kernels.rows->list(args, keys, scores, device_counts, stream));
+    HOTBED_TRY(hotbed_copy(counts, device_counts, 2 * sizeof(uint64_t), stream));
+    return hotbed_stream_sync(stream);
+}
+
+hotbed_status hotbed_storage_size(
+    hotbed_storage *storage, uint32_t table, uint64_t *keys, uint64_t *pinned,
+    hotbed_stream *stream) {
+    hotbed_rows_args args;
+    uint64_t counts[2] = {0, 0};
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    if (args.table.is_static != 0)
+        counts[0] = args.table.capacity;
+    else
+        HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
+    if (keys != NULL)
+        *keys = counts[0];
+    if (pinned != NULL)
+        *pinned = counts[1];
+    return HOTBED_OK;
+}
+
+static hotbed_status export_static(
+    uint64_t rows, uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t *n) {
+    *n = rows;
+    if (keys == NULL && scores == NULL)
+        return HOTBED_OK;
+    if (capacity < rows)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
+            (unsigned long long)capacity, (unsigned long long)rows);
+    for (uint64_t i = 0; i < rows; i++) {
+        if (keys != NULL)
+            keys[i] = i;
+        if (scores != NULL)
+            scores[i] = 0;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_export_keys(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
+    uint64_t *n, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    uint64_t counts[2];
+    if (n == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    if (args.table.is_static != 0)
+        return export_static(args.table.capacity, capacity, keys, scores, n);
+    HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
+    *n = counts[0];
+    if (*n == 0 || (keys == NULL && scores == NULL))
+        return HOTBED_OK;
+    if (capacity < *n)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
+            (unsigned long long)capacity, (unsigned long long)*n);
+    hotbed_memory memory;
+    size_t bytes = *n * sizeof(uint64_t);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &memory));
+    uint64_t *device = memory.data;
+    hotbed_status status = list(storage, &args, device, device + *n, counts, stream);
+    if (status == HOTBED_OK && keys != NULL)
+        status = hotbed_copy(keys, device, bytes, stream);
+    if (status == HOTBED_OK && scores != NULL)
+        status = hotbed_copy(scores, device + *n, bytes, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(stream);
+    hotbed_memory_free(&memory);
+    return status;
+}

@@ -1,0 +1,152 @@
+/* storage/rows_core.h - one row by its slot: copy parts of it out, or in. */
+#ifndef HOTBED_STORAGE_ROWS_CORE_H
+#define HOTBED_STORAGE_ROWS_CORE_H
+
+#include "base/fault.h"
+#include "storage/row_core.h"
+#include "storage/step_core.h"
+
+/* hotbed_rows as kernels see it: dense arrays, NULL parts are skipped. */
+typedef struct hotbed_rows_view {
+    uint8_t *weights; /* [n, dim] of the table's dtype */
+    float *states[2]; /* [n, state_dim] */
+    uint64_t *scores; /* [n] */
+} hotbed_rows_view;
+
+/* Copy `count` elements of `size` bytes (2 or 4), the tile's lanes together. */
+HOTBED_HD void hotbed_copy_part(
+    uint8_t *to, const uint8_t *from, uint32_t count, uint32_t size, uint32_t width) {
+    for (uint32_t e = hotbed_tile_rank(width); e < count; e += width) {
+        if (size == 4)
+            ((uint32_t *)(void *)to)[e] = ((const uint32_t *)(const void *)from)[e];
+        else
+            ((uint16_t *)(void *)to)[e] = ((const uint16_t *)(const void *)from)[e];
+    }
+}
+
+/* Row i of `rows` from the row at `row`. */
+HOTBED_HD void hotbed_row_get(
+    const hotbed_table_view *table, const uint8_t *row, hotbed_rows_view rows, uint64_t i,
+    uint32_t width) {
+    uint32_t size = hotbed_dtype_size(table->dtype);
+    if (rows.weights != NULL)
+        hotbed_copy_part(rows.weights + i * table->dim * size, row, table->dim, size, width);
+    for (uint32_t s = 0; s < table->states; s++)
+        if (rows.states[s] != NULL)
+            hotbed_copy_part(
+                (uint8_t *)(rows.states[s] + i * table->state_dim), row + table->state_offset[s],
+                table->state_dim, 4, width);
+}
+
+/* The row at `row` from row i of `rows`; parts that are NULL are left as they are. */
+HOTBED_HD void hotbed_row_set(
+    const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t i,
+    uint32_t width) {
+    uint32_t size = hotbed_dtype_size(table->dtype);
+    if (rows.weights != NULL)
+        hotbed_copy_part(row, rows.weights + i * table->dim * size, table->dim, size, width);
+    for (uint32_t s = 0; s < table->states; s++)
+        if (rows.states[s] != NULL)
+            hotbed_copy_part(
+                row + table->state_offset[s],
+                (const uint8_t *)(rows.states[s] + i * table->state_dim), table->state_dim, 4,
+                width);
+}
+
+/* What the calls by key or slot work on; see storage/rows_kernels.h. */
+typedef struct hotbed_rows_args {
+    hotbed_table_view table;
+    hotbed_index_view index;
+    const hotbed_clock *clock; /* score of keys that set() inserts without one */
+    hotbed_fault *faults;
+    const uint64_t *keys; /* [n] */
+    hotbed_rows_view rows;
+    uint8_t *flags; /* [n] found or erased, or NULL */
+    uint64_t n;
+    uint32_t table_number; /* for faults */
+    uint32_t unused;
+} hotbed_rows_args;
+
+HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = a->keys[i];
+    if (a->table.is_static != 0)
+        return key < a->table.capacity ? a->table.first_slot + key : HOTBED_NO_SLOT;
+    return hotbed_index_find(a->index, a->table.range, key, width);
+}
+
+/* Copy out the row of key number i. */
+HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t slot = hotbed_rows_find(a, i, width);
+    if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
+        a->flags[i] = slot != HOTBED_NO_SLOT;
+    if (slot == HOTBED_NO_SLOT)
+        return;
+    hotbed_row_get(&a->table, hotbed_row_at(&a->table, slot), a->rows, i, width);
+    if (hotbed_tile_rank(width) == 0 && a->rows.scores != NULL)
+        a->rows.scores[i] = a->table.is_static != 0
+                                ? 0
+                                : hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]));
+}
+
+/* Insert or overwrite the row of key number i. */
+HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = a->keys[i];
+    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
+    if (a->table.is_static != 0) {
+        if (key < a->table.capacity)
+            r.slot = a->table.first_slot + key;
+    } else {
+        bool scored = a->rows.scores != NULL;
+        r = hotbed_index_claim(
+            a->index, a->table.range, key, scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP,
+            scored ? a->rows.scores[i] : a->clock->prefetches, 0, width);
+    }
+    if (r.slot == HOTBED_NO_SLOT) {
+        if (hotbed_tile_rank(width) != 0)
+            return;
+        if (a->table.is_static != 0)
+            hotbed_fault_latch(
+                a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, a->table_number, key,
+                a->table.capacity);
+        else
+            hotbed_fault_latch(
+                a->faults, HOTBED_ERR_FULL,
+                r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
+                                                 : HOTBED_FAULT_TABLE_FULL,
+                a->table_number, key, a->table.slots);
+        return;
+    }
+    uint8_t *row = hotbed_row_at(&a->table, r.slot);
+    if (r.outcome != HOTBED_INDEX_FOUND) {
+        hotbed_row_init(&a->table, row, key, width);
+        hotbed_tile_sync(width);
+    }
+    hotbed_row_set(&a->table, row, a->rows, i, width);
+    if (r.outcome != HOTBED_INDEX_FOUND) {
+        hotbed_tile_sync(width);
+        if (hotbed_tile_rank(width) == 0)
+            hotbed_index_publish(a->index, r.slot, key);
+    }
+}
+
+HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    bool erased = hotbed_index_erase(a->index, a->table.range, a->keys[i], width);
+    if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
+        a->flags[i] = erased;
+}
+
+/* Slot number i of the table, free. */
+HOTBED_HD void hotbed_rows_clear_slot(const hotbed_rows_args *a, uint64_t i) {
+    uint64_t slot = a->table.first_slot + i;
+    a->index.keys[slot] =
+        hotbed_index_marker(a->table.range, (uint32_t)(i / HOTBED_BUCKET_SLOTS), false);
+    a->index.metas[slot] = 0;
+}
+
+/* Whether slot number i of a HASH table holds a key. */
+HOTBED_HD bool hotbed_rows_occupied(const hotbed_rows_args *a, uint64_t i) {
+    uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[a->table.first_slot + i]);
+    return meta != 0 && (meta & HOTBED_META_LOCKED) == 0;
+}
+
+#endif

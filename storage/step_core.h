@@ -1,0 +1,87 @@
+/* storage/step_core.h - what the kernels of a step see: a batch, a ticket's arrays and the tables. */
+#ifndef HOTBED_STORAGE_STEP_CORE_H
+#define HOTBED_STORAGE_STEP_CORE_H
+
+#include "base/port.h"
+#include "base/tile.h"
+#include "hotbed/types.h"
+#include "storage/optimizer_core.h"
+#include "storage/row_core.h"
+
+/* Cumulative counts of a table; hotbed_table_stats is made from them. */
+typedef struct hotbed_tally {
+    uint64_t keys, uniques, inserts, evictions, refused;
+} hotbed_tally;
+
+struct hotbed_fault; /* base/stream.h */
+
+/* Plain pointers; arrays are device memory.  n is the number of keys of the batch, which only the device
+ * knows: table_starts[num_tables].  `bound` is the host's bound on it. */
+typedef struct hotbed_step_view {
+    /* the storage */
+    const hotbed_table_view *tables; /* [num_tables] */
+    const uint32_t *feature_tables;  /* [num_features] */
+    const uint64_t *columns;         /* [num_features + 1] first output column */
+    hotbed_index_view index;
+    uint64_t index_slots; /* slots below it are in the index, others of static tables */
+    hotbed_clock *clock;
+    hotbed_tally *tallies; /* [num_tables] */
+    /* the batch */
+    const uint64_t *keys;   /* [bound] */
+    const int64_t *offsets; /* [num_features * batch_size + 1], or NULL */
+    const float *weights;   /* [bound], or NULL */
+    uint64_t bound;
+    /* the ticket */
+    uint32_t *feature_starts; /* [num_features + 1] first key of each feature */
+    uint32_t *table_starts;   /* [num_tables + 1] first key of each table */
+    uint32_t *inverse;        /* [bound] key to unique; NULL in eval: every key is its own */
+    uint64_t *unique_keys;    /* [bound] */
+    uint32_t *unique_offsets; /* [num_tables + 1] */
+    uint64_t *slots;          /* [bound] of each unique */
+    uint32_t *starts;         /* [bound + 1] occurrences of unique u: positions[starts[u]] .. */
+    uint32_t *positions;      /* [bound] ascending in each unique */
+    uint32_t *counts;         /* [bound] occurrences of each unique */
+    uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
+    uint32_t *fresh;          /* [bound] uniques that got a new row, any order */
+    uint32_t *num_fresh;      /* one word */
+    struct hotbed_fault *faults;
+    uint32_t num_tables, num_features, batch_size;
+    uint32_t pooling;      /* hotbed_pooling */
+    uint32_t output_dtype; /* hotbed_dtype */
+    uint32_t eval;
+} hotbed_step_view;
+
+#define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
+
+/* The i with starts[i] <= at < starts[i + 1], in an ascending array of n + 1; at < starts[n]. */
+HOTBED_HD uint32_t hotbed_part_of(const uint32_t *starts, uint32_t n, uint32_t at) {
+    uint32_t low = 0, high = n;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (starts[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* First and last key of bag b, inside of its feature; `good` is false when its offsets are not. */
+typedef struct hotbed_bag {
+    uint32_t begin, end;
+    bool good;
+} hotbed_bag;
+
+HOTBED_HD hotbed_bag hotbed_bag_at(const hotbed_step_view *s, uint64_t b, uint32_t feature) {
+    hotbed_bag bag = {(uint32_t)b, (uint32_t)b + 1, true};
+    if (s->offsets == NULL)
+        return bag;
+    int64_t begin = s->offsets[b], end = s->offsets[b + 1];
+    int64_t low = s->feature_starts[feature], high = s->feature_starts[feature + 1];
+    bag.good = begin >= low && begin <= end && end <= high;
+    bag.begin = bag.good ? (uint32_t)begin : (uint32_t)low;
+    bag.end = bag.good ? (uint32_t)end : (uint32_t)low;
+    return bag;
+}
+
+#endif

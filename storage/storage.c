@@ -1,0 +1,532 @@
+/* storage/storage.c - a storage: its options, memory and description. */
+#include "storage/storage.h"
+
+#include "base/options.h"
+#include "storage/types.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define CAPACITY_MOST ((uint64_t)1 << 35)
+enum { DIM_MOST = 4096, TABLES_MOST = 65535, SMALL_BUCKETS = 34 };
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+static bool name_is_good(const char *name) {
+    size_t n = 0;
+    for (; name[n] != 0; n++) {
+        char c = name[n];
+        bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '_' || c == '.' || c == '-';
+        if (!good || n + 1 >= HOTBED_NAME_BYTES)
+            return false;
+    }
+    return n > 0;
+}
+
+static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
+    char what[64];
+    if (o->name == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %u: name is NULL", number);
+    if (!name_is_good(o->name))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
+            number, o->name);
+    if (o->dim < 1 || o->dim > DIM_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim, DIM_MOST);
+    if (o->capacity < 1 || o->capacity > CAPACITY_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is not in [1, 2^35]", o->name,
+            (unsigned long long)o->capacity);
+    if (o->kind != HOTBED_TABLE_HASH && o->kind != HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: unknown kind %d", o->name, (int)o->kind);
+    if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown dtype %d", o->name, (int)o->dtype);
+    if (o->evict != HOTBED_EVICT_NEVER && o->evict != HOTBED_EVICT_LOWEST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown evict %d", o->name, (int)o->evict);
+    if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
+    (void)snprintf(what, sizeof what, "table %u: initializer", number);
+    HOTBED_TRY(hotbed_initializer_check(&o->initializer, what));
+    (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
+    HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, what));
+    if (o->eval_initializer.kind != HOTBED_INIT_CONSTANT)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: eval_initializer kind %d is not CONSTANT", o->name,
+            (int)o->eval_initializer.kind);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_storage(const hotbed_storage_options *o) {
+    if (o->num_tables < 1 || o->num_tables > TABLES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables, TABLES_MOST);
+    if (o->tables == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+    if (o->num_features > 0 && o->feature_tables == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", o->num_features);
+    for (uint32_t f = 0; f < o->num_features; f++) {
+        if (o->feature_tables[f] >= o->num_tables)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
+                o->feature_tables[f], o->num_tables);
+        if (f > 0 && o->feature_tables[f] < o->feature_tables[f - 1])
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: table %u comes after table %u; sort features", f,
+                o->feature_tables[f], o->feature_tables[f - 1]);
+    }
+    if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown key_type %d", (int)o->key_type);
+    if ((int)o->pooling < HOTBED_POOL_NONE || o->pooling > HOTBED_POOL_MEAN)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown pooling %d", (int)o->pooling);
+    if (o->output_dtype != 0 && hotbed_dtype_bytes(o->output_dtype) == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown output_dtype %d", (int)o->output_dtype);
+    if (o->optimizer.kind != 0)
+        HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
+    if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
+    return HOTBED_OK;
+}
+
+/* --- layout ------------------------------------------------------------------------------------ */
+
+/* Parts of 16 bytes and more are 16-byte aligned, smaller ones to the power of two that holds them. */
+static uint64_t part_alignment(uint64_t bytes) {
+    uint64_t alignment = 2;
+    while (alignment < bytes && alignment < 16)
+        alignment *= 2;
+    return alignment;
+}
+
+static uint64_t round_up(uint64_t value, uint64_t to) {
+    return (value + to - 1) / to * to;
+}
+
+static void lay_out_row(hotbed_table_view *view, const hotbed_optimizer *optimizer) {
+    uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
+    uint64_t widest = part_alignment(bytes);
+    view->states = hotbed_optimizer_states(optimizer->kind);
+    view->state_dim = hotbed_optimizer_state_dim(optimizer->kind, view->dim);
+    for (uint32_t s = 0; s < view->states; s++) {
+        uint64_t part = (uint64_t)view->state_dim * sizeof(float);
+        uint64_t alignment = part_alignment(part);
+        widest = alignment > widest ? alignment : widest;
+        bytes = round_up(bytes, alignment);
+        view->state_offset[s] = (uint32_t)bytes;
+        bytes += part;
+    }
+    view->row_bytes = round_up(bytes, widest);
+}
+
+/* Buckets for `capacity` keys.  All but one bucket of a small table are candidates of every key, so it
+ * takes as many keys as those have slots; a larger one is made for a load of 0.97. */
+static hotbed_index_range make_range(uint64_t capacity, bool evicts) {
+    uint64_t full = (capacity + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS;
+    uint64_t loaded = (capacity * 100 + 97 * HOTBED_BUCKET_SLOTS - 1) / (97 * HOTBED_BUCKET_SLOTS);
+    hotbed_index_range range = {.evicts = evicts};
+    range.buckets = (uint32_t)(loaded > full + 1 ? loaded : full + 1);
+    if (range.buckets < 2)
+        range.buckets = 2;
+    range.choices = range.buckets < SMALL_BUCKETS ? range.buckets - 1 : range.buckets / 2;
+    uint32_t most = evicts ? HOTBED_WALK_EVICT : HOTBED_WALK_MOST;
+    if (range.choices > most)
+        range.choices = most;
+    return range;
+}
+
+static void make_table(
+    hotbed_storage *storage, hotbed_table *table, const hotbed_table_options *o) {
+    hotbed_table_view *view = &table->view;
+    memcpy(table->name, o->name, strlen(o->name) + 1);
+    table->kind = o->kind;
+    table->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
+    table->capacity = o->capacity;
+    view->capacity = o->capacity;
+    view->dim = o->dim;
+    view->dtype = (uint32_t)table->dtype;
+    view->is_static = o->kind == HOTBED_TABLE_STATIC;
+    view->eval_value = o->eval_initializer.value;
+    view->state_value = storage->optimizer.initial_accumulator;
+    view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
+    lay_out_row(view, &storage->optimizer);
+    if (view->is_static != 0) {
+        view->slots = o->capacity;
+        return;
+    }
+    view->range = make_range(o->capacity, o->evict == HOTBED_EVICT_LOWEST);
+    view->range.first_bucket = storage->index_slots / HOTBED_BUCKET_SLOTS;
+    view->first_slot = storage->index_slots;
+    view->slots = (uint64_t)view->range.buckets * HOTBED_BUCKET_SLOTS;
+    storage->index_slots += view->slots;
+}
+
+static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
+    uint32_t stride;
+    memcpy(&stride, options->tables, sizeof stride);
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_options o;
+        HOTBED_TRY(hotbed_options_read(
+            &o, sizeof o, offsetof(hotbed_table_options, kind),
+            (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
+        if (o.size != stride)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o.size,
+                stride);
+        HOTBED_TRY(check_table(&o, t));
+        for (uint32_t other = 0; other < t; other++)
+            if (strcmp(storage->tables[other].name, o.name) == 0)
+                return hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "tables %u and %u have the same name %s", other, t,
+                    o.name);
+        make_table(storage, &storage->tables[t], &o);
+        if (o.dim > storage->max_dim)
+            storage->max_dim = o.dim;
+    }
+    uint64_t next = storage->index_slots; /* static tables have the slots after the index's */
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_view *view = &storage->tables[t].view;
+        if (view->is_static != 0) {
+            view->first_slot = next;
+            next += view->slots;
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status choose_mode(hotbed_storage *storage, const hotbed_storage_options *options) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        bytes += storage->tables[t].view.slots * storage->tables[t].view.row_bytes;
+    storage->mode = HOTBED_MODE_HBM_DIRECT;
+    if (options->mode == HOTBED_MODE_CACHE || options->mode == HOTBED_MODE_DEFAULT)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "mode %s is not in this version; HBM_DIRECT is",
+            options->mode == HOTBED_MODE_CACHE ? "CACHE" : "DEFAULT");
+    if (options->mode == HOTBED_MODE_AUTO && options->hbm_bytes != 0 && bytes > options->hbm_bytes)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "rows need %llu bytes and hbm_bytes is %llu; modes that keep rows elsewhere are not in "
+            "this version",
+            (unsigned long long)bytes, (unsigned long long)options->hbm_bytes);
+    return HOTBED_OK;
+}
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+static hotbed_kernels kernels_of(hotbed_backend backend) {
+#if defined(HOTBED_WITH_CUDA)
+    if (backend == HOTBED_BACKEND_CUDA) {
+        hotbed_kernels cuda = {
+            &hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda, &hotbed_update_kernels_cuda,
+            &hotbed_rows_kernels_cuda};
+        return cuda;
+    }
+#endif
+    (void)backend;
+    hotbed_kernels host = {
+        &hotbed_unique_kernels_host, &hotbed_lookup_kernels_host, &hotbed_update_kernels_host,
+        &hotbed_rows_kernels_host};
+    return host;
+}
+
+static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *stream) {
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table *table = &storage->tables[t];
+        hotbed_status status = hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_DEVICE, table->view.slots * table->view.row_bytes, NULL,
+            &table->rows);
+        if (status != HOTBED_OK)
+            return hotbed_fail(
+                status, "table %s: no memory for %llu rows of %llu bytes", table->name,
+                (unsigned long long)table->view.slots, (unsigned long long)table->view.row_bytes);
+        table->view.rows = table->rows.data;
+    }
+    size_t bytes = storage->index_slots * sizeof(uint64_t);
+    HOTBED_TRY(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_keys));
+    HOTBED_TRY(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_metas));
+    storage->index.keys = storage->index_keys.data;
+    storage->index.metas = storage->index_metas.data;
+    return HOTBED_OK;
+}
+
+/* Carve the description, twice: once to count its bytes, once to place it. */
+static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
+    hotbed_carve carve = {base, 0};
+    storage->device_tables =
+        hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->device_tables);
+    storage->device_feature_tables =
+        hotbed_carve_take(&carve, storage->num_features * sizeof(uint32_t));
+    storage->device_columns =
+        hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint64_t));
+    storage->clock = hotbed_carve_take(&carve, sizeof *storage->clock);
+    storage->tallies = hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->tallies);
+    return carve.used;
+}
+
+/* Put the description on the device. */
+static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
+    size_t bytes = carve_description(storage, NULL);
+    hotbed_memory staging = {0};
+    hotbed_storage host = *storage;
+    hotbed_status status =
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->described);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging);
+    if (status != HOTBED_OK)
+        goto done;
+    memset(staging.data, 0, bytes);
+    (void)carve_description(&host, staging.data);
+    (void)carve_description(storage, storage->described.data);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        host.device_tables[t] = storage->tables[t].view;
+    memcpy(
+        host.device_feature_tables, storage->feature_tables,
+        storage->num_features * sizeof(uint32_t));
+    memcpy(
+        host.device_columns, storage->columns,
+        ((size_t)storage->num_features + 1) * sizeof(uint64_t));
+    host.clock->beta1_power = host.clock->beta2_power = 1.0;
+    host.clock->learning_rate = storage->optimizer.learning_rate;
+    status = hotbed_copy(storage->described.data, staging.data, bytes, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(stream);
+done:
+    hotbed_memory_free(&staging);
+    return status;
+}
+
+static hotbed_status create(
+    hotbed_storage *storage, const hotbed_storage_options *options, hotbed_stream *stream) {
+    storage->backend = hotbed_stream_backend(stream);
+    storage->device = hotbed_stream_device(stream);
+    storage->kernels = kernels_of(storage->backend);
+    storage->key_type = options->key_type == 0 ? HOTBED_KEY_I64 : options->key_type;
+    storage->pooling = options->pooling;
+    storage->output_dtype = options->output_dtype == 0 ? HOTBED_F32 : options->output_dtype;
+    storage->optimizer = options->optimizer;
+    storage->optimizer_view = hotbed_optimizer_make(&options->optimizer);
+    storage->seed = options->seed;
+    storage->num_tables = options->num_tables;
+    storage->num_features =
+        options->num_features == 0 ? options->num_tables : options->num_features;
+    storage->tables = hotbed_new(storage->num_tables * sizeof *storage->tables);
+    storage->feature_tables = hotbed_new(storage->num_features * sizeof(uint32_t));
+    storage->columns = hotbed_new(((size_t)storage->num_features + 1) * sizeof(uint64_t));
+    if (storage->tables == NULL || storage->feature_tables == NULL || storage->columns == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
+            storage->num_tables, storage->num_features);
+    HOTBED_TRY(read_tables(storage, options));
+    HOTBED_TRY(choose_mode(storage, options));
+    for (uint32_t f = 0; f < storage->num_features; f++) {
+        storage->feature_tables[f] = options->num_features == 0 ? f : options->feature_tables[f];
+        storage->columns[f + 1] =
+            storage->columns[f] + storage->tables[storage->feature_tables[f]].view.dim;
+    }
+    HOTBED_TRY(allocate_rows(storage, stream));
+    HOTBED_TRY(describe(storage, stream));
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        HOTBED_TRY(hotbed_storage_clear(storage, t, stream));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_create(
+    const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out) {
+    hotbed_storage_options o;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_storage_options, num_features), options,
+        "hotbed_storage_options"));
+    HOTBED_TRY(check_storage(&o));
+    hotbed_storage *storage = hotbed_new(sizeof *storage);
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a storage");
+    hotbed_status status = create(storage, &o, stream);
+    if (status != HOTBED_OK) {
+        hotbed_storage_destroy(storage);
+        return status;
+    }
+    *out = storage;
+    return HOTBED_OK;
+}
+
+void hotbed_storage_destroy(hotbed_storage *storage) {
+    if (storage == NULL)
+        return;
+    for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++)
+        hotbed_memory_free(&storage->tables[t].rows);
+    hotbed_memory_free(&storage->index_keys);
+    hotbed_memory_free(&storage->index_metas);
+    hotbed_memory_free(&storage->described);
+    hotbed_delete(storage->tables);
+    hotbed_delete(storage->feature_tables);
+    hotbed_delete(storage->columns);
+    hotbed_delete(storage);
+}
+
+/* --- description -------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_storage_same_device(
+    const hotbed_storage *storage, const hotbed_stream *stream) {
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+    if (stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    if (hotbed_stream_backend(stream) != storage->backend ||
+        hotbed_stream_device(stream) != storage->device)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the storage of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(storage->backend), storage->device);
+    return HOTBED_OK;
+}
+
+hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
+    hotbed_step_view step = {
+        .tables = storage->device_tables,
+        .feature_tables = storage->device_feature_tables,
+        .columns = storage->device_columns,
+        .index = storage->index,
+        .index_slots = storage->index_slots,
+        .clock = storage->clock,
+        .tallies = storage->tallies,
+        .num_tables = storage->num_tables,
+        .num_features = storage->num_features,
+        .pooling = (uint32_t)storage->pooling,
+        .output_dtype = (uint32_t)storage->output_dtype,
+    };
+    return step;
+}
+
+hotbed_status hotbed_storage_table(
+    const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
+    if (storage == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "out");
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    const hotbed_table *t = &storage->tables[table];
+    hotbed_table_info info = {
+        .name = t->name,
+        .dim = t->view.dim,
+        .kind = t->kind,
+        .dtype = t->dtype,
+        .capacity = t->capacity,
+        .slots = t->view.slots,
+        .first_slot = t->view.first_slot,
+        .row_bytes = t->view.row_bytes,
+        .index_bytes = t->kind == HOTBED_TABLE_STATIC ? 0 : t->view.slots * 16,
+        .weights = t->view.rows,
+        .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
+    };
+    *out = info;
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_storage_num_tables(const hotbed_storage *storage) {
+    return storage->num_tables;
+}
+
+uint32_t hotbed_storage_num_features(const hotbed_storage *storage) {
+    return storage->num_features;
+}
+
+hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage) {
+    return storage->key_type;
+}
+
+const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage) {
+    return &storage->optimizer;
+}
+
+uint64_t hotbed_storage_seed(const hotbed_storage *storage) {
+    return storage->seed;
+}
+
+hotbed_mode hotbed_storage_mode(const hotbed_storage *storage) {
+    return storage->mode;
+}
+
+uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature) {
+    return storage->columns[feature < storage->num_features ? feature : storage->num_features];
+}
+
+uint64_t hotbed_storage_columns(const hotbed_storage *storage) {
+    return storage->columns[storage->num_features];
+}
+
+/* --- state --------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_storage_get_state(
+    hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {
+    hotbed_clock clock;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
+    HOTBED_TRY(hotbed_stream_sync(stream));
+    out->optimizer_steps = clock.steps;
+    out->clock = clock.prefetches;
+    out->beta1_power = clock.beta1_power;
+    out->beta2_power = clock.beta2_power;
+    out->learning_rate = clock.learning_rate;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_set_state(
+    hotbed_storage *storage, const hotbed_storage_state *state, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (state == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state is NULL");
+    const double power[2] = {state->beta1_power, state->beta2_power};
+    for (int b = 0; b < 2; b++)
+        if (!(power[b] >= 0.0 && power[b] <= 1.0))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
+    if (state->clock > HOTBED_SCORE_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^53 - 1", (unsigned long long)state->clock);
+    if (!isfinite(state->learning_rate))
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
+    hotbed_clock clock = {
+        .prefetches = state->clock,
+        .steps = state->optimizer_steps,
+        .beta1_power = state->beta1_power,
+        .beta2_power = state->beta2_power,
+        .learning_rate = state->learning_rate,
+        .correction1 = (float)(1.0 - state->beta1_power),
+        .correction2 = (float)(1.0 - state->beta2_power),
+    };
+    HOTBED_TRY(hotbed_copy(storage->clock, &clock, sizeof clock, stream));
+    return hotbed_stream_sync(stream);
+}
+
+hotbed_status hotbed_storage_stats(
+    hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream) {
+    hotbed_tally tally;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
+    HOTBED_TRY(hotbed_stream_sync(stream));
+    out->keys = tally.keys;
+    out->uniques = tally.uniques;
+    out->hits = tally.uniques - tally.inserts - tally.refused;
+    out->inserts = tally.inserts;
+    out->evictions = tally.evictions;
+    out->refused = tally.refused;
+    return HOTBED_OK;
+}

@@ -1,0 +1,98 @@
+/* storage/storage.h - the inside of a storage and of a ticket. */
+#ifndef HOTBED_STORAGE_STORAGE_H
+#define HOTBED_STORAGE_STORAGE_H
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "hotbed/storage.h"
+#include "storage/lookup_kernels.h"
+#include "storage/rows_kernels.h"
+#include "storage/unique_kernels.h"
+#include "storage/update_kernels.h"
+
+enum {
+    HOTBED_TICKETS_MOST = HOTBED_PINS_MOST, /* a slot's pins are at most the tickets that hold it */
+    HOTBED_NAME_BYTES = 64,
+};
+
+/* The kernels of one backend. */
+typedef struct hotbed_kernels {
+    const hotbed_unique_kernels *unique;
+    const hotbed_lookup_kernels *lookup;
+    const hotbed_update_kernels *update;
+    const hotbed_rows_kernels *rows;
+} hotbed_kernels;
+
+typedef struct hotbed_table {
+    char name[HOTBED_NAME_BYTES];
+    hotbed_table_kind kind;
+    hotbed_dtype dtype;
+    uint64_t capacity;
+    hotbed_table_view view; /* host copy of what the device has */
+    hotbed_memory rows;
+} hotbed_table;
+
+struct hotbed_storage {
+    hotbed_kernels kernels;
+    hotbed_backend backend;
+    int device;
+    hotbed_key_type key_type;
+    hotbed_pooling pooling;
+    hotbed_dtype output_dtype;
+    hotbed_mode mode;
+    hotbed_optimizer optimizer; /* kind 0: none */
+    hotbed_optimizer_view optimizer_view;
+    uint64_t seed;
+    uint32_t num_tables, num_features;
+    uint32_t max_dim;
+    uint32_t tickets;         /* that exist; atomic */
+    uint32_t held;            /* tickets that hold pins; atomic */
+    hotbed_table *tables;     /* [num_tables] */
+    uint32_t *feature_tables; /* [num_features] */
+    uint64_t *columns;        /* [num_features + 1] */
+    hotbed_index_view index;
+    uint64_t index_slots;
+    hotbed_memory index_keys, index_metas;
+    hotbed_memory described; /* device: table views, feature tables, columns, clock, tallies */
+    hotbed_table_view *device_tables;
+    uint32_t *device_feature_tables;
+    uint64_t *device_columns;
+    hotbed_clock *clock;
+    hotbed_tally *tallies;
+};
+
+struct hotbed_ticket {
+    hotbed_storage *storage;
+    hotbed_stream *last; /* stream of the last call */
+    uint64_t max_keys;
+    uint32_t max_batch_size;
+    bool holds; /* prefetched: has a batch and its pins */
+    hotbed_step_view step;
+    hotbed_memory memory;
+    void *unique_scratch;
+    size_t unique_scratch_bytes;
+    void *update_scratch;
+    size_t update_scratch_bytes;
+    uint32_t *bags; /* step.bags when the batch has offsets and is pooled */
+};
+
+/* Errors: ARGUMENT when `stream` is NULL or of another backend or device than the storage. */
+hotbed_status hotbed_storage_same_device(
+    const hotbed_storage *storage, const hotbed_stream *stream);
+
+/* A step's view with what the storage gives. */
+hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
+
+/* The host copy of `*n` consecutive parts of one block: give each its place, 256-byte aligned. */
+typedef struct hotbed_carve {
+    uint8_t *base;
+    size_t used;
+} hotbed_carve;
+
+static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
+    void *at = carve->base == NULL ? NULL : carve->base + carve->used;
+    carve->used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+#endif

@@ -1,0 +1,314 @@
+/* storage/ticket.c - a step: prefetch, forward, backward, cancel; and eval. */
+#include "storage/storage.h"
+
+#include "base/options.h"
+
+#include <math.h>
+
+#define KEYS_MOST (((uint64_t)1 << 31) - 1)
+
+/* --- tickets ------------------------------------------------------------------------------------ */
+
+/* Place the ticket's arrays, twice: once to count their bytes. */
+static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
+    hotbed_storage *storage = ticket->storage;
+    hotbed_step_view *s = &ticket->step;
+    hotbed_carve carve = {base, 0};
+    size_t n = ticket->max_keys, words = n * sizeof(uint32_t);
+    s->feature_starts =
+        hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint32_t));
+    s->table_starts =
+        hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
+    s->unique_offsets =
+        hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
+    s->num_fresh = hotbed_carve_take(&carve, sizeof(uint32_t));
+    s->inverse = hotbed_carve_take(&carve, words);
+    s->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    s->slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    s->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
+    s->positions = hotbed_carve_take(&carve, words);
+    s->counts = hotbed_carve_take(&carve, words);
+    s->fresh = hotbed_carve_take(&carve, words);
+    ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
+    ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);
+    ticket->update_scratch = hotbed_carve_take(&carve, ticket->update_scratch_bytes);
+    return carve.used;
+}
+
+static hotbed_status make_ticket(
+    hotbed_ticket *ticket, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream) {
+    hotbed_storage *storage = ticket->storage;
+    ticket->max_keys = max_keys;
+    ticket->max_batch_size = max_batch_size;
+    ticket->last = stream;
+    ticket->unique_scratch_bytes = storage->kernels.unique->scratch(max_keys, storage->num_tables);
+    if (storage->optimizer.kind != 0)
+        ticket->update_scratch_bytes = storage->kernels.update->scratch(max_keys, storage->max_dim);
+    ticket->step = hotbed_storage_step(storage);
+    size_t bytes = carve_ticket(ticket, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
+    (void)carve_ticket(ticket, ticket->memory.data);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_ticket_create(
+    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
+    hotbed_ticket **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (max_keys < 1 || max_keys > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^31 - 1]",
+            (unsigned long long)max_keys);
+    if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^31 - 1]",
+            max_batch_size, storage->num_features);
+    if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) > HOTBED_TICKETS_MOST) {
+        __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%d tickets exist, which is the most", HOTBED_TICKETS_MOST);
+    }
+    hotbed_ticket *ticket = hotbed_new(sizeof *ticket);
+    if (ticket == NULL) {
+        __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a ticket");
+    }
+    ticket->storage = storage;
+    hotbed_status status = make_ticket(ticket, max_keys, max_batch_size, stream);
+    if (status != HOTBED_OK) {
+        hotbed_ticket_destroy(ticket);
+        return status;
+    }
+    *out = ticket;
+    return HOTBED_OK;
+}
+
+static void set_holds(hotbed_ticket *ticket, bool holds) {
+    if (holds && !ticket->holds)
+        __atomic_add_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
+    if (!holds && ticket->holds)
+        __atomic_sub_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
+    ticket->holds = holds;
+}
+
+static hotbed_status release(hotbed_ticket *ticket, hotbed_stream *stream) {
+    if (!ticket->holds)
+        return HOTBED_OK;
+    HOTBED_TRY(ticket->storage->kernels.lookup->unpin(&ticket->step, stream));
+    set_holds(ticket, false);
+    return HOTBED_OK;
+}
+
+void hotbed_ticket_destroy(hotbed_ticket *ticket) {
+    if (ticket == NULL)
+        return;
+    if (ticket->memory.data != NULL) {
+        /* A latched fault is not this call's to report: it stays for the stream's next sync. */
+        hotbed_event *done = NULL;
+        bool released = release(ticket, ticket->last) == HOTBED_OK;
+        if (released && hotbed_event_create(ticket->last, &done) == HOTBED_OK &&
+            hotbed_event_record(done, ticket->last) == HOTBED_OK)
+            (void)!hotbed_event_sync(done);
+        hotbed_event_destroy(done);
+    }
+    set_holds(ticket, false);
+    __atomic_sub_fetch(&ticket->storage->tickets, 1, __ATOMIC_RELAXED);
+    hotbed_memory_free(&ticket->memory);
+    hotbed_delete(ticket);
+}
+
+/* --- the step ------------------------------------------------------------------------------------ */
+
+static hotbed_status read_batch(
+    const hotbed_storage *storage, const hotbed_batch *from, hotbed_batch *batch) {
+    HOTBED_TRY(hotbed_options_read(
+        batch, sizeof *batch, offsetof(hotbed_batch, weights), from, "hotbed_batch"));
+    if (batch->num_keys > 0 && batch->keys == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "batch: num_keys is %llu, but keys is NULL",
+            (unsigned long long)batch->num_keys);
+    uint64_t bags = (uint64_t)storage->num_features * batch->batch_size;
+    if (batch->offsets == NULL && batch->num_keys != bags)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "batch: without offsets num_keys %llu must be %u features * %u samples = %llu",
+            (unsigned long long)batch->num_keys, storage->num_features, batch->batch_size,
+            (unsigned long long)bags);
+    if (batch->num_keys > KEYS_MOST || bags > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "batch: %llu keys and %llu bags are not below 2^31",
+            (unsigned long long)batch->num_keys, (unsigned long long)bags);
+    return HOTBED_OK;
+}
+
+static void put_batch(hotbed_step_view *step, const hotbed_batch *batch, hotbed_stream *stream) {
+    step->keys = batch->keys;
+    step->offsets = batch->offsets;
+    step->weights = batch->weights;
+    step->bound = batch->num_keys;
+    step->batch_size = batch->batch_size;
+    step->faults = hotbed_stream_faults(stream);
+}
+
+hotbed_status hotbed_storage_prefetch(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream) {
+    hotbed_batch b;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (ticket == NULL || ticket->storage != storage)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s",
+            ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
+    HOTBED_TRY(read_batch(storage, batch, &b));
+    if (b.num_keys > ticket->max_keys || b.batch_size > ticket->max_batch_size)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
+            (unsigned long long)b.num_keys, b.batch_size, (unsigned long long)ticket->max_keys,
+            ticket->max_batch_size);
+    HOTBED_TRY(release(ticket, stream));
+    hotbed_step_view *s = &ticket->step;
+    put_batch(s, &b, stream);
+    bool pooled = storage->pooling != HOTBED_POOL_NONE;
+    s->bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
+    ticket->last = stream;
+    HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
+    if (s->bags != NULL)
+        HOTBED_TRY(storage->kernels.lookup->bags(s, stream));
+    HOTBED_TRY(storage->kernels.unique->unique(
+        s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
+    HOTBED_TRY(storage->kernels.lookup->claim(s, stream));
+    set_holds(ticket, true);
+    return storage->kernels.lookup->fresh(s, stream);
+}
+
+static uint64_t least_stride(const hotbed_storage *storage) {
+    return storage->pooling == HOTBED_POOL_NONE ? storage->max_dim
+                                                : storage->columns[storage->num_features];
+}
+
+/* Checks that forward, backward and eval share; *stride of 0 becomes the least. */
+static hotbed_status check_output(
+    const hotbed_storage *storage, const void *output, const char *name, uint64_t rows,
+    uint64_t *stride) {
+    if (output == NULL && rows > 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
+    uint64_t least = least_stride(storage);
+    if (*stride == 0)
+        *stride = least;
+    if (*stride < least)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "stride %llu is below %llu", (unsigned long long)*stride,
+            (unsigned long long)least);
+    return HOTBED_OK;
+}
+
+static uint64_t output_rows(const hotbed_storage *storage, const hotbed_step_view *step) {
+    return storage->pooling == HOTBED_POOL_NONE ? step->bound : step->batch_size;
+}
+
+static hotbed_status check_ticket(
+    const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (ticket == NULL || ticket->storage != storage)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s",
+            ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
+    if (!ticket->holds)
+        return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_forward(
+    hotbed_storage *storage, hotbed_ticket *ticket, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_ticket(storage, ticket, stream));
+    HOTBED_TRY(
+        check_output(storage, output, "output", output_rows(storage, &ticket->step), &stride));
+    ticket->last = stream;
+    ticket->step.faults = hotbed_stream_faults(stream);
+    return storage->kernels.lookup->forward(
+        &ticket->step, output, stride, storage->max_dim, stream);
+}
+
+hotbed_status hotbed_storage_backward(
+    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_ticket(storage, ticket, stream));
+    if (storage->optimizer.kind == 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "the storage was created without an optimizer");
+    HOTBED_TRY(
+        check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
+    ticket->last = stream;
+    ticket->step.faults = hotbed_stream_faults(stream);
+    hotbed_gradient_view view = {gradient, stride};
+    HOTBED_TRY(storage->kernels.update->update(
+        &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
+        ticket->update_scratch_bytes, stream));
+    set_holds(ticket, false);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream) {
+    if (ticket == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+    HOTBED_TRY(hotbed_storage_same_device(ticket->storage, stream));
+    ticket->last = stream;
+    return release(ticket, stream);
+}
+
+hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out) {
+    if (ticket == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", ticket == NULL ? "ticket" : "out");
+    if (!ticket->holds)
+        return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
+    out->unique_keys = ticket->step.unique_keys;
+    out->inverse = ticket->step.inverse;
+    out->unique_offsets = ticket->step.unique_offsets;
+    out->slots = ticket->step.slots;
+    out->counts = ticket->step.counts;
+    return HOTBED_OK;
+}
+
+/* --- eval ----------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_storage_eval(
+    hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_batch b;
+    void *memory;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(read_batch(storage, batch, &b));
+    hotbed_step_view step = hotbed_storage_step(storage);
+    put_batch(&step, &b, stream);
+    step.eval = 1;
+    HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
+    hotbed_carve carve = {NULL, 0};
+    for (int pass = 0; pass < 2; pass++) {
+        carve.used = 0;
+        step.feature_starts =
+            hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint32_t));
+        step.table_starts =
+            hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
+        step.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
+        if (pass == 0) {
+            HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
+            carve.base = memory;
+        }
+    }
+    HOTBED_TRY(storage->kernels.lookup->layout(&step, stream));
+    HOTBED_TRY(storage->kernels.lookup->find(&step, stream));
+    return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
+}
+
+hotbed_status hotbed_storage_set_learning_rate(
+    hotbed_storage *storage, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (!isfinite(learning_rate))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)learning_rate);
+    return storage->kernels.update->set_learning_rate(storage->clock, learning_rate, stream);
+}

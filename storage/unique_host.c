@@ -1,0 +1,103 @@
+/* storage/unique_host.c - dedup on the host: one hash a table.  CUDA counterpart: unique.cu. */
+#include "storage/unique_kernels.h"
+
+#include "base/host_launch.h"
+
+typedef struct unique_args {
+    hotbed_step_view s;
+    uint32_t
+        *heads; /* [2 * bound] a table's part is a hash of its uniques' numbers, from 2 * start */
+    uint32_t *firsts; /* [bound] first occurrence of each unique, a table's from its start */
+    uint32_t *number; /* [num_tables] uniques of each table */
+} unique_args;
+
+#define NO_HEAD UINT32_MAX
+
+/* Number the distinct keys of tables begin .. end-1; inverse and counts are the table's own for now. */
+static void number_body(const void *args, uint64_t begin, uint64_t end) {
+    const unique_args *a = args;
+    const uint64_t *keys = a->s.keys;
+    for (uint64_t t = begin; t < end; t++) {
+        uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1], n = 0;
+        uint32_t room = 2 * (stop - start);
+        uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
+        memset(heads, 0xff, room * sizeof *heads);
+        for (uint32_t i = start; i < stop; i++) {
+            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(keys[i]) >> 32), room);
+            while (heads[at] != NO_HEAD && keys[firsts[heads[at]]] != keys[i])
+                at = at + 1 == room ? 0 : at + 1;
+            if (heads[at] == NO_HEAD) {
+                heads[at] = n;
+                firsts[n++] = i;
+            }
+            a->s.inverse[i] = heads[at];
+        }
+        a->number[t] = n;
+    }
+}
+
+static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
+    const unique_args *a = args;
+    (void)begin, (void)end;
+    uint32_t total = 0;
+    for (uint32_t t = 0; t < a->s.num_tables; t++) {
+        a->s.unique_offsets[t] = total;
+        total += a->number[t];
+        a->s.tallies[t].keys += a->s.table_starts[t + 1] - a->s.table_starts[t];
+        a->s.tallies[t].uniques += a->number[t];
+    }
+    uint32_t n = a->s.table_starts[a->s.num_tables];
+    a->s.unique_offsets[a->s.num_tables] = total;
+    a->s.starts[total] = n;
+    for (uint64_t i = n; i < a->s.bound; i++)
+        a->s.inverse[i] = UINT32_MAX;
+}
+
+/* Group the occurrences of tables begin .. end-1 by unique. */
+static void group_body(const void *args, uint64_t begin, uint64_t end) {
+    const unique_args *a = args;
+    for (uint64_t t = begin; t < end; t++) {
+        uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1];
+        uint32_t base = a->s.unique_offsets[t], n = a->number[t], at = start;
+        uint32_t *firsts = a->firsts + start, *counts = a->s.counts + base;
+        memset(counts, 0, n * sizeof *counts);
+        for (uint32_t i = start; i < stop; i++)
+            counts[a->s.inverse[i]]++;
+        for (uint32_t u = 0; u < n; u++) {
+            a->s.unique_keys[base + u] = a->s.keys[firsts[u]];
+            a->s.starts[base + u] = at;
+            firsts[u] = at; /* from here on: where the next occurrence goes */
+            at += counts[u];
+        }
+        for (uint32_t i = start; i < stop; i++) {
+            uint32_t u = a->s.inverse[i];
+            a->s.positions[firsts[u]++] = i;
+            a->s.inverse[i] = base + u;
+        }
+    }
+}
+
+static size_t scratch(uint64_t bound, uint32_t num_tables) {
+    return (3 * (size_t)bound + num_tables) * sizeof(uint32_t);
+}
+
+static hotbed_status unique(
+    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream) {
+    (void)scratch_bytes;
+    uint32_t *words = memory;
+    unique_args args = {
+        .s = *step,
+        .heads = words,
+        .firsts = words + 2 * step->bound,
+        .number = words + 3 * step->bound,
+    };
+    hotbed_status status =
+        hotbed_host_launch(stream, step->num_tables, 1, number_body, &args, sizeof args);
+    if (status == HOTBED_OK)
+        status = hotbed_host_launch(stream, 1, 0, offsets_body, &args, sizeof args);
+    if (status == HOTBED_OK)
+        status = hotbed_host_launch(stream, step->num_tables, 1, group_body, &args, sizeof args);
+    return status;
+}
+
+const hotbed_unique_kernels hotbed_unique_kernels_host = {scratch, unique};

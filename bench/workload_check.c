@@ -197,7 +197,7 @@ static void update(const workload_oracle *o, uint32_t k, const float *gradient) 
             continue;
         }
         m[e] = p->beta1 * m[e] + (1.0F - p->beta1) * g;
-        v[e] = p->beta2 * v[e] + (1.0F - p->beta2) * g * g;
+        v[e] = p->beta2 * v[e] + (1.0F - p->beta2) * (g * g);
         float step = m[e] / correction1 / (sqrtf(v[e] / correction2) + p->eps);
         w[e] -= lr * (step + p->weight_decay * w[e]);
     }

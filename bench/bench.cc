@@ -1,0 +1,171 @@
+// bench/bench.cc - the C shim over Google Benchmark, 1.7 and later; the only C++ of the benchmarks.
+#include "bench/bench.h"
+#include "bench/limits.h"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+struct bench_state {
+    benchmark::State *state;
+    hotbed_stream *stream;
+    int warm_ups; // iterations left that do not count
+    bool counts;  // this iteration does
+    bool skipped;
+    int64_t items, bytes;
+    std::vector<double> seconds;
+};
+
+extern "C" {
+
+bool bench_next(bench_state *state) {
+    if (state->skipped)
+        return false;
+    state->counts = state->warm_ups == 0;
+    if (!state->counts) {
+        state->warm_ups--;
+        return true;
+    }
+    return state->state->KeepRunning();
+}
+
+int64_t bench_arg(const bench_state *state, int index) {
+    return state->state->range(static_cast<size_t>(index));
+}
+
+void bench_seconds(bench_state *state, double seconds) {
+    if (!state->counts)
+        return;
+    state->seconds.push_back(seconds);
+    state->state->SetIterationTime(seconds);
+}
+
+void bench_items(bench_state *state, int64_t per_iteration) {
+    state->items = per_iteration;
+}
+
+void bench_bytes(bench_state *state, int64_t per_iteration) {
+    state->bytes = per_iteration;
+}
+
+void bench_counter(bench_state *state, const char *name, double value) {
+    state->state->counters[name] = value;
+}
+
+void bench_skip(bench_state *state, const char *why) {
+    if (!state->skipped)
+        state->state->SkipWithError(why);
+    state->skipped = true;
+}
+
+hotbed_stream *bench_stream(const bench_state *state) {
+    return state->stream;
+}
+
+} // extern "C"
+
+namespace {
+
+enum { WARM_UPS = 2, HOST_ITERATIONS = 10, CUDA_ITERATIONS = 30 };
+
+void report(bench_state *state) {
+    using benchmark::Counter;
+    auto &counters = state->state->counters;
+    if (state->skipped || state->seconds.empty())
+        return;
+    auto middle = state->seconds.begin() + static_cast<std::ptrdiff_t>(state->seconds.size() / 2);
+    std::nth_element(state->seconds.begin(), middle, state->seconds.end());
+    counters["median_us"] = *middle * 1e6;
+    int64_t iterations = static_cast<int64_t>(state->seconds.size());
+    if (state->items > 0)
+        state->state->SetItemsProcessed(state->items * iterations);
+    if (state->bytes > 0) {
+        state->state->SetBytesProcessed(state->bytes * iterations);
+        counters["of_copy"] =
+            static_cast<double>(state->bytes) / *middle / bench_copy_rate(state->stream);
+    }
+}
+
+void run_case(benchmark::State &native, const bench_case *which, hotbed_stream *stream) {
+    bench_state state{&native, stream, WARM_UPS, false, false, 0, 0, {}};
+    which->run(&state);
+    report(&state);
+    if (hotbed_stream_sync(stream) != HOTBED_OK)
+        bench_skip(&state, hotbed_last_error());
+    bench_free_all();
+}
+
+void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *stream, int quick) {
+    bool cuda = backend == HOTBED_BACKEND_CUDA;
+    std::string name = std::string(which->name) + "/" + hotbed_backend_name(backend);
+    auto *b = benchmark::RegisterBenchmark(
+        name.c_str(), [=](benchmark::State &native) { run_case(native, which, stream); });
+    std::vector<std::string> names;
+    for (const char *const *arg = which->arg_names; *arg != nullptr; arg++)
+        names.push_back(*arg);
+    b->ArgNames(names);
+    const int64_t *row = cuda && which->cuda_args != nullptr ? which->cuda_args : which->args;
+    for (; *row != INT64_MIN; row += names.size())
+        b->Args(std::vector<int64_t>(row, row + names.size()));
+    b->UseManualTime()->Unit(benchmark::kMicrosecond);
+    b->Iterations(quick > 0 ? quick : cuda ? CUDA_ITERATIONS : HOST_ITERATIONS);
+}
+
+void add_backend(hotbed_backend backend, int quick) {
+    static const bench_case *const tables[] = {bench_base_cases,   bench_index_cases,
+                                               bench_unique_cases, bench_lookup_cases,
+                                               bench_update_cases, bench_storage_cases};
+    hotbed_stream *stream = bench_open(backend);
+    char device[128];
+    char driver[64];
+    if (stream == nullptr)
+        return;
+    std::string name = hotbed_backend_name(backend);
+    if (bench_device(stream, device, sizeof device, driver, sizeof driver) == HOTBED_OK) {
+        benchmark::AddCustomContext(name + "_device", device);
+        benchmark::AddCustomContext(name + "_driver", driver);
+    }
+    benchmark::AddCustomContext(
+        name + "_copy_gb_per_s", std::to_string(bench_copy_rate(stream) * 1e-9));
+    for (const bench_case *table : tables)
+        for (const bench_case *which = table; which->name != nullptr; which++)
+            add_case(which, backend, stream, quick);
+}
+
+// Take "--NAME VALUE" out of the arguments; the value, or NULL.
+const char *take(int *argc, char **argv, const char *name) {
+    for (int i = 1; i + 1 < *argc; i++) {
+        if (std::string(argv[i]) != name)
+            continue;
+        const char *value = argv[i + 1];
+        std::copy(argv + i + 2, argv + *argc, argv + i);
+        *argc -= 2;
+        argv[*argc] = nullptr;
+        return value;
+    }
+    return nullptr;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const char *backend = take(&argc, argv, "--backend");       // host or cuda; both unless given
+    const char *iterations = take(&argc, argv, "--iterations"); // of each case
+    const char *commit = take(&argc, argv, "--commit");
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv))
+        return 2;
+    benchmark::AddCustomContext("commit", commit != nullptr ? commit : HOTBED_BENCH_COMMIT);
+    int quick = iterations != nullptr ? std::max(1, std::atoi(iterations)) : 0;
+    for (hotbed_backend b : {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA})
+        if (backend == nullptr || std::string(backend) == hotbed_backend_name(b))
+            add_backend(b, quick);
+    size_t ran = benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+    bench_close();
+    return ran > 0 ? 0 : 1;
+}

@@ -1,0 +1,98 @@
+/* bench/bench.h - microbenchmarks from C: a table of cases, over Google Benchmark (bench.cc).
+ *
+ * A case runs on each backend that the build and the machine have, for each row of its arguments.  Its name
+ * becomes module/operation/backend/arg:value.  It sets up, then loops:
+ *
+ *   while (bench_next(state)) {
+ *       bench_flush_cache(stream);
+ *       bench_start(stream);
+ *       ... enqueue what is measured ...
+ *       bench_stop(stream, state);
+ *   }
+ *   bench_items(state, n);
+ *   bench_bytes(state, bytes that must move);
+ *
+ * Reported: time, median, items and bytes a second, and of_copy: those bytes a second as a share of what a
+ * large copy moves on this machine in this run.
+ */
+#ifndef HOTBED_BENCH_BENCH_H
+#define HOTBED_BENCH_BENCH_H
+
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bench_state bench_state;
+
+typedef struct bench_case {
+    const char *name; /* module/operation */
+    void (*run)(bench_state *state);
+    const char *const *arg_names; /* NULL-terminated */
+    const int64_t *args;          /* rows of arg_names' length, ends with INT64_MIN */
+    const int64_t *cuda_args;     /* for the CUDA backend, whose sizes are larger; NULL: args */
+} bench_case;
+
+/* One table a file; each ends with a NULL name. */
+extern const bench_case bench_base_cases[];
+extern const bench_case bench_index_cases[];
+extern const bench_case bench_unique_cases[];
+extern const bench_case bench_lookup_cases[];
+extern const bench_case bench_update_cases[];
+extern const bench_case bench_storage_cases[];
+
+/* --- in a case -------------------------------------------------------------------------------- */
+
+bool bench_next(bench_state *state); /* while (bench_next(s)) { one iteration } */
+int64_t bench_arg(const bench_state *state, int index);
+void bench_seconds(bench_state *state, double seconds); /* of this iteration; required */
+void bench_items(bench_state *state, int64_t per_iteration);
+void bench_bytes(bench_state *state, int64_t per_iteration); /* moved, the roofline's numerator */
+void bench_counter(bench_state *state, const char *name, double value);
+void bench_skip(bench_state *state, const char *why); /* ends the loop; the case returns */
+
+/* The stream of the state's backend; it is synced between iterations. */
+hotbed_stream *bench_stream(const bench_state *state);
+
+/* Skip with hotbed_last_error() unless status is OK: if (!bench_ok(state, call)) return; */
+bool bench_ok(bench_state *state, hotbed_status status);
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* Overwrite the caches with other memory, so that the iteration starts cold. */
+void bench_flush_cache(hotbed_stream *stream);
+
+/* Events around what is enqueued between the two; stop waits, and gives the time to the state. */
+void bench_start(hotbed_stream *stream);
+void bench_stop(hotbed_stream *stream, bench_state *state);
+
+/* --- memory: device memory that lasts until the case returns ------------------------------------ */
+
+/* NULL when there is none; the state is skipped then. */
+void *bench_alloc(bench_state *state, size_t bytes);
+void *bench_upload(bench_state *state, const void *from, size_t bytes);
+
+/* --- keys -------------------------------------------------------------------------------------- */
+
+/* Number i's key: a bijection, so distinct numbers are distinct keys. */
+uint64_t bench_key(uint64_t i);
+
+/* A number below n; a function of i. */
+uint64_t bench_random(uint64_t i, uint64_t n);
+
+/* n numbers from a power law with exponent alpha over [1, range); 0: each number below range as likely. */
+void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_t *out);
+
+/* --- for bench.cc ------------------------------------------------------------------------------- */
+
+/* The stream of a backend, made once with its events; NULL when the machine cannot run it. */
+hotbed_stream *bench_open(hotbed_backend backend);
+double bench_copy_rate(hotbed_stream *stream); /* bytes a second, read + write; measured once */
+void bench_free_all(void);                     /* what cases allocated */
+void bench_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,107 @@
+/* bench/bench_lookup.c - output rows from slots: sequences and sums, in training and in eval. */
+#include "bench/bench_step.h"
+
+#include <stdlib.h>
+
+/* Keys of a power law with 1.05 over `range`, in the table or not yet; the batch of number `round`. */
+static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t round) {
+    uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
+    if (!numbers) {
+        bench_skip(state, "no memory");
+        return false;
+    }
+    bench_zipf(1.05, range, step->view.bound, round, numbers);
+    bool ok = bench_step_batch(state, step, numbers);
+    free(numbers);
+    return ok;
+}
+
+/* Output rows and bytes of a forward. */
+static void account(bench_state *state, const bench_step *step, uint64_t n, uint64_t rows) {
+    uint64_t in = step->table.dim * (uint64_t)hotbed_dtype_size(step->table.dtype);
+    bench_items(state, (int64_t)n);
+    bench_bytes(state, (int64_t)(n * (in + 12) + rows * step->table.dim * sizeof(float)));
+}
+
+/* Arguments: n, dim, bag (0: NONE), dtype. */
+static bool
+prepare(bench_state *state, bench_step *step, void **output, void **scratch, size_t *bytes) {
+    uint64_t n = (uint64_t)bench_arg(state, 0);
+    bench_step_options options = {.slots = 2 * n, .bound = n};
+    options.dim = (uint32_t)bench_arg(state, 1);
+    options.bag = (uint32_t)bench_arg(state, 2);
+    options.dtype = (hotbed_dtype)bench_arg(state, 3);
+    if (!bench_step_create(state, &options, step))
+        return false;
+    *bytes = step->unique->scratch(n, 1);
+    *scratch = bench_alloc(state, *bytes);
+    *output = bench_alloc(state, n * options.dim * sizeof(float));
+    return *scratch && *output;
+}
+
+static void forward(bench_state *state) {
+    bench_step step;
+    void *output = NULL;
+    void *scratch = NULL;
+    size_t bytes = 0;
+    uint64_t n = (uint64_t)bench_arg(state, 0);
+    bool ok = prepare(state, &step, &output, &scratch, &bytes);
+    for (uint64_t round = 0; ok && bench_next(state); round++) {
+        ok = draw(state, &step, n, round) &&
+             bench_step_prefetch(state, &step, scratch, bytes) &&
+             bench_ok(state, step.lookup->unpin(&step.view, step.stream));
+        if (!ok)
+            return;
+        bench_flush_cache(step.stream);
+        bench_start(step.stream);
+        ok = bench_ok(
+            state, step.lookup->forward(
+                       &step.view, output, step.table.dim, step.table.dim, step.stream));
+        bench_stop(step.stream, state);
+    }
+    account(state, &step, n, step.view.bags ? step.view.batch_size : n);
+}
+
+/* Find and forward without dedup. */
+static void eval(bench_state *state) {
+    bench_step step;
+    void *output = NULL;
+    void *scratch = NULL;
+    size_t bytes = 0;
+    uint64_t n = (uint64_t)bench_arg(state, 0);
+    bool ok = prepare(state, &step, &output, &scratch, &bytes);
+    for (uint64_t round = 0; ok && bench_next(state); round++) {
+        hotbed_step_view view = step.view;
+        view.eval = 1;
+        view.inverse = NULL;
+        ok = draw(state, &step, n, round) &&
+             bench_step_prefetch(state, &step, scratch, bytes) &&
+             bench_ok(state, step.lookup->unpin(&step.view, step.stream)) &&
+             bench_ok(state, step.lookup->layout(&view, step.stream));
+        if (!ok)
+            return;
+        bench_flush_cache(step.stream);
+        bench_start(step.stream);
+        ok = bench_ok(state, step.lookup->find(&view, step.stream)) &&
+             bench_ok(
+                 state, step.lookup->forward(
+                            &view, output, step.table.dim, step.table.dim, step.stream));
+        bench_stop(step.stream, state);
+    }
+    account(state, &step, n, step.view.bags ? step.view.batch_size : n);
+}
+
+static const char *const names[] = {"n", "dim", "bag", "dtype", NULL};
+static const int64_t host[] = {50000, 128, 0,  HOTBED_F32, 50000, 16,  10, HOTBED_F32,
+                               50000, 128, 10, HOTBED_F32, 50000, 128, 0,  HOTBED_F16,
+                               INT64_MIN};
+static const int64_t cuda[] = {1048570, 128, 0,  HOTBED_F32,  1048570, 128, 0,  HOTBED_F16,
+                               1048570, 128, 0,  HOTBED_BF16, 1048570, 16,  0,  HOTBED_F32,
+                               1048570, 128, 10, HOTBED_F32,  1048570, 16,  10, HOTBED_F32,
+                               1048570, 128, 10, HOTBED_F16,  INT64_MIN};
+
+const bench_case bench_lookup_cases[] = {
+    {"lookup/forward", forward, names, host, cuda},
+    {"lookup/eval", eval, names, host, cuda},
+    {NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,224 @@
+/* bench/bench_step.c - see bench_step.h. */
+#include "bench/bench_step.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+uint64_t bench_key(uint64_t i) {
+    /* splitmix64 (Steele et al. 2014) */
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15U;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
+}
+
+uint64_t bench_random(uint64_t i, uint64_t n) {
+    return bench_key(i ^ 0x5851f42d4c957f2dU) % n;
+}
+
+void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_t *out) {
+    double g = 1.0 - alpha;
+    double span = pow((double)range, g) - 1.0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t bits = bench_key(seed * n + i);
+        double u = (double)(bits >> 11) * 0x1p-53;
+        double x = alpha == 0 ? u * (double)range : pow(u * span + 1.0, 1.0 / g);
+        uint64_t number = (uint64_t)x;
+        out[i] = number < range ? number : range - 1;
+    }
+}
+
+/* --- create --------------------------------------------------------------------------------------- */
+
+static void choose_kernels(bench_step *step) {
+    step->unique = &hotbed_unique_kernels_host;
+    step->lookup = &hotbed_lookup_kernels_host;
+    step->update = &hotbed_update_kernels_host;
+    step->rows = &hotbed_rows_kernels_host;
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(step->stream) == HOTBED_BACKEND_CUDA) {
+        step->unique = &hotbed_unique_kernels_cuda;
+        step->lookup = &hotbed_lookup_kernels_cuda;
+        step->update = &hotbed_update_kernels_cuda;
+        step->rows = &hotbed_rows_kernels_cuda;
+    }
+#endif
+}
+
+static bool create_table(bench_state *state, const bench_step_options *o, bench_step *step) {
+    hotbed_table_view *t = &step->table;
+    size_t size = o->dtype == HOTBED_F16 || o->dtype == HOTBED_BF16 ? 2 : 4;
+    t->dim = o->dim;
+    t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
+    t->states = o->states;
+    t->state_dim = o->dim;
+    t->row_bytes = (o->dim * size + 15) / 16 * 16;
+    for (uint32_t s = 0; s < o->states; s++) {
+        t->state_offset[s] = (uint32_t)t->row_bytes;
+        t->row_bytes += o->dim * sizeof(float);
+    }
+    t->range.buckets = (uint32_t)((o->slots + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS);
+    uint32_t choices = o->evicts ? HOTBED_WALK_EVICT : HOTBED_WALK_MOST;
+    t->range.choices = choices < t->range.buckets ? choices : t->range.buckets - 1;
+    t->range.evicts = o->evicts;
+    t->slots = (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS;
+    t->capacity = t->slots;
+    t->rows = bench_alloc(state, t->slots * t->row_bytes);
+    step->view.index.keys = bench_alloc(state, t->slots * sizeof(uint64_t));
+    step->view.index.metas = bench_alloc(state, t->slots * sizeof(uint64_t));
+    step->view.index_slots = t->slots;
+    step->view.tables = bench_upload(state, t, sizeof *t);
+    return t->rows && step->view.index.keys && step->view.index.metas && step->view.tables;
+}
+
+static bool create_batch(bench_state *state, const bench_step_options *o, bench_step *step) {
+    hotbed_step_view *v = &step->view;
+    const uint32_t zero = 0;
+    const uint64_t columns[2] = {0, o->dim};
+    v->bound = o->bound;
+    v->num_tables = 1;
+    v->num_features = 1;
+    v->batch_size = (uint32_t)(o->bag > 0 ? o->bound / o->bag : o->bound);
+    v->pooling = o->bag > 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+    v->output_dtype = HOTBED_F32;
+    v->faults = hotbed_stream_faults(step->stream);
+    step->keys = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->keys = step->keys;
+    v->feature_tables = bench_upload(state, &zero, sizeof zero);
+    v->columns = bench_upload(state, columns, sizeof columns);
+    v->feature_starts = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->table_starts = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->unique_offsets = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->inverse = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->unique_keys = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->slots = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->starts = bench_alloc(state, (o->bound + 1) * sizeof(uint32_t));
+    v->positions = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->counts = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->fresh = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->num_fresh = bench_upload(state, &zero, sizeof zero);
+    return step->keys && v->feature_tables && v->columns && v->feature_starts &&
+           v->table_starts && v->unique_offsets && v->inverse && v->unique_keys && v->slots &&
+           v->starts && v->positions && v->counts && v->fresh && v->num_fresh;
+}
+
+/* Bags of the same length. */
+static bool create_bags(bench_state *state, const bench_step_options *o, bench_step *step) {
+    if (o->bag == 0)
+        return true;
+    uint64_t bags = step->view.batch_size;
+    int64_t *offsets = malloc((bags + 1) * sizeof *offsets);
+    for (uint64_t b = 0; offsets && b <= bags; b++)
+        offsets[b] = (int64_t)(b * o->bag);
+    step->view.offsets = bench_upload(state, offsets, (bags + 1) * sizeof *offsets);
+    step->view.bags = bench_alloc(state, o->bound * sizeof(uint32_t));
+    free(offsets);
+    return step->view.offsets && step->view.bags;
+}
+
+static hotbed_rows_args rows_args(const bench_step *step) {
+    hotbed_rows_args args = {.table = step->table, .index = step->view.index};
+    args.clock = step->view.clock;
+    args.faults = step->view.faults;
+    return args;
+}
+
+bool bench_step_create(
+    bench_state *state, const bench_step_options *options, bench_step *out) {
+    const hotbed_clock clock = {.learning_rate = 0.01F, .beta1_power = 1, .beta2_power = 1};
+    const hotbed_tally tally = {0};
+    *out = (bench_step){.stream = bench_stream(state)};
+    choose_kernels(out);
+    out->view.clock = bench_upload(state, &clock, sizeof clock);
+    out->view.tallies = bench_upload(state, &tally, sizeof tally);
+    if (!out->view.clock || !out->view.tallies || !create_table(state, options, out) ||
+        !create_batch(state, options, out) || !create_bags(state, options, out)) {
+        bench_skip(state, "no memory");
+        return false;
+    }
+    hotbed_rows_args args = rows_args(out);
+    args.n = out->table.slots;
+    if (!bench_ok(state, out->rows->clear(&args, out->stream)) ||
+        !bench_ok(state, out->lookup->layout(&out->view, out->stream)))
+        return false;
+    if (out->view.bags && !bench_ok(state, out->lookup->bags(&out->view, out->stream)))
+        return false;
+    return bench_ok(state, hotbed_stream_sync(out->stream));
+}
+
+/* --- keys ----------------------------------------------------------------------------------------- */
+
+/* Keys of n numbers to device memory; synchronous. */
+static hotbed_status
+send_keys(const uint64_t *numbers, uint64_t n, uint64_t *to, hotbed_stream *stream) {
+    uint64_t *keys = malloc(n * sizeof *keys);
+    if (!keys)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %llu keys", (unsigned long long)n);
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = bench_key(numbers[i]);
+    hotbed_status status = hotbed_copy(to, keys, n * sizeof *keys, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(stream);
+    free(keys);
+    return status;
+}
+
+bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers) {
+    return bench_ok(state, send_keys(numbers, step->view.bound, step->keys, step->stream));
+}
+
+bool bench_step_uniques(
+    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
+    const uint32_t offsets[2] = {0, (uint32_t)n};
+    const uint32_t zero = 0;
+    hotbed_step_view *v = &step->view;
+    return bench_ok(state, send_keys(numbers, n, v->unique_keys, step->stream)) &&
+           bench_ok(state, hotbed_copy(v->unique_offsets, offsets, sizeof offsets, step->stream)) &&
+           bench_ok(state, hotbed_copy(v->num_fresh, &zero, sizeof zero, step->stream)) &&
+           bench_ok(state, hotbed_stream_sync(step->stream));
+}
+
+bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n) {
+    uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
+    if (!numbers) {
+        bench_skip(state, "no memory");
+        return false;
+    }
+    bool ok = true;
+    while (n > 0 && ok) {
+        uint64_t part = n < step->view.bound ? n : step->view.bound;
+        for (uint64_t i = 0; i < part; i++)
+            numbers[i] = first + i;
+        ok = bench_step_uniques(state, step, numbers, part) &&
+             bench_ok(state, step->lookup->claim(&step->view, step->stream)) &&
+             bench_ok(state, step->lookup->fresh(&step->view, step->stream)) &&
+             bench_ok(state, step->lookup->unpin(&step->view, step->stream)) &&
+             bench_ok(state, hotbed_stream_sync(step->stream));
+        first += part;
+        n -= part;
+    }
+    free(numbers);
+    return ok;
+}
+
+bool bench_step_erase(
+    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
+    hotbed_rows_args args = rows_args(step);
+    args.keys = step->keys;
+    args.n = n;
+    return bench_ok(state, send_keys(numbers, n, step->keys, step->stream)) &&
+           bench_ok(state, step->rows->erase(&args, step->stream)) &&
+           bench_ok(state, hotbed_stream_sync(step->stream));
+}
+
+bool bench_step_prefetch(
+    bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes) {
+    const hotbed_step_view *v = &step->view;
+    return bench_ok(state, step->lookup->layout(v, step->stream)) &&
+           bench_ok(state, step->unique->unique(v, scratch, scratch_bytes, step->stream)) &&
+           bench_ok(state, step->lookup->claim(v, step->stream)) &&
+           bench_ok(state, step->lookup->fresh(v, step->stream)) &&
+           bench_ok(state, hotbed_stream_sync(step->stream));
+}

@@ -1,0 +1,54 @@
+/* bench/bench_step.h - one hash table, its index and a batch, to run the kernels of storage/ one by one. */
+#ifndef HOTBED_BENCH_BENCH_STEP_H
+#define HOTBED_BENCH_BENCH_STEP_H
+
+#include "bench/bench.h"
+#include "storage/lookup_kernels.h"
+#include "storage/rows_kernels.h"
+#include "storage/unique_kernels.h"
+#include "storage/update_kernels.h"
+
+typedef struct bench_step_options {
+    uint64_t slots;
+    uint64_t bound;      /* keys of a batch */
+    uint32_t bag;        /* keys of a bag; 0: pooling NONE */
+    uint32_t dim;        /* a multiple of 4 */
+    hotbed_dtype dtype;  /* 0 is F32 */
+    uint32_t states;     /* F32 states of dim elements */
+    bool evicts;
+} bench_step_options;
+
+typedef struct bench_step {
+    hotbed_stream *stream;
+    hotbed_step_view view;   /* of training */
+    hotbed_table_view table; /* what view.tables points to, on the host */
+    uint64_t *keys;          /* view.keys, writable */
+    const hotbed_unique_kernels *unique;
+    const hotbed_lookup_kernels *lookup;
+    const hotbed_update_kernels *update;
+    const hotbed_rows_kernels *rows;
+} bench_step;
+
+/* An empty table and a batch without keys.  False: the state is skipped. */
+bool bench_step_create(
+    bench_state *state, const bench_step_options *options, bench_step *out);
+
+/* Insert the keys numbered first .. first + n - 1. */
+bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n);
+
+/* Make the batch's keys those of `bound` numbers. */
+bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers);
+
+/* Set the n unique keys as dedup would, the keys of `numbers`, which are distinct. */
+bool bench_step_uniques(
+    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
+
+/* Remove the keys of the numbers again. */
+bool bench_step_erase(
+    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
+
+/* Dedup the batch, insert what is new, pin. */
+bool bench_step_prefetch(
+    bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes);
+
+#endif

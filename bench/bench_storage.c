@@ -1,0 +1,161 @@
+/* bench/bench_storage.c - the public calls of a step, with all that is around the kernels. */
+#include "bench/bench_step.h"
+
+#include "hotbed/storage.h"
+
+#include <stdlib.h>
+
+/* A storage of `tables` tables, and a batch that changes from round to round. */
+typedef struct fixture {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    uint64_t *numbers;
+    uint64_t *keys; /* on the device */
+    float *rows;    /* output, then gradients */
+    uint64_t range;
+} fixture;
+
+enum { TABLES = 4 };
+
+static hotbed_status create_storage(
+    uint64_t samples, uint32_t dim, hotbed_pooling pooling, hotbed_optimizer_kind optimizer,
+    fixture *f) {
+    static const char *const names[TABLES] = {"a", "b", "c", "d"};
+    hotbed_table_options tables[TABLES];
+    hotbed_storage_options options;
+    for (int t = 0; t < TABLES; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = names[t];
+        tables[t].dim = dim;
+        tables[t].capacity = f->range;
+        tables[t].initializer =
+            (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -0.05F, .upper = 0.05F};
+    }
+    hotbed_storage_options_init(&options);
+    options.num_tables = TABLES;
+    options.tables = tables;
+    options.pooling = pooling;
+    options.optimizer.kind = optimizer;
+    hotbed_status status = hotbed_storage_create(&options, f->stream, &f->storage);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_ticket_create(
+        f->storage, TABLES * samples, (uint32_t)samples, f->stream, &f->ticket);
+}
+
+/* Arguments: keys a table, dim, pooling.  Bags have one key. */
+static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture *f) {
+    uint64_t samples = (uint64_t)bench_arg(state, 0);
+    uint32_t dim = (uint32_t)bench_arg(state, 1);
+    hotbed_pooling pooling = (hotbed_pooling)bench_arg(state, 2);
+    *f = (fixture){.stream = bench_stream(state), .range = 16 * samples};
+    f->numbers = malloc(TABLES * samples * sizeof *f->numbers);
+    f->keys = bench_alloc(state, TABLES * samples * sizeof *f->keys);
+    f->rows = bench_alloc(state, TABLES * samples * dim * sizeof *f->rows);
+    if (!f->numbers || !f->keys || !f->rows) {
+        bench_skip(state, "no memory");
+        return false;
+    }
+    hotbed_batch_init(&f->batch);
+    f->batch.batch_size = (uint32_t)samples;
+    f->batch.num_keys = TABLES * samples;
+    f->batch.keys = f->keys;
+    return bench_ok(state, create_storage(samples, dim, pooling, optimizer, f));
+}
+
+static void finish(fixture *f) {
+    hotbed_ticket_destroy(f->ticket);
+    hotbed_storage_destroy(f->storage);
+    free(f->numbers);
+}
+
+static bool draw(bench_state *state, fixture *f, uint64_t round) {
+    bench_zipf(1.05, f->range, f->batch.num_keys, round, f->numbers);
+    return bench_ok(
+               state, hotbed_copy(
+                          f->keys, f->numbers, f->batch.num_keys * sizeof *f->keys, f->stream)) &&
+           bench_ok(state, hotbed_stream_sync(f->stream));
+}
+
+static hotbed_status prefetch(fixture *f) {
+    return hotbed_storage_prefetch(f->storage, &f->batch, f->ticket, f->stream);
+}
+
+static hotbed_status forward(fixture *f) {
+    return hotbed_storage_forward(f->storage, f->ticket, f->rows, 0, f->stream);
+}
+
+static hotbed_status backward(fixture *f) {
+    return hotbed_storage_backward(f->storage, f->ticket, f->rows, 0, f->stream);
+}
+
+static hotbed_status eval(fixture *f) {
+    return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
+}
+
+typedef hotbed_status (*call)(fixture *f);
+
+/* Time calls [first, last) of a step, whose calls are all made in order. */
+static void
+time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
+    static const call calls[] = {prefetch, forward, backward, eval};
+    fixture f;
+    bool ok = prepare(state, optimizer, &f);
+    for (uint64_t round = 0; ok && bench_next(state); round++) {
+        ok = draw(state, &f, round);
+        for (int c = 0; c < 4 && ok; c++) {
+            if (c == first) {
+                bench_flush_cache(f.stream);
+                bench_start(f.stream);
+            }
+            ok = bench_ok(state, calls[c](&f));
+            if (c + 1 == last)
+                bench_stop(f.stream, state);
+        }
+    }
+    bench_items(state, (int64_t)f.batch.num_keys);
+    finish(&f);
+}
+
+static void run_prefetch(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, 0, 1);
+}
+
+static void run_forward(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, 1, 2);
+}
+
+static void run_backward_sgd(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, 2, 3);
+}
+
+static void run_backward_adam(bench_state *state) {
+    time_calls(state, HOTBED_OPT_ADAM, 2, 3);
+}
+
+static void run_eval(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, 3, 4);
+}
+
+static void run_step(bench_state *state) {
+    time_calls(state, HOTBED_OPT_ADAM, 0, 3);
+}
+
+static const char *const names[] = {"keys_a_table", "dim", "pooling", NULL};
+static const int64_t host[] = {10000, 128, HOTBED_POOL_NONE, 10000, 16, HOTBED_POOL_SUM,
+                               INT64_MIN};
+static const int64_t cuda[] = {262144, 128, HOTBED_POOL_NONE, 262144, 128, HOTBED_POOL_SUM,
+                               262144, 16,  HOTBED_POOL_SUM,  4096,   16,  HOTBED_POOL_SUM,
+                               INT64_MIN};
+
+const bench_case bench_storage_cases[] = {
+    {"storage/prefetch", run_prefetch, names, host, cuda},
+    {"storage/forward", run_forward, names, host, cuda},
+    {"storage/backward_sgd", run_backward_sgd, names, host, cuda},
+    {"storage/backward_adam", run_backward_adam, names, host, cuda},
+    {"storage/step_adam", run_step, names, host, cuda},
+    {"storage/eval", run_eval, names, host, cuda},
+    {NULL, NULL, NULL, NULL, NULL},
+};

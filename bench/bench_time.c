@@ -1,0 +1,156 @@
+/* bench/bench_time.c - streams, events and memory of the benchmarks. */
+#include "bench/bench.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What a backend's benchmarks share. */
+typedef struct environment {
+    hotbed_stream *stream;
+    hotbed_event *start, *stop;
+    hotbed_memory flush;
+    double copy_rate;
+    bool failed; /* an event of the current iteration could not be recorded */
+} environment;
+
+enum { ALLOCATIONS_MOST = 64, COPIES = 11 };
+
+static environment environments[2]; /* host, cuda */
+static hotbed_memory allocations[ALLOCATIONS_MOST];
+static int num_allocations;
+
+static environment *environment_of(hotbed_stream *stream) {
+    return &environments[hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA ? 1 : 0];
+}
+
+static hotbed_status open_environment(hotbed_backend backend, environment *e) {
+    size_t bytes = backend == HOTBED_BACKEND_CUDA ? (size_t)512 << 20 : (size_t)64 << 20;
+    HOTBED_TRY(hotbed_stream_create(backend, 0, &e->stream));
+    HOTBED_TRY(hotbed_event_create(e->stream, &e->start));
+    HOTBED_TRY(hotbed_event_create(e->stream, &e->stop));
+    HOTBED_TRY(hotbed_memory_alloc(e->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &e->flush));
+    HOTBED_TRY(hotbed_fill(e->flush.data, 1, bytes, e->stream));
+    return hotbed_stream_sync(e->stream);
+}
+
+static void close_environment(environment *e) {
+    hotbed_event_destroy(e->start);
+    hotbed_event_destroy(e->stop);
+    hotbed_memory_free(&e->flush);
+    hotbed_stream_destroy(e->stream);
+    *e = (environment){0};
+}
+
+hotbed_stream *bench_open(hotbed_backend backend) {
+    environment *e = &environments[backend == HOTBED_BACKEND_CUDA ? 1 : 0];
+    if (hotbed_backend_probe(backend) != HOTBED_OK)
+        return NULL;
+    if (open_environment(backend, e) != HOTBED_OK) {
+        (void)fprintf(stderr, "%s: %s\n", hotbed_backend_name(backend), hotbed_last_error());
+        close_environment(e);
+    }
+    return e->stream;
+}
+
+void bench_close(void) {
+    close_environment(&environments[0]);
+    close_environment(&environments[1]);
+}
+
+/* --- time ---------------------------------------------------------------------------------------- */
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Time copies of half of the flush buffer onto the other half. */
+static hotbed_status measure_copy(environment *e) {
+    double seconds[COPIES];
+    size_t half = e->flush.bytes / 2;
+    for (int i = 0; i < COPIES; i++) {
+        char *to = (char *)e->flush.data + (i % 2 == 0 ? half : 0);
+        char *from = (char *)e->flush.data + (i % 2 == 0 ? 0 : half);
+        HOTBED_TRY(hotbed_event_record(e->start, e->stream));
+        HOTBED_TRY(hotbed_copy(to, from, half, e->stream));
+        HOTBED_TRY(hotbed_event_record(e->stop, e->stream));
+        HOTBED_TRY(hotbed_stream_sync(e->stream));
+        HOTBED_TRY(hotbed_event_seconds(e->start, e->stop, &seconds[i]));
+    }
+    qsort(seconds, COPIES, sizeof seconds[0], compare_doubles);
+    e->copy_rate = 2.0 * (double)half / seconds[COPIES / 2];
+    return HOTBED_OK;
+}
+
+double bench_copy_rate(hotbed_stream *stream) {
+    environment *e = environment_of(stream);
+    if (e->copy_rate == 0 && measure_copy(e) != HOTBED_OK)
+        (void)fprintf(stderr, "copy rate: %s\n", hotbed_last_error());
+    return e->copy_rate;
+}
+
+void bench_flush_cache(hotbed_stream *stream) {
+    environment *e = environment_of(stream);
+    if (hotbed_fill(e->flush.data, 2, e->flush.bytes, stream) != HOTBED_OK)
+        e->failed = true;
+}
+
+void bench_start(hotbed_stream *stream) {
+    environment *e = environment_of(stream);
+    if (hotbed_event_record(e->start, stream) != HOTBED_OK)
+        e->failed = true;
+}
+
+void bench_stop(hotbed_stream *stream, bench_state *state) {
+    environment *e = environment_of(stream);
+    double seconds = 0;
+    bool ok = !e->failed && hotbed_event_record(e->stop, stream) == HOTBED_OK &&
+              hotbed_stream_sync(stream) == HOTBED_OK &&
+              hotbed_event_seconds(e->start, e->stop, &seconds) == HOTBED_OK;
+    e->failed = false;
+    if (ok)
+        bench_seconds(state, seconds);
+    else
+        bench_skip(state, hotbed_last_error());
+}
+
+/* --- memory -------------------------------------------------------------------------------------- */
+
+bool bench_ok(bench_state *state, hotbed_status status) {
+    if (status != HOTBED_OK)
+        bench_skip(state, hotbed_last_error());
+    return status == HOTBED_OK;
+}
+
+void *bench_alloc(bench_state *state, size_t bytes) {
+    if (num_allocations == ALLOCATIONS_MOST) {
+        bench_skip(state, "too many allocations in one benchmark");
+        return NULL;
+    }
+    hotbed_memory *memory = &allocations[num_allocations];
+    if (!bench_ok(
+            state, hotbed_memory_alloc(
+                       bench_stream(state), HOTBED_MEMORY_DEVICE, bytes, NULL, memory)))
+        return NULL;
+    num_allocations++;
+    return memory->data;
+}
+
+void *bench_upload(bench_state *state, const void *from, size_t bytes) {
+    hotbed_stream *stream = bench_stream(state);
+    void *to = from ? bench_alloc(state, bytes) : NULL;
+    if (!to)
+        return NULL;
+    if (!bench_ok(state, hotbed_copy(to, from, bytes, stream)) ||
+        !bench_ok(state, hotbed_stream_sync(stream)))
+        return NULL;
+    return to;
+}
+
+void bench_free_all(void) {
+    while (num_allocations > 0)
+        hotbed_memory_free(&allocations[--num_allocations]);
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# bench/run.sh - run the workloads and the microbenchmarks of a build, and keep their JSON.
+#
+#   bench/run.sh BINARIES host|cuda OUT [quick]
+#
+# Results go to OUT/workloads-<device>.json and OUT/micro-<device>.json.  On the host the workloads are a
+# tenth of their size.  Status 1 when a check fails.
+set -u
+if [ $# -lt 3 ]; then
+    sed -n '2,8p' "$0" >&2
+    exit 2
+fi
+binaries=$1 backend=$2 out=$3 quick=${4:-}
+results=$(cd "$(dirname "$0")" && pwd)/results
+status=0
+commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo "${COMMIT:-unknown}")
+mkdir -p "$out"
+
+case $backend in
+cuda)
+    device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+    scale=1 steps=100 replays=1000
+    ;;
+host)
+    device=host-$(nproc)-cores
+    scale=0.1 steps=20 replays=1000
+    ;;
+*)
+    echo "bench/run.sh: no backend '$backend'" >&2
+    exit 2
+    ;;
+esac
+device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
+iterations=()
+if [ "$quick" = quick ]; then
+    scale=0.01 steps=5 replays=100 iterations=(--iterations 2)
+fi
+
+run() {
+    echo "-- $*"
+    "$@" || status=1
+}
+
+workloads=$binaries/hotbed-workloads
+run "$workloads" --backend "$backend" --scale "$scale" --steps "$steps" --check --commit "$commit" \
+    --previous "$results" --json "$out/workloads-$device.json.new"
+# The run above looked for the earlier result, which may be this very file.
+[ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
+run "$workloads" --backend "$backend" --scale 0.01 --replay "$replays"
+if [ "$backend" = cuda ]; then
+    run "$workloads" --backend both --scale 0.1 --steps 20 --digest
+fi
+if [ -x "$binaries/hotbed-bench" ]; then
+    run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
+        --benchmark_out="$out/micro-$device.json" --benchmark_out_format=json
+else
+    echo "-- no hotbed-bench in this build: no Google Benchmark"
+fi
+exit $status

@@ -1,4 +1,4 @@
-// bench/bench.cc - the C shim over Google Benchmark, 1.7 and later; the only C++ of the benchmarks.
+/* bench/bench.cc - the C shim over Google Benchmark, 1.7 and later; the only C++ of the benchmarks. */
 #include "bench/bench.h"
 #include "bench/limits.h"
 

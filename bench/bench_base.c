@@ -41,13 +41,13 @@ static void fill(bench_state *state) {
     bench_bytes(state, (int64_t)bytes);
 }
 
-/* Addresses of n random rows of `bytes` bytes among `rows`. */
-static uint64_t *
-random_rows(bench_state *state, uint64_t n, uint64_t rows, uint32_t bytes, const char *table) {
-    uint64_t *addresses = malloc(n * sizeof *addresses);
+/* Addresses of n random rows of `bytes` bytes among `rows`, on the device. */
+static const void *const *random_rows(
+    bench_state *state, uint64_t n, uint64_t rows, uint32_t bytes, const char *table) {
+    const void **addresses = malloc(n * sizeof *addresses);
     for (uint64_t i = 0; addresses && i < n; i++)
-        addresses[i] = (uint64_t)(uintptr_t)table + bench_random(i, rows) * bytes;
-    uint64_t *sent = bench_upload(state, addresses, n * sizeof *addresses);
+        addresses[i] = table + bench_random(i, rows) * bytes;
+    const void *const *sent = bench_upload(state, addresses, n * sizeof *addresses);
     if (!addresses)
         bench_skip(state, "no memory");
     free(addresses);
@@ -63,7 +63,7 @@ static void gather(bench_state *state) {
     void *output = bench_alloc(state, n * bytes);
     if (!table || !output || !bench_ok(state, hotbed_fill(table, 5, rows * bytes, stream)))
         return;
-    uint64_t *addresses = random_rows(state, n, rows, bytes, table);
+    const void *const *addresses = random_rows(state, n, rows, bytes, table);
     if (!addresses)
         return;
     while (bench_next(state)) {
@@ -74,7 +74,7 @@ static void gather(bench_state *state) {
         bench_stop(stream, state);
     }
     bench_items(state, (int64_t)n);
-    bench_bytes(state, (int64_t)(n * (2 * bytes + sizeof(uint64_t))));
+    bench_bytes(state, (int64_t)(n * (2 * (uint64_t)bytes + sizeof(uint64_t))));
 }
 
 /* n random words on the device. */
@@ -140,9 +140,9 @@ static const int64_t mib_host[] = {64, INT64_MIN};
 static const int64_t mib_cuda[] = {64, 1024, INT64_MIN};
 static const char *const gather_names[] = {"n", "rows", "bytes", NULL};
 static const int64_t gather_host[] = {100000, 200000, 512, 100000, 200000, 128, INT64_MIN};
-static const int64_t gather_cuda[] = {1 << 20, 1 << 24, 512, 1 << 20, 1 << 24, 256,
-                                      1 << 20, 1 << 26, 128, 1 << 20, 1 << 26, 32,
-                                      INT64_MIN};
+static const int64_t gather_cuda[] = {1 << 20, 1 << 24, 512,      1 << 20, 1 << 24,
+                                      256,     1 << 20, 1 << 26,  128,     1 << 20,
+                                      1 << 26, 32,      INT64_MIN};
 static const char *const sort_names[] = {"n", "bits", NULL};
 static const int64_t sort_host[] = {100000, 24, INT64_MIN};
 static const int64_t sort_cuda[] = {1 << 20, 20, 1 << 20, 25, 1 << 20, 32, INT64_MIN};

@@ -104,20 +104,20 @@ static void find_or_evict(bench_state *state) {
 }
 
 static const char *const names[] = {"n", "slots", "load", "hits", NULL};
-static const int64_t find_host[] = {1 << 16, 1 << 19, 50, 100, 1 << 16, 1 << 19,
-                                    75,      100,     1 << 16, 1 << 19, 97, 100,
-                                    1 << 16, 1 << 19, 75, 0, INT64_MIN};
-static const int64_t find_cuda[] = {1 << 20, 1 << 26, 50, 100, 1 << 20, 1 << 26, 75, 100,
-                                    1 << 20, 1 << 26, 97, 100, 1 << 20, 1 << 26, 75, 60,
+static const int64_t find_host[] = {1 << 16, 1 << 19, 50,      100,     1 << 16,  1 << 19,
+                                    75,      100,     1 << 16, 1 << 19, 97,       100,
+                                    1 << 16, 1 << 19, 75,      0,       INT64_MIN};
+static const int64_t find_cuda[] = {1 << 20, 1 << 26, 50, 100, 1 << 20,  1 << 26, 75, 100,
+                                    1 << 20, 1 << 26, 97, 100, 1 << 20,  1 << 26, 75, 60,
                                     1 << 20, 1 << 26, 75, 0,   INT64_MIN};
-static const int64_t insert_host[] = {1 << 16, 1 << 19, 50, 60, 1 << 16, 1 << 19, 75, 60,
-                                      INT64_MIN};
-static const int64_t insert_cuda[] = {1 << 20, 1 << 26, 50, 60,  1 << 20, 1 << 26, 75, 60,
-                                      1 << 20, 1 << 26, 75, 100, 1 << 20, 1 << 26, 90, 60,
-                                      INT64_MIN};
+static const int64_t insert_host[] = {1 << 16, 1 << 19, 50, 60,       1 << 16,
+                                      1 << 19, 75,      60, INT64_MIN};
+static const int64_t insert_cuda[] = {1 << 20, 1 << 26, 50,      60,      1 << 20,  1 << 26,
+                                      75,      60,      1 << 20, 1 << 26, 75,       100,
+                                      1 << 20, 1 << 26, 90,      60,      INT64_MIN};
 static const int64_t evict_host[] = {1 << 16, 1 << 19, 100, 0, INT64_MIN};
-static const int64_t evict_cuda[] = {1 << 20, 1 << 26, 100, 0, 1 << 20, 1 << 26, 100, 60,
-                                     INT64_MIN};
+static const int64_t evict_cuda[] = {1 << 20, 1 << 26, 100, 0,        1 << 20,
+                                     1 << 26, 100,     60,  INT64_MIN};
 
 const bench_case bench_index_cases[] = {
     {"index/find", find, names, find_host, find_cuda},

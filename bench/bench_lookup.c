@@ -24,8 +24,8 @@ static void account(bench_state *state, const bench_step *step, uint64_t n, uint
 }
 
 /* Arguments: n, dim, bag (0: NONE), dtype. */
-static bool
-prepare(bench_state *state, bench_step *step, void **output, void **scratch, size_t *bytes) {
+static bool prepare(
+    bench_state *state, bench_step *step, void **output, void **scratch, size_t *bytes) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
     options.dim = (uint32_t)bench_arg(state, 1);
@@ -47,16 +47,15 @@ static void forward(bench_state *state) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bool ok = prepare(state, &step, &output, &scratch, &bytes);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
-        ok = draw(state, &step, n, round) &&
-             bench_step_prefetch(state, &step, scratch, bytes) &&
+        ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
              bench_ok(state, step.lookup->unpin(&step.view, step.stream));
         if (!ok)
             return;
         bench_flush_cache(step.stream);
         bench_start(step.stream);
         ok = bench_ok(
-            state, step.lookup->forward(
-                       &step.view, output, step.table.dim, step.table.dim, step.stream));
+            state,
+            step.lookup->forward(&step.view, output, step.table.dim, step.table.dim, step.stream));
         bench_stop(step.stream, state);
     }
     account(state, &step, n, step.view.bags ? step.view.batch_size : n);
@@ -74,8 +73,7 @@ static void eval(bench_state *state) {
         hotbed_step_view view = step.view;
         view.eval = 1;
         view.inverse = NULL;
-        ok = draw(state, &step, n, round) &&
-             bench_step_prefetch(state, &step, scratch, bytes) &&
+        ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
              bench_ok(state, step.lookup->unpin(&step.view, step.stream)) &&
              bench_ok(state, step.lookup->layout(&view, step.stream));
         if (!ok)
@@ -84,20 +82,20 @@ static void eval(bench_state *state) {
         bench_start(step.stream);
         ok = bench_ok(state, step.lookup->find(&view, step.stream)) &&
              bench_ok(
-                 state, step.lookup->forward(
-                            &view, output, step.table.dim, step.table.dim, step.stream));
+                 state,
+                 step.lookup->forward(&view, output, step.table.dim, step.table.dim, step.stream));
         bench_stop(step.stream, state);
     }
     account(state, &step, n, step.view.bags ? step.view.batch_size : n);
 }
 
 static const char *const names[] = {"n", "dim", "bag", "dtype", NULL};
-static const int64_t host[] = {50000, 128, 0,  HOTBED_F32, 50000, 16,  10, HOTBED_F32,
-                               50000, 128, 10, HOTBED_F32, 50000, 128, 0,  HOTBED_F16,
-                               INT64_MIN};
-static const int64_t cuda[] = {1048570, 128, 0,  HOTBED_F32,  1048570, 128, 0,  HOTBED_F16,
-                               1048570, 128, 0,  HOTBED_BF16, 1048570, 16,  0,  HOTBED_F32,
-                               1048570, 128, 10, HOTBED_F32,  1048570, 16,  10, HOTBED_F32,
+static const int64_t host[] = {50000, 128,        0,     HOTBED_F32, 50000,    16,
+                               10,    HOTBED_F32, 50000, 128,        10,       HOTBED_F32,
+                               50000, 128,        0,     HOTBED_F16, INT64_MIN};
+static const int64_t cuda[] = {1048570, 128, 0,  HOTBED_F32,  1048570,  128, 0,  HOTBED_F16,
+                               1048570, 128, 0,  HOTBED_BF16, 1048570,  16,  0,  HOTBED_F32,
+                               1048570, 128, 10, HOTBED_F32,  1048570,  16,  10, HOTBED_F32,
                                1048570, 128, 10, HOTBED_F16,  INT64_MIN};
 
 const bench_case bench_lookup_cases[] = {

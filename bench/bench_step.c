@@ -2,6 +2,7 @@
 #include "bench/bench_step.h"
 
 #include "base/error.h"
+#include "base/stream.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -99,9 +100,9 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
     v->counts = bench_alloc(state, o->bound * sizeof(uint32_t));
     v->fresh = bench_alloc(state, o->bound * sizeof(uint32_t));
     v->num_fresh = bench_upload(state, &zero, sizeof zero);
-    return step->keys && v->feature_tables && v->columns && v->feature_starts &&
-           v->table_starts && v->unique_offsets && v->inverse && v->unique_keys && v->slots &&
-           v->starts && v->positions && v->counts && v->fresh && v->num_fresh;
+    return step->keys && v->feature_tables && v->columns && v->feature_starts && v->table_starts &&
+           v->unique_offsets && v->inverse && v->unique_keys && v->slots && v->starts &&
+           v->positions && v->counts && v->fresh && v->num_fresh;
 }
 
 /* Bags of the same length. */
@@ -125,8 +126,7 @@ static hotbed_rows_args rows_args(const bench_step *step) {
     return args;
 }
 
-bool bench_step_create(
-    bench_state *state, const bench_step_options *options, bench_step *out) {
+bool bench_step_create(bench_state *state, const bench_step_options *options, bench_step *out) {
     const hotbed_clock clock = {.learning_rate = 0.01F, .beta1_power = 1, .beta2_power = 1};
     const hotbed_tally tally = {0};
     *out = (bench_step){.stream = bench_stream(state)};
@@ -151,8 +151,8 @@ bool bench_step_create(
 /* --- keys ----------------------------------------------------------------------------------------- */
 
 /* Keys of n numbers to device memory; synchronous. */
-static hotbed_status
-send_keys(const uint64_t *numbers, uint64_t n, uint64_t *to, hotbed_stream *stream) {
+static hotbed_status send_keys(
+    const uint64_t *numbers, uint64_t n, uint64_t *to, hotbed_stream *stream) {
     uint64_t *keys = malloc(n * sizeof *keys);
     if (!keys)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %llu keys", (unsigned long long)n);
@@ -169,8 +169,7 @@ bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numb
     return bench_ok(state, send_keys(numbers, step->view.bound, step->keys, step->stream));
 }
 
-bool bench_step_uniques(
-    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
+bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
     const uint32_t offsets[2] = {0, (uint32_t)n};
     const uint32_t zero = 0;
     hotbed_step_view *v = &step->view;
@@ -203,8 +202,7 @@ bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint6
     return ok;
 }
 
-bool bench_step_erase(
-    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
+bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
     hotbed_rows_args args = rows_args(step);
     args.keys = step->keys;
     args.n = n;
@@ -221,4 +219,12 @@ bool bench_step_prefetch(
            bench_ok(state, step->lookup->claim(v, step->stream)) &&
            bench_ok(state, step->lookup->fresh(v, step->stream)) &&
            bench_ok(state, hotbed_stream_sync(step->stream));
+}
+
+uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step) {
+    uint32_t n = 0;
+    const uint32_t *from = step->view.unique_offsets + 1;
+    bool ok = bench_ok(state, hotbed_copy(&n, from, sizeof n, step->stream)) &&
+              bench_ok(state, hotbed_stream_sync(step->stream));
+    return ok ? n : 0;
 }

@@ -10,11 +10,11 @@
 
 typedef struct bench_step_options {
     uint64_t slots;
-    uint64_t bound;      /* keys of a batch */
-    uint32_t bag;        /* keys of a bag; 0: pooling NONE */
-    uint32_t dim;        /* a multiple of 4 */
-    hotbed_dtype dtype;  /* 0 is F32 */
-    uint32_t states;     /* F32 states of dim elements */
+    uint64_t bound;     /* keys of a batch */
+    uint32_t bag;       /* keys of a bag; 0: pooling NONE */
+    uint32_t dim;       /* a multiple of 4 */
+    hotbed_dtype dtype; /* 0 is F32 */
+    uint32_t states;    /* F32 states of dim elements */
     bool evicts;
 } bench_step_options;
 
@@ -30,8 +30,7 @@ typedef struct bench_step {
 } bench_step;
 
 /* An empty table and a batch without keys.  False: the state is skipped. */
-bool bench_step_create(
-    bench_state *state, const bench_step_options *options, bench_step *out);
+bool bench_step_create(bench_state *state, const bench_step_options *options, bench_step *out);
 
 /* Insert the keys numbered first .. first + n - 1. */
 bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n);
@@ -40,15 +39,15 @@ bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint6
 bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers);
 
 /* Set the n unique keys as dedup would, the keys of `numbers`, which are distinct. */
-bool bench_step_uniques(
-    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
+bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
 /* Remove the keys of the numbers again. */
-bool bench_step_erase(
-    bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
+bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
+
+/* Uniques of the last dedup; synchronous. */
+uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step);
 
 /* Dedup the batch, insert what is new, pin. */
-bool bench_step_prefetch(
-    bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes);
+bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes);
 
 #endif

@@ -74,8 +74,8 @@ static void finish(fixture *f) {
 static bool draw(bench_state *state, fixture *f, uint64_t round) {
     bench_zipf(1.05, f->range, f->batch.num_keys, round, f->numbers);
     return bench_ok(
-               state, hotbed_copy(
-                          f->keys, f->numbers, f->batch.num_keys * sizeof *f->keys, f->stream)) &&
+               state,
+               hotbed_copy(f->keys, f->numbers, f->batch.num_keys * sizeof *f->keys, f->stream)) &&
            bench_ok(state, hotbed_stream_sync(f->stream));
 }
 
@@ -98,8 +98,7 @@ static hotbed_status eval(fixture *f) {
 typedef hotbed_status (*call)(fixture *f);
 
 /* Time calls [first, last) of a step, whose calls are all made in order. */
-static void
-time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
+static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
     static const call calls[] = {prefetch, forward, backward, eval};
     fixture f;
     bool ok = prepare(state, optimizer, &f);
@@ -144,10 +143,9 @@ static void run_step(bench_state *state) {
 }
 
 static const char *const names[] = {"keys_a_table", "dim", "pooling", NULL};
-static const int64_t host[] = {10000, 128, HOTBED_POOL_NONE, 10000, 16, HOTBED_POOL_SUM,
-                               INT64_MIN};
-static const int64_t cuda[] = {262144, 128, HOTBED_POOL_NONE, 262144, 128, HOTBED_POOL_SUM,
-                               262144, 16,  HOTBED_POOL_SUM,  4096,   16,  HOTBED_POOL_SUM,
+static const int64_t host[] = {10000, 128, HOTBED_POOL_NONE, 10000, 16, HOTBED_POOL_SUM, INT64_MIN};
+static const int64_t cuda[] = {262144,   128, HOTBED_POOL_NONE, 262144, 128, HOTBED_POOL_SUM,
+                               262144,   16,  HOTBED_POOL_SUM,  4096,   16,  HOTBED_POOL_SUM,
                                INT64_MIN};
 
 const bench_case bench_storage_cases[] = {

@@ -132,8 +132,8 @@ void *bench_alloc(bench_state *state, size_t bytes) {
     }
     hotbed_memory *memory = &allocations[num_allocations];
     if (!bench_ok(
-            state, hotbed_memory_alloc(
-                       bench_stream(state), HOTBED_MEMORY_DEVICE, bytes, NULL, memory)))
+            state,
+            hotbed_memory_alloc(bench_stream(state), HOTBED_MEMORY_DEVICE, bytes, NULL, memory)))
         return NULL;
     num_allocations++;
     return memory->data;

@@ -16,7 +16,7 @@ static void unique(bench_state *state) {
     uint64_t *numbers = malloc(n * sizeof *numbers);
     bool ok = scratch && numbers;
     uint32_t uniques = 0;
-    if (!numbers)
+    if (!ok)
         bench_skip(state, "no memory");
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         /* another batch each time: no algorithm may have seen its keys */
@@ -28,10 +28,7 @@ static void unique(bench_state *state) {
         bench_stop(step.stream, state);
     }
     if (ok)
-        ok = bench_ok(
-                 state, hotbed_copy(
-                            &uniques, step.view.unique_offsets + 1, sizeof uniques, step.stream)) &&
-             bench_ok(state, hotbed_stream_sync(step.stream));
+        uniques = bench_step_num_uniques(state, &step);
     bench_counter(state, "uniques", uniques);
     bench_items(state, (int64_t)n);
     /* keys in; inverse and positions out; key, start and count of each unique out */
@@ -41,9 +38,8 @@ static void unique(bench_state *state) {
 
 static const char *const names[] = {"n", "range", "alpha_x100", NULL};
 static const int64_t host[] = {100000, 1677721, 105, 100000, 1 << 30, 0, INT64_MIN};
-static const int64_t cuda[] = {1048570, 1677721, 105, 1048570, 26843545, 105,
-                               1048570, 1 << 30, 0,   1 << 22, 1677721,  105,
-                               INT64_MIN};
+static const int64_t cuda[] = {1048570, 1677721, 105,     1048570, 26843545, 105,      1048570,
+                               1 << 30, 0,       1 << 22, 1677721, 105,      INT64_MIN};
 
 const bench_case bench_unique_cases[] = {
     {"unique/dedup", unique, names, host, cuda},

@@ -34,8 +34,7 @@ static bool make_room(bench_state *state, const bench_step *step, update_room *r
     room->numbers = malloc(n * sizeof *room->numbers);
     if (!room->numbers)
         bench_skip(state, "no memory");
-    return room->dedup && (room->sums || room->sums_bytes == 0) && room->gradient &&
-           room->numbers;
+    return room->dedup && (room->sums || room->sums_bytes == 0) && room->gradient && room->numbers;
 }
 
 /* One iteration: another batch, prefetched; then the update alone is timed. */
@@ -52,20 +51,10 @@ static bool iterate(
     bench_start(step->stream);
     bool ok = bench_ok(
         state, step->update->update(
-                   &step->view, optimizer, gradient, step->table.dim, room->sums,
-                   room->sums_bytes, step->stream));
+                   &step->view, optimizer, gradient, step->table.dim, room->sums, room->sums_bytes,
+                   step->stream));
     bench_stop(step->stream, state);
     return ok;
-}
-
-static uint32_t read_uniques(bench_state *state, const bench_step *step) {
-    uint32_t uniques = 0;
-    if (!bench_ok(
-            state, hotbed_copy(
-                       &uniques, step->view.unique_offsets + 1, sizeof uniques, step->stream)) ||
-        !bench_ok(state, hotbed_stream_sync(step->stream)))
-        return 0;
-    return uniques;
 }
 
 /* Arguments: n, dim, exponent of the keys' power law in hundredths. */
@@ -74,8 +63,7 @@ static void update(bench_state *state, hotbed_optimizer_kind kind) {
     update_room room;
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
-    hotbed_optimizer_view optimizer = {
-        .kind = kind, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F};
+    hotbed_optimizer_view optimizer = {.kind = kind, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F};
     options.dim = (uint32_t)bench_arg(state, 1);
     options.states = kind == HOTBED_OPT_ADAM ? 2 : kind == HOTBED_OPT_SGD ? 0 : 1;
     if (!bench_step_create(state, &options, &step))
@@ -84,10 +72,10 @@ static void update(bench_state *state, hotbed_optimizer_kind kind) {
     for (uint64_t round = 0; ok && bench_next(state); round++)
         ok = iterate(state, &step, &optimizer, &room, round);
     if (ok) {
-        uint64_t uniques = read_uniques(state, &step);
+        uint64_t uniques = bench_step_num_uniques(state, &step);
         uint64_t row = options.dim * sizeof(float);
-        uint64_t moved = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 2 * row + 64
-                                                            : 2 * row * (1 + options.states);
+        uint64_t moved =
+            kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 2 * row + 64 : 2 * row * (1 + options.states);
         bench_counter(state, "uniques", (double)uniques);
         bench_items(state, (int64_t)n);
         /* gradients and positions in, rows with their states in and out */

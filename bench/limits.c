@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct gather_args {
-    const uint64_t *addresses;
+    const void *const *rows;
     char *output;
     uint32_t bytes;
 } gather_args;
@@ -16,26 +16,25 @@ typedef struct gather_args {
 static void gather_body(const void *args, uint64_t begin, uint64_t end) {
     const gather_args *a = args;
     for (uint64_t i = begin; i < end; i++) {
-        const void *row = (const void *)(uintptr_t)a->addresses[i];
-        memcpy(a->output + i * a->bytes, row, a->bytes);
+        memcpy(a->output + i * a->bytes, a->rows[i], a->bytes);
     }
 }
 
 hotbed_status bench_gather_host(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream) {
-    gather_args args = {addresses, output, bytes};
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream) {
+    gather_args args = {rows, output, bytes};
     return hotbed_host_launch(stream, n, 4096, gather_body, &args, sizeof args);
 }
 
 hotbed_status bench_gather(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream) {
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream) {
     if (bytes == 0 || bytes % 16 != 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "gather: bytes %u is no multiple of 16", bytes);
 #if defined(HOTBED_WITH_CUDA)
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return bench_gather_cuda(n, addresses, bytes, output, stream);
+        return bench_gather_cuda(n, rows, bytes, output, stream);
 #endif
-    return bench_gather_host(n, addresses, bytes, output, stream);
+    return bench_gather_host(n, rows, bytes, output, stream);
 }
 
 /* "model name : X" of /proc/cpuinfo, and the number of threads. */

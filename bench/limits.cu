@@ -12,7 +12,7 @@ enum { BLOCK = 256, UNROLL = 4 };
 
 /* One thread moves UNROLL 16-byte pieces, all loads before the stores: enough bytes in flight. */
 __global__ void __launch_bounds__(BLOCK)
-    gather_kernel(uint64_t n, const uint64_t *addresses, uint32_t pieces, uint4 *output) {
+    gather_kernel(uint64_t n, const void *const *rows, uint32_t pieces, uint4 *output) {
     uint64_t total = n * pieces;
     uint64_t first = (uint64_t)blockIdx.x * BLOCK * UNROLL + threadIdx.x;
     uint4 value[UNROLL];
@@ -20,8 +20,7 @@ __global__ void __launch_bounds__(BLOCK)
     for (int u = 0; u < UNROLL; u++) {
         uint64_t i = first + (uint64_t)u * BLOCK;
         if (i < total) {
-            const uint4 *row = (const uint4 *)addresses[i / pieces];
-            value[u] = row[i % pieces];
+            value[u] = ((const uint4 *)rows[i / pieces])[i % pieces];
         }
     }
 #pragma unroll
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(BLOCK)
 
 /* As above for rows of 512 bytes: a warp a row. */
 __global__ void __launch_bounds__(BLOCK)
-    gather_512_kernel(uint64_t n, const uint64_t *addresses, uint4 *output) {
+    gather_512_kernel(uint64_t n, const void *const *rows, uint4 *output) {
     uint64_t warp = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
     uint32_t lane = threadIdx.x % 32;
     uint64_t first = warp * UNROLL;
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         if (first + (uint64_t)u < n)
-            value[u] = ((const uint4 *)addresses[first + (uint64_t)u])[lane];
+            value[u] = ((const uint4 *)rows[first + (uint64_t)u])[lane];
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -54,17 +53,16 @@ __global__ void __launch_bounds__(BLOCK)
 } // namespace
 
 hotbed_status bench_gather_cuda(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream) {
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream) {
     if (n == 0)
         return HOTBED_OK;
     uint64_t threads = n * (bytes / 16);
     uint64_t blocks = (threads + BLOCK * UNROLL - 1) / (BLOCK * UNROLL);
     cudaStream_t native = hotbed_cuda_native(stream);
     if (bytes == 512)
-        gather_512_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(n, addresses, (uint4 *)output);
+        gather_512_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(n, rows, (uint4 *)output);
     else
-        gather_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(
-            n, addresses, bytes / 16, (uint4 *)output);
+        gather_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(n, rows, bytes / 16, (uint4 *)output);
     return hotbed_cuda_launched("gather_kernel");
 }
 

@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Copy n rows of `bytes` bytes (a multiple of 16) from device addresses to output[i * bytes].  Async. */
+/* Copy n rows of `bytes` bytes (a multiple of 16), rows[i] to output[i * bytes].  Async. */
 hotbed_status bench_gather(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream);
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 
 /* Name of the stream's device, and version of its driver; "" on the host backend. */
 hotbed_status bench_device(
@@ -18,10 +18,10 @@ hotbed_status bench_device(
 
 /* The two backends of these; the ones above choose. */
 hotbed_status bench_gather_host(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream);
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 #if defined(HOTBED_WITH_CUDA)
 hotbed_status bench_gather_cuda(
-    uint64_t n, const uint64_t *addresses, uint32_t bytes, void *output, hotbed_stream *stream);
+    uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 hotbed_status bench_device_cuda(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);
 #endif

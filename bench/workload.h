@@ -153,14 +153,15 @@ typedef struct workload_result {
     workload_shape shape;
     double scale;
     uint32_t steps;
-    uint64_t uniques;       /* a step, all tables */
-    double load;            /* keys / slots */
-    workload_times eager;   /* every field */
-    workload_times graph;   /* forward and backward from the split graphs, train from the whole one */
-    workload_host host;     /* all passes together */
+    uint64_t uniques;     /* a step, all tables */
+    double load;          /* keys / slots */
+    workload_times eager; /* every field */
+    workload_times graph; /* forward and backward from the split graphs, train from the whole one */
+    workload_host host;   /* all passes together */
     workload_limits limits; /* of the run */
-    double limit_forward, limit_backward; /* seconds: the bytes that must move, at the copy's rate */
-    uint64_t checked;                     /* rows compared; 0: no check was asked for */
+    double limit_forward,
+        limit_backward; /* seconds: the bytes that must move, at the copy's rate */
+    uint64_t checked;   /* rows compared; 0: no check was asked for */
 } workload_result;
 
 /* Who ran: all text is for the JSON file. */

@@ -7,18 +7,18 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Power law of the key stream: density falls as key^-ALPHA. */
-static const double ALPHA = 1.05;
-static const uint64_t KEY_SEED = 0x9e3779b97f4a7c15U;
-static const uint64_t GRADIENT_SEED = 0xd1b54a32d192ed03U;
+/* Power law of the key stream: density falls as key^-exponent. */
+static const double exponent = 1.05;
+static const uint64_t key_seed = 0x9e3779b97f4a7c15U;
+static const uint64_t gradient_seed = 0xd1b54a32d192ed03U;
 
 static void make_keys(const void *args, uint64_t begin, uint64_t end) {
     const workload_input *input = args;
     double n = (double)input->shape.rows;
-    double g = 1.0 - ALPHA;
+    double g = 1.0 - exponent;
     double span = pow(n, g) - 1.0;
     for (uint64_t i = begin; i < end; i++) {
-        double u = (double)(workload_mix(KEY_SEED * (i + 1)) >> 11) * 0x1p-53;
+        double u = (double)(workload_mix(key_seed * (i + 1)) >> 11) * 0x1p-53;
         double key = floor(pow(u * span + 1.0, 1.0 / g));
         input->keys[i] = (int64_t)(key >= n ? n - 1.0 : key);
     }
@@ -28,7 +28,7 @@ static void make_gradient(const void *args, uint64_t begin, uint64_t end) {
     const workload_input *input = args;
     for (uint64_t i = begin; i < end; i++) {
         /* 24 bits, in [-0.5, 0.5): sums of them round, so a wrong order of sums shows */
-        uint64_t bits = workload_mix(GRADIENT_SEED * (i + 1)) >> 40;
+        uint64_t bits = workload_mix(gradient_seed * (i + 1)) >> 40;
         input->gradient[i] = (float)bits * 0x1p-24F - 0.5F;
     }
 }
@@ -39,8 +39,7 @@ static hotbed_status make(const workload_input *input, uint64_t keys, uint64_t e
     hotbed_status status =
         hotbed_host_launch(stream, keys, 1 << 16, make_keys, input, sizeof *input);
     if (status == HOTBED_OK)
-        status =
-            hotbed_host_launch(stream, elements, 1 << 18, make_gradient, input, sizeof *input);
+        status = hotbed_host_launch(stream, elements, 1 << 18, make_gradient, input, sizeof *input);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(stream);
     hotbed_stream_destroy(stream);

@@ -15,8 +15,7 @@ hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out
     out->backend = hotbed_stream_backend(stream);
     if (!gmtime_r(&now, &utc) || !strftime(out->date, sizeof out->date, "%Y-%m-%dT%H:%M:%SZ", &utc))
         return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "report: no clock");
-    return bench_device(
-        stream, out->device, sizeof out->device, out->driver, sizeof out->driver);
+    return bench_device(stream, out->device, sizeof out->device, out->driver, sizeof out->driver);
 }
 
 void workload_result_limits(workload_result *result) {
@@ -140,8 +139,7 @@ static void print_line(
         times->eval / result->limits.gather);
     if (machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0) {
         print_ratio(to, "floor", train / what->floor_train, eval / what->floor_eval);
-        print_ratio(
-            to, "dynamicemb", train / what->dynamicemb_train, eval / what->dynamicemb_eval);
+        print_ratio(to, "dynamicemb", train / what->dynamicemb_train, eval / what->dynamicemb_eval);
         print_ratio(to, "TBE", train / what->tbe_train, eval / what->tbe_eval);
     }
     if (previous->train > 0 && previous->eval > 0 && graph)
@@ -159,9 +157,9 @@ void workload_print(
         to,
         "   limits: copy %.0f GB/s, gather %.3f ms (%.0f GB/s), bytes of fwd %.3f bwd %.3f ms; "
         "unique %llu of %llu, load %.2f; a step: host waits %g, allocations %g; ",
-        result->limits.copy * 1e-9, result->limits.gather * 1e3,
-        result->limits.gather_rate * 1e-9, result->limit_forward * 1e3,
-        result->limit_backward * 1e3, (unsigned long long)result->uniques,
+        result->limits.copy * 1e-9, result->limits.gather * 1e3, result->limits.gather_rate * 1e-9,
+        result->limit_forward * 1e3, result->limit_backward * 1e3,
+        (unsigned long long)result->uniques,
         (unsigned long long)workload_keys_a_step(&result->shape), result->load,
         (double)result->host.waits / host_steps, (double)result->host.allocations / host_steps);
     if (result->checked > 0)
@@ -241,8 +239,8 @@ static void write_result(
         "      \"limit_copy_gb_per_s\": %.2f, \"limit_gather_gb_per_s\": %.2f,\n"
         "      \"limit_forward_ms\": %.6f, \"limit_backward_ms\": %.6f, "
         "\"limit_eval_ms\": %.6f,\n",
-        result->limits.copy * 1e-9, result->limits.gather_rate * 1e-9,
-        result->limit_forward * 1e3, result->limit_backward * 1e3, result->limits.gather * 1e3);
+        result->limits.copy * 1e-9, result->limits.gather_rate * 1e-9, result->limit_forward * 1e3,
+        result->limit_backward * 1e3, result->limits.gather * 1e3);
     write_ratios(to, machine, result, previous);
     (void)fprintf(
         to,

@@ -190,7 +190,7 @@ static hotbed_status enqueue(pass *p, const pass_kind *kind, workload_host *host
         if (s + 1 == p->steps)
             HOTBED_TRY(poison(p->run)); /* before the step's first mark: not timed */
         uint64_t step = kind->trains ? p->run->steps : s;
-        HOTBED_TRY(kind->step(p, &p->events[s * MARKS], step));
+        HOTBED_TRY(kind->step(p, &p->events[(size_t)s * MARKS], step));
         if (kind->trains)
             p->run->steps++;
     }
@@ -243,8 +243,8 @@ static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
 }
 
 /* Record fn's work; a failure inside ends the recording too. */
-static hotbed_status
-record(workload_run *run, hotbed_status (*fn)(workload_run *run), hotbed_graph **out) {
+static hotbed_status record(
+    workload_run *run, hotbed_status (*fn)(workload_run *run), hotbed_graph **out) {
     HOTBED_TRY(hotbed_graph_begin(run->stream));
     hotbed_status status = fn(run);
     hotbed_status ended = hotbed_graph_end(run->stream, out);
@@ -389,8 +389,8 @@ static hotbed_status enqueue_copy(const limit *l, uint32_t repetition) {
 }
 
 static hotbed_status enqueue_gather(const limit *l, uint32_t repetition) {
-    const uint64_t *addresses = (const uint64_t *)l->from + repetition * l->n;
-    return bench_gather(l->n, addresses, l->row_bytes, l->to, l->stream);
+    const void *const *rows = (const void *const *)l->from + repetition * l->n;
+    return bench_gather(l->n, rows, l->row_bytes, l->to, l->stream);
 }
 
 static hotbed_status measure_copy(workload_run *run, double *rate) {
@@ -401,8 +401,7 @@ static hotbed_status measure_copy(workload_run *run, double *rate) {
     double seconds = 0;
     hotbed_status status = HOTBED_OK;
     for (int i = 0; i < 2 && status == HOTBED_OK; i++) {
-        status =
-            hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, l.bytes, NULL, &buffers[i]);
+        status = hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, l.bytes, NULL, &buffers[i]);
         if (status == HOTBED_OK)
             status = hotbed_fill(buffers[i].data, 0x35 + i, l.bytes, run->stream);
     }
@@ -419,7 +418,7 @@ static hotbed_status measure_copy(workload_run *run, double *rate) {
 
 /* Addresses of the rows of a batch's keys, from the slots that a prefetch finds. */
 static hotbed_status row_addresses(
-    workload_run *run, uint32_t number, uint32_t *inverse, uint64_t *slots, uint64_t *addresses) {
+    workload_run *run, uint32_t number, uint32_t *inverse, uint64_t *slots, const void **rows) {
     const workload_shape *shape = &run->input->shape;
     uint64_t n = workload_keys_a_step(shape);
     hotbed_batch batch = batch_of(run, keys_of(run, number));
@@ -439,15 +438,14 @@ static hotbed_status row_addresses(
                 return hotbed_fail(
                     HOTBED_ERR_CORRUPT, "gather: table %u has no slot %llu", t,
                     (unsigned long long)slot);
-            addresses[i] =
-                (uint64_t)(uintptr_t)info.weights + (slot - info.first_slot) * info.row_bytes;
+            rows[i] = (const char *)info.weights + (slot - info.first_slot) * info.row_bytes;
         }
     }
     return HOTBED_OK;
 }
 
-static hotbed_status
-gather_with(workload_run *run, uint32_t batches, uint64_t *host, uint64_t *slots, double *seconds) {
+static hotbed_status gather_with(
+    workload_run *run, uint32_t batches, const void **host, uint64_t *slots, double *seconds) {
     uint64_t n = workload_keys_a_step(&run->input->shape);
     uint32_t *inverse = (uint32_t *)(slots + n);
     for (uint32_t b = 0; b < batches; b++)
@@ -473,14 +471,14 @@ static hotbed_status measure_gather(workload_run *run, double *seconds) {
     const workload_shape *shape = &run->input->shape;
     uint64_t n = workload_keys_a_step(shape);
     uint32_t batches = shape->batches < GATHER_BATCHES ? shape->batches : GATHER_BATCHES;
-    uint64_t *addresses = malloc(batches * n * sizeof *addresses);
+    const void **rows = malloc(batches * n * sizeof *rows);
     uint64_t *slots = malloc(n * (sizeof *slots + sizeof(uint32_t)));
     hotbed_status status = HOTBED_OK;
-    if (!addresses || !slots)
+    if (!rows || !slots)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "gather: no memory for %u batches", batches);
     else
-        status = gather_with(run, batches, addresses, slots, seconds);
-    free(addresses);
+        status = gather_with(run, batches, rows, slots, seconds);
+    free(rows);
     free(slots);
     return status;
 }

@@ -16,14 +16,17 @@ static const char usage[] =
     "                        [--steps N] [--check] [--json FILE] [--previous DIR] [--commit TEXT]\n"
     "                        [--digest | --replay N]\n"
     "  --workload  W1 is Adam, W2 is SGD (all)\n"
-    "  --scale     share of the workload's rows and keys, above 0 up to 1 (1 on cuda, 0.1 on host)\n"
+    "  --scale     share of the workload's rows and keys, above 0 up to 1 (1 on cuda, 0.1 on "
+    "host)\n"
     "  --backend   host or cuda (cuda if there is one); both: with --digest\n"
-    "  --steps     timed steps of each pass (100 on cuda, 20 on host); with --digest: steps in all (20)\n"
+    "  --steps     timed steps of each pass (100 on cuda, 20 on host); with --digest: steps in all "
+    "(20)\n"
     "  --check     compare with an oracle, bit for bit; status 1 when something differs\n"
     "  --json      write the results to FILE\n"
     "  --previous  where earlier results are (bench/results)\n"
     "  --commit    what was built, for the results (git describe when configured)\n"
-    "  --digest    print a digest of all rows; --backend both compares the two, status 1 if they differ\n"
+    "  --digest    print a digest of all rows; --backend both compares the two, status 1 if they "
+    "differ\n"
     "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n";
 
 static const workload workloads[] = {
@@ -136,8 +139,8 @@ static hotbed_status measure_with(
     return HOTBED_OK;
 }
 
-static hotbed_status
-measure(const workload *what, const workload_input *input, program *p, workload_result *result) {
+static hotbed_status measure(
+    const workload *what, const workload_input *input, program *p, workload_result *result) {
     workload_run run;
     workload_oracle *oracle = NULL;
     *result = (workload_result){
@@ -166,8 +169,9 @@ static hotbed_status measure_all(const workload_input *input, program *p) {
             continue;
         HOTBED_TRY(measure(&workloads[w], input, p, &results[count]));
         if (count == 0)
-            printf("%s, driver %s, commit %s\n", p->machine.device, p->machine.driver,
-                   p->machine.commit);
+            printf(
+                "%s, driver %s, commit %s\n", p->machine.device, p->machine.driver,
+                p->machine.commit);
         workload_previous_find(p->previous, &p->machine, &results[count], &previous[count]);
         workload_print(stdout, &p->machine, &results[count], &previous[count]);
         (void)fflush(stdout);
@@ -193,10 +197,11 @@ static hotbed_status digest(
         status = workload_run_digest(&run, out);
     workload_run_destroy(&run);
     if (status == HOTBED_OK)
-        printf("%s %s %s: %u steps, %llu rows, rows %016llx%016llx, output %016llx\n", what->name,
-               hotbed_optimizer_name(what->optimizer), hotbed_backend_name(backend), steps,
-               (unsigned long long)out->rows, (unsigned long long)out->table[0],
-               (unsigned long long)out->table[1], (unsigned long long)out->output);
+        printf(
+            "%s %s %s: %u steps, %llu rows, rows %016llx%016llx, output %016llx\n", what->name,
+            hotbed_optimizer_name(what->optimizer), hotbed_backend_name(backend), steps,
+            (unsigned long long)out->rows, (unsigned long long)out->table[0],
+            (unsigned long long)out->table[1], (unsigned long long)out->output);
     return status;
 }
 
@@ -214,13 +219,10 @@ static hotbed_status digest_all(const workload_input *input, const program *p) {
             HOTBED_TRY(digest(&workloads[w], input, p->backend, p->steps, &digests[0]));
             continue;
         }
-        HOTBED_TRY(
-            digest(&workloads[w], input, HOTBED_BACKEND_HOST, p->steps, &digests[0]));
-        HOTBED_TRY(
-            digest(&workloads[w], input, HOTBED_BACKEND_CUDA, p->steps, &digests[1]));
+        HOTBED_TRY(digest(&workloads[w], input, HOTBED_BACKEND_HOST, p->steps, &digests[0]));
+        HOTBED_TRY(digest(&workloads[w], input, HOTBED_BACKEND_CUDA, p->steps, &digests[1]));
         if (!same_digest(&digests[0], &digests[1]))
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s: host and cuda differ", workloads[w].name);
+            return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: host and cuda differ", workloads[w].name);
         printf("%s: host and cuda give the same bytes\n", workloads[w].name);
     }
     return HOTBED_OK;
@@ -262,11 +264,13 @@ static hotbed_status replay_all(const workload_input *input, const program *p) {
                 HOTBED_ERR_STATE, "%s: %llu host waits and %llu allocations in %llu replays",
                 what->name, (unsigned long long)hosts[1].waits,
                 (unsigned long long)hosts[1].allocations, (unsigned long long)hosts[1].steps);
-        printf("%s %s: one graph of a step, replayed %u times with changing keys, left the same bytes as "
-               "eager steps: %llu rows, %016llx%016llx; host waits 0, allocations 0\n",
-               what->name, hotbed_backend_name(p->backend), p->replays,
-               (unsigned long long)digests[1].rows, (unsigned long long)digests[1].table[0],
-               (unsigned long long)digests[1].table[1]);
+        printf(
+            "%s %s: one graph of a step, replayed %u times with changing keys, left the same bytes "
+            "as "
+            "eager steps: %llu rows, %016llx%016llx; host waits 0, allocations 0\n",
+            what->name, hotbed_backend_name(p->backend), p->replays,
+            (unsigned long long)digests[1].rows, (unsigned long long)digests[1].table[0],
+            (unsigned long long)digests[1].table[1]);
     }
     return HOTBED_OK;
 }
@@ -343,8 +347,9 @@ static bool parse(int argc, char **argv, program *p) {
     for (int i = 1; i < argc;) {
         int taken = take(p, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
         if (taken == 0) {
-            (void)fprintf(stderr, "hotbed-workloads: %s %s\n%s", argv[i],
-                          i + 1 < argc ? argv[i + 1] : "", usage);
+            (void)fprintf(
+                stderr, "hotbed-workloads: %s %s\n%s", argv[i], i + 1 < argc ? argv[i + 1] : "",
+                usage);
             return false;
         }
         i += taken;

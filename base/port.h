@@ -17,11 +17,16 @@
 #define HOTBED_HD           static __host__ __device__ __forceinline__
 #define HOTBED_RESTRICT     __restrict__
 #define HOTBED_ALIGN(bytes) __align__(bytes)
-#define HOTBED_UNROLL       _Pragma("unroll") /* before a loop; the host compiler decides itself */
 #else
 #define HOTBED_HD           static inline __attribute__((always_inline, unused))
 #define HOTBED_RESTRICT     restrict
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
+#endif
+
+/* Before a loop with a constant count: keeps small arrays in registers.  The host compiler decides. */
+#if defined(__CUDA_ARCH__)
+#define HOTBED_UNROLL _Pragma("unroll")
+#else
 #define HOTBED_UNROLL
 #endif
 

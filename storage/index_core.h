@@ -235,15 +235,15 @@ HOTBED_HD bool hotbed_index_touch(
 }
 
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
-typedef struct hotbed_scan {
+typedef struct hotbed_bucket_scan {
     uint32_t free;        /* bits of free slots, all lanes' */
     uint64_t victim_rank; /* UINT64_MAX: none */
     uint64_t victim_meta;
     uint64_t victim_slot;
-} hotbed_scan;
+} hotbed_bucket_scan;
 
 HOTBED_HD uint32_t hotbed_index_scan(
-    hotbed_index_view index, uint64_t line, bool evicts, hotbed_scan *scan, uint32_t width) {
+    hotbed_index_view index, uint64_t line, bool evicts, hotbed_bucket_scan *scan, uint32_t width) {
     uint32_t free = 0;
     for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
         hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(index.metas + line + (size_t)2 * pair);
@@ -283,7 +283,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     hotbed_candidates c = hotbed_index_candidates(range, key);
     hotbed_index_result result = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_INSERTED};
     for (;;) {
-        hotbed_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT};
+        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT};
         bool evicts = range.evicts != 0;
         uint64_t line[2];
         uint32_t free[2];
@@ -295,10 +295,11 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             line[1] = hotbed_index_slot(range, c.second);
             free[1] = hotbed_index_scan(index, line[1], evicts, &scan, width);
         }
-        uint32_t order = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]) ? 1 : 0;
+        bool swap = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]);
         for (uint32_t i = 0; i < 2; i++) {
-            uint32_t pick = i ^ order;
-            result.slot = hotbed_index_take(index, line[pick], free[pick], meta, width);
+            bool second = swap != (i == 1);
+            result.slot = hotbed_index_take(
+                index, second ? line[1] : line[0], second ? free[1] : free[0], meta, width);
             if (result.slot != HOTBED_NO_SLOT)
                 return result;
         }
@@ -377,9 +378,13 @@ HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint
     hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
-/* One lane: take one pin off. */
-HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot) {
-    hotbed_add_relaxed_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
+/* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
+ * another stream initialises, what the tile did to the row comes first. */
+HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {
+    if (evicts)
+        hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
+    else
+        hotbed_add_relaxed_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
 }
 
 /* Remove `key`; false when it is absent or pinned.  All lanes get the same answer. */

@@ -114,7 +114,7 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
         end = s->unique_offsets[s->num_tables];
     for (uint64_t u = begin; u < end; u++)
         if (s->slots[u] < s->index_slots)
-            hotbed_index_unpin(s->index, s->slots[u]);
+            hotbed_index_unpin(s->index, s->slots[u], true);
 }
 
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#define KEYS_MOST (((uint64_t)1 << 31) - 1)
+#define KEYS_MOST ((uint64_t)1 << 30) /* positions, and twice a position, are 32-bit words */
 
 /* --- tickets ------------------------------------------------------------------------------------ */
 
@@ -60,11 +60,10 @@ hotbed_status hotbed_ticket_create(
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (max_keys < 1 || max_keys > KEYS_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^31 - 1]",
-            (unsigned long long)max_keys);
+            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
     if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^31 - 1]",
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^30]",
             max_batch_size, storage->num_features);
     if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) > HOTBED_TICKETS_MOST) {
         __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
@@ -139,7 +138,7 @@ static hotbed_status read_batch(
             (unsigned long long)bags);
     if (batch->num_keys > KEYS_MOST || bags > KEYS_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "batch: %llu keys and %llu bags are not below 2^31",
+            HOTBED_ERR_ARGUMENT, "batch: %llu keys and %llu bags are over 2^30",
             (unsigned long long)batch->num_keys, (unsigned long long)bags);
     return HOTBED_OK;
 }

@@ -104,15 +104,29 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_all(
 /* Where the sum of a row comes from: occurrences, or sums of groups that another kernel made. */
 typedef struct hotbed_sum_source {
     uint32_t begin, end;
-    const float *partials; /* NULL: occurrences; else [end - begin][partial_stride], to be folded */
+    const float *partials; /* NULL: occurrences; else rows begin .. end-1 of it are to be summed */
     uint64_t partial_stride;
 } hotbed_sum_source;
 
+/* Sum of rows begin .. end-1 of `partials`, one after the other from zero. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e) {
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j++)
+        sum = hotbed_add4(
+            sum, hotbed_load4(HOTBED_F32, source.partials, j * source.partial_stride + e, 4));
+    return sum;
+}
+
+/* The row's gradient.  `split`: rows of more occurrences than a group come as partials. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    hotbed_sum_source source, uint32_t e, uint32_t count) {
-    if (source.partials == NULL)
+    hotbed_sum_source source, bool split, uint32_t e, uint32_t count) {
+    if (!split)
         return hotbed_sum_all(s, o, gradient, source.begin, source.end, e, count);
+    if (source.partials == NULL)
+        return hotbed_sum_group(s, o, gradient, source.begin, source.end, e, count);
+    if (source.end - source.begin <= HOTBED_SUM_GROUP)
+        return hotbed_sum_partials(source, e);
     hotbed_fold fold;
     memset(&fold, 0, sizeof fold);
     for (uint32_t j = source.begin; j < source.end; j++)
@@ -124,12 +138,14 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
 /* Row-wise AdaGrad's accumulator of the row after this step; all lanes get it. */
 HOTBED_HD float hotbed_rowwise_sum(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, float *state, hotbed_sum_source source, uint32_t width) {
+    const hotbed_table_view *table, float *state, hotbed_sum_source source, bool split,
+    uint32_t width) {
     float shares[32];
     for (uint32_t k = 0; k < 32 / width; k++)
         shares[k] = 0.0F;
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
-        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, e, hotbed_count4(table->dim, e));
+        hotbed_f32x4 g =
+            hotbed_sum_from(s, o, gradient, source, split, e, hotbed_count4(table->dim, e));
         uint32_t k = (e / 4 % 32) / width;
         shares[k] = shares[k] + g.x * g.x;
         shares[k] = shares[k] + g.y * g.y;
@@ -143,16 +159,17 @@ HOTBED_HD float hotbed_rowwise_sum(
     return sum;
 }
 
-/* Update the row in `slot`. */
+/* Update the row in `slot`, and unpin it. */
 HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, uint32_t width) {
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, bool split,
+    uint32_t width) {
     uint8_t *row = hotbed_row_at(table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     float row_sum = 0.0F;
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, width);
+        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, split, width);
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         uint32_t count = hotbed_count4(table->dim, e);
         bool elementwise = o->kind == HOTBED_OPT_ADAM || o->kind == HOTBED_OPT_ADAGRAD;
@@ -162,7 +179,7 @@ HOTBED_HD void hotbed_update_row(
             a = hotbed_load4(HOTBED_F32, state0, e, count);
         if (o->kind == HOTBED_OPT_ADAM)
             b = hotbed_load4(HOTBED_F32, state1, e, count);
-        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, e, count);
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, split, e, count);
         w = hotbed_optimize4(o, s->clock, w, g, &a, &b);
         hotbed_store4(table->dtype, row, e, count, w);
         if (elementwise)
@@ -170,6 +187,12 @@ HOTBED_HD void hotbed_update_row(
         if (o->kind == HOTBED_OPT_ADAM)
             hotbed_store4(HOTBED_F32, state1, e, count, b);
     }
+    if (slot >= s->index_slots)
+        return;
+    if (table->range.evicts != 0)
+        hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_index_unpin(s->index, slot, table->range.evicts != 0);
 }
 
 #endif

@@ -37,9 +37,7 @@ static void update_body(const void *args, uint64_t begin, uint64_t end) {
         if (slot == HOTBED_NO_SLOT)
             continue;
         hotbed_sum_source source = {s->starts[u], s->starts[u + 1], NULL, 0};
-        hotbed_update_row(s, &a->o, a->gradient, &s->tables[t], slot, source, 1);
-        if (slot < s->index_slots)
-            hotbed_index_unpin(s->index, slot);
+        hotbed_update_row(s, &a->o, a->gradient, &s->tables[t], slot, source, false, 1);
     }
 }
 

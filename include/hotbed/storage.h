@@ -132,7 +132,7 @@ static inline void hotbed_batch_init(hotbed_batch *batch) {
     batch->size = sizeof *batch;
 }
 
-/* Create a ticket for batches of up to `max_keys` keys (below 2^31) and `max_batch_size` samples a
+/* Create a ticket for batches of up to `max_keys` keys (1 to 2^30) and `max_batch_size` samples a
  * feature, with all the memory that its steps need.  Synchronous.
  * Errors: ARGUMENT, MEMORY, STATE (255 tickets exist). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(

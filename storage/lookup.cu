@@ -1,0 +1,182 @@
+/* storage/lookup.cu - prefetch, forward and eval on CUDA.  Host counterpart: lookup_host.c. */
+#include "base/cuda_launch.h"
+#include "storage/lookup_kernels.h"
+
+/* A tile of 4 lanes reads a bucket's line of 16 keys as two 16-byte words a lane, of both candidate
+ * buckets at once; measured against 2 and 8 lanes, docs/performance.md. */
+enum { TILE = 4, BLOCK = 256, WAVES = 1, LAYOUT_BLOCK = 1024 };
+
+static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
+    bool good = true;
+    for (uint32_t f = threadIdx.x; f <= s.num_features; f += LAYOUT_BLOCK) {
+        bool this_good = true;
+        uint64_t start = hotbed_feature_start(&s, f, &this_good);
+        if (!this_good)
+            hotbed_fault_latch(
+                s.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, (uint64_t)f * s.batch_size,
+                start);
+        good = good && this_good;
+        s.feature_starts[f] = (uint32_t)start;
+    }
+    good = __syncthreads_and(good ? 1 : 0) != 0;
+    for (uint32_t f = threadIdx.x; !good && f <= s.num_features; f += LAYOUT_BLOCK)
+        s.feature_starts[f] = 0;
+    __syncthreads();
+    for (uint32_t t = threadIdx.x; t <= s.num_tables; t += LAYOUT_BLOCK) {
+        uint32_t low = 0, high = s.num_features; /* the first feature of table t or a later one */
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (s.feature_tables[middle] < t)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        s.table_starts[t] = s.feature_starts[low];
+    }
+    if (threadIdx.x == 0 && s.eval == 0) {
+        s.clock->prefetches++;
+        *s.num_fresh = 0;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
+    uint64_t bags = (uint64_t)s.num_features * s.batch_size;
+    for (uint64_t b = hotbed_cuda_thread(); b < bags; b += hotbed_cuda_threads()) {
+        hotbed_bag bag = hotbed_bag_at(&s, b, (uint32_t)(b / s.batch_size));
+        if (!bag.good)
+            hotbed_fault_latch(
+                s.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b, (uint64_t)s.offsets[b]);
+        for (uint32_t i = bag.begin; i < bag.end; i++)
+            s.bags[i] = (uint32_t)b;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK) claim_kernel(hotbed_step_view s) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    for (uint64_t u = hotbed_cuda_thread() / TILE; u < uniques; u += hotbed_cuda_threads() / TILE) {
+        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        hotbed_index_outcome what;
+        uint64_t slot = hotbed_claim_unique(&s, (uint32_t)u, t, TILE, &what);
+        if (hotbed_tile_rank(TILE) == 0) {
+            s.slots[u] = slot;
+            hotbed_claim_note(&s, (uint32_t)u, t, what);
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK) fresh_kernel(hotbed_step_view s) {
+    enum { WIDTH = 32 };
+    uint32_t n = *s.num_fresh;
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
+        hotbed_fresh_row(&s, s.fresh[i], WIDTH);
+}
+
+static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view s) {
+    uint32_t n = s.feature_starts[s.num_features];
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE) {
+        uint64_t slot = hotbed_find_key(&s, (uint32_t)i, TILE);
+        if (hotbed_tile_rank(TILE) == 0)
+            s.slots[i] = slot;
+    }
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK)
+    forward_rows_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    uint64_t n = s.feature_starts[s.num_features];
+    uint64_t step = hotbed_cuda_threads() / WIDTH * HOTBED_FORWARD_ROWS;
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH * HOTBED_FORWARD_ROWS; i < n; i += step) {
+        uint64_t left = n - i;
+        hotbed_forward_rows(
+            &s, (uint32_t)i, left < HOTBED_FORWARD_ROWS ? (uint32_t)left : HOTBED_FORWARD_ROWS,
+            output, stride, WIDTH);
+    }
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK)
+    forward_bags_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    uint64_t bags = (uint64_t)s.num_features * s.batch_size;
+    for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
+        hotbed_forward_bag(&s, b, output, stride, WIDTH);
+}
+
+static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view s) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        if (s.slots[u] < s.index_slots)
+            hotbed_index_unpin(s.index, s.slots[u], true);
+}
+
+static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
+    layout_kernel<<<1, LAYOUT_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("layout_kernel");
+}
+
+static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
+    cudaStream_t native = hotbed_cuda_native(stream);
+    uint64_t bags = (uint64_t)step->num_features * step->batch_size;
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->bags, 0xff, step->bound * sizeof(uint32_t), native),
+        "cudaMemsetAsync"));
+    bags_kernel<<<hotbed_cuda_blocks(stream, bags, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
+    return hotbed_cuda_launched("bags_kernel");
+}
+
+static hotbed_status claim(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    claim_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("claim_kernel");
+}
+
+static hotbed_status fresh(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * 32, BLOCK, WAVES);
+    fresh_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("fresh_kernel");
+}
+
+static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    find_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("find_kernel");
+}
+
+template <uint32_t WIDTH>
+static hotbed_status forward_width(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    cudaStream_t native = hotbed_cuda_native(stream);
+    if (step->pooling == HOTBED_POOL_NONE) {
+        uint64_t threads = (step->bound / HOTBED_FORWARD_ROWS + 1) * WIDTH;
+        forward_rows_kernel<WIDTH>
+            <<<hotbed_cuda_blocks(stream, threads, BLOCK, WAVES), BLOCK, 0, native>>>(
+                *step, output, stride);
+        return hotbed_cuda_launched("forward_rows_kernel");
+    }
+    uint64_t threads = (uint64_t)step->num_features * step->batch_size * WIDTH;
+    forward_bags_kernel<WIDTH>
+        <<<hotbed_cuda_blocks(stream, threads, BLOCK, WAVES), BLOCK, 0, native>>>(
+            *step, output, stride);
+    return hotbed_cuda_launched("forward_bags_kernel");
+}
+
+/* As many lanes a row as it has groups of four elements, 4 to 32. */
+static hotbed_status forward(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    if (max_dim <= 16)
+        return forward_width<4>(step, output, stride, stream);
+    if (max_dim <= 32)
+        return forward_width<8>(step, output, stride, stream);
+    if (max_dim <= 64)
+        return forward_width<16>(step, output, stride, stream);
+    return forward_width<32>(step, output, stride, stream);
+}
+
+static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
+    unpin_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("unpin_kernel");
+}
+
+const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout, bags,    claim, fresh,
+                                                          find,   forward, unpin};

@@ -1,0 +1,165 @@
+/* storage/unique.cu - dedup on CUDA: a hash of first occurrences, then a sort by unique.
+ * Host counterpart: unique_host.c.
+ *
+ * Each table's keys have a part of one scratch hash; an entry is the position of a key's occurrence, made
+ * the first one by atomicMin.  A prefix sum over "is a first occurrence" numbers the uniques in that
+ * order, and a stable radix sort of (unique, position) groups the occurrences.
+ */
+#include "base/cuda_launch.h"
+#include "base/sort.h"
+#include "storage/hash_core.h"
+#include "storage/unique_kernels.h"
+
+enum { BLOCK = 256, WAVES = 1 };
+
+#define NO_ENTRY UINT32_MAX
+
+typedef struct unique_scratch {
+    uint32_t *entries; /* [2 * bound] the hash; table t's part begins at 2 * table_starts[t] */
+    uint32_t *places;  /* [bound] entry of each key */
+    uint32_t *numbers; /* [bound + 1] 1 at first occurrences, then its prefix sum */
+    uint32_t *order;   /* [bound] 0, 1, 2, ... */
+    uint32_t *sorted;  /* [bound] uniques, sorted */
+    void *memory;      /* of scan and sort */
+    size_t memory_bytes;
+} unique_scratch;
+
+static size_t round_up(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
+    size_t scan = hotbed_scan_scratch(HOTBED_BACKEND_CUDA, bound + 1);
+    size_t sort = hotbed_sort_pairs_scratch(HOTBED_BACKEND_CUDA, bound);
+    const size_t words[5] = {2 * (size_t)bound, bound, bound + 1, bound, bound};
+    uint32_t **const parts[5] = {
+        &scratch->entries, &scratch->places, &scratch->numbers, &scratch->order, &scratch->sorted};
+    size_t used = 0;
+    for (int p = 0; p < 5; p++) {
+        *parts[p] = (uint32_t *)(void *)(base + used);
+        used += round_up(words[p] * sizeof(uint32_t));
+    }
+    scratch->memory = base + used;
+    scratch->memory_bytes = scan > sort ? scan : sort;
+    return used + scratch->memory_bytes;
+}
+
+/* Entry of each key in its table's part of the hash, which ends up as the key's first position. */
+static __global__ void __launch_bounds__(BLOCK)
+    insert_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.table_starts[s.num_tables];
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads()) {
+        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, (uint32_t)i);
+        uint32_t start = s.table_starts[t], room = 2 * (s.table_starts[t + 1] - start);
+        uint32_t *entries = scratch.entries + 2 * (uint64_t)start;
+        uint64_t key = s.keys[i];
+        uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), room);
+        for (;;) {
+            uint32_t held = hotbed_load_relaxed_u32(&entries[at]);
+            if (held == NO_ENTRY) {
+                held = hotbed_cas_relaxed_u32(&entries[at], NO_ENTRY, (uint32_t)i);
+                if (held == NO_ENTRY)
+                    break;
+            }
+            if (s.keys[held] == key) {
+                if (held > i)
+                    hotbed_min_relaxed_u32(&entries[at], (uint32_t)i);
+                break;
+            }
+            at = at + 1 == room ? 0 : at + 1;
+        }
+        scratch.places[i] = 2 * start + at;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    first_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.table_starts[s.num_tables];
+    for (uint64_t i = hotbed_cuda_thread(); i <= s.bound; i += hotbed_cuda_threads())
+        scratch.numbers[i] = i < n && scratch.entries[scratch.places[i]] == i;
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    number_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.table_starts[s.num_tables];
+    for (uint64_t i = hotbed_cuda_thread(); i < s.bound; i += hotbed_cuda_threads()) {
+        scratch.order[i] = (uint32_t)i;
+        if (i >= n) {
+            s.inverse[i] = UINT32_MAX;
+            continue;
+        }
+        uint32_t first = scratch.entries[scratch.places[i]];
+        uint32_t unique = scratch.numbers[first];
+        s.inverse[i] = unique;
+        if (first == i)
+            s.unique_keys[unique] = s.keys[i];
+    }
+    for (uint64_t t = hotbed_cuda_thread(); t <= s.num_tables; t += hotbed_cuda_threads()) {
+        uint32_t start = s.table_starts[t];
+        s.unique_offsets[t] = scratch.numbers[start];
+        if (t < s.num_tables) {
+            uint32_t next = s.table_starts[t + 1];
+            s.tallies[t].keys += next - start;
+            s.tallies[t].uniques += scratch.numbers[next] - scratch.numbers[start];
+        }
+    }
+}
+
+/* Where each unique's occurrences begin in the sorted order. */
+static __global__ void __launch_bounds__(BLOCK)
+    start_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.table_starts[s.num_tables];
+    for (uint64_t j = hotbed_cuda_thread(); j < n; j += hotbed_cuda_threads()) {
+        uint32_t unique = scratch.sorted[j];
+        if (j == 0 || scratch.sorted[j - 1] != unique)
+            s.starts[unique] = (uint32_t)j;
+    }
+    if (hotbed_cuda_thread() == 0)
+        s.starts[s.unique_offsets[s.num_tables]] = n;
+}
+
+static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        s.counts[u] = s.starts[u + 1] - s.starts[u];
+}
+
+static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
+    unique_scratch scratch;
+    (void)num_tables;
+    return carve(bound, NULL, &scratch);
+}
+
+static hotbed_status unique(
+    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream) {
+    unique_scratch scratch;
+    uint64_t bound = step->bound;
+    uint32_t bits = 1;
+    (void)scratch_bytes;
+    (void)carve(bound, (uint8_t *)memory, &scratch);
+    while (bits < 31 && (uint64_t)1 << bits <= bound)
+        bits++;
+    unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
+    cudaStream_t native = hotbed_cuda_native(stream);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(scratch.entries, 0xff, 2 * (size_t)bound * sizeof(uint32_t), native),
+        "cudaMemsetAsync"));
+    insert_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("insert_kernel"));
+    first_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("first_kernel"));
+    HOTBED_TRY(hotbed_scan(
+        bound + 1, scratch.numbers, scratch.numbers, scratch.memory, scratch.memory_bytes, stream));
+    number_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
+    if (bound > 0)
+        HOTBED_TRY(hotbed_sort_pairs(
+            bound, step->inverse, scratch.order, scratch.sorted, step->positions, bits,
+            scratch.memory, scratch.memory_bytes, stream));
+    start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
+    count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
+    return hotbed_cuda_launched("count_kernel");
+}
+
+const hotbed_unique_kernels hotbed_unique_kernels_cuda = {scratch_bytes_of, unique};

@@ -1,0 +1,214 @@
+/* storage/update.cu - backward on CUDA.  Host counterpart: update_host.c.
+ *
+ * Rows with up to 32 occurrences are summed and updated by one tile.  The others' groups of 32 are summed
+ * by tiles of their own first (leaves), and groups of 32 leaves, where there are more, by further ones:
+ * the hottest key of a power law has thousands of occurrences.
+ */
+#include "base/cuda_launch.h"
+#include "storage/update_kernels.h"
+
+enum { BLOCK = 256, WAVES = 1 };
+
+typedef struct update_scratch {
+    uint32_t *used;        /* [2] leaves and groups in use */
+    uint32_t *first_leaf;  /* [bound] of each unique with more than 32 occurrences */
+    uint32_t *first_group; /* [bound] of each unique with more than 1024 */
+    uint32_t *leaf_begin;  /* [leaves] first occurrence */
+    uint32_t *leaf_end;
+    uint32_t *group_begin; /* [groups] first leaf */
+    uint32_t *group_end;
+    float *leaf_sums;  /* [leaves, row] */
+    float *group_sums; /* [groups, row] */
+    uint64_t row;      /* floats: the largest dim, rounded up to 4 */
+} update_scratch;
+
+static size_t round_up(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+/* A row of n > 32 occurrences has at most n/32 + 1 <= n/16 leaves, one of n > 1024 at most n/256 groups. */
+static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scratch *scratch) {
+    size_t leaves = bound / 16 + 1, groups = bound / 256 + 1;
+    const size_t words[7] = {2, bound, bound, leaves, leaves, groups, groups};
+    uint32_t **const parts[7] = {&scratch->used,       &scratch->first_leaf, &scratch->first_group,
+                                 &scratch->leaf_begin, &scratch->leaf_end,   &scratch->group_begin,
+                                 &scratch->group_end};
+    size_t used = 0;
+    for (int p = 0; p < 7; p++) {
+        *parts[p] = (uint32_t *)(void *)(base + used);
+        used += round_up(words[p] * sizeof(uint32_t));
+    }
+    scratch->row = (max_dim + 3) / 4 * 4;
+    scratch->leaf_sums = (float *)(void *)(base + used);
+    used += round_up(leaves * scratch->row * sizeof(float));
+    scratch->group_sums = (float *)(void *)(base + used);
+    used += round_up(groups * scratch->row * sizeof(float));
+    return used;
+}
+
+static __global__ void step_kernel(hotbed_clock *clock, float beta1, float beta2, uint32_t *used) {
+    hotbed_clock_step(clock, beta1, beta2);
+    used[0] = used[1] = 0;
+}
+
+/* Parts of 32 of [begin, end), written by the whole warp from number `first` on. */
+static __device__ void split(
+    uint32_t begin, uint32_t end, uint32_t first, uint32_t *part_begin, uint32_t *part_end) {
+    uint32_t parts = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+    for (uint32_t p = threadIdx.x % 32; p < parts; p += 32) {
+        uint32_t at = begin + p * HOTBED_SUM_GROUP;
+        part_begin[first + p] = at;
+        part_end[first + p] = end - at < HOTBED_SUM_GROUP ? end : at + HOTBED_SUM_GROUP;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    split_kernel(hotbed_step_view s, update_scratch scratch) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint64_t warps = hotbed_cuda_threads() / 32;
+    for (uint64_t w = hotbed_cuda_thread() / 32; w * 32 < uniques; w += warps) {
+        uint64_t u = w * 32 + threadIdx.x % 32;
+        uint32_t n = u < uniques ? s.starts[u + 1] - s.starts[u] : 0;
+        uint32_t many = __ballot_sync(0xffffffffU, n > HOTBED_SUM_GROUP);
+        while (many != 0) {
+            uint64_t row = w * 32 + hotbed_lowest_bit(many);
+            many &= many - 1;
+            uint32_t begin = s.starts[row], end = s.starts[row + 1], leaf = 0, group = 0;
+            uint32_t leaves = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+            uint32_t groups = (leaves + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+            if (threadIdx.x % 32 == 0) {
+                leaf = hotbed_add_relaxed_u32(&scratch.used[0], leaves);
+                scratch.first_leaf[row] = leaf;
+                if (leaves > HOTBED_SUM_GROUP) {
+                    group = hotbed_add_relaxed_u32(&scratch.used[1], groups);
+                    scratch.first_group[row] = group;
+                }
+            }
+            leaf = __shfl_sync(0xffffffffU, leaf, 0);
+            group = __shfl_sync(0xffffffffU, group, 0);
+            split(begin, end, leaf, scratch.leaf_begin, scratch.leaf_end);
+            if (leaves > HOTBED_SUM_GROUP)
+                split(leaf, leaf + leaves, group, scratch.group_begin, scratch.group_end);
+        }
+    }
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
+    hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+    update_scratch scratch) {
+    uint32_t leaves = scratch.used[0];
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
+        uint32_t begin = scratch.leaf_begin[leaf], end = scratch.leaf_end[leaf];
+        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, begin);
+        uint32_t dim = s.tables[t].dim;
+        for (uint32_t e = 4 * hotbed_tile_rank(WIDTH); e < dim; e += 4 * WIDTH)
+            hotbed_store4(
+                HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4,
+                hotbed_sum_group(&s, &o, gradient, begin, end, e, hotbed_count4(dim, e)));
+    }
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK) group_kernel(update_scratch scratch) {
+    uint32_t groups = scratch.used[1];
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    for (uint64_t g = hotbed_cuda_thread() / WIDTH; g < groups; g += step) {
+        hotbed_sum_source leaves = {
+            scratch.group_begin[g], scratch.group_end[g], scratch.leaf_sums, scratch.row};
+        for (uint32_t e = 4 * hotbed_tile_rank(WIDTH); e < scratch.row; e += 4 * WIDTH)
+            hotbed_store4(
+                HOTBED_F32, scratch.group_sums, g * scratch.row + e, 4,
+                hotbed_sum_partials(leaves, e));
+    }
+}
+
+template <uint32_t WIDTH, uint32_t KIND>
+static __global__ void __launch_bounds__(BLOCK) update_kernel(
+    hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+    update_scratch scratch) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    o.kind = KIND; /* known when compiled: SGD needs half of Adam's registers */
+    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
+        uint64_t slot = s.slots[u];
+        if (slot == HOTBED_NO_SLOT)
+            continue;
+        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        hotbed_sum_source source = {s.starts[u], s.starts[u + 1], NULL, scratch.row};
+        uint32_t parts = (source.end - source.begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+        if (parts > HOTBED_SUM_GROUP) {
+            source.partials = scratch.group_sums;
+            source.begin = scratch.first_group[u];
+            source.end = source.begin + (parts + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+        } else if (parts > 1) {
+            source.partials = scratch.leaf_sums;
+            source.begin = scratch.first_leaf[u];
+            source.end = source.begin + parts;
+        }
+        hotbed_update_row(&s, &o, gradient, &s.tables[t], slot, source, true, WIDTH);
+    }
+}
+
+static __global__ void rate_kernel(hotbed_clock *clock, float learning_rate) {
+    clock->learning_rate = learning_rate;
+}
+
+static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
+    update_scratch scratch;
+    return carve(bound, max_dim, NULL, &scratch);
+}
+
+template <uint32_t WIDTH>
+static hotbed_status update_width(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient, update_scratch scratch, hotbed_stream *stream) {
+    cudaStream_t native = hotbed_cuda_native(stream);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * WIDTH, BLOCK, WAVES);
+    leaf_kernel<WIDTH><<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
+    group_kernel<WIDTH><<<blocks, BLOCK, 0, native>>>(scratch);
+    HOTBED_TRY(hotbed_cuda_launched("group_kernel"));
+    void (*kernel)(hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch) =
+        update_kernel<WIDTH, HOTBED_OPT_SGD>;
+    if (optimizer->kind == HOTBED_OPT_ADAM)
+        kernel = update_kernel<WIDTH, HOTBED_OPT_ADAM>;
+    else if (optimizer->kind == HOTBED_OPT_ADAGRAD)
+        kernel = update_kernel<WIDTH, HOTBED_OPT_ADAGRAD>;
+    else if (optimizer->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        kernel = update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD>;
+    kernel<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
+    return hotbed_cuda_launched("update_kernel");
+}
+
+static hotbed_status update(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, size_t scratch_bytes,
+    hotbed_stream *stream) {
+    update_scratch scratch;
+    cudaStream_t native = hotbed_cuda_native(stream);
+    (void)scratch_bytes;
+    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
+    step_kernel<<<1, 1, 0, native>>>(step->clock, optimizer->beta1, optimizer->beta2, scratch.used);
+    HOTBED_TRY(hotbed_cuda_launched("step_kernel"));
+    split_kernel<<<hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES), BLOCK, 0, native>>>(
+        *step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
+    if (max_dim <= 16)
+        return update_width<4>(step, optimizer, gradient, scratch, stream);
+    if (max_dim <= 32)
+        return update_width<8>(step, optimizer, gradient, scratch, stream);
+    if (max_dim <= 64)
+        return update_width<16>(step, optimizer, gradient, scratch, stream);
+    return update_width<32>(step, optimizer, gradient, scratch, stream);
+}
+
+static hotbed_status set_learning_rate(
+    hotbed_clock *clock, float learning_rate, hotbed_stream *stream) {
+    rate_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(clock, learning_rate);
+    return hotbed_cuda_launched("rate_kernel");
+}
+
+const hotbed_update_kernels hotbed_update_kernels_cuda = {
+    scratch_bytes_of, update, set_learning_rate};

@@ -26,7 +26,7 @@ static environment *environment_of(hotbed_stream *stream) {
 }
 
 static hotbed_status open_environment(hotbed_backend backend, environment *e) {
-    size_t bytes = backend == HOTBED_BACKEND_CUDA ? (size_t)512 << 20 : (size_t)64 << 20;
+    size_t bytes = backend == HOTBED_BACKEND_CUDA ? (size_t)512 << 20 : (size_t)256 << 20;
     HOTBED_TRY(hotbed_stream_create(backend, 0, &e->stream));
     HOTBED_TRY(hotbed_event_create(e->stream, &e->start));
     HOTBED_TRY(hotbed_event_create(e->stream, &e->stop));

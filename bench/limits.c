@@ -28,8 +28,9 @@ hotbed_status bench_gather_host(
 
 hotbed_status bench_gather(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream) {
-    if (bytes == 0 || bytes % 16 != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "gather: bytes %u is no multiple of 16", bytes);
+    if (bytes < 16 || (bytes & (bytes - 1)) != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "gather: bytes %u is not a power of two from 16 on", bytes);
 #if defined(HOTBED_WITH_CUDA)
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return bench_gather_cuda(n, rows, bytes, output, stream);

@@ -12,15 +12,15 @@ enum { BLOCK = 256, UNROLL = 4 };
 
 /* One thread moves UNROLL 16-byte pieces, all loads before the stores: enough bytes in flight. */
 __global__ void __launch_bounds__(BLOCK)
-    gather_kernel(uint64_t n, const void *const *rows, uint32_t pieces, uint4 *output) {
-    uint64_t total = n * pieces;
+    gather_kernel(uint64_t n, const void *const *rows, uint32_t shift, uint4 *output) {
+    uint64_t total = n << shift;
     uint64_t first = (uint64_t)blockIdx.x * BLOCK * UNROLL + threadIdx.x;
     uint4 value[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         uint64_t i = first + (uint64_t)u * BLOCK;
         if (i < total) {
-            value[u] = ((const uint4 *)rows[i / pieces])[i % pieces];
+            value[u] = ((const uint4 *)rows[i >> shift])[i & ((1U << shift) - 1)];
         }
     }
 #pragma unroll
@@ -58,6 +58,9 @@ hotbed_status bench_gather_cuda(
         return HOTBED_OK;
     uint64_t threads = n * (bytes / 16);
     uint64_t blocks = (threads + BLOCK * UNROLL - 1) / (BLOCK * UNROLL);
+    uint32_t shift = 0;
+    while (16U << shift < bytes)
+        shift++;
     cudaStream_t native = hotbed_cuda_native(stream);
     if (bytes == 512)
         gather_512_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(n, rows, (uint4 *)output);

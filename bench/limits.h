@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Copy n rows of `bytes` bytes (a multiple of 16), rows[i] to output[i * bytes].  Async. */
+/* Copy n rows of `bytes` bytes (a power of two, 16 or more), rows[i] to output[i * bytes].  Async. */
 hotbed_status bench_gather(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 

@@ -106,6 +106,25 @@ hotbed_status workload_pass_graph(
 hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
 
+/* Medians of the kernels of a step, each between events: layout, dedup, claim, new rows, forward, update;
+ * and of an eval: find, forward.  Seconds. */
+enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
+
+typedef struct workload_stages {
+    double train[WORKLOAD_TRAIN_STAGES + 2];
+    double eval[WORKLOAD_EVAL_STAGES];
+} workload_stages;
+
+/* After another pass, which gave the ticket its sizes. */
+hotbed_status workload_pass_stages(
+    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host);
+
+/* Keys of step number `step`, and a batch of keys. */
+const int64_t *workload_keys_of(const workload_run *run, uint64_t step);
+hotbed_batch workload_batch_of(const workload_run *run, const void *keys);
+
+double workload_median(double *values, uint32_t n); /* sorts them */
+
 /* What this machine reaches with plain code, in this run. */
 typedef struct workload_limits {
     double copy;   /* bytes per second, read + write, of a large device copy */
@@ -157,7 +176,8 @@ typedef struct workload_result {
     double load;          /* keys / slots */
     workload_times eager; /* every field */
     workload_times graph; /* forward and backward from the split graphs, train from the whole one */
-    workload_host host;   /* all passes together */
+    workload_stages stages;
+    workload_host host;     /* all passes together */
     workload_limits limits; /* of the run */
     double limit_forward,
         limit_backward; /* seconds: the bytes that must move, at the copy's rate */

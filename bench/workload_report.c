@@ -147,12 +147,27 @@ static void print_line(
     (void)fprintf(to, "\n");
 }
 
+/* As in workload_stages. */
+static const char *const train_stages[WORKLOAD_TRAIN_STAGES] = {"layout",   "dedup",   "claim",
+                                                                "new_rows", "forward", "update"};
+static const char *const eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "eval_forward"};
+
+static void print_stages(FILE *to, const workload_stages *stages) {
+    (void)fprintf(to, "   stages:");
+    for (int i = 0; i < WORKLOAD_TRAIN_STAGES; i++)
+        (void)fprintf(to, " %s %.3f", train_stages[i], stages->train[i] * 1e3);
+    for (int i = 0; i < WORKLOAD_EVAL_STAGES; i++)
+        (void)fprintf(to, " %s %.3f", eval_stages[i], stages->eval[i] * 1e3);
+    (void)fprintf(to, " ms\n");
+}
+
 void workload_print(
     FILE *to, const workload_machine *machine, const workload_result *result,
     const workload_previous *previous) {
     double host_steps = (double)result->host.steps;
     print_line(to, machine, result, false, previous);
     print_line(to, machine, result, true, previous);
+    print_stages(to, &result->stages);
     (void)fprintf(
         to,
         "   limits: copy %.0f GB/s, gather %.3f ms (%.0f GB/s), bytes of fwd %.3f bwd %.3f ms; "
@@ -188,6 +203,16 @@ static void write_times(FILE *to, const char *mode, const workload_times *times)
         "      \"%s_train_ms\": %.6f, \"%s_eval_ms\": %.6f,\n",
         mode, times->forward * 1e3, mode, times->backward * 1e3, mode, times->train * 1e3, mode,
         times->eval * 1e3);
+}
+
+static void write_stages(FILE *to, const workload_stages *stages) {
+    for (int i = 0; i < WORKLOAD_TRAIN_STAGES; i++)
+        (void)fprintf(
+            to, "%s\"stage_%s_ms\": %.6f,%s", i % 3 == 0 ? "      " : " ", train_stages[i],
+            stages->train[i] * 1e3, i % 3 == 2 ? "\n" : "");
+    (void)fprintf(
+        to, "      \"stage_%s_ms\": %.6f, \"stage_%s_ms\": %.6f,\n", eval_stages[0],
+        stages->eval[0] * 1e3, eval_stages[1], stages->eval[1] * 1e3);
 }
 
 static void write_ratios(
@@ -234,6 +259,7 @@ static void write_result(
         result->load, shape->batches, result->steps);
     write_times(to, "eager", &result->eager);
     write_times(to, "graph", &result->graph);
+    write_stages(to, &result->stages);
     (void)fprintf(
         to,
         "      \"limit_copy_gb_per_s\": %.2f, \"limit_gather_gb_per_s\": %.2f,\n"

@@ -1,8 +1,8 @@
 /* bench/workload_run.c - a workload's storage, its steps, and the passes that time them. */
-#include "bench/limits.h"
 #include "bench/workload.h"
 
 #include "base/error.h"
+#include "storage/storage.h"
 
 #include <stdlib.h>
 
@@ -78,12 +78,12 @@ void workload_run_destroy(workload_run *run) {
 
 /* --- parts of a step ----------------------------------------------------------------------------- */
 
-static const int64_t *keys_of(const workload_run *run, uint64_t step) {
+const int64_t *workload_keys_of(const workload_run *run, uint64_t step) {
     const workload_shape *shape = &run->input->shape;
     return (const int64_t *)run->keys.data + step % shape->batches * workload_keys_a_step(shape);
 }
 
-static hotbed_batch batch_of(const workload_run *run, const void *keys) {
+hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = run->input->shape.samples;
@@ -93,7 +93,7 @@ static hotbed_batch batch_of(const workload_run *run, const void *keys) {
 }
 
 static hotbed_status forward(workload_run *run, const void *keys) {
-    hotbed_batch batch = batch_of(run, keys);
+    hotbed_batch batch = workload_batch_of(run, keys);
     HOTBED_TRY(hotbed_storage_prefetch(run->storage, &batch, run->ticket, run->stream));
     return hotbed_storage_forward(run->storage, run->ticket, run->output.data, 0, run->stream);
 }
@@ -103,19 +103,19 @@ static hotbed_status backward(workload_run *run) {
 }
 
 static hotbed_status eval(workload_run *run, const void *keys) {
-    hotbed_batch batch = batch_of(run, keys);
+    hotbed_batch batch = workload_batch_of(run, keys);
     return hotbed_storage_eval(run->storage, &batch, run->output.data, 0, run->stream);
 }
 
 hotbed_status workload_step(workload_run *run) {
-    HOTBED_TRY(forward(run, keys_of(run, run->steps)));
+    HOTBED_TRY(forward(run, workload_keys_of(run, run->steps)));
     HOTBED_TRY(backward(run));
     run->steps++;
     return HOTBED_OK;
 }
 
 static hotbed_status copy_keys(workload_run *run, uint64_t step) {
-    return hotbed_copy(run->fixed.data, keys_of(run, step), run->fixed.bytes, run->stream);
+    return hotbed_copy(run->fixed.data, workload_keys_of(run, step), run->fixed.bytes, run->stream);
 }
 
 /* NaNs everywhere: what a step does not write is then seen by the check. */
@@ -125,7 +125,7 @@ static hotbed_status poison(workload_run *run) {
 
 /* --- timing -------------------------------------------------------------------------------------- */
 
-enum { MARKS = 3 }; /* events a step */
+enum { MARKS = 8 }; /* events a step, at most */
 
 typedef struct pass pass;
 
@@ -133,6 +133,7 @@ typedef struct pass pass;
 typedef struct pass_kind {
     hotbed_status (*record)(pass *p); /* graphs; may be NULL */
     hotbed_status (*step)(pass *p, hotbed_event **marks, uint64_t step);
+    uint32_t marks; /* that a step records */
     bool trains;
 } pass_kind;
 
@@ -153,7 +154,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median(double *values, uint32_t n) {
+double workload_median(double *values, uint32_t n) {
     qsort(values, n, sizeof *values, compare_doubles);
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
@@ -168,7 +169,7 @@ static hotbed_status median_between(const pass *p, int a, int b, double *out) {
         status = hotbed_event_seconds(
             p->events[s * MARKS + (uint32_t)a], p->events[s * MARKS + (uint32_t)b], &seconds[s]);
     if (status == HOTBED_OK)
-        *out = median(seconds, p->steps);
+        *out = workload_median(seconds, p->steps);
     free(seconds);
     return status;
 }
@@ -218,16 +219,18 @@ static void destroy_pass(pass *p) {
     hotbed_graph_destroy(p->graphs[1]);
 }
 
-/* Run the pass; out[i] is the median time from mark i to mark i+1, out[2] that from 0 to 2. */
+/* Run the pass; out[i] is the median time from mark i to mark i + 1, *all that from the first to the last
+ * (may be NULL). */
 static hotbed_status run_pass(
-    workload_run *run, const pass_kind *kind, uint32_t steps, double out[MARKS],
+    workload_run *run, const pass_kind *kind, uint32_t steps, double out[MARKS], double *all,
     workload_host *host) {
     pass p = {.run = run, .steps = steps};
+    int last = (int)kind->marks - 1;
     hotbed_status status = run_pass_steps(&p, kind, host);
-    for (int i = 0; i + 1 < MARKS && status == HOTBED_OK; i++)
+    for (int i = 0; i < last && status == HOTBED_OK; i++)
         status = median_between(&p, i, i + 1, &out[i]);
-    if (status == HOTBED_OK)
-        status = median_between(&p, 0, MARKS - 1, &out[MARKS - 1]);
+    if (status == HOTBED_OK && all)
+        status = median_between(&p, 0, last, all);
     destroy_pass(&p);
     return status;
 }
@@ -236,7 +239,7 @@ static hotbed_status run_pass(
 
 static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(forward(p->run, keys_of(p->run, step)));
+    HOTBED_TRY(forward(p->run, workload_keys_of(p->run, step)));
     HOTBED_TRY(mark(p, marks[1]));
     HOTBED_TRY(backward(p->run));
     return mark(p, marks[2]);
@@ -286,15 +289,13 @@ static hotbed_status graph_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(copy_keys(p->run, step));
     HOTBED_TRY(hotbed_graph_launch(p->graphs[0], p->run->stream));
-    HOTBED_TRY(mark(p, marks[1]));
-    return mark(p, marks[2]);
+    return mark(p, marks[1]);
 }
 
 static hotbed_status eval_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(eval(p->run, keys_of(p->run, step)));
-    HOTBED_TRY(mark(p, marks[1]));
-    return mark(p, marks[2]);
+    HOTBED_TRY(eval(p->run, workload_keys_of(p->run, step)));
+    return mark(p, marks[1]);
 }
 
 static hotbed_status eval_record(pass *p) {
@@ -303,20 +304,19 @@ static hotbed_status eval_record(pass *p) {
 
 hotbed_status workload_pass_eager(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.step = eager_step, .trains = true};
+    const pass_kind kind = {.step = eager_step, .marks = 3, .trains = true};
     double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, host));
+    HOTBED_TRY(run_pass(run, &kind, steps, out, &times->train, host));
     times->forward = out[0];
     times->backward = out[1];
-    times->train = out[2];
     return HOTBED_OK;
 }
 
 hotbed_status workload_pass_split(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.record = split_record, .step = split_step, .trains = true};
+    const pass_kind kind = {.record = split_record, .step = split_step, .marks = 3, .trains = true};
     double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, host));
+    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
     times->forward = out[0];
     times->backward = out[1];
     return HOTBED_OK;
@@ -324,170 +324,73 @@ hotbed_status workload_pass_split(
 
 hotbed_status workload_pass_graph(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.record = graph_record, .step = graph_step, .trains = true};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, host));
-    times->train = out[0];
-    return HOTBED_OK;
+    const pass_kind kind = {.record = graph_record, .step = graph_step, .marks = 2, .trains = true};
+    return run_pass(run, &kind, steps, &times->train, NULL, host);
 }
 
 hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host) {
-    const pass_kind eager = {.step = eval_step};
-    const pass_kind graphed = {.record = eval_record, .step = graph_step};
-    double out[MARKS];
+    const pass_kind eager = {.step = eval_step, .marks = 2};
+    const pass_kind graphed = {.record = eval_record, .step = graph_step, .marks = 2};
     /* The first eval on a stream may allocate its workspace. */
-    HOTBED_TRY(eval(run, keys_of(run, 0)));
-    HOTBED_TRY(run_pass(run, graph ? &graphed : &eager, steps, out, host));
-    times->eval = out[0];
-    return HOTBED_OK;
+    HOTBED_TRY(eval(run, workload_keys_of(run, 0)));
+    return run_pass(run, graph ? &graphed : &eager, steps, &times->eval, NULL, host);
 }
 
-/* --- limits -------------------------------------------------------------------------------------- */
+/* --- stages -------------------------------------------------------------------------------------- */
 
-enum { COPIES = 15, GATHER_BATCHES = 16 };
-
-/* Work for a limit: one repetition. */
-typedef struct limit {
-    hotbed_status (*enqueue)(const struct limit *limit, uint32_t repetition);
-    hotbed_stream *stream;
-    void *to;
-    const void *from;
-    size_t bytes;
-    uint64_t n;
-    uint32_t row_bytes;
-} limit;
-
-/* Median seconds of a repetition. */
-static hotbed_status time_limit(const limit *l, uint32_t repetitions, double *seconds) {
-    double times[COPIES > GATHER_BATCHES ? COPIES : GATHER_BATCHES];
-    hotbed_event *marks[2] = {NULL, NULL};
-    hotbed_status status = hotbed_event_create(l->stream, &marks[0]);
-    if (status == HOTBED_OK)
-        status = hotbed_event_create(l->stream, &marks[1]);
-    for (uint32_t r = 0; r < repetitions + 2 && status == HOTBED_OK; r++) { /* 2 warm up */
-        status = hotbed_event_record(marks[0], l->stream);
-        if (status == HOTBED_OK)
-            status = l->enqueue(l, r % repetitions);
-        if (status == HOTBED_OK)
-            status = hotbed_event_record(marks[1], l->stream);
-        if (status == HOTBED_OK)
-            status = hotbed_stream_sync(l->stream);
-        if (status == HOTBED_OK)
-            status = hotbed_event_seconds(marks[0], marks[1], &times[r % repetitions]);
-    }
-    if (status == HOTBED_OK)
-        *seconds = median(times, repetitions);
-    hotbed_event_destroy(marks[0]);
-    hotbed_event_destroy(marks[1]);
-    return status;
+/* The kernels of a step one by one, as storage/ticket.c enqueues them. */
+static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
+    hotbed_ticket *t = p->run->ticket;
+    const hotbed_storage *s = p->run->storage;
+    hotbed_stream *stream = p->run->stream;
+    hotbed_gradient_view gradient = {p->run->gradient.data, s->max_dim};
+    t->step.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
+    HOTBED_TRY(mark(p, marks[0]));
+    HOTBED_TRY(s->kernels.lookup->layout(&t->step, stream));
+    HOTBED_TRY(mark(p, marks[1]));
+    HOTBED_TRY(
+        s->kernels.unique->unique(&t->step, t->unique_scratch, t->unique_scratch_bytes, stream));
+    HOTBED_TRY(mark(p, marks[2]));
+    HOTBED_TRY(s->kernels.lookup->claim(&t->step, stream));
+    HOTBED_TRY(mark(p, marks[3]));
+    HOTBED_TRY(s->kernels.lookup->fresh(&t->step, stream));
+    HOTBED_TRY(mark(p, marks[4]));
+    HOTBED_TRY(
+        s->kernels.lookup->forward(&t->step, p->run->output.data, s->max_dim, s->max_dim, stream));
+    HOTBED_TRY(mark(p, marks[5]));
+    HOTBED_TRY(s->kernels.update->update(
+        &t->step, &s->optimizer_view, gradient, s->max_dim, t->update_scratch,
+        t->update_scratch_bytes, stream));
+    return mark(p, marks[6]);
 }
 
-static hotbed_status enqueue_copy(const limit *l, uint32_t repetition) {
-    (void)repetition;
-    return hotbed_copy(l->to, l->from, l->bytes, l->stream);
+/* Those of an eval; the ticket is empty, so its slots are free to use. */
+static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t step) {
+    const hotbed_storage *s = p->run->storage;
+    hotbed_stream *stream = p->run->stream;
+    hotbed_step_view view = p->run->ticket->step;
+    view.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
+    view.eval = 1;
+    view.inverse = NULL;
+    HOTBED_TRY(mark(p, marks[0]));
+    HOTBED_TRY(s->kernels.lookup->layout(&view, stream));
+    HOTBED_TRY(mark(p, marks[1]));
+    HOTBED_TRY(s->kernels.lookup->find(&view, stream));
+    HOTBED_TRY(mark(p, marks[2]));
+    HOTBED_TRY(
+        s->kernels.lookup->forward(&view, p->run->output.data, s->max_dim, s->max_dim, stream));
+    return mark(p, marks[3]);
 }
 
-static hotbed_status enqueue_gather(const limit *l, uint32_t repetition) {
-    const void *const *rows = (const void *const *)l->from + repetition * l->n;
-    return bench_gather(l->n, rows, l->row_bytes, l->to, l->stream);
-}
-
-static hotbed_status measure_copy(workload_run *run, double *rate) {
-    bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
-    limit l = {.enqueue = enqueue_copy, .stream = run->stream};
-    l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27; /* many times the last cache */
-    hotbed_memory buffers[2] = {{0}, {0}};
-    double seconds = 0;
-    hotbed_status status = HOTBED_OK;
-    for (int i = 0; i < 2 && status == HOTBED_OK; i++) {
-        status = hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, l.bytes, NULL, &buffers[i]);
-        if (status == HOTBED_OK)
-            status = hotbed_fill(buffers[i].data, 0x35 + i, l.bytes, run->stream);
-    }
-    l.to = buffers[0].data;
-    l.from = buffers[1].data;
-    if (status == HOTBED_OK)
-        status = time_limit(&l, COPIES, &seconds);
-    if (status == HOTBED_OK)
-        *rate = 2.0 * (double)l.bytes / seconds;
-    hotbed_memory_free(&buffers[0]);
-    hotbed_memory_free(&buffers[1]);
-    return status;
-}
-
-/* Addresses of the rows of a batch's keys, from the slots that a prefetch finds. */
-static hotbed_status row_addresses(
-    workload_run *run, uint32_t number, uint32_t *inverse, uint64_t *slots, const void **rows) {
-    const workload_shape *shape = &run->input->shape;
-    uint64_t n = workload_keys_a_step(shape);
-    hotbed_batch batch = batch_of(run, keys_of(run, number));
-    hotbed_ticket_view view;
-    HOTBED_TRY(hotbed_storage_prefetch(run->storage, &batch, run->ticket, run->stream));
-    HOTBED_TRY(hotbed_ticket_read(run->ticket, &view));
-    HOTBED_TRY(hotbed_copy(inverse, view.inverse, n * sizeof *inverse, run->stream));
-    HOTBED_TRY(hotbed_copy(slots, view.slots, n * sizeof *slots, run->stream));
-    HOTBED_TRY(hotbed_ticket_cancel(run->ticket, run->stream));
-    HOTBED_TRY(hotbed_stream_sync(run->stream));
-    for (uint32_t t = 0; t < shape->tables; t++) {
-        hotbed_table_info info;
-        HOTBED_TRY(hotbed_storage_table(run->storage, t, &info));
-        for (uint64_t i = (uint64_t)t * shape->samples; i < (t + 1ULL) * shape->samples; i++) {
-            uint64_t slot = slots[inverse[i]];
-            if (slot - info.first_slot >= info.slots)
-                return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "gather: table %u has no slot %llu", t,
-                    (unsigned long long)slot);
-            rows[i] = (const char *)info.weights + (slot - info.first_slot) * info.row_bytes;
-        }
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status gather_with(
-    workload_run *run, uint32_t batches, const void **host, uint64_t *slots, double *seconds) {
-    uint64_t n = workload_keys_a_step(&run->input->shape);
-    uint32_t *inverse = (uint32_t *)(slots + n);
-    for (uint32_t b = 0; b < batches; b++)
-        HOTBED_TRY(row_addresses(run, b, inverse, slots, host + b * n));
-    hotbed_memory device = {0};
-    size_t bytes = batches * n * sizeof *host;
-    HOTBED_TRY(hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device));
-    limit l = {
-        .enqueue = enqueue_gather,
-        .stream = run->stream,
-        .to = run->output.data,
-        .from = device.data,
-        .n = n,
-        .row_bytes = run->input->shape.dim * (uint32_t)sizeof(float)};
-    hotbed_status status = hotbed_copy(device.data, host, bytes, run->stream);
-    if (status == HOTBED_OK)
-        status = time_limit(&l, batches, seconds);
-    hotbed_memory_free(&device);
-    return status;
-}
-
-static hotbed_status measure_gather(workload_run *run, double *seconds) {
-    const workload_shape *shape = &run->input->shape;
-    uint64_t n = workload_keys_a_step(shape);
-    uint32_t batches = shape->batches < GATHER_BATCHES ? shape->batches : GATHER_BATCHES;
-    const void **rows = malloc(batches * n * sizeof *rows);
-    uint64_t *slots = malloc(n * (sizeof *slots + sizeof(uint32_t)));
-    hotbed_status status = HOTBED_OK;
-    if (!rows || !slots)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "gather: no memory for %u batches", batches);
-    else
-        status = gather_with(run, batches, rows, slots, seconds);
-    free(rows);
-    free(slots);
-    return status;
-}
-
-hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
-    const workload_shape *shape = &run->input->shape;
-    HOTBED_TRY(measure_copy(run, &out->copy));
-    HOTBED_TRY(measure_gather(run, &out->gather));
-    double bytes = (double)workload_keys_a_step(shape) * shape->dim * sizeof(float);
-    out->gather_rate = 2.0 * bytes / out->gather;
+hotbed_status workload_pass_stages(
+    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
+    const pass_kind train = {.step = stages_step, .marks = 7, .trains = true};
+    const pass_kind evaluate = {.step = eval_stages_step, .marks = 4};
+    double out[MARKS];
+    HOTBED_TRY(run_pass(run, &train, steps, stages->train, NULL, host));
+    HOTBED_TRY(run_pass(run, &evaluate, steps, out, NULL, host));
+    stages->eval[0] = out[1];
+    stages->eval[1] = out[2];
     return HOTBED_OK;
 }

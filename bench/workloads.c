@@ -107,6 +107,8 @@ static hotbed_status time_training(
     HOTBED_TRY(workload_pass_split(run, steps, &result->graph, &result->host));
     HOTBED_TRY(check_train(oracle, run));
     HOTBED_TRY(workload_pass_graph(run, steps, &result->graph, &result->host));
+    HOTBED_TRY(check_train(oracle, run));
+    HOTBED_TRY(workload_pass_stages(run, steps, &result->stages, &result->host));
     return check_train(oracle, run);
 }
 

@@ -111,12 +111,14 @@ hotbed_status workload_pass_eval(
 enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
 
 typedef struct workload_stages {
-    double train[WORKLOAD_TRAIN_STAGES + 2];
+    double train[WORKLOAD_TRAIN_STAGES];
     double eval[WORKLOAD_EVAL_STAGES];
 } workload_stages;
 
-/* After another pass, which gave the ticket its sizes. */
+/* Each after another pass, which gave the ticket its sizes. */
 hotbed_status workload_pass_stages(
+    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host);
+hotbed_status workload_pass_eval_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host);
 
 /* Keys of step number `step`, and a batch of keys. */

@@ -219,10 +219,10 @@ static void destroy_pass(pass *p) {
     hotbed_graph_destroy(p->graphs[1]);
 }
 
-/* Run the pass; out[i] is the median time from mark i to mark i + 1, *all that from the first to the last
+/* Run the pass; out[i] of kind->marks - 1 is the median time from mark i to mark i + 1, *all that from the first to the last
  * (may be NULL). */
 static hotbed_status run_pass(
-    workload_run *run, const pass_kind *kind, uint32_t steps, double out[MARKS], double *all,
+    workload_run *run, const pass_kind *kind, uint32_t steps, double *out, double *all,
     workload_host *host) {
     pass p = {.run = run, .steps = steps};
     int last = (int)kind->marks - 1;
@@ -385,11 +385,15 @@ static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t st
 
 hotbed_status workload_pass_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
-    const pass_kind train = {.step = stages_step, .marks = 7, .trains = true};
-    const pass_kind evaluate = {.step = eval_stages_step, .marks = 4};
+    const pass_kind kind = {.step = stages_step, .marks = 7, .trains = true};
+    return run_pass(run, &kind, steps, stages->train, NULL, host);
+}
+
+hotbed_status workload_pass_eval_stages(
+    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
+    const pass_kind kind = {.step = eval_stages_step, .marks = 4};
     double out[MARKS];
-    HOTBED_TRY(run_pass(run, &train, steps, stages->train, NULL, host));
-    HOTBED_TRY(run_pass(run, &evaluate, steps, out, NULL, host));
+    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
     stages->eval[0] = out[1];
     stages->eval[1] = out[2];
     return HOTBED_OK;

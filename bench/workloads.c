@@ -115,9 +115,12 @@ static hotbed_status time_training(
 static hotbed_status time_eval(
     workload_run *run, uint32_t steps, bool check, workload_result *result) {
     uint32_t last = (steps - 1) % run->input->shape.batches;
-    for (int graph = 0; graph < 2; graph++) {
-        workload_times *times = graph ? &result->graph : &result->eager;
-        HOTBED_TRY(workload_pass_eval(run, steps, graph, times, &result->host));
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass < 2)
+            HOTBED_TRY(workload_pass_eval(
+                run, steps, pass == 1, pass == 1 ? &result->graph : &result->eager, &result->host));
+        else
+            HOTBED_TRY(workload_pass_eval_stages(run, steps, &result->stages, &result->host));
         if (check)
             HOTBED_TRY(workload_check_eval(run, last));
     }

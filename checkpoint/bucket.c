@@ -1,0 +1,55 @@
+/* checkpoint/bucket.c - one pass into buckets, then each bucket by itself. */
+#include "checkpoint/bucket.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { SMALL = 24 }; /* keys that are sorted by insertion */
+
+static int by_key(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void sort_bucket(uint64_t *keys, uint64_t n) {
+    if (n > SMALL) {
+        qsort(keys, n, sizeof *keys, by_key);
+        return;
+    }
+    for (uint64_t i = 1; i < n; i++) {
+        uint64_t key = keys[i], at = i;
+        for (; at > 0 && keys[at - 1] > key; at--)
+            keys[at] = keys[at - 1];
+        keys[at] = key;
+    }
+}
+
+hotbed_status hotbed_bucket_sort(
+    uint64_t n, const uint64_t *keys, uint32_t bits, uint64_t *sorted, uint64_t *counts) {
+    uint64_t buckets = (uint64_t)1 << bits;
+    uint64_t *next = hotbed_new(buckets * sizeof *next);
+    if (next == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " buckets", buckets);
+    for (uint64_t b = 0; b < buckets; b++)
+        counts[b] = 0;
+    for (uint64_t i = 0; i < n; i++)
+        counts[hotbed_logical_bucket(keys[i], bits)]++;
+    for (uint64_t b = 1; b < buckets; b++)
+        next[b] = next[b - 1] + counts[b - 1];
+    for (uint64_t i = 0; i < n; i++)
+        sorted[next[hotbed_logical_bucket(keys[i], bits)]++] = keys[i];
+    hotbed_delete(next);
+    uint64_t first = 0;
+    for (uint64_t b = 0; b < buckets; b++) {
+        sort_bucket(sorted + first, counts[b]);
+        for (uint64_t i = 1; i < counts[b]; i++)
+            if (sorted[first + i] == sorted[first + i - 1])
+                return hotbed_fail(
+                    HOTBED_ERR_STATE, "key %" PRIu64 " is in the table twice", sorted[first + i]);
+        first += counts[b];
+    }
+    return HOTBED_OK;
+}

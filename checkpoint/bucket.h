@@ -1,0 +1,18 @@
+/* checkpoint/bucket.h - the canonical order of keys: logical bucket, then key, both unsigned. */
+#ifndef HOTBED_CHECKPOINT_BUCKET_H
+#define HOTBED_CHECKPOINT_BUCKET_H
+
+#include "checkpoint/bucket_core.h"
+#include "hotbed/status.h"
+
+/* Put n distinct keys in canonical order.
+ *
+ *   keys    in   [n]
+ *   sorted  out  [n], apart from keys
+ *   counts  out  [2^bits] keys in each bucket
+ *
+ * Errors: MEMORY, STATE (a key is there twice). */
+hotbed_status hotbed_bucket_sort(
+    uint64_t n, const uint64_t *keys, uint32_t bits, uint64_t *sorted, uint64_t *counts);
+
+#endif

@@ -1,0 +1,229 @@
+/* checkpoint/io.c - the system's calls, whole transfers, and errors with path and reason. */
+#include "checkpoint/io.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- the operating system's calls ----------------------------------------------------------- */
+
+static int native(int directory) {
+    return directory == HOTBED_IO_HERE ? AT_FDCWD : directory;
+}
+
+static int result(int value) {
+    return value < 0 ? -errno : value;
+}
+
+static int system_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
+    (void)self;
+    int flags = O_CLOEXEC;
+    switch (kind) {
+    case HOTBED_IO_READ:
+        flags |= O_RDONLY | O_NOFOLLOW | O_NONBLOCK; /* a pipe in a file's place does not hang us */
+        break;
+    case HOTBED_IO_CREATE:
+        flags |= O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW;
+        break;
+    case HOTBED_IO_DIRECTORY:
+        flags |= O_RDONLY | O_DIRECTORY;
+        break;
+    }
+    return result(openat(native(directory), name, flags, 0666));
+}
+
+static int system_close(void *self, int file) {
+    (void)self;
+    /* Linux has released the handle even when close says EINTR. */
+    int closed = result(close(file));
+    return closed == -EINTR ? 0 : closed;
+}
+
+static int system_info(void *self, int file, hotbed_io_info *out) {
+    (void)self;
+    struct stat stat;
+    if (fstat(file, &stat) != 0)
+        return -errno;
+    out->regular = S_ISREG(stat.st_mode);
+    out->bytes = stat.st_size < 0 ? 0 : (uint64_t)stat.st_size;
+    return 0;
+}
+
+static int system_allocate(void *self, int file, uint64_t bytes) {
+    (void)self;
+    if (bytes > (uint64_t)INT64_MAX)
+        return -EFBIG;
+    return bytes == 0 ? 0 : -posix_fallocate(file, 0, (off_t)bytes);
+}
+
+static int64_t system_write_at(
+    void *self, int file, const void *data, size_t bytes, uint64_t offset) {
+    (void)self;
+    ssize_t n = pwrite(file, data, bytes, (off_t)offset);
+    return n < 0 ? -errno : (int64_t)n;
+}
+
+static int64_t system_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
+    (void)self;
+    ssize_t n = pread(file, data, bytes, (off_t)offset);
+    return n < 0 ? -errno : (int64_t)n;
+}
+
+static int system_sync(void *self, int file) {
+    (void)self;
+    return result(fsync(file));
+}
+
+static int system_exists(void *self, int directory, const char *name) {
+    (void)self;
+    struct stat stat;
+    return result(fstatat(native(directory), name, &stat, AT_SYMLINK_NOFOLLOW));
+}
+
+static int system_make_directory(void *self, int directory, const char *name) {
+    (void)self;
+    return result(mkdirat(native(directory), name, 0777));
+}
+
+static int system_rename(void *self, int directory, const char *from, const char *to) {
+    (void)self;
+    return result(renameat(native(directory), from, native(directory), to));
+}
+
+static int system_remove(void *self, int directory, const char *name, bool is_directory) {
+    (void)self;
+    return result(unlinkat(native(directory), name, is_directory ? AT_REMOVEDIR : 0));
+}
+
+const hotbed_io_calls hotbed_io_system = {
+    .self = NULL,
+    .open = system_open,
+    .close = system_close,
+    .info = system_info,
+    .allocate = system_allocate,
+    .write_at = system_write_at,
+    .read_at = system_read_at,
+    .sync = system_sync,
+    .exists = system_exists,
+    .make_directory = system_make_directory,
+    .rename = system_rename,
+    .remove = system_remove,
+};
+
+/* --- whole calls ------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
+    char reason[96];
+    if (strerror_r(-error, reason, sizeof reason) != 0)
+        snprintf(reason, sizeof reason, "error %d", -error);
+    return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, reason);
+}
+
+hotbed_status hotbed_io_open(
+    const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
+    hotbed_io_open_kind kind, hotbed_io_file *out) {
+    out->calls = calls;
+    if (directory == NULL)
+        snprintf(out->name, sizeof out->name, "%s", name);
+    else
+        snprintf(out->name, sizeof out->name, "%.160s/%.80s", directory->name, name);
+    int from = directory == NULL ? HOTBED_IO_HERE : directory->handle;
+    do
+        out->handle = calls->open(calls->self, from, name, kind);
+    while (out->handle == -EINTR);
+    if (out->handle < 0) {
+        int error = out->handle;
+        out->handle = -1;
+        return hotbed_io_fail("cannot open", out->name, error);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_io_close(hotbed_io_file *file) {
+    if (file->handle < 0)
+        return HOTBED_OK;
+    int closed = file->calls->close(file->calls->self, file->handle);
+    file->handle = -1;
+    return closed < 0 ? hotbed_io_fail("cannot close", file->name, closed) : HOTBED_OK;
+}
+
+void hotbed_io_drop(hotbed_io_file *file) {
+    if (file->handle >= 0)
+        file->calls->close(file->calls->self, file->handle);
+    file->handle = -1;
+}
+
+hotbed_status hotbed_io_size(hotbed_io_file *file, uint64_t *bytes) {
+    hotbed_io_info info = {.bytes = 0};
+    int error = file->calls->info(file->calls->self, file->handle, &info);
+    if (error < 0)
+        return hotbed_io_fail("cannot read the size of", file->name, error);
+    if (!info.regular)
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is not a plain file", file->name);
+    *bytes = info.bytes;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_io_allocate(hotbed_io_file *file, uint64_t bytes) {
+    int error;
+    do
+        error = file->calls->allocate(file->calls->self, file->handle, bytes);
+    while (error == -EINTR);
+    if (error == 0 || error == -EOPNOTSUPP || error == -EINVAL)
+        return HOTBED_OK; /* a file system that cannot reserve says so when it is written */
+    char what[64];
+    snprintf(what, sizeof what, "cannot reserve %" PRIu64 " bytes for", bytes);
+    return hotbed_io_fail(what, file->name, error);
+}
+
+hotbed_status hotbed_io_write(
+    hotbed_io_file *file, const void *data, size_t bytes, uint64_t offset) {
+    const char *from = data;
+    while (bytes > 0) {
+        int64_t n = file->calls->write_at(file->calls->self, file->handle, from, bytes, offset);
+        if (n == -EINTR)
+            continue;
+        if (n <= 0) { /* 0 bytes without an error would be tried for ever */
+            char what[96];
+            snprintf(what, sizeof what, "cannot write %zu bytes at %" PRIu64 " of", bytes, offset);
+            return hotbed_io_fail(what, file->name, n == 0 ? -EIO : (int)n);
+        }
+        from += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uint64_t offset) {
+    char *to = data;
+    while (bytes > 0) {
+        int64_t n = file->calls->read_at(file->calls->self, file->handle, to, bytes, offset);
+        if (n == -EINTR)
+            continue;
+        if (n < 0) {
+            char what[96];
+            snprintf(what, sizeof what, "cannot read %zu bytes at %" PRIu64 " of", bytes, offset);
+            return hotbed_io_fail(what, file->name, (int)n);
+        }
+        if (n == 0)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset,
+                bytes);
+        to += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_io_sync(hotbed_io_file *file) {
+    int error = file->calls->sync(file->calls->self, file->handle);
+    return error < 0 ? hotbed_io_fail("cannot sync", file->name, error) : HOTBED_OK;
+}

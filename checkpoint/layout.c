@@ -1,0 +1,252 @@
+/* checkpoint/layout.c - which groups, datasets and attributes a shard and the index have. */
+#include "checkpoint/checkpoint.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/h5.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_BYTES = 256, ROOM = 16 << 10, ROOM_TABLE = 4 << 10, TRIES = 8 };
+
+static const char *const key_types[] = {"", "i64", "u64"};
+
+/* A table's name as a part of an HDF5 path, where "." alone would mean the group itself. */
+static const char *part_name(const hotbed_manifest_table *table) {
+    return strcmp(table->name, ".") == 0 ? "+" : table->name;
+}
+
+static const char *optimizer_name(hotbed_optimizer_kind kind) {
+    return kind == 0 ? "none" : hotbed_optimizer_name(kind);
+}
+
+/* A state's name, without "opt/". */
+static const char *state_name(hotbed_optimizer_kind optimizer, uint32_t column) {
+    return hotbed_manifest_column_name(optimizer, column) + strlen("opt/");
+}
+
+/* Type and shape of a column with `rows` rows (buckets of the bucket column). */
+static hotbed_h5_shape shape_of(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column, uint64_t rows) {
+    hotbed_h5_shape shape = {.type = HOTBED_H5_U64, .rows = rows, .width = 0};
+    if (column == HOTBED_COLUMN_KEYS && m->key_type == HOTBED_KEY_I64)
+        shape.type = HOTBED_H5_I64;
+    if (column == HOTBED_COLUMN_VALUES) {
+        shape.type = table->dtype == HOTBED_F16    ? HOTBED_H5_F16
+                     : table->dtype == HOTBED_BF16 ? HOTBED_H5_BF16
+                                                   : HOTBED_H5_F32;
+        shape.width = table->dim;
+    }
+    if (column >= HOTBED_COLUMN_STATE) {
+        shape.type = HOTBED_H5_F32;
+        /* One number a row is a vector, as in TorchRec. */
+        if (m->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
+            shape.width = table->dim;
+    }
+    return shape;
+}
+
+static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
+    return column == HOTBED_COLUMN_BUCKET ? part->end_bucket - part->first_bucket : part->rows;
+}
+
+/* --- the shard ------------------------------------------------------------------------------------ */
+
+static hotbed_status put_head(hotbed_h5 *h5, const hotbed_manifest *m, const char *role) {
+    char id[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(m->id, id);
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_major", HOTBED_FORMAT_MAJOR));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_minor", HOTBED_FORMAT_MINOR));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", "full"));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "role", role));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "checkpoint_id", id));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "step", m->step));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "created_unix_ns", m->created_ns));
+    return hotbed_h5_number(h5, "/", "world", m->world);
+}
+
+static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m) {
+    static const char at[] = "/storage";
+    HOTBED_TRY(hotbed_h5_group(h5, at));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "key_type", key_types[m->key_type]));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "seed", m->seed));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "optimizer", optimizer_name(m->optimizer.kind)));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "beta1", m->optimizer.beta1));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "beta2", m->optimizer.beta2));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "eps", m->optimizer.eps));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "weight_decay", m->optimizer.weight_decay));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "initial_accumulator", m->optimizer.initial_accumulator));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "max_gradient", m->optimizer.max_gradient));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "learning_rate", m->state.learning_rate));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "optimizer_steps", m->state.optimizer_steps));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "clock", m->state.clock));
+    HOTBED_TRY(hotbed_h5_real(h5, at, "beta1_power", m->state.beta1_power));
+    return hotbed_h5_real(h5, at, "beta2_power", m->state.beta2_power);
+}
+
+static hotbed_status put_table(
+    hotbed_h5 *h5, const hotbed_manifest *m, const hotbed_manifest_table *table,
+    hotbed_manifest_part *part) {
+    char at[PATH_BYTES / 2], fqn[PATH_BYTES], path[PATH_BYTES];
+    snprintf(at, sizeof at, "/tables/%s", part_name(table));
+    snprintf(fqn, sizeof fqn, "embeddings.%s.weight", table->name);
+    HOTBED_TRY(hotbed_h5_group(h5, at));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "fqn", fqn));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "rows", table->rows));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", part->first_row));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "dim", table->dim));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "dtype", hotbed_dtype_name(table->dtype)));
+    if (table->kind == HOTBED_TABLE_HASH) {
+        HOTBED_TRY(hotbed_h5_text(h5, at, "table_kind", "hash"));
+        HOTBED_TRY(hotbed_h5_text(h5, at, "key_hash", "fmix64"));
+        HOTBED_TRY(hotbed_h5_text(h5, at, "row_order", "bucket,key"));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "num_buckets", (uint64_t)1 << table->bucket_bits));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "first_bucket", part->first_bucket));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "end_bucket", part->end_bucket));
+    } else {
+        HOTBED_TRY(hotbed_h5_text(h5, at, "table_kind", "static"));
+        HOTBED_TRY(hotbed_h5_text(h5, at, "row_order", "row"));
+    }
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        if (!hotbed_manifest_has(table->kind, m->optimizer.kind, i))
+            continue;
+        hotbed_extent *extent = &part->columns[i];
+        snprintf(path, sizeof path, "%s/%s", at, hotbed_manifest_column_name(m->optimizer.kind, i));
+        HOTBED_TRY(
+            hotbed_h5_dataset(h5, path, shape_of(m, table, i, rows_of(part, i)), &extent->offset));
+        HOTBED_TRY(hotbed_h5_number(h5, path, "first_block", extent->first_block));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t number) {
+    hotbed_manifest_shard *shard = &m->shards[number];
+    HOTBED_TRY(put_head(h5, m, "shard"));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "byte_order", "little"));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "shard", number));
+    HOTBED_TRY(put_storage(h5, m));
+    HOTBED_TRY(hotbed_h5_group(h5, "/tables"));
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        HOTBED_TRY(put_table(h5, m, &m->tables[t], &m->parts[(uint64_t)t * m->world + number]));
+    hotbed_h5_shape extra = {.type = HOTBED_H5_U8, .rows = shard->extra.bytes};
+    hotbed_h5_shape blocks = {.type = HOTBED_H5_U64, .rows = shard->num_blocks, .width = 2};
+    if (number == 0) {
+        HOTBED_TRY(hotbed_h5_dataset(h5, "/extra", extra, &shard->extra.offset));
+        HOTBED_TRY(hotbed_h5_number(h5, "/extra", "first_block", shard->extra.first_block));
+    }
+    HOTBED_TRY(hotbed_h5_dataset(h5, "/integrity/blocks", blocks, &shard->blocks.offset));
+    HOTBED_TRY(hotbed_h5_text(h5, "/integrity", "algorithm", "xxh3_128"));
+    return hotbed_h5_number(h5, "/integrity", "block_bytes", HOTBED_BLOCK_BYTES);
+}
+
+hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **metadata) {
+    size_t room = ROOM + (size_t)m->num_tables * ROOM_TABLE;
+    for (int i = 0; i < TRIES; i++, room *= 2) {
+        hotbed_h5 *h5;
+        hotbed_h5_image image = {.metadata = NULL};
+        HOTBED_TRY(hotbed_h5_create(room, &h5));
+        hotbed_status status = put_shard(h5, m, number);
+        if (status == HOTBED_OK)
+            status = hotbed_h5_finish(h5, &image);
+        hotbed_h5_destroy(h5);
+        HOTBED_TRY(status);
+        if (image.metadata == NULL)
+            continue;
+        m->shards[number].bytes = image.file_bytes;
+        m->shards[number].metadata_bytes = image.metadata_bytes;
+        m->shards[number].metadata =
+            hotbed_digest_root(image.metadata, image.metadata_bytes, HOTBED_BLOCK_BYTES);
+        *metadata = image.metadata;
+        return HOTBED_OK;
+    }
+    return hotbed_fail(
+        HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
+        m->num_tables, room / 2);
+}
+
+/* --- the index ------------------------------------------------------------------------------------ */
+
+static const char how_to_read[] =
+    "The tables as views of the shard files, under the names of a PyTorch state dict: "
+    "/state_dict/embeddings.<table>.weight has a row a key, .weight_id the keys, .metadata the "
+    "scores, "
+    ".bucket the rows of each logical bucket. A shard that is missing reads as NaN (weight_id: the "
+    "least number). MANIFEST names every file and its digest.";
+
+/* A view of a column: all parts, one after the other. */
+static hotbed_status put_view(
+    hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, uint32_t column, const char *path,
+    hotbed_h5_source *sources, char (*files)[32]) {
+    const hotbed_manifest_table *table = &m->tables[number];
+    char source[PATH_BYTES];
+    snprintf(
+        source, sizeof source, "/tables/%s/%s", part_name(table),
+        hotbed_manifest_column_name(m->optimizer.kind, column));
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < m->world; i++) {
+        const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + i];
+        sources[i] = (hotbed_h5_source){
+            .file = files[i], .path = source, .first = rows, .rows = rows_of(part, column)};
+        rows += sources[i].rows;
+    }
+    return hotbed_h5_view(h5, path, shape_of(m, table, column, rows), sources, m->world);
+}
+
+static hotbed_status put_views(
+    hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, hotbed_h5_source *sources,
+    char (*files)[32]) {
+    static const char *const names[] = {"weight_id", "weight", "metadata", "bucket"};
+    const hotbed_manifest_table *table = &m->tables[number];
+    char path[PATH_BYTES], link[PATH_BYTES];
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        if (!hotbed_manifest_has(table->kind, m->optimizer.kind, i))
+            continue;
+        if (i < HOTBED_COLUMN_STATE)
+            snprintf(path, sizeof path, "/embeddings/%s/%s", part_name(table), names[i]);
+        else
+            snprintf(
+                path, sizeof path, "/optimizer/embeddings.%s.weight/%s.%s", table->name,
+                table->name, state_name(m->optimizer.kind, i));
+        HOTBED_TRY(put_view(h5, m, number, i, path, sources, files));
+        if (i >= HOTBED_COLUMN_STATE)
+            continue;
+        snprintf(link, sizeof link, "/state_dict/embeddings.%s.%s", table->name, names[i]);
+        HOTBED_TRY(hotbed_h5_link(h5, link, path));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
+    HOTBED_TRY(put_head(h5, m, "index"));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "README", how_to_read));
+    HOTBED_TRY(put_storage(h5, m));
+    hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
+    char(*files)[32] = hotbed_new(m->world * sizeof *files);
+    hotbed_status status = HOTBED_OK;
+    if (sources == NULL || files == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", m->world);
+    for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
+        hotbed_shard_name(i, m->world, files[i]);
+    for (uint32_t t = 0; t < m->num_tables && status == HOTBED_OK; t++)
+        status = put_views(h5, m, t, sources, files);
+    hotbed_delete(files);
+    hotbed_delete(sources);
+    return status;
+}
+
+hotbed_status hotbed_layout_index(const hotbed_manifest *m, void **file, size_t *bytes) {
+    hotbed_h5 *h5;
+    hotbed_h5_image image = {.metadata = NULL};
+    HOTBED_TRY(hotbed_h5_create(ROOM + (size_t)m->num_tables * ROOM_TABLE, &h5));
+    hotbed_status status = put_index(h5, m);
+    if (status == HOTBED_OK)
+        status = hotbed_h5_finish(h5, &image); /* no datasets of its own: all of it is metadata */
+    hotbed_h5_destroy(h5);
+    *file = image.metadata;
+    *bytes = image.metadata_bytes;
+    return status;
+}

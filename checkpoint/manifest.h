@@ -1,0 +1,131 @@
+/* checkpoint/manifest.h - what a checkpoint holds: every file, table and extent with its digest.
+ *
+ * MANIFEST is text, docs/formats.md has its grammar, and its last line is the digest of the lines
+ * before.  One description of the format (manifest.c) serves writing and reading, so that what is read
+ * is exactly what would be written.  A loader needs nothing but this to find and check each byte.
+ *
+ * Text from a file is not trusted: hotbed_manifest_parse() takes time and memory in proportion to the
+ * text, and what it returns has been checked (sizes, counts, overlaps), so that a reader may allocate
+ * and seek by it once the files have the sizes that it says.
+ */
+#ifndef HOTBED_CHECKPOINT_MANIFEST_H
+#define HOTBED_CHECKPOINT_MANIFEST_H
+
+#include "checkpoint/digest.h"
+#include "hotbed/storage.h"
+
+enum {
+    HOTBED_FORMAT_MAJOR = 1,      /* another layout: older readers refuse it */
+    HOTBED_FORMAT_MINOR = 0,      /* something new that older readers must not overlook */
+    HOTBED_BLOCK_BYTES = 4 << 20, /* each extent has a digest for so many of its bytes */
+    HOTBED_MANIFEST_BYTES_MAX = 64 << 20,
+    HOTBED_WORLD_MAX = 65536,
+    HOTBED_STATES_MAX = 2,
+};
+
+#define HOTBED_MANIFEST_NAME "MANIFEST"
+#define HOTBED_INDEX_NAME    "index.h5"
+
+/* Bytes [offset, offset + bytes) of a shard file.  `root` is the digest of the digests of its blocks,
+ * which stand in the shard's blocks extent from number `first_block` on.  An empty extent has offset 0.
+ * All digests of more than a row are such roots (hotbed_digest_root()), so that files are checked
+ * through a buffer of one block. */
+typedef struct hotbed_extent {
+    uint64_t offset, bytes;
+    uint64_t first_block; /* not in the text: extents have blocks in the order of their lines */
+    hotbed_digest root;
+} hotbed_extent;
+
+/* Columns of a part, in the order of their lines. */
+typedef enum hotbed_column {
+    HOTBED_COLUMN_KEYS = 0,   /* i64 or u64 [rows]; HASH */
+    HOTBED_COLUMN_VALUES = 1, /* the table's dtype [rows, dim] */
+    HOTBED_COLUMN_SCORES = 2, /* u64 [rows]; HASH */
+    HOTBED_COLUMN_BUCKET = 3, /* u64 [buckets of the part], rows in each; HASH */
+    HOTBED_COLUMN_STATE = 4,  /* f32 [rows, state dim], and 5 */
+    HOTBED_COLUMNS = 6,
+} hotbed_column;
+
+typedef struct hotbed_manifest_shard {
+    uint64_t bytes;          /* of the file */
+    uint64_t metadata_bytes; /* HDF5's own, at the start of the file */
+    hotbed_digest metadata;  /* root of those */
+    hotbed_extent extra;     /* the caller's bytes; shard 0 */
+    hotbed_extent blocks;    /* u64 [number of blocks, 2]: low, high */
+    uint64_t num_blocks;     /* of all other extents; not in the text */
+} hotbed_manifest_shard;
+
+/* The rows of a table that one shard has. */
+typedef struct hotbed_manifest_part {
+    uint64_t rows;
+    uint64_t first_row; /* in the whole table */
+    uint64_t first_bucket, end_bucket;
+    hotbed_extent columns[HOTBED_COLUMNS]; /* those that the table does not have are zero */
+} hotbed_manifest_part;
+
+typedef struct hotbed_manifest_table {
+    char name[64];
+    hotbed_table_kind kind;
+    hotbed_dtype dtype;
+    uint32_t dim;
+    uint32_t bucket_bits; /* HASH: 2^bits logical buckets; STATIC: 0 */
+    uint64_t rows;
+    hotbed_digest content; /* sum of the rows' digests, see docs/formats.md */
+} hotbed_manifest_table;
+
+typedef struct hotbed_manifest {
+    hotbed_digest id;
+    uint64_t step;
+    uint64_t created_ns; /* since 1970, UTC */
+    char writer[64];
+    uint32_t world; /* ranks, and shards */
+    uint32_t num_tables;
+    hotbed_key_type key_type;
+    uint64_t seed;
+    hotbed_optimizer optimizer; /* kind 0: none */
+    hotbed_storage_state state;
+    uint64_t index_bytes;
+    hotbed_digest index;           /* root of index.h5 */
+    hotbed_manifest_shard *shards; /* [world] */
+    hotbed_manifest_table *tables; /* [num_tables] */
+    hotbed_manifest_part *parts;   /* [num_tables * world], by table, then shard */
+    uint32_t *by_name;             /* [num_tables] table numbers in order of name; parse sets it */
+} hotbed_manifest;
+
+/* Room for the tables and shards of *manifest (world and num_tables are set), zeroed.  Errors: MEMORY. */
+hotbed_status hotbed_manifest_reserve(hotbed_manifest *manifest);
+
+/* Free the arrays.  NULL and {0} are allowed. */
+void hotbed_manifest_free(hotbed_manifest *manifest);
+
+/* Whether tables of this kind have the column when the optimiser has kind `optimizer`. */
+bool hotbed_manifest_has(hotbed_table_kind kind, hotbed_optimizer_kind optimizer, uint32_t column);
+
+/* Bytes of a column of a part. */
+uint64_t hotbed_manifest_column_bytes(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table,
+    const hotbed_manifest_part *part, uint32_t column);
+
+/* "keys", "values", "scores", "bucket", "opt/exp_avg": as in MANIFEST and in the shard's group. */
+const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column);
+
+/* Number the blocks of each shard's extents: first_block and num_blocks. */
+void hotbed_manifest_number_blocks(hotbed_manifest *manifest);
+
+/* The text of *manifest, not NUL-terminated; the caller frees *text with hotbed_delete().
+ * Errors: MEMORY, UNSUPPORTED (it would be over HOTBED_MANIFEST_BYTES_MAX). */
+hotbed_status hotbed_manifest_print(const hotbed_manifest *manifest, char **text, size_t *bytes);
+
+/* Read a text; `name` is for messages.  On error *out is zeroed; else the caller frees it.
+ * Errors: CORRUPT (digest; line and what was expected; sizes that do not agree), UNSUPPORTED (a newer
+ * format), MEMORY. */
+hotbed_status hotbed_manifest_parse(
+    const char *name, const char *text, size_t bytes, hotbed_manifest *out);
+
+/* Number of the table with this name, or UINT32_MAX.  After parse. */
+uint32_t hotbed_manifest_find(const hotbed_manifest *manifest, const char *name);
+
+/* "shard-00000-of-00001.h5" */
+void hotbed_shard_name(uint32_t shard, uint32_t world, char name[32]);
+
+#endif

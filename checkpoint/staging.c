@@ -1,0 +1,110 @@
+/* checkpoint/staging.c - chunks of rows between the storage and host memory. */
+#include "checkpoint/staging.h"
+
+enum {
+    CHUNK_BYTES = 4 << 20, /* of one staging; larger made no difference to a disk's write rate */
+    ALIGNMENT = 256,
+};
+
+static uint64_t align(uint64_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Set the columns' places in a memory at `base`; returns the bytes in all. */
+static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8_t **found) {
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        columns[i] = s->row_bytes[i] == 0 || base == NULL ? NULL : base + at;
+        at += align(s->row_bytes[i] * s->capacity);
+    }
+    *found = base == NULL ? NULL : (uint8_t *)base + at;
+    return at + align(s->capacity);
+}
+
+hotbed_status hotbed_staging_create(
+    const hotbed_manifest_table *table, hotbed_optimizer_kind optimizer, hotbed_stream *stream,
+    hotbed_staging *out) {
+    hotbed_staging s = {.capacity = 0};
+    uint64_t row = 1; /* found */
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        if (i == HOTBED_COLUMN_VALUES)
+            s.row_bytes[i] = table->dim * hotbed_dtype_bytes(table->dtype);
+        else if (i >= HOTBED_COLUMN_STATE && hotbed_manifest_has(table->kind, optimizer, i))
+            s.row_bytes[i] = hotbed_optimizer_state_dim(optimizer, table->dim) * sizeof(float);
+        else if (
+            i == HOTBED_COLUMN_KEYS ||
+            (i == HOTBED_COLUMN_SCORES && table->kind == HOTBED_TABLE_HASH))
+            s.row_bytes[i] = sizeof(uint64_t);
+        row += s.row_bytes[i];
+    }
+    s.capacity = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
+    if (s.capacity > table->rows)
+        s.capacity = table->rows < 1 ? 1 : table->rows;
+    uint64_t bytes = place(&s, NULL, s.columns, &s.found);
+    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s.device);
+    if (status == HOTBED_OK)
+        status = hotbed_event_create(stream, &s.done);
+    if (status != HOTBED_OK) {
+        hotbed_staging_destroy(&s);
+        return status;
+    }
+    place(&s, s.host.data, s.columns, &s.found);
+    place(&s, s.device.data, s.device_columns, &s.device_found);
+    *out = s;
+    return HOTBED_OK;
+}
+
+void hotbed_staging_destroy(hotbed_staging *s) {
+    hotbed_event_destroy(s->done);
+    hotbed_memory_free(&s->device);
+    hotbed_memory_free(&s->host);
+    *s = (hotbed_staging){.capacity = 0};
+}
+
+static hotbed_rows device_rows(const hotbed_staging *s) {
+    return (hotbed_rows){
+        .weights = s->device_columns[HOTBED_COLUMN_VALUES],
+        .states =
+            {s->device_columns[HOTBED_COLUMN_STATE], s->device_columns[HOTBED_COLUMN_STATE + 1]},
+        .scores = s->device_columns[HOTBED_COLUMN_SCORES],
+    };
+}
+
+hotbed_status hotbed_staging_fetch(
+    hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
+    hotbed_rows rows = device_rows(s);
+    void *keys = s->device_columns[HOTBED_COLUMN_KEYS];
+    hotbed_status status =
+        hotbed_copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_get_rows(storage, table, n, keys, &rows, s->device_found, stream);
+    for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_COLUMNS && status == HOTBED_OK; i++)
+        if (s->row_bytes[i] > 0)
+            status = hotbed_copy(s->columns[i], s->device_columns[i], n * s->row_bytes[i], stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(s->found, s->device_found, n, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_event_record(s->done, stream);
+    return status;
+}
+
+hotbed_status hotbed_staging_store(
+    hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
+    hotbed_rows rows = device_rows(s);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS && status == HOTBED_OK; i++)
+        if (s->row_bytes[i] > 0)
+            status = hotbed_copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_set_rows(
+            storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], &rows, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_event_record(s->done, stream);
+    return status;
+}
+
+hotbed_status hotbed_staging_wait(hotbed_staging *s) {
+    return hotbed_event_sync(s->done);
+}

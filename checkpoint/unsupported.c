@@ -1,0 +1,29 @@
+/* checkpoint/unsupported.c - the public calls in a build without HDF5. */
+#include "base/error.h"
+#include "hotbed/checkpoint.h"
+
+static hotbed_status unsupported(void) {
+    return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "this build has no checkpoints: HOTBED_HDF5 is OFF");
+}
+
+hotbed_status hotbed_checkpoint_save(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
+    hotbed_stream *stream) {
+    (void)path;
+    (void)storage;
+    (void)options;
+    (void)stream;
+    return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_load(
+    const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
+    hotbed_stream *stream) {
+    (void)path;
+    (void)storage;
+    (void)step;
+    (void)extra;
+    (void)extra_bytes;
+    (void)stream;
+    return unsupported();
+}

@@ -1,0 +1,497 @@
+/* tests/checkpoint/sample.c - storages to save, and disks that fail. */
+#include "tests/checkpoint/sample.h"
+
+#include "base/float.h"
+#include "checkpoint/checkpoint.h"
+#include "tests/support/harness.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STATIC_ROWS = 37 };
+
+hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
+    hotbed_table_options tables[SAMPLE_TABLES];
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    for (int i = 0; i < SAMPLE_TABLES; i++)
+        hotbed_table_options_init(&tables[i]);
+    uint64_t rows = s->rows == 0 ? 300 : s->rows;
+    tables[0].name = "user.id";
+    tables[0].dim = s->dim == 0 ? 16 : s->dim;
+    tables[0].capacity = s->capacity == 0 ? 2 * rows : s->capacity;
+    tables[1].name = "item";
+    tables[1].dim = 8;
+    tables[1].capacity = 512;
+    tables[1].dtype = HOTBED_BF16;
+    tables[2].name = "geo-x";
+    tables[2].dim = 5;
+    tables[2].capacity = STATIC_ROWS;
+    tables[2].dtype = HOTBED_F16;
+    tables[2].kind = HOTBED_TABLE_STATIC;
+    tables[2].initializer =
+        (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -1, .upper = 1};
+    tables[3].name = "nothing";
+    tables[3].dim = 4;
+    tables[3].capacity = 10;
+    tables[4].name = ".";
+    tables[4].dim = 1;
+    tables[4].capacity = 100;
+    hotbed_storage_options_init(&options);
+    options.num_tables = SAMPLE_TABLES;
+    options.tables = tables;
+    options.key_type = s->key_type == 0 ? HOTBED_KEY_I64 : s->key_type;
+    options.optimizer.kind = s->optimizer == 0 ? HOTBED_OPT_SGD : s->optimizer;
+    options.seed = s->seed;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+/* A device copy of host bytes. */
+static hotbed_memory upload(const void *data, size_t bytes, hotbed_stream *stream) {
+    hotbed_memory memory;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, data, bytes, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    return memory;
+}
+
+typedef struct rows_memory {
+    hotbed_memory keys, weights, states[2], scores;
+} rows_memory;
+
+static void free_rows(rows_memory *m) {
+    hotbed_memory_free(&m->keys);
+    hotbed_memory_free(&m->weights);
+    hotbed_memory_free(&m->states[0]);
+    hotbed_memory_free(&m->states[1]);
+    hotbed_memory_free(&m->scores);
+}
+
+static hotbed_rows view_rows(const rows_memory *m, bool hash) {
+    return (hotbed_rows){
+        .weights = m->weights.data,
+        .states = {m->states[0].data, m->states[1].data},
+        .scores = hash ? m->scores.data : NULL,
+    };
+}
+
+/* Room for `rows` rows of a table. */
+static sample_image new_image(hotbed_storage *storage, uint32_t table, uint64_t rows) {
+    hotbed_table_info info;
+    hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
+    CHECK_OK(hotbed_storage_table(storage, table, &info));
+    sample_image image = {.rows = rows};
+    image.weight_bytes = info.dim * hotbed_dtype_bytes(info.dtype);
+    image.state_bytes = hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float);
+    image.keys = calloc(rows + 1, sizeof *image.keys);
+    image.scores = calloc(rows + 1, sizeof *image.scores);
+    image.weights = calloc(rows + 1, image.weight_bytes);
+    CHECK(image.keys != NULL && image.scores != NULL && image.weights != NULL);
+    for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++) {
+        image.states[i] = calloc(rows + 1, image.state_bytes);
+        CHECK(image.states[i] != NULL);
+    }
+    return image;
+}
+
+void sample_free(sample_image *image) {
+    free(image->keys);
+    free(image->scores);
+    free(image->weights);
+    free(image->states[0]);
+    free(image->states[1]);
+}
+
+static rows_memory upload_image(const sample_image *image, hotbed_stream *stream) {
+    rows_memory m = {.keys = upload(image->keys, image->rows * sizeof(uint64_t), stream)};
+    m.weights = upload(image->weights, image->rows * image->weight_bytes, stream);
+    m.scores = upload(image->scores, image->rows * sizeof(uint64_t), stream);
+    for (int i = 0; i < 2; i++)
+        if (image->states[i] != NULL)
+            m.states[i] = upload(image->states[i], image->rows * image->state_bytes, stream);
+    return m;
+}
+
+static void store(
+    hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream) {
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(storage, table, &info));
+    rows_memory m = upload_image(image, stream);
+    hotbed_rows rows = view_rows(&m, info.kind == HOTBED_TABLE_HASH);
+    CHECK_OK(hotbed_storage_set_rows(storage, table, image->rows, m.keys.data, &rows, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    free_rows(&m);
+}
+
+static uint64_t table_rows(const sample *s, uint32_t table) {
+    const uint64_t rows[SAMPLE_TABLES] = {s->rows == 0 ? 300 : s->rows, 200, STATIC_ROWS, 0, 20};
+    return rows[table];
+}
+
+static int by_key(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* n distinct keys, the extreme ones first. */
+static void make_keys(uint64_t *keys, uint64_t n) {
+    static const uint64_t extremes[] = {
+        0, UINT64_MAX, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN, UINT64_MAX - 1, 1};
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = i < sizeof extremes / sizeof *extremes
+                      ? extremes[i]
+                      : (hotbed_test_random() << 20 | i) & ~((uint64_t)1 << 63);
+}
+
+static void random_bytes(void *to, size_t bytes) {
+    unsigned char *p = to;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = hotbed_test_random();
+        memcpy(p + i, &word, bytes - i < 8 ? bytes - i : 8);
+    }
+}
+
+static void set_state(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_storage_state state = {
+        .optimizer_steps = 12345,
+        .clock = 67890,
+        .beta1_power = 0.1234567890123456789,
+        .beta2_power = 0x1.fffffffffffffp-3,
+        .learning_rate = 0.0123F,
+    };
+    CHECK_OK(hotbed_storage_set_state(storage, &state, stream));
+}
+
+void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream) {
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(storage, t, &info));
+        sample_image image = new_image(storage, t, table_rows(s, t));
+        if (info.kind == HOTBED_TABLE_HASH)
+            make_keys(image.keys, image.rows);
+        else
+            for (uint64_t i = 0; i < image.rows; i++)
+                image.keys[i] = i;
+        random_bytes(image.weights, image.rows * image.weight_bytes);
+        random_bytes(image.scores, image.rows * sizeof(uint64_t));
+        for (uint64_t i = 0; i < image.rows; i++)
+            image.scores[i] >>= 8; /* below any score that means something else */
+        for (int i = 0; i < 2; i++)
+            if (image.states[i] != NULL)
+                random_bytes(image.states[i], image.rows * image.state_bytes);
+        store(storage, t, &image, stream);
+        sample_free(&image);
+    }
+    set_state(storage, stream);
+}
+
+static void set_element(void *to, hotbed_dtype dtype, uint64_t i, float value) {
+    uint16_t half = dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
+    if (dtype == HOTBED_F32)
+        ((float *)to)[i] = value;
+    else
+        ((uint16_t *)to)[i] = half;
+}
+
+void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream) {
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(storage, t, &info));
+        sample_image image = new_image(storage, t, table_rows(s, t));
+        for (uint64_t i = 0; i < image.rows; i++) {
+            uint64_t key = info.kind == HOTBED_TABLE_HASH ? i * 7919 + 3 : i;
+            uint64_t dim = image.state_bytes / sizeof(float);
+            float base = (float)(key % 1000 + 10 * t) / 8;
+            image.keys[i] = key;
+            image.scores[i] = key % 100000;
+            for (uint64_t e = 0; e < info.dim; e++) /* of few bits: exact in bf16 too */
+                set_element(
+                    image.weights, info.dtype, i * info.dim + e, (float)(key % 32 + t + e) / 2);
+            for (uint64_t c = 0; c < 2; c++)
+                for (uint64_t e = 0; image.states[c] != NULL && e < dim; e++)
+                    ((float *)(void *)image.states[c])[i * dim + e] = base + (float)(c + e);
+        }
+        store(storage, t, &image, stream);
+        sample_free(&image);
+    }
+    set_state(storage, stream);
+}
+
+static sample formula_sample(const char *optimizer) {
+    sample s = {.seed = 42};
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+        if (strcmp(optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)kind)) == 0)
+            s.optimizer = (hotbed_optimizer_kind)kind;
+    CHECK(s.optimizer != 0);
+    return s;
+}
+
+void sample_save_formula(
+    const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend) {
+    hotbed_checkpoint_config config = {.calls = &hotbed_io_system, .bucket_bits = bucket_bits};
+    hotbed_checkpoint_options options;
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample s = formula_sample(optimizer);
+    hotbed_storage *storage = sample_create(&s, stream);
+    sample_fill_formula(&s, storage, stream);
+    hotbed_checkpoint_options_init(&options);
+    options.step = 1234;
+    options.extra = SAMPLE_EXTRA;
+    options.extra_bytes = strlen(SAMPLE_EXTRA);
+    CHECK_OK(hotbed_checkpoint_write(&config, path, storage, &options, stream));
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+void sample_check_formula(const char *path, const char *optimizer, hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample s = formula_sample(optimizer);
+    hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
+    uint64_t step = 0, bytes = 100;
+    char extra[100] = "";
+    sample_fill_formula(&s, a, stream);
+    CHECK_OK(hotbed_checkpoint_load(path, b, &step, extra, &bytes, stream));
+    CHECK_EQ(step, 1234);
+    CHECK_EQ(bytes, strlen(SAMPLE_EXTRA));
+    CHECK_STRING(extra, SAMPLE_EXTRA);
+    sample_check_same(a, b, stream);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
+    uint64_t rows = 0;
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(storage, table, &info));
+    CHECK_OK(hotbed_storage_export_keys(storage, table, 0, NULL, NULL, &rows, stream));
+    sample_image image = new_image(storage, table, rows);
+    CHECK_OK(hotbed_storage_export_keys(storage, table, rows, image.keys, NULL, &rows, stream));
+    qsort(image.keys, rows, sizeof *image.keys, by_key);
+    rows_memory m = upload_image(&image, stream);
+    hotbed_rows view = view_rows(&m, info.kind == HOTBED_TABLE_HASH);
+    CHECK_OK(hotbed_storage_get_rows(storage, table, rows, m.keys.data, &view, NULL, stream));
+    CHECK_OK(hotbed_copy(image.weights, m.weights.data, rows * image.weight_bytes, stream));
+    CHECK_OK(hotbed_copy(image.scores, m.scores.data, rows * sizeof(uint64_t), stream));
+    for (int i = 0; i < 2; i++)
+        if (image.states[i] != NULL)
+            CHECK_OK(
+                hotbed_copy(image.states[i], m.states[i].data, rows * image.state_bytes, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    free_rows(&m);
+    return image;
+}
+
+void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stream) {
+    CHECK_EQ(hotbed_storage_num_tables(a), hotbed_storage_num_tables(b));
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(a); t++) {
+        sample_image x = sample_read(a, t, stream), y = sample_read(b, t, stream);
+        CHECK_EQ(x.rows, y.rows);
+        CHECK_BYTES(x.keys, y.keys, x.rows * sizeof(uint64_t));
+        CHECK_BYTES(x.weights, y.weights, x.rows * x.weight_bytes);
+        CHECK_BYTES(x.scores, y.scores, x.rows * sizeof(uint64_t));
+        for (int i = 0; i < 2; i++)
+            if (x.states[i] != NULL)
+                CHECK_BYTES(x.states[i], y.states[i], x.rows * x.state_bytes);
+        sample_free(&x);
+        sample_free(&y);
+    }
+    hotbed_storage_state p, q;
+    CHECK_OK(hotbed_storage_get_state(a, &p, stream));
+    CHECK_OK(hotbed_storage_get_state(b, &q, stream));
+    CHECK_EQ(p.optimizer_steps, q.optimizer_steps);
+    CHECK_EQ(p.clock, q.clock);
+    CHECK_BYTES(&p.beta1_power, &q.beta1_power, sizeof p.beta1_power);
+    CHECK_BYTES(&p.beta2_power, &q.beta2_power, sizeof p.beta2_power);
+    CHECK_BYTES(&p.learning_rate, &q.learning_rate, sizeof p.learning_rate);
+}
+
+void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(storage); t++) {
+        hotbed_table_info info;
+        uint64_t keys = 0;
+        CHECK_OK(hotbed_storage_table(storage, t, &info));
+        CHECK_OK(hotbed_storage_size(storage, t, &keys, NULL, stream));
+        CHECK_EQ(keys, info.kind == HOTBED_TABLE_STATIC ? info.capacity : 0);
+    }
+}
+
+/* --- system calls that fail ------------------------------------------------------------------------ */
+
+static const hotbed_io_calls *const real = &hotbed_io_system;
+
+/* 0, or what this call returns instead of being made. */
+static int next(sample_disk *disk) {
+    disk->count++;
+    if (disk->fault == SAMPLE_FAULT_DEAD && disk->count >= disk->at)
+        return -EIO;
+    if (disk->count != disk->at)
+        return 0;
+    switch (disk->fault) {
+    case SAMPLE_FAULT_ENOSPC:
+        return -ENOSPC;
+    case SAMPLE_FAULT_EIO:
+        return -EIO;
+    case SAMPLE_FAULT_EINTR:
+        return -EINTR;
+    case SAMPLE_FAULT_NONE:
+    case SAMPLE_FAULT_SHORT:
+    case SAMPLE_FAULT_DEAD:
+        break;
+    }
+    return 0;
+}
+
+static size_t cut(const sample_disk *disk, size_t bytes) {
+    return disk->fault == SAMPLE_FAULT_SHORT && disk->count >= disk->at && bytes > 1 ? bytes / 2
+                                                                                     : bytes;
+}
+
+static int fault_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
+    sample_disk *disk = self;
+    int error = next(disk);
+    int file = error != 0 ? error : real->open(NULL, directory, name, kind);
+    disk->open_files += file >= 0 ? 1 : 0;
+    return file;
+}
+
+static int fault_close(void *self, int file) {
+    sample_disk *disk = self;
+    int error = next(disk);
+    int closed = real->close(NULL, file); /* a close that fails has closed */
+    disk->open_files--;
+    /* The kernel's EINTR is taken care of below this table. */
+    return error == 0 || error == -EINTR ? closed : error;
+}
+
+static int fault_info(void *self, int file, hotbed_io_info *out) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->info(NULL, file, out) : error;
+}
+
+static int fault_allocate(void *self, int file, uint64_t bytes) {
+    int error = next(self);
+    return error != 0 ? error : real->allocate(NULL, file, bytes);
+}
+
+static int64_t fault_write_at(
+    void *self, int file, const void *data, size_t bytes, uint64_t offset) {
+    int error = next(self);
+    return error != 0 ? error : real->write_at(NULL, file, data, cut(self, bytes), offset);
+}
+
+static int64_t fault_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
+    int error = next(self);
+    return error != 0 ? error : real->read_at(NULL, file, data, cut(self, bytes), offset);
+}
+
+static int fault_sync(void *self, int file) {
+    int error = next(self);
+    return error != 0 ? error : real->sync(NULL, file);
+}
+
+static int fault_exists(void *self, int directory, const char *name) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->exists(NULL, directory, name) : error;
+}
+
+static int fault_make_directory(void *self, int directory, const char *name) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->make_directory(NULL, directory, name) : error;
+}
+
+static int fault_rename(void *self, int directory, const char *from, const char *to) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->rename(NULL, directory, from, to) : error;
+}
+
+static int fault_remove(void *self, int directory, const char *name, bool is_directory) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->remove(NULL, directory, name, is_directory)
+                                         : error;
+}
+
+void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
+    *disk = (sample_disk){
+        .calls =
+            {
+                .self = disk,
+                .open = fault_open,
+                .close = fault_close,
+                .info = fault_info,
+                .allocate = fault_allocate,
+                .write_at = fault_write_at,
+                .read_at = fault_read_at,
+                .sync = fault_sync,
+                .exists = fault_exists,
+                .make_directory = fault_make_directory,
+                .rename = fault_rename,
+                .remove = fault_remove,
+            },
+        .fault = fault,
+        .at = at,
+    };
+}
+
+/* --- files ----------------------------------------------------------------------------------------- */
+
+static const char *place;
+
+const char *sample_directory(void) {
+    place = hotbed_test_directory();
+    return place;
+}
+
+const char *sample_path(const char *name) {
+    static char paths[4][512];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", place, name);
+    return path;
+}
+
+unsigned char *sample_read_file(const char *path, size_t *bytes) {
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL);
+    CHECK(fseek(file, 0, SEEK_END) == 0);
+    long size = ftell(file);
+    CHECK(size >= 0 && fseek(file, 0, SEEK_SET) == 0);
+    unsigned char *data = malloc((size_t)size + 1);
+    CHECK(data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size);
+    fclose(file);
+    *bytes = (size_t)size;
+    return data;
+}
+
+void sample_write_file(const char *path, const void *data, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    CHECK(file != NULL && fwrite(data, 1, bytes, file) == bytes);
+    CHECK(fclose(file) == 0);
+}
+
+uint64_t sample_count_names(const char *path) {
+    DIR *directory = opendir(path);
+    uint64_t n = 0;
+    CHECK(directory != NULL);
+    while (readdir(directory) != NULL)
+        n++;
+    closedir(directory);
+    return n - 2; /* . and .. */
+}
+
+void sample_remove(const char *path) {
+    DIR *directory = opendir(path);
+    CHECK(directory != NULL);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            CHECK(unlinkat(dirfd(directory), entry->d_name, 0) == 0);
+    closedir(directory);
+    CHECK(rmdir(path) == 0);
+}

@@ -1,0 +1,93 @@
+/* tests/checkpoint/sample.h - a storage with tables of every kind, its rows as plain arrays, and disks
+ * that fail. */
+#ifndef HOTBED_TESTS_CHECKPOINT_SAMPLE_H
+#define HOTBED_TESTS_CHECKPOINT_SAMPLE_H
+
+#include "checkpoint/io.h"
+#include "hotbed/storage.h"
+
+enum { SAMPLE_TABLES = 5 };
+
+/* What a sample storage is like; {0} is SGD, i64 keys and small tables. */
+typedef struct sample {
+    hotbed_optimizer_kind optimizer; /* 0: SGD */
+    hotbed_key_type key_type;        /* 0: I64 */
+    uint64_t rows;                   /* of the first table; 0: 300 */
+    uint64_t capacity;               /* of the first table; 0: twice its rows */
+    uint64_t seed;
+    uint32_t dim; /* of the first table; 0: 16 */
+} sample;
+
+/* "user.id" hash f32, "item" hash bf16, "geo-x" static f16, "nothing" hash without rows, "." hash f32 of
+ * dim 1. */
+hotbed_storage *sample_create(const sample *s, hotbed_stream *stream);
+
+/* Fill with random rows: every bit pattern, and keys that are extreme. */
+void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream);
+
+/* Fill with rows that a formula gives: element e of column c of the row of key k in table t is
+ * ((k mod 1000) + 10 * t + c) / 8 + e, small enough to be exact in every type; scores are k mod 100000. */
+void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream);
+
+/* Save a storage of sample_fill_formula()'s rows, with step 1234 and SAMPLE_EXTRA as extra. */
+void sample_save_formula(
+    const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend);
+
+/* Load such a checkpoint, and compare. */
+void sample_check_formula(const char *path, const char *optimizer, hotbed_backend backend);
+
+#define SAMPLE_EXTRA "extra bytes of the caller"
+
+/* A table's rows in order of key, in host memory. */
+typedef struct sample_image {
+    uint64_t rows, weight_bytes, state_bytes; /* bytes of a row */
+    uint64_t *keys, *scores;
+    unsigned char *weights, *states[2];
+} sample_image;
+
+sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
+void sample_free(sample_image *image);
+
+/* Both storages have the same rows, byte for byte, and the same state. */
+void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stream);
+
+/* No table has a key. */
+void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream);
+
+/* --- system calls that fail ------------------------------------------------------------------------ */
+
+typedef enum sample_fault {
+    SAMPLE_FAULT_NONE = 0,
+    SAMPLE_FAULT_ENOSPC = 1,
+    SAMPLE_FAULT_EIO = 2,
+    SAMPLE_FAULT_EINTR = 3, /* once: to be gone on with where that is right */
+    SAMPLE_FAULT_SHORT = 4, /* transfers do half of what was asked, every time from then on */
+    SAMPLE_FAULT_DEAD = 5,  /* this call and all that follow do nothing, as after a kill */
+} sample_fault;
+
+typedef struct sample_disk {
+    hotbed_io_calls calls; /* what to hand to the library */
+    sample_fault fault;
+    uint64_t at; /* number of the call, from 1 */
+    uint64_t count;
+    uint64_t open_files;
+} sample_disk;
+
+/* Calls of the system with a fault in call number `at`. */
+void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at);
+
+/* A new empty directory, and a path in it; the string is good until the fourth call from then. */
+const char *sample_directory(void);
+const char *sample_path(const char *name);
+
+/* Whole file in memory; the caller frees it. */
+unsigned char *sample_read_file(const char *path, size_t *bytes);
+void sample_write_file(const char *path, const void *data, size_t bytes);
+
+/* Number of names in a directory. */
+uint64_t sample_count_names(const char *path);
+
+/* Remove a directory and the files in it. */
+void sample_remove(const char *path);
+
+#endif

@@ -1,0 +1,340 @@
+/* tests/checkpoint/test_checkpoint.c - save and load through the public calls, on every backend. */
+#include "checkpoint/checkpoint.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static hotbed_stream *new_stream(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    return stream;
+}
+
+static void save(const char *path, hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.step = 77;
+    CHECK_OK(hotbed_checkpoint_save(path, storage, &options, stream));
+}
+
+static void round_trip(hotbed_backend backend, const sample *from, const sample *to) {
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_storage *a = sample_create(from, stream), *b = sample_create(to, stream);
+    const char *path = sample_path("checkpoint");
+    uint64_t step = 0;
+    sample_fill(from, a, stream);
+    sample_fill(to, b, stream); /* rows that a load has to remove */
+    save(path, a, stream);
+    CHECK_OK(hotbed_checkpoint_load(path, b, &step, NULL, NULL, stream));
+    CHECK_EQ(step, 77);
+    sample_check_same(a, b, stream);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+static void loads_what_was_saved_with_sgd(hotbed_backend backend) {
+    sample s = {.optimizer = HOTBED_OPT_SGD};
+    round_trip(backend, &s, &s);
+}
+
+static void loads_what_was_saved_with_adam(hotbed_backend backend) {
+    sample s = {.optimizer = HOTBED_OPT_ADAM, .key_type = HOTBED_KEY_U64};
+    round_trip(backend, &s, &s);
+}
+
+static void loads_what_was_saved_with_adagrad(hotbed_backend backend) {
+    sample s = {.optimizer = HOTBED_OPT_ADAGRAD};
+    round_trip(backend, &s, &s);
+}
+
+static void loads_what_was_saved_with_rowwise_adagrad(hotbed_backend backend) {
+    sample s = {.optimizer = HOTBED_OPT_ROWWISE_ADAGRAD};
+    round_trip(backend, &s, &s);
+}
+
+static void loads_into_another_capacity(hotbed_backend backend) {
+    sample from = {.optimizer = HOTBED_OPT_ADAM, .rows = 1000, .capacity = 1100};
+    sample to = {.optimizer = HOTBED_OPT_ADAM, .rows = 1000, .capacity = 9000};
+    round_trip(backend, &from, &to);
+}
+
+/* More than a chunk and more than a block in a column. */
+static void loads_a_table_of_many_blocks(hotbed_backend backend) {
+    sample s = {.optimizer = HOTBED_OPT_ROWWISE_ADAGRAD, .rows = 20000, .dim = 128};
+    round_trip(backend, &s, &s);
+}
+
+static void extra_bytes_come_back(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.rows = 10};
+    hotbed_storage *storage = sample_create(&s, stream);
+    unsigned char extra[5000], back[6000];
+    uint64_t bytes = sizeof back;
+    hotbed_checkpoint_options options;
+    const char *path = sample_path("checkpoint");
+    for (size_t i = 0; i < sizeof extra; i++)
+        extra[i] = (unsigned char)hotbed_test_random();
+    hotbed_checkpoint_options_init(&options);
+    options.extra = extra;
+    options.extra_bytes = sizeof extra;
+    CHECK_OK(hotbed_checkpoint_save(path, storage, &options, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, back, &bytes, stream));
+    CHECK_EQ(bytes, sizeof extra);
+    CHECK_BYTES(extra, back, sizeof extra);
+    bytes = 0;
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, &bytes, stream));
+    CHECK_EQ(bytes, sizeof extra);
+    bytes = sizeof extra - 1;
+    memset(back, 7, sizeof back);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, back, &bytes, stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "5000") != NULL);
+    CHECK_EQ(bytes, sizeof extra - 1);
+    CHECK_EQ(back[0], 7);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+static void saves_twice_the_same_payload(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.optimizer = HOTBED_OPT_ADAM};
+    hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
+    size_t bytes[2];
+    sample_fill(&s, a, stream);
+    save(sample_path("one"), a, stream);
+    CHECK_OK(hotbed_checkpoint_load(sample_path("one"), b, NULL, NULL, NULL, stream));
+    save(sample_path("two"), b, stream);
+    unsigned char *x = sample_read_file(sample_path("one/shard-00000-of-00001.h5"), &bytes[0]);
+    unsigned char *y = sample_read_file(sample_path("two/shard-00000-of-00001.h5"), &bytes[1]);
+    CHECK_EQ(bytes[0], bytes[1]);
+    /* Behind the metadata, which has id and time: canonical order makes the rest equal. */
+    hotbed_manifest m;
+    size_t text_bytes;
+    unsigned char *text = sample_read_file(sample_path("one/MANIFEST"), &text_bytes);
+    CHECK_OK(hotbed_manifest_parse("MANIFEST", (const char *)text, text_bytes, &m));
+    size_t from = m.shards[0].metadata_bytes;
+    CHECK(from < bytes[0]);
+    CHECK_BYTES(x + from, y + from, bytes[0] - from);
+    hotbed_manifest_free(&m);
+    free(text);
+    free(x);
+    free(y);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+static void refuses_a_name_that_exists(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.rows = 10};
+    hotbed_storage *storage = sample_create(&s, stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    const char *path = sample_path("taken");
+    CHECK(mkdir(path, 0777) == 0);
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_STATE);
+    CHECK_EQ(sample_count_names(path), 0);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+static void takes_paths_of_any_shape(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.rows = 10};
+    hotbed_storage *storage = sample_create(&s, stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    save(sample_path("slashes///"), storage, stream);
+    CHECK_OK(hotbed_checkpoint_load(sample_path("slashes"), storage, NULL, NULL, NULL, stream));
+    const char *bad[] = {"", "/", "..", "a/..", "x/.tmp-1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_STATUS(
+            hotbed_checkpoint_save(bad[i], storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("no/such/parent"), storage, &options, stream),
+        HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), "no/such") != NULL);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+static void refuses_wrong_arguments(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.rows = 10};
+    hotbed_storage *storage = sample_create(&s, stream);
+    hotbed_checkpoint_options options;
+    const char *path = sample_path("never");
+    hotbed_checkpoint_options_init(&options);
+    CHECK_STATUS(hotbed_checkpoint_save(NULL, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_save(path, NULL, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, NULL), HOTBED_ERR_ARGUMENT);
+    options.extra_bytes = 1;
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    options.extra = "";
+    options.extra_bytes = ((uint64_t)1 << 30) + 1;
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    struct {
+        hotbed_checkpoint_options options;
+        uint32_t newer;
+    } wider = {.newer = 1};
+    wider.options.size = sizeof wider;
+    CHECK_STATUS(
+        hotbed_checkpoint_save(path, storage, &wider.options, stream), HOTBED_ERR_ARGUMENT);
+    char room[4];
+    CHECK_STATUS(
+        hotbed_checkpoint_load(NULL, storage, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_load(path, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, room, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, stream), HOTBED_ERR_IO);
+    CHECK(access(path, F_OK) != 0);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+/* A storage of one table that differs from the saved one in one thing. */
+typedef struct shape {
+    const char *name;
+    uint32_t dim;
+    hotbed_dtype dtype;
+    hotbed_table_kind kind;
+    uint64_t capacity;
+    hotbed_key_type key_type;
+    hotbed_optimizer_kind optimizer;
+    uint32_t num_tables;
+    const char *words[2]; /* that the message has */
+} shape;
+
+static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
+    hotbed_table_options tables[2];
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_table_options_init(&tables[0]);
+    tables[0].name = s->name;
+    tables[0].dim = s->dim;
+    tables[0].dtype = s->dtype;
+    tables[0].kind = s->kind;
+    tables[0].capacity = s->capacity;
+    tables[1] = tables[0];
+    tables[1].name = "other";
+    hotbed_storage_options_init(&options);
+    options.num_tables = s->num_tables;
+    options.tables = tables;
+    options.key_type = s->key_type;
+    options.optimizer.kind = s->optimizer;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    const shape saved = {
+        "t", 8,           HOTBED_F32, HOTBED_TABLE_STATIC, 50, HOTBED_KEY_I64, HOTBED_OPT_ADAM,
+        1,   {NULL, NULL}};
+    shape others[] = {saved, saved, saved, saved, saved, saved, saved, saved};
+    others[0].dim = 12, others[0].words[0] = "8", others[0].words[1] = "12";
+    others[1].dtype = HOTBED_BF16, others[1].words[0] = "f32", others[1].words[1] = "bf16";
+    others[2].kind = HOTBED_TABLE_HASH, others[2].words[0] = "static", others[2].words[1] = "hash";
+    others[3].capacity = 51, others[3].words[0] = "50", others[3].words[1] = "51";
+    others[4].key_type = HOTBED_KEY_U64, others[4].words[0] = "i64", others[4].words[1] = "u64";
+    others[5].optimizer = HOTBED_OPT_SGD, others[5].words[0] = "adam", others[5].words[1] = "sgd";
+    others[6].name = "u", others[6].words[0] = "'u'", others[6].words[1] = "no table";
+    others[7].num_tables = 2, others[7].words[0] = "'other'", others[7].words[1] = "no table";
+    const char *path = sample_path("shape");
+    hotbed_storage *storage = create_shape(&saved, stream);
+    save(path, storage, stream);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        hotbed_storage *other = create_shape(&others[i], stream);
+        CHECK_STATUS(
+            hotbed_checkpoint_load(path, other, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
+        CHECK(strstr(hotbed_last_error(), others[i].words[0]) != NULL);
+        CHECK(strstr(hotbed_last_error(), others[i].words[1]) != NULL);
+        hotbed_storage_destroy(other);
+    }
+    hotbed_storage_destroy(storage);
+    /* The other way round: the checkpoint has a table that the storage lacks. */
+    storage = create_shape(&others[7], stream);
+    path = sample_path("two-tables");
+    save(path, storage, stream);
+    hotbed_storage_destroy(storage);
+    storage = create_shape(&saved, stream);
+    CHECK_STATUS(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample from = {.rows = 3000}, to = {.rows = 10, .capacity = 200};
+    hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
+    const char *path = sample_path("large");
+    sample_fill(&from, a, stream);
+    save(path, a, stream);
+    CHECK_STATUS(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, stream), HOTBED_ERR_FULL);
+    sample_check_empty(b, stream);
+    sample_fill(&to, b, stream); /* it can be used */
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+static void refuses_while_tickets_hold_rows(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample s = {.optimizer = HOTBED_OPT_SGD};
+    hotbed_storage *storage = sample_create(&s, stream);
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_checkpoint_options options;
+    hotbed_memory keys;
+    const char *path = sample_path("held");
+    save(sample_path("free"), storage, stream);
+    CHECK_OK(hotbed_ticket_create(storage, SAMPLE_TABLES, 1, stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, SAMPLE_TABLES * 8, NULL, &keys));
+    CHECK_OK(hotbed_fill(keys.data, 0, SAMPLE_TABLES * 8, stream));
+    hotbed_batch_init(&batch);
+    batch.batch_size = 1;
+    batch.num_keys = SAMPLE_TABLES;
+    batch.keys = keys.data;
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    hotbed_checkpoint_options_init(&options);
+    CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_STATE);
+    CHECK(access(path, F_OK) != 0);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(sample_path("free"), storage, NULL, NULL, NULL, stream),
+        HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    CHECK_OK(hotbed_checkpoint_save(sample_path("held"), storage, &options, stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&keys);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"loads_what_was_saved_with_sgd", loads_what_was_saved_with_sgd},
+    {"loads_what_was_saved_with_adam", loads_what_was_saved_with_adam},
+    {"loads_what_was_saved_with_adagrad", loads_what_was_saved_with_adagrad},
+    {"loads_what_was_saved_with_rowwise_adagrad", loads_what_was_saved_with_rowwise_adagrad},
+    {"loads_into_another_capacity", loads_into_another_capacity},
+    {"loads_a_table_of_many_blocks", loads_a_table_of_many_blocks},
+    {"extra_bytes_come_back", extra_bytes_come_back},
+    {"saves_twice_the_same_payload", saves_twice_the_same_payload},
+    {"refuses_a_name_that_exists", refuses_a_name_that_exists},
+    {"takes_paths_of_any_shape", takes_paths_of_any_shape},
+    {"refuses_wrong_arguments", refuses_wrong_arguments},
+    {"refuses_a_storage_of_another_shape", refuses_a_storage_of_another_shape},
+    {"too_small_a_table_is_full_and_empty", too_small_a_table_is_full_and_empty},
+    {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
+    {NULL, NULL},
+};

@@ -1,0 +1,49 @@
+/* examples/train/model.h - the factorisation machine on a stream, on either backend.
+ *
+ * Hotbed keeps the rows and their optimiser; this is the dense rest of a model.  Both calls are async.
+ * The job and its arrays stay valid and unchanged until the stream has passed the call.
+ */
+#ifndef HOTBED_EXAMPLES_MODEL_H
+#define HOTBED_EXAMPLES_MODEL_H
+
+#include "examples/train/model_core.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { HOTBED_FM_MAX_DIM = 256 };
+
+/* One batch.  Device memory, or pinned where said. */
+typedef struct hotbed_fm_job {
+    uint32_t samples;
+    uint32_t fields;
+    uint32_t dim; /* factors a field; a row has dim + 1 elements */
+    uint32_t
+        stride;  /* elements from one sample to the next in `rows`: fields * (dim + 1) or more */
+    float *rows; /* [samples, stride] in: the samples' rows; step: out: their gradients */
+    const float *labels;    /* [samples] 0 or 1; step only */
+    hotbed_fm_dense *dense; /* bias; step: updated */
+    float learning_rate;    /* of the bias */
+    double *losses;         /* [samples] scratch; step only */
+    float *errors;          /* [samples] scratch; step only */
+    double *loss;           /* out: sum of the samples' losses; pinned; step only */
+    float *logits;          /* [samples] out; pinned; score only */
+} hotbed_fm_job;
+
+typedef struct hotbed_fm_kernels {
+    /* Forward, loss, backward, and the bias's update.  The loss is a sum over the samples and not a
+     * mean, so a learning rate means the same at every batch size. */
+    hotbed_status (*step)(const hotbed_fm_job *job, hotbed_stream *stream);
+    /* Forward only. */
+    hotbed_status (*score)(const hotbed_fm_job *job, hotbed_stream *stream);
+} hotbed_fm_kernels;
+
+extern const hotbed_fm_kernels hotbed_fm_kernels_host;
+extern const hotbed_fm_kernels hotbed_fm_kernels_cuda; /* with HOTBED_WITH_CUDA only */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+/* examples/train/model_host.c - the model's kernels on the host.  CUDA counterpart: model_kernels.cu. */
+#include "examples/train/model.h"
+
+/* A sample's column sums; returns the logit.  The inner loops run over columns, which are contiguous, and
+ * each column still adds its fields in order. */
+static float forward(
+    const hotbed_fm_job *job, const float *restrict x, float *restrict sum,
+    float *restrict square) {
+    uint32_t width = job->dim + 1;
+    for (uint32_t j = 0; j < width; j++) {
+        sum[j] = 0;
+        square[j] = 0;
+    }
+    for (uint32_t f = 0; f < job->fields; f++)
+        for (uint32_t j = 0; j < width; j++)
+            hotbed_fm_add(x[f * width + j], &sum[j], &square[j]);
+    float logit = job->dense->bias;
+    for (uint32_t j = 0; j < width; j++)
+        logit += hotbed_fm_part(j, sum[j], square[j]);
+    return logit;
+}
+
+static void backward(
+    const hotbed_fm_job *job, float *restrict x, const float *restrict sum, float error) {
+    uint32_t width = job->dim + 1;
+    for (uint32_t f = 0; f < job->fields; f++) {
+        float *row = x + f * width;
+        row[0] = hotbed_fm_gradient(0, row[0], sum[0], error);
+        for (uint32_t j = 1; j < width; j++)
+            row[j] = hotbed_fm_gradient(1, row[j], sum[j], error);
+    }
+}
+
+static void reduce(const hotbed_fm_job *job) {
+    double loss[HOTBED_FM_LANES] = {0};
+    double gradient[HOTBED_FM_LANES] = {0};
+    for (uint32_t s = 0; s < job->samples; s++) {
+        loss[s % HOTBED_FM_LANES] += job->losses[s];
+        gradient[s % HOTBED_FM_LANES] += (double)job->errors[s];
+    }
+    for (uint32_t half = HOTBED_FM_LANES / 2; half > 0; half /= 2)
+        for (uint32_t l = 0; l < half; l++) {
+            loss[l] += loss[l + half];
+            gradient[l] += gradient[l + half];
+        }
+    *job->loss = loss[0];
+    hotbed_fm_update(job->dense, gradient[0], job->learning_rate);
+}
+
+static void run_step(void *argument) {
+    const hotbed_fm_job *job = argument;
+    float sum[HOTBED_FM_MAX_DIM + 1];
+    float square[HOTBED_FM_MAX_DIM + 1];
+    for (uint32_t s = 0; s < job->samples; s++) {
+        float *x = job->rows + (size_t)s * job->stride;
+        hotbed_fm_point point = hotbed_fm_logistic(forward(job, x, sum, square), job->labels[s]);
+        job->losses[s] = point.loss;
+        job->errors[s] = point.error;
+        backward(job, x, sum, point.error);
+    }
+    reduce(job);
+}
+
+static void run_score(void *argument) {
+    const hotbed_fm_job *job = argument;
+    float sum[HOTBED_FM_MAX_DIM + 1];
+    float square[HOTBED_FM_MAX_DIM + 1];
+    for (uint32_t s = 0; s < job->samples; s++)
+        job->logits[s] = forward(job, job->rows + (size_t)s * job->stride, sum, square);
+}
+
+static hotbed_status step(const hotbed_fm_job *job, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_step, (void *)job);
+}
+
+static hotbed_status score(const hotbed_fm_job *job, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_score, (void *)job);
+}
+
+const hotbed_fm_kernels hotbed_fm_kernels_host = {step, score};

@@ -1,0 +1,57 @@
+/* examples/train/log_reader.h - a click log, plain or gzip, parsed ahead into a ring of batches. */
+#ifndef HOTBED_EXAMPLES_READER_H
+#define HOTBED_EXAMPLES_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A batch.  The caller owns keys and labels; the reader fills what a taken batch holds. */
+typedef struct hotbed_reader_batch {
+    int64_t *keys;    /* [fields * samples], feature-major; room for fields * batch_size */
+    float *labels;    /* [samples]; room for batch_size */
+    uint32_t samples; /* below batch_size at the end of an epoch only */
+    uint32_t epoch;   /* from 0 */
+    uint64_t lines;   /* lines of this epoch read up to the batch's end, bad ones included */
+    uint64_t bad;     /* bad ones among them */
+    double fraction;  /* part of the file read up to the batch's end; below 0: not known */
+} hotbed_reader_batch;
+
+typedef struct hotbed_reader_options {
+    const char *path; /* "-" is the standard input */
+    uint32_t batch_size;
+    uint32_t num_batches; /* length of the ring */
+    hotbed_reader_batch *batches;
+    uint32_t epochs;      /* times the file is read */
+    uint64_t skip_bad;    /* bad lines that are left out, an epoch; one more is an error */
+    uint32_t first_epoch; /* where to begin: this epoch, after first_line lines, of which */
+    uint64_t first_line;  /* first_bad were bad */
+    uint64_t first_bad;
+    /* Called on the reader's thread before and after a batch is parsed; may be NULL. */
+    void (*mark)(void *mark_argument, bool begin);
+    void *mark_argument;
+} hotbed_reader_options;
+
+typedef struct hotbed_reader hotbed_reader;
+
+/* Open the file and start the thread; `options` is copied.  On failure NULL, and the reason in
+ * message[bytes]. */
+hotbed_reader *hotbed_reader_start(
+    const hotbed_reader_options *options, char *message, size_t bytes);
+
+/* The next batch; waits for it.  NULL at the end, or on an error: then hotbed_reader_error() has it. */
+hotbed_reader_batch *hotbed_reader_take(hotbed_reader *reader);
+
+/* Give the oldest batch that was taken back to the ring.  Any thread. */
+void hotbed_reader_give(hotbed_reader *reader);
+
+/* NULL when all went well so far; else file, line, field and reason. */
+const char *hotbed_reader_error(const hotbed_reader *reader);
+
+/* Lines left out so far, in all epochs. */
+uint64_t hotbed_reader_bad(const hotbed_reader *reader);
+
+/* Stop the thread and close the file.  NULL is allowed. */
+void hotbed_reader_stop(hotbed_reader *reader);
+
+#endif

@@ -1,0 +1,31 @@
+/* examples/train/progress.h - a bar on a terminal, a line now and then otherwise. */
+#ifndef HOTBED_EXAMPLES_PROGRESS_H
+#define HOTBED_EXAMPLES_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hotbed_progress {
+    const char *what; /* "train", "eval" */
+    bool quiet;
+    bool terminal;
+    bool shown; /* a bar stands in the terminal's last line */
+    double start;
+    double last; /* when something was shown */
+    double first_fraction;
+} hotbed_progress;
+
+/* Seconds of a clock that only goes forward. */
+double hotbed_progress_clock(void);
+
+void hotbed_progress_begin(hotbed_progress *progress, const char *what, bool quiet);
+
+/* Show where we are, unless something was shown just before.
+ *   fraction  in  part of the work that is done; below 0: not known
+ *   loss      in  below 0: none */
+void hotbed_progress_show(hotbed_progress *progress, uint64_t rows, double fraction, double loss);
+
+/* Leave the bar's line, so that other text can be printed. */
+void hotbed_progress_end(hotbed_progress *progress);
+
+#endif

@@ -1,0 +1,44 @@
+/* examples/train/options.h - the command line of hotbed-train. */
+#ifndef HOTBED_EXAMPLES_OPTIONS_H
+#define HOTBED_EXAMPLES_OPTIONS_H
+
+#include "hotbed/storage.h"
+
+typedef struct hotbed_train_options {
+    const char *data; /* "-" is the standard input */
+    const char *eval; /* NULL: none */
+    const char *save; /* NULL: do not */
+    const char *load;
+    const char *json;
+    const char *trace;
+    uint32_t dim;
+    hotbed_optimizer_kind optimizer;
+    float learning_rate; /* 0 when not given: the optimizer's default, or the checkpoint's */
+    uint32_t batch;
+    uint32_t epochs;
+    hotbed_mode mode;
+    uint64_t hbm_bytes;
+    hotbed_backend backend; /* 0: auto */
+    uint64_t capacity;      /* keys of each categorical table */
+    uint64_t save_every;    /* steps; 0: at the end only */
+    uint64_t seed;
+    uint64_t skip_bad;
+    bool quiet;
+} hotbed_train_options;
+
+enum { HOTBED_EXIT_OK = 0, HOTBED_EXIT_FAILED = 1, HOTBED_EXIT_USAGE = 2 };
+
+/* Read the command line.  -1 to go on, else the exit code: help was printed, or a message on stderr. */
+int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *options);
+
+/* The learning rate that is used when none is given. */
+float hotbed_train_default_rate(hotbed_optimizer_kind kind);
+
+/* Print "hotbed-train: " and the message on stderr. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+void
+hotbed_train_say(const char *format, ...);
+
+#endif

@@ -1,0 +1,115 @@
+/* examples/train/report.c - the JSON report of hotbed-train. */
+#include "examples/train/trainer.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+static void print_string(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+/* Numbers have 17 digits: equal text is equal bits. */
+static void print_number(FILE *file, const char *name, double value) {
+    if (value - value == 0) /* finite */
+        fprintf(file, "  \"%s\": %.17g,\n", name, value);
+    else
+        fprintf(file, "  \"%s\": null,\n", name);
+}
+
+static void print_count(FILE *file, const char *name, uint64_t value) {
+    fprintf(file, "  \"%s\": %llu,\n", name, (unsigned long long)value);
+}
+
+static void print_curve(const hotbed_trainer *t, FILE *file) {
+    fprintf(file, "  \"loss_curve_every\": %d,\n  \"loss_curve\": [\n", HOTBED_TRAIN_CURVE_STEPS);
+    for (uint64_t i = 0; i < t->curve_points; i++)
+        fprintf(
+            file, "    [%llu, %.17g]%s\n", (unsigned long long)t->curve[i].step, t->curve[i].loss,
+            i + 1 < t->curve_points ? "," : "");
+    fputs("  ],\n", file);
+}
+
+static bool print_tables(hotbed_trainer *t, FILE *file) {
+    fputs("  \"tables\": [\n", file);
+    for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
+        hotbed_table_info info;
+        hotbed_table_stats stats;
+        uint64_t keys = 0;
+        uint64_t pinned = 0;
+        if (!hotbed_trainer_ok(t, hotbed_storage_table(t->storage, i, &info), "table") ||
+            !hotbed_trainer_ok(
+                t, hotbed_storage_stats(t->storage, i, &stats, t->compute), "statistics") ||
+            !hotbed_trainer_ok(
+                t, hotbed_storage_size(t->storage, i, &keys, &pinned, t->compute), "size"))
+            return false;
+        fprintf(
+            file,
+            "    {\"name\": \"%s\", \"dim\": %u, \"capacity\": %llu, \"row_bytes\": %llu, "
+            "\"keys_stored\": %llu, \"keys\": %llu, \"uniques\": %llu, \"hits\": %llu, "
+            "\"inserts\": %llu, \"evictions\": %llu, \"refused\": %llu}%s\n",
+            info.name, info.dim, (unsigned long long)info.capacity,
+            (unsigned long long)info.row_bytes, (unsigned long long)keys,
+            (unsigned long long)stats.keys, (unsigned long long)stats.uniques,
+            (unsigned long long)stats.hits, (unsigned long long)stats.inserts,
+            (unsigned long long)stats.evictions, (unsigned long long)stats.refused,
+            i + 1 < HOTBED_CRITEO_FIELDS ? "," : "");
+    }
+    fputs("  ]\n", file);
+    return true;
+}
+
+bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
+    const hotbed_train_options *o = &t->options;
+    uint64_t steps = t->place.steps - t->first_step;
+    uint64_t rows = t->place.rows - t->first_rows;
+    double no_number = (double)NAN;
+    FILE *file = fopen(path, "w");
+    if (file == NULL)
+        return hotbed_trainer_fail(t, "%s: %s", path, strerror(errno));
+    fputs("{\n  \"data\": ", file);
+    print_string(file, o->data);
+    fprintf(
+        file, ",\n  \"backend\": \"%s\",\n  \"optimizer\": \"%s\",\n",
+        hotbed_backend_name(t->backend), hotbed_optimizer_name(o->optimizer));
+    print_number(file, "lr", (double)t->place.learning_rate);
+    print_count(file, "dim", o->dim);
+    print_count(file, "batch", o->batch);
+    print_count(file, "epochs", o->epochs);
+    print_count(file, "seed", o->seed);
+    print_number(file, "auc", o->eval != NULL ? t->auc : no_number);
+    print_number(file, "logloss", o->eval != NULL ? t->logloss : no_number);
+    print_count(file, "eval_rows", t->scores.rows);
+    print_number(
+        file, "train_logloss",
+        t->place.rows > 0 ? t->place.loss / (double)t->place.rows : no_number);
+    print_count(file, "rows", rows);
+    print_count(file, "steps", steps);
+    print_count(file, "first_step", t->first_step);
+    print_count(file, "total_rows", t->place.rows);
+    print_count(file, "bad_lines", t->bad_lines);
+    print_number(file, "seconds", t->seconds);
+    print_number(file, "rows_per_s", t->seconds > 0 ? (double)rows / t->seconds : no_number);
+    print_number(
+        file, "host_waits_per_step", steps > 0 ? (double)t->host_waits / (double)steps : 0);
+    print_number(
+        file, "allocations_per_step", steps > 0 ? (double)t->allocations / (double)steps : 0);
+    print_count(file, "full_faults", t->full_faults);
+    print_curve(t, file);
+    bool ok = print_tables(t, file);
+    fputs("}\n", file);
+    bool written = ferror(file) == 0;
+    written = fclose(file) == 0 && written;
+    if (ok && t->curve_lost)
+        return hotbed_trainer_fail(t, "no memory for the loss curve");
+    return ok && (written || hotbed_trainer_fail(t, "%s: %s", path, strerror(errno)));
+}

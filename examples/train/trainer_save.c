@@ -1,0 +1,141 @@
+/* examples/train/trainer_save.c - checkpoints: the tables, the bias and the place in the data. */
+#include "examples/train/trainer.h"
+#include "hotbed/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* The step of a name "step-0000000010"; false for another name. */
+static bool parse_step(const char *name, uint64_t *step) {
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return false;
+    errno = 0;
+    *step = strtoull(name + 5, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+/* The newest checkpoint of a directory; *found is false when there is none. */
+static bool newest(
+    hotbed_trainer *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
+    DIR *list = opendir(directory);
+    *found = false;
+    if (list == NULL)
+        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        uint64_t number;
+        if (parse_step(entry->d_name, &number) && (!*found || number > *step)) {
+            *found = true;
+            *step = number;
+            snprintf(name, 256, "%s", entry->d_name);
+        }
+    }
+    closedir(list);
+    return true;
+}
+
+static bool copy_dense(hotbed_trainer *t, bool to_device) {
+    /* A slot's loss is pinned, 256 bytes, and free between steps. */
+    void *pinned = t->slots[0].loss;
+    if (to_device)
+        memcpy(pinned, &t->place.dense, sizeof t->place.dense);
+    if (!hotbed_trainer_ok(
+            t,
+            hotbed_copy(
+                to_device ? (void *)t->dense : pinned, to_device ? pinned : (void *)t->dense,
+                sizeof t->place.dense, t->compute),
+            "copy") ||
+        !hotbed_trainer_sync(t))
+        return false;
+    if (!to_device)
+        memcpy(&t->place.dense, pinned, sizeof t->place.dense);
+    return true;
+}
+
+bool hotbed_trainer_prepare_save(hotbed_trainer *t) {
+    bool found;
+    uint64_t step = 0;
+    char name[256];
+    const char *directory = t->options.save;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+    if (!newest(t, directory, &found, &step, name))
+        return false;
+    if (found && step > t->place.steps)
+        return hotbed_trainer_fail(
+            t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
+            name);
+    return true;
+}
+
+bool hotbed_trainer_load(hotbed_trainer *t) {
+    char path[PATH_BYTES];
+    char name[256];
+    bool found;
+    uint64_t step = 0;
+    struct stat status;
+    const char *directory = t->options.load;
+    snprintf(path, sizeof path, "%s/MANIFEST", directory);
+    if (stat(path, &status) == 0) {
+        snprintf(path, sizeof path, "%s", directory);
+    } else {
+        if (!newest(t, directory, &found, &step, name))
+            return false;
+        if (!found)
+            return hotbed_trainer_fail(
+                t, "%s: neither a checkpoint nor a directory of them", directory);
+        snprintf(path, sizeof path, "%s/%s", directory, name);
+    }
+    hotbed_train_place place;
+    uint64_t bytes = sizeof place;
+    memset(&place, 0, sizeof place);
+    if (!hotbed_trainer_ok(
+            t, hotbed_checkpoint_load(path, t->storage, &step, &place, &bytes, t->compute),
+            "--load"))
+        return false;
+    if (bytes != sizeof place || memcmp(place.magic, t->place.magic, sizeof place.magic) != 0)
+        return hotbed_trainer_fail(t, "%s: was not saved by this hotbed-train", path);
+    t->place = place;
+    if (t->options.learning_rate > 0) {
+        t->place.learning_rate = t->options.learning_rate;
+        if (!hotbed_trainer_ok(
+                t, hotbed_storage_set_learning_rate(t->storage, t->place.learning_rate, t->compute),
+                "--lr"))
+            return false;
+    }
+    if (!t->options.quiet)
+        hotbed_train_say(
+            "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
+            (unsigned long long)t->place.rows);
+    return copy_dense(t, true);
+}
+
+bool hotbed_trainer_save(hotbed_trainer *t) {
+    char path[PATH_BYTES];
+    struct stat status;
+    if (!hotbed_trainer_sync(t)) /* all steps so far are done, and counted in `place` */
+        return false;
+    int n = snprintf(
+        path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return hotbed_trainer_fail(t, "%s: the name is too long", t->options.save);
+    if (stat(path, &status) == 0)
+        return true; /* this step is saved: --save-every fell on the last one */
+    hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, true);
+    if (!copy_dense(t, false))
+        return false;
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.step = t->place.steps;
+    options.extra = &t->place;
+    options.extra_bytes = sizeof t->place;
+    bool ok = hotbed_trainer_ok(
+        t, hotbed_checkpoint_save(path, t->storage, &options, t->compute), "--save");
+    hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, false);
+    return ok;
+}

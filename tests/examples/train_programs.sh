@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# tests/examples/train_programs.sh - hotbed-datagen and hotbed-train, end to end.
+#   train_programs.sh DIRECTORY-OF-THE-PROGRAMS host|cuda
+# Status 77: the backend cannot run here.
+set -u
+programs=$(cd "$1" && pwd) || exit 1
+backend=$2
+folder=$(mktemp -d "${TMPDIR:-/tmp}/hotbed-train-XXXXXX") || exit 1
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+datagen=$programs/hotbed-datagen
+
+die() {
+    printf 'FAILED: %s\n' "$*"
+    [ ! -f err ] || cat err
+    exit 1
+}
+ok() { printf 'ok   %s\n' "$*"; }
+train() { "$programs/hotbed-train" --backend "$backend" --capacity 20000 --batch 500 --dim 8 "$@" 2>err; }
+points() { grep -E '^    \[[0-9]+, ' "$1" | tr -d ' []' | sed 's/,$//'; }
+number() { sed -n "s/^  \"$2\": \([^,]*\),*\$/\1/p" "$1"; }
+# usage CODE TEXT ARGUMENTS: hotbed-train ends with CODE and says TEXT
+says() {
+    local code=$1 text=$2 got
+    shift 2
+    train "$@"
+    got=$?
+    [ $got -eq "$code" ] || die "status $got, not $code: hotbed-train $*"
+    grep -qF -- "$text" err || die "no '$text' from hotbed-train $*"
+}
+
+# --- data: by seed and row number alone ---------------------------------------------------------------
+"$datagen" --rows 12000 --vocab 1000 --seed 3 -o train.tsv --json planted.json 2>/dev/null || die "datagen"
+"$datagen" --rows 4000 --skip 12000 --vocab 1000 --seed 3 -o eval.tsv 2>/dev/null || die "datagen --skip"
+"$datagen" --rows 16000 --vocab 1000 --seed 3 2>/dev/null | cmp - <(cat train.tsv eval.tsv) ||
+    die "rows depend on where one begins"
+"$datagen" --rows 12000 --vocab 1000 --seed 4 2>/dev/null | cmp -s - train.tsv && die "the seed does nothing"
+grep -q '"auc": 0\.[78]' planted.json || die "planted AUC: $(cat planted.json)"
+gzip -k train.tsv
+ok "datagen: the same rows wherever one begins"
+
+# --- wrong use ------------------------------------------------------------------------------------------
+"$datagen" 2>/dev/null
+[ $? -eq 2 ] || die "datagen without --rows"
+"$datagen" --rows 5 --alpha 0 2>/dev/null
+[ $? -eq 2 ] || die "datagen with a bad --alpha"
+"$datagen" --rows 5 -o /nonexistent/x 2>/dev/null
+[ $? -eq 1 ] || die "datagen to a bad file"
+says 2 "--data is missing"
+says 2 "'0' is not a value of --dim" --data train.tsv --dim 0
+says 2 "'x' is not a value of --lr" --data train.tsv --lr x
+says 2 "'gpu' is not a value of --backend" --data train.tsv --backend gpu
+says 2 "'fast' is not a value of --mode" --data train.tsv --mode fast
+says 2 "'lamb' is not a value of --optimizer" --data train.tsv --optimizer lamb
+says 2 "--nonsense" --data train.tsv --nonsense
+says 2 "unexpected 'more'" --data train.tsv more
+says 2 "--epochs needs a file" --data - --epochs 2
+says 2 "--save-every needs --save" --data train.tsv --save-every 5
+"$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
+"$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
+says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
+    case $says_backend in
+    *UNSUPPORTED*) echo "skipped: $says_backend" && exit 77 ;;
+    *) die "$says_backend" ;;
+    esac
+says 1 "UNSUPPORTED" --data train.tsv --mode cache
+says 1 "UNSUPPORTED" --data train.tsv --mode default
+says 1 "none.tsv: No such file" --data none.tsv
+says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
+says 1 "/nonexistent/j: No such file" --data train.tsv --json /nonexistent/j
+says 1 "no rows" --data /dev/null
+says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000
+ok "wrong use: a message and status 2, or 1"
+
+# --- malformed lines -----------------------------------------------------------------------------------
+{
+    head -n 700 train.tsv
+    printf '1\t2\tabc\t'
+    tail -n 1 train.tsv | cut -f4-
+    tail -n +701 train.tsv
+} >bad.tsv
+says 1 "bad.tsv:701: field 3 (i02): 'abc' is not a 64-bit integer" --data bad.tsv
+train --data bad.tsv --skip-bad 1 --json bad.json --quiet || die "--skip-bad 1"
+train --data train.tsv --json a.json --trace trace.json --quiet || die "plain training"
+[ "$(number bad.json bad_lines)" = 1 ] || die "bad_lines is $(number bad.json bad_lines)"
+diff <(points bad.json) <(points a.json) >/dev/null || die "a skipped line changes the loss"
+ok "malformed lines: named, or skipped"
+
+# --- the same bits however it is read ---------------------------------------------------------------------
+[ "$(points a.json | wc -l)" -eq 2 ] || die "the loss curve has $(points a.json | wc -l) points"
+train --data train.tsv.gz --json b.json --quiet || die "gzip"
+diff <(points a.json) <(points b.json) >/dev/null || die "gzip changes the loss"
+train --data - --json b.json --quiet <train.tsv || die "standard input"
+diff <(points a.json) <(points b.json) >/dev/null || die "standard input changes the loss"
+train --data train.tsv --json b.json --quiet --backend host || die "host"
+diff <(points a.json) <(points b.json) >/dev/null || die "$backend and host differ"
+ok "file, gzip, standard input and host backend: the same loss, bit for bit"
+
+# --- reports ---------------------------------------------------------------------------------------------
+[ "$(number a.json host_waits_per_step)" = 0 ] || die "host waits a step: $(number a.json host_waits_per_step)"
+[ "$(number a.json allocations_per_step)" = 0 ] || die "allocations a step: $(number a.json allocations_per_step)"
+[ "$(number a.json rows)" = 12000 ] || die "rows: $(number a.json rows)"
+if command -v python3 >/dev/null; then
+    python3 - <<'PY' || die "JSON"
+import json
+report = json.load(open("a.json"))
+assert len(report["tables"]) == 39 and report["auc"] is None, report
+assert all(t["keys"] == 12000 for t in report["tables"]), report
+events = json.load(open("trace.json"))["traceEvents"]
+names = {e["name"] for e in events}
+assert {"read", "prefetch", "forward", "model", "backward"} <= names, names
+for tid in {e["tid"] for e in events if e["ph"] in "BE"}:
+    kinds = [e["ph"] for e in events if e["tid"] == tid and e["ph"] in "BE"]
+    assert kinds == ["B", "E"] * (len(kinds) // 2), kinds
+PY
+fi
+ok "reports: counts, no host waits in a step, JSON and trace are well-formed"
+
+# --- a full table ----------------------------------------------------------------------------------------
+train --data train.tsv --json full.json --capacity 100 || die "training with full tables"
+grep -q 'warning: .*--capacity' err || die "no warning about full tables"
+grep -q '"refused": [1-9]' full.json || die "no key was refused"
+ok "full tables: a warning, and training goes on"
+
+# --- every optimizer, evaluation -----------------------------------------------------------------------------
+for optimizer in sgd adam adagrad rowwise-adagrad; do
+    train --data train.tsv --eval eval.tsv --epochs 2 --optimizer $optimizer --json o.json --quiet || die "$optimizer"
+    number o.json auc | grep -qE '^0\.[6-9]' || die "$optimizer: AUC $(number o.json auc)"
+done
+ok "every optimizer learns"
+
+# --- save and load ----------------------------------------------------------------------------------------
+if ! train --data train.tsv --save ck --save-every 7 --epochs 2 --eval eval.tsv --json whole.json --quiet; then
+    grep -q UNSUPPORTED err || die "--save"
+    echo "skipped: this build has no checkpoints"
+    exit 0
+fi
+ls ck | tr '\n' ' ' | grep -q '^step-0000000007 step-0000000014 .* step-0000000048 $' || die "checkpoints: $(ls ck)"
+for at in 7 21 28 42; do # 24 steps an epoch: before, in and after the change of epochs
+    train --data train.tsv --load "ck/step-$(printf %010d $at)" --epochs 2 --eval eval.tsv --json part.json --quiet ||
+        die "--load at $at"
+    diff <(points whole.json | tail -n $((4 - at / 10))) <(points part.json) >/dev/null || die "the loss after step $at differs"
+    [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after a load at $at differs"
+    [ "$(number part.json first_step)" = "$at" ] || die "first step: $(number part.json first_step)"
+done
+train --data train.tsv --load ck --epochs 2 --eval eval.tsv --json part.json --quiet || die "--load of the newest"
+[ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC of the loaded tables differs"
+[ "$(number part.json steps)" = 0 ] || die "nothing was left to train"
+says 1 "of an earlier run" --data train.tsv --save ck
+says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
+says 1 "none: No such file" --data train.tsv --load none
+says 1 "--load" --data train.tsv --load ck --dim 9
+ok "save and load: the same loss and AUC, bit for bit, from every place"

@@ -2,12 +2,14 @@
  *
  * A lane that has a body with several ranges offers it to the pool as a job and works on it itself.
  * Ranges are handed out by one atomic counter.  Jobs of several lanes run side by side.  A body with one
- * range never leaves its lane.  Nothing is allocated after the threads have started.
+ * range never leaves its lane.  Nothing is allocated after the threads have started.  The list of jobs is
+ * hidden from TSan (host_race.h): what orders memory are `published` and `finished` of each job.
  */
 #define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): affinity */
 #include "base/host_lane.h"
 
 #include "base/backend.h"
+#include "base/host_race.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,6 +24,8 @@ typedef struct job {
     const void *args;
     uint64_t n, grain, ranges;
     uint64_t next;       /* atomic: the next range to take */
+    uint64_t published;  /* atomic: the lane's memory, for the pool's threads */
+    uint64_t finished;   /* atomic: memory of the pool's threads, for the lane */
     uint32_t users;      /* pool threads in the job; under the pool's lock */
     pthread_cond_t idle; /* users became 0 */
     struct job *after;
@@ -66,10 +70,12 @@ static hotbed_status wanted_threads(unsigned *out) {
 }
 
 unsigned hotbed_host_threads(void) {
+    hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
     unsigned threads = pool.workers + 1;
     bool running = pool.holders > 0;
     pthread_mutex_unlock(&pool.lock);
+    hotbed_race_show();
     if (!running && wanted_threads(&threads) != HOTBED_OK)
         threads = usable_cores();
     return threads;
@@ -79,7 +85,6 @@ unsigned hotbed_host_threads(void) {
 
 static void run_ranges(job *j) {
     for (;;) {
-        /* Relaxed: the job was published by the pool's lock, its results are by that lock too. */
         uint64_t range = hotbed_add_relaxed_u64(&j->next, 1);
         if (range >= j->ranges)
             return;
@@ -99,24 +104,68 @@ static void unlist(const job *j) {
     }
 }
 
-static void *worker(void *unused) {
+/* A job to help with, or NULL when the pool stops. */
+static job *next_job(void) {
+    hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
-    while (!pool.stop) {
-        job *j = pool.jobs;
-        if (j == NULL) {
-            pthread_cond_wait(&pool.work, &pool.lock);
-            continue;
-        }
+    while (pool.jobs == NULL && !pool.stop)
+        pthread_cond_wait(&pool.work, &pool.lock);
+    job *j = pool.stop ? NULL : pool.jobs;
+    if (j != NULL)
         j->users++;
-        pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    hotbed_race_show();
+    return j;
+}
+
+static void leave_job(job *j) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&pool.lock);
+    unlist(j); /* no ranges are left */
+    if (--j->users == 0)
+        pthread_cond_signal(&j->idle);
+    pthread_mutex_unlock(&pool.lock);
+    hotbed_race_show();
+}
+
+static void *worker(void *unused) {
+    for (job *j = next_job(); j != NULL; j = next_job()) {
+        (void)hotbed_load_acquire_u64(&j->published); /* pairs with hotbed_pool_run() */
         run_ranges(j);
-        pthread_mutex_lock(&pool.lock);
-        unlist(j); /* no ranges are left */
-        if (--j->users == 0)
-            pthread_cond_signal(&j->idle);
+        (void)hotbed_add_acq_rel_u64(&j->finished, 1); /* pairs with await_job() */
+        leave_job(j);
+    }
+    return unused;
+}
+
+/* Put the job into the list and wake threads for it, if there are any. */
+static bool offer_job(job *j) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&pool.lock);
+    uint64_t helpers = j->ranges - 1 < pool.workers ? j->ranges - 1 : pool.workers;
+    if (helpers > 0) {
+        pthread_cond_init(&j->idle, NULL);
+        j->after = pool.jobs;
+        pool.jobs = j;
+        for (uint64_t i = 0; i < helpers; i++)
+            pthread_cond_signal(&pool.work);
     }
     pthread_mutex_unlock(&pool.lock);
-    return unused;
+    hotbed_race_show();
+    return helpers > 0;
+}
+
+/* Until no other thread works on the job. */
+static void await_job(job *j) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&pool.lock);
+    unlist(j);
+    while (j->users > 0)
+        pthread_cond_wait(&j->idle, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_cond_destroy(&j->idle);
+    hotbed_race_show();
+    (void)hotbed_load_acquire_u64(&j->finished);
 }
 
 void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const void *args) {
@@ -131,42 +180,36 @@ void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const vo
         .grain = grain,
         .ranges = n / grain + (n % grain != 0),
     };
-    pthread_mutex_lock(&pool.lock);
-    uint64_t helpers = j.ranges - 1 < pool.workers ? j.ranges - 1 : pool.workers;
-    if (helpers > 0) {
-        pthread_cond_init(&j.idle, NULL);
-        j.after = pool.jobs;
-        pool.jobs = &j;
-        for (uint64_t i = 0; i < helpers; i++)
-            pthread_cond_signal(&pool.work);
-    }
-    pthread_mutex_unlock(&pool.lock);
+    hotbed_store_release_u64(&j.published, 1);
+    bool offered = offer_job(&j);
     run_ranges(&j);
-    if (helpers == 0)
-        return;
-    pthread_mutex_lock(&pool.lock);
-    unlist(&j);
-    while (j.users > 0)
-        pthread_cond_wait(&j.idle, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
-    pthread_cond_destroy(&j.idle);
+    if (offered)
+        await_job(&j);
 }
 
 /* --- threads -------------------------------------------------------------------------------- */
 
-/* Join the first `count` threads.  Called under the lock, which it drops meanwhile. */
-static void stop_threads(uint32_t count) {
-    pool.stop = true;
+/* Held while threads start or stop, so that two streams do not do it at once. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+static void set_pool(uint32_t workers, bool stop) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&pool.lock);
+    pool.workers = workers;
+    pool.stop = stop;
     pthread_cond_broadcast(&pool.work);
     pthread_mutex_unlock(&pool.lock);
-    for (uint32_t i = 0; i < count; i++)
-        pthread_join(pool.threads[i], NULL);
-    pthread_mutex_lock(&pool.lock);
-    pool.stop = false;
-    pool.workers = 0;
+    hotbed_race_show();
 }
 
-/* Under the lock. */
+/* Join the first `count` threads. */
+static void stop_threads(uint32_t count) {
+    set_pool(0, true);
+    for (uint32_t i = 0; i < count; i++)
+        pthread_join(pool.threads[i], NULL);
+    set_pool(0, false);
+}
+
 static hotbed_status start_threads(uint32_t count) {
     sigset_t all, before;
     sigfillset(&all); /* signals are for the program's own threads */
@@ -179,41 +222,46 @@ static hotbed_status start_threads(uint32_t count) {
             started++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pool.workers = started;
-    if (error == 0)
+    if (error == 0) {
+        set_pool(started, false);
         return HOTBED_OK;
+    }
     stop_threads(started);
     return hotbed_fail(
         HOTBED_ERR_MEMORY, "thread %u of %u of the host backend cannot be started: error %d",
         started + 1, count, error);
 }
 
-/* Held while threads start or stop, so that two streams do not do it at once. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+/* Change the number of streams that hold the pool; returns the new one.  Under `turn`. */
+static uint32_t hold_pool(int32_t change) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&pool.lock);
+    pool.holders += (uint32_t)change;
+    uint32_t holders = pool.holders;
+    pthread_mutex_unlock(&pool.lock);
+    hotbed_race_show();
+    return holders;
+}
 
 hotbed_status hotbed_pool_acquire(void) {
     unsigned threads = 1;
-    pthread_mutex_lock(&turn);
-    pthread_mutex_lock(&pool.lock);
     hotbed_status status = HOTBED_OK;
-    if (pool.holders == 0) {
+    pthread_mutex_lock(&turn);
+    if (hold_pool(0) == 0) {
         status = wanted_threads(&threads);
         if (status == HOTBED_OK)
             status = start_threads(threads - 1);
     }
     if (status == HOTBED_OK)
-        pool.holders++;
-    pthread_mutex_unlock(&pool.lock);
+        (void)hold_pool(1);
     pthread_mutex_unlock(&turn);
     return status;
 }
 
 void hotbed_pool_release(void) {
     pthread_mutex_lock(&turn);
-    pthread_mutex_lock(&pool.lock);
-    if (--pool.holders == 0)
-        stop_threads(pool.workers);
-    pthread_mutex_unlock(&pool.lock);
+    if (hold_pool(-1) == 0)
+        stop_threads(pool.workers); /* changed under `turn` only */
     pthread_mutex_unlock(&turn);
 }
 

@@ -2,9 +2,9 @@
  *
  * A stream owns a lane.  The caller's thread puts tasks into the lane's ring, the lane's thread takes
  * them out and runs them one after the other.  Tasks are numbered from 1; an event is a mark (lane,
- * number), passed once the lane has completed that number.  What orders memory is the lane's lock: at
- * enqueueing (caller before task), at completion (task before who waits for it), and nothing else, so
- * that TSan sees a missing wait in the caller's program as the race that it is.
+ * number), passed once the lane has completed that number.  Memory is ordered at enqueueing (caller
+ * before task, by the task's number), at completion (task before who waited for it, by `completed`), and
+ * by nothing else as TSan sees it (host_race.h): a missing wait in the caller's program is reported.
  *
  * The ring is allocated with the stream.  When it is full, which takes RING_TASKS tasks that have not
  * run, the caller waits for room, and that counts as a host wait.
@@ -15,6 +15,7 @@
  */
 #include "base/backend.h"
 #include "base/host_lane.h"
+#include "base/host_race.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +24,7 @@
 #include <time.h>
 
 enum {
-    RING_TASKS = 8192,       /* 4.5 MiB, of which only what is used is touched */
+    RING_TASKS = 8192,       /* 4.6 MiB, of which only what is used is touched */
     COPY_GRAIN = 1024 * 1024 /* bytes a thread copies or fills at a time */
 };
 
@@ -36,6 +37,7 @@ typedef enum task_kind {
 } task_kind;
 
 typedef struct task {
+    uint64_t number; /* atomic; set last: publishes the caller's memory to the lane */
     task_kind kind;
     uint64_t n, grain;
     hotbed_host_body body;
@@ -51,7 +53,8 @@ typedef struct lane {
     pthread_mutex_t lock;
     pthread_cond_t work; /* the ring got a task, or stop was set */
     pthread_cond_t done; /* completed reached wanted */
-    uint64_t enqueued, completed;
+    uint64_t enqueued;
+    uint64_t completed;   /* atomic; publishes the tasks' memory to who waits */
     uint64_t wanted;      /* lowest number that someone waits for, UINT64_MAX for none */
     uint64_t head, count; /* of the ring; the running task is still in it */
     bool stop;
@@ -100,9 +103,12 @@ static void hold(uint32_t *references) {
     __atomic_fetch_add(references, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether it was the last one.  Acquires and releases: all uses are before the free. */
+/* Whether it was the last one; then all uses by others are before what follows. */
 static bool drop(uint32_t *references) {
-    return __atomic_sub_fetch(references, 1, __ATOMIC_ACQ_REL) == 0;
+    if (__atomic_sub_fetch(references, 1, __ATOMIC_RELEASE) != 0)
+        return false;
+    (void)__atomic_load_n(references, __ATOMIC_ACQUIRE); /* not earlier: others need no order */
+    return true;
 }
 
 static void lane_drop(lane *l) {
@@ -114,20 +120,31 @@ static void lane_drop(lane *l) {
     hotbed_delete(l);
 }
 
-/* Until task `number` is completed.  Called under the lock. */
-static void lane_await(lane *l, uint64_t number) {
-    while (l->completed < number) {
+/* Block until task `number` is completed.  Under the lock, hidden: orders nothing. */
+static void lane_block(lane *l, uint64_t number) {
+    while (hotbed_load_relaxed_u64(&l->completed) < number) {
         if (number < l->wanted)
             l->wanted = number;
         pthread_cond_wait(&l->done, &l->lock);
     }
 }
 
+/* Whether task `number` is completed; if so, what it did is seen by the caller. */
 static bool lane_passed(lane *l, uint64_t number) {
+    return hotbed_load_relaxed_u64(&l->completed) >= number &&
+           hotbed_load_acquire_u64(&l->completed) >= number;
+}
+
+/* Wait until it is. */
+static void lane_await(lane *l, uint64_t number) {
+    if (lane_passed(l, number))
+        return;
+    hotbed_race_hide();
     pthread_mutex_lock(&l->lock);
-    bool passed = l->completed >= number;
+    lane_block(l, number);
     pthread_mutex_unlock(&l->lock);
-    return passed;
+    hotbed_race_show();
+    (void)lane_passed(l, number); /* acquires */
 }
 
 static double now(void) {
@@ -147,19 +164,17 @@ static void run_task(const task *t, const lane *l, uint64_t number) {
         break;
     case TASK_STAMP: {
         host_event *event = t->pointer;
+        hotbed_race_hide();
         pthread_mutex_lock(&event->lock);
         if (event->marked == l && event->number == number) /* else it was recorded again since */
             event->seconds = now();
         pthread_mutex_unlock(&event->lock);
+        hotbed_race_show();
         break;
     }
-    case TASK_WAIT: {
-        lane *other = t->pointer;
-        pthread_mutex_lock(&other->lock);
-        lane_await(other, t->n);
-        pthread_mutex_unlock(&other->lock);
+    case TASK_WAIT:
+        lane_await(t->pointer, t->n);
         break;
-    }
     case TASK_GRAPH: {
         const host_graph *graph = t->pointer;
         for (size_t i = 0; i < graph->num_tasks; i++)
@@ -179,47 +194,70 @@ static void release_task(const task *t) {
         lane_drop(t->pointer);
 }
 
-static void *lane_main(void *argument) {
-    lane *l = argument;
+/* The next task, or NULL when the stream is destroyed. */
+static const task *lane_next(lane *l) {
+    const task *t = NULL;
+    hotbed_race_hide();
     pthread_mutex_lock(&l->lock);
-    for (;;) {
-        if (l->count == 0) {
-            if (l->stop)
-                break;
-            l->head = 0; /* short queues stay in the cache */
-            pthread_cond_wait(&l->work, &l->lock);
-            continue;
-        }
-        const task *t = &l->ring[l->head];
-        uint64_t number = l->completed + 1;
-        pthread_mutex_unlock(&l->lock);
-        run_task(t, l, number);
-        release_task(t);
-        pthread_mutex_lock(&l->lock);
-        l->head = (l->head + 1) % RING_TASKS;
-        l->count--;
-        l->completed = number;
-        if (l->completed >= l->wanted) {
-            l->wanted = UINT64_MAX; /* who still waits asks again */
-            pthread_cond_broadcast(&l->done);
-        }
+    while (l->count == 0 && !l->stop) {
+        l->head = 0; /* short queues stay in the cache */
+        pthread_cond_wait(&l->work, &l->lock);
+    }
+    if (l->count > 0)
+        t = &l->ring[l->head];
+    pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
+    if (t != NULL) /* pairs with lane_publish() */
+        (void)hotbed_load_acquire_u64(&t->number);
+    return t;
+}
+
+static void lane_complete(lane *l, uint64_t number) {
+    hotbed_store_release_u64(&l->completed, number); /* pairs with lane_passed() */
+    hotbed_race_hide();
+    pthread_mutex_lock(&l->lock);
+    l->head = (l->head + 1) % RING_TASKS;
+    l->count--;
+    if (number >= l->wanted) {
+        l->wanted = UINT64_MAX; /* who still waits asks again */
+        pthread_cond_broadcast(&l->done);
     }
     pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
+}
+
+static void *lane_main(void *argument) {
+    lane *l = argument;
+    uint64_t number = 0;
+    for (const task *t = lane_next(l); t != NULL; t = lane_next(l)) {
+        run_task(t, l, ++number);
+        release_task(t);
+        lane_complete(l, number);
+    }
     return NULL;
 }
 
-/* The ring's next free task, after waiting for one if need be.  Under the lock; l->enqueued is its
- * number. */
+/* Start to enqueue: takes the lock, hides, and returns the ring's next free task, after waiting for one
+ * if need be.  The caller fills it and calls lane_publish(); l->enqueued is its number. */
 static task *lane_push(lane *l) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&l->lock);
     if (l->count == RING_TASKS) {
         hotbed_count_wait();
-        lane_await(l, l->enqueued - RING_TASKS / 2);
+        lane_block(l, l->enqueued - RING_TASKS / 2);
     }
-    task *t = &l->ring[(l->head + l->count) % RING_TASKS];
-    l->count++;
     l->enqueued++;
+    return &l->ring[(l->head + l->count) % RING_TASKS];
+}
+
+static void lane_publish(lane *l, task *t) {
+    l->count++;
+    hotbed_race_show();
+    hotbed_store_release_u64(&t->number, l->enqueued); /* pairs with lane_next() */
+    hotbed_race_hide();
     pthread_cond_signal(&l->work);
-    return t;
+    pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
 }
 
 static void fill_task(
@@ -351,10 +389,12 @@ static hotbed_status stream_create(int device, bool wrap, void *native, hotbed_s
 static void stream_destroy(hotbed_stream *base) {
     host_stream *stream = host(base);
     lane *l = stream->lane;
+    hotbed_race_hide();
     pthread_mutex_lock(&l->lock);
     l->stop = true;
     pthread_cond_signal(&l->work);
     pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
     pthread_join(l->thread, NULL);
     hotbed_delete(l->ring);
     l->ring = NULL;
@@ -370,9 +410,7 @@ static void *stream_native(const hotbed_stream *base) {
 
 static hotbed_status stream_sync(hotbed_stream *base) {
     lane *l = host(base)->lane;
-    pthread_mutex_lock(&l->lock);
     lane_await(l, l->enqueued);
-    pthread_mutex_unlock(&l->lock);
     return HOTBED_OK;
 }
 
@@ -387,9 +425,9 @@ static hotbed_status enqueue(
         return HOTBED_OK;
     }
     lane *l = stream->lane;
-    pthread_mutex_lock(&l->lock);
-    fill_task(lane_push(l), kind, n, pointer, function);
-    pthread_mutex_unlock(&l->lock);
+    task *t = lane_push(l);
+    fill_task(t, kind, n, pointer, function);
+    lane_publish(l, t);
     return HOTBED_OK;
 }
 
@@ -410,19 +448,19 @@ static void fill_launch(
 }
 
 hotbed_status hotbed_lane_launch(
-    hotbed_stream *base, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
+    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes) {
-    host_stream *stream = host(base);
-    if (stream->recording != NULL) {
+    host_stream *own = host(stream);
+    if (own->recording != NULL) {
         task *t = NULL;
-        HOTBED_TRY(record_task(stream->recording, &t));
+        HOTBED_TRY(record_task(own->recording, &t));
         fill_launch(t, n, grain, body, args, args_bytes);
         return HOTBED_OK;
     }
-    lane *l = stream->lane;
-    pthread_mutex_lock(&l->lock);
-    fill_launch(lane_push(l), n, grain, body, args, args_bytes);
-    pthread_mutex_unlock(&l->lock);
+    lane *l = own->lane;
+    task *t = lane_push(l);
+    fill_launch(t, n, grain, body, args, args_bytes);
+    lane_publish(l, t);
     return HOTBED_OK;
 }
 
@@ -451,8 +489,8 @@ static void event_destroy(hotbed_event *base) {
     event_drop((host_event *)base);
 }
 
-/* Move the event's mark to task `number` of the lane.  Under the lane's lock, and before the task can
- * run; an event's lock is taken inside of a lane's, never the other way round. */
+/* Move the event's mark to task `number` of the lane.  Under the lane's lock, hidden, and before the
+ * task can run; an event's lock is taken inside of a lane's, never the other way round. */
 static void event_mark(host_event *event, lane *l, uint64_t number) {
     hold(&l->references);
     pthread_mutex_lock(&event->lock);
@@ -465,12 +503,14 @@ static void event_mark(host_event *event, lane *l, uint64_t number) {
 
 /* The event's mark; *marked is NULL or holds a reference for the caller. */
 static void event_read(host_event *event, lane **marked, uint64_t *number) {
+    hotbed_race_hide();
     pthread_mutex_lock(&event->lock);
     *marked = event->marked;
     *number = event->number;
     if (*marked != NULL)
         hold(&(*marked)->references);
     pthread_mutex_unlock(&event->lock);
+    hotbed_race_show();
 }
 
 static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream_base) {
@@ -482,10 +522,10 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream_base
     }
     lane *l = stream->lane;
     hold(&event->references);
-    pthread_mutex_lock(&l->lock);
-    fill_task(lane_push(l), TASK_STAMP, 0, event, NULL);
+    task *t = lane_push(l);
+    fill_task(t, TASK_STAMP, 0, event, NULL);
     event_mark(event, l, l->enqueued);
-    pthread_mutex_unlock(&l->lock);
+    lane_publish(l, t);
     return HOTBED_OK;
 }
 
@@ -518,18 +558,18 @@ static hotbed_status event_sync(hotbed_event *base) {
     event_read((host_event *)base, &marked, &number);
     if (marked == NULL)
         return HOTBED_OK;
-    pthread_mutex_lock(&marked->lock);
     lane_await(marked, number);
-    pthread_mutex_unlock(&marked->lock);
     lane_drop(marked);
     return HOTBED_OK;
 }
 
 static double event_time(hotbed_event *base) {
     host_event *event = (host_event *)base;
+    hotbed_race_hide();
     pthread_mutex_lock(&event->lock);
     double seconds = event->seconds;
     pthread_mutex_unlock(&event->lock);
+    hotbed_race_show();
     return seconds;
 }
 
@@ -617,13 +657,13 @@ static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream_base
             HOTBED_TRY(stream_wait(stream_base, &graph->events[i].event->base));
     }
     lane *l = stream->lane;
-    pthread_mutex_lock(&l->lock);
-    fill_task(lane_push(l), TASK_GRAPH, 0, graph, NULL);
+    task *t = lane_push(l);
+    fill_task(t, TASK_GRAPH, 0, graph, NULL);
     for (size_t i = 0; i < graph->num_events; i++) {
         if (!graph->events[i].wait)
             event_mark(graph->events[i].event, l, l->enqueued);
     }
-    pthread_mutex_unlock(&l->lock);
+    lane_publish(l, t);
     return HOTBED_OK;
 }
 

@@ -1,0 +1,55 @@
+/* tests/base/case_core.h - one call of a function of base/ per item, the same on both backends. */
+#ifndef HOTBED_TESTS_BASE_CASE_CORE_H
+#define HOTBED_TESTS_BASE_CASE_CORE_H
+
+#include "base/fault.h"
+#include "base/float.h"
+#include "base/philox.h"
+
+typedef enum case_kind {
+    CASE_F16_TO_F32,  /* uint16_t to float */
+    CASE_F32_TO_F16,  /* float to uint16_t */
+    CASE_BF16_TO_F32, /* uint16_t to float */
+    CASE_F32_TO_BF16, /* float to uint16_t */
+    CASE_PHILOX,      /* philox_case to hotbed_u32x4 */
+    CASE_LATCH,       /* fault_case, to one hotbed_fault */
+} case_kind;
+
+typedef struct philox_case {
+    hotbed_u32x4 counter;
+    uint32_t key0, key1;
+} philox_case;
+
+typedef struct fault_case {
+    uint32_t status, what, table;
+    uint64_t key, bound;
+} fault_case;
+
+HOTBED_HD void run_case(case_kind kind, uint64_t i, const void *in, void *out) {
+    switch (kind) {
+    case CASE_F16_TO_F32:
+        ((float *)out)[i] = hotbed_f16_to_f32(((const uint16_t *)in)[i]);
+        break;
+    case CASE_F32_TO_F16:
+        ((uint16_t *)out)[i] = hotbed_f32_to_f16(((const float *)in)[i]);
+        break;
+    case CASE_BF16_TO_F32:
+        ((float *)out)[i] = hotbed_bf16_to_f32(((const uint16_t *)in)[i]);
+        break;
+    case CASE_F32_TO_BF16:
+        ((uint16_t *)out)[i] = hotbed_f32_to_bf16(((const float *)in)[i]);
+        break;
+    case CASE_PHILOX: {
+        philox_case c = ((const philox_case *)in)[i];
+        ((hotbed_u32x4 *)out)[i] = hotbed_philox(c.counter, c.key0, c.key1);
+        break;
+    }
+    case CASE_LATCH: {
+        fault_case c = ((const fault_case *)in)[i];
+        hotbed_fault_latch((hotbed_fault *)out, c.status, c.what, c.table, c.key, c.bound);
+        break;
+    }
+    }
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* tests/base/cases.h - run case_core.h over device arrays; buffers and gates for tests of base/. */
+#ifndef HOTBED_TESTS_BASE_CASES_H
+#define HOTBED_TESTS_BASE_CASES_H
+
+#include "base/stream.h"
+#include "tests/base/case_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Enqueue the case for items [0, n); `in` and `out` are device memory. */
+hotbed_status cases_launch(
+    case_kind kind, uint64_t n, const void *in, void *out, hotbed_stream *stream);
+hotbed_status cases_launch_cuda(
+    case_kind kind, uint64_t n, const void *in, void *out, hotbed_stream *stream);
+
+/* The case from host array to host array, synced. */
+void cases_run(
+    hotbed_stream *stream, case_kind kind, uint64_t n, const void *in, size_t in_bytes, void *out,
+    size_t out_bytes);
+
+hotbed_stream *cases_stream(hotbed_backend backend); /* on device 0 */
+
+/* Device memory; with `data`, filled with a copy of it, synced. */
+hotbed_memory cases_device(hotbed_stream *stream, size_t bytes, const void *data);
+
+/* Copy device memory to the host, synced. */
+void cases_download(hotbed_stream *stream, void *to, const void *from, size_t bytes);
+
+/* A gate holds a stream: gate_wait(), called by the stream, returns when it was opened. */
+typedef struct gate gate;
+gate *gate_create(void);
+void gate_wait(void *held); /* for hotbed_stream_call() */
+void gate_open(gate *g);
+void gate_destroy(gate *g);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,162 @@
+/* tests/base/test_float.c - f16 and bf16 against arithmetic in double, every value and every tie. */
+#include "tests/base/cases.h"
+#include "tests/support/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { VALUES = 65536 };
+
+/* A 16-bit format: exponent bits, fraction bits. */
+typedef struct format {
+    int exponent_bits, fraction_bits;
+    case_kind widen, narrow;
+} format;
+
+static const format formats[] = {
+    {5, 10, CASE_F16_TO_F32, CASE_F32_TO_F16},
+    {8, 7, CASE_BF16_TO_F32, CASE_F32_TO_BF16},
+};
+
+static int bias(const format *f) {
+    return (1 << (f->exponent_bits - 1)) - 1;
+}
+
+static bool is_nan16(const format *f, uint16_t bits) {
+    return (bits & 0x7fff) > ((1 << f->exponent_bits) - 1) << f->fraction_bits;
+}
+
+/* What the format says that `bits` mean. */
+static double model_value(const format *f, uint16_t bits) {
+    int exponent = (bits & 0x7fff) >> f->fraction_bits;
+    int fraction = bits & ((1 << f->fraction_bits) - 1);
+    double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+    if (exponent == (1 << f->exponent_bits) - 1)
+        return fraction == 0 ? sign * (double)INFINITY : (double)NAN;
+    if (exponent == 0)
+        return sign * ldexp(fraction, 1 - bias(f) - f->fraction_bits);
+    return sign * ldexp(fraction + (1 << f->fraction_bits), exponent - bias(f) - f->fraction_bits);
+}
+
+/* value rounded to the format's nearest, ties to even: rint() of how many last places it is. */
+static double model_round(const format *f, double value) {
+    if (isnan(value) || isinf(value) || value == 0)
+        return value;
+    int exponent = ilogb(value);
+    if (exponent < 1 - bias(f))
+        exponent = 1 - bias(f);
+    double rounded =
+        ldexp(rint(ldexp(value, f->fraction_bits - exponent)), exponent - f->fraction_bits);
+    if (fabs(rounded) >= ldexp(1, bias(f) + 1))
+        return copysign((double)INFINITY, value);
+    return rounded;
+}
+
+static void check_value(const format *f, uint16_t bits, float got) {
+    double want = model_value(f, bits);
+    if (isnan(want)) {
+        CHECK(isnan(got));
+        CHECK_EQ(signbit(got) != 0, (bits & 0x8000) != 0);
+        return;
+    }
+    CHECK(want == (double)got);
+    CHECK_EQ(signbit(got) != 0, signbit(want) != 0);
+}
+
+static void every_value_widens_and_comes_back(hotbed_backend backend) {
+    static uint16_t bits[VALUES], back[VALUES];
+    static float values[VALUES];
+    hotbed_stream *stream = cases_stream(backend);
+    for (uint32_t i = 0; i < VALUES; i++)
+        bits[i] = (uint16_t)i;
+    for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
+        const format *f = &formats[k];
+        cases_run(stream, f->widen, VALUES, bits, sizeof bits, values, sizeof values);
+        cases_run(stream, f->narrow, VALUES, values, sizeof values, back, sizeof back);
+        uint16_t quiet = (uint16_t)(1 << (f->fraction_bits - 1));
+        for (uint32_t i = 0; i < VALUES; i++) {
+            check_value(f, bits[i], values[i]);
+            uint32_t want = is_nan16(f, bits[i]) ? bits[i] | quiet : bits[i];
+            CHECK_EQ(back[i], want);
+        }
+    }
+    hotbed_stream_destroy(stream);
+}
+
+/* All of n values: bits of the result mean what the model says. */
+static void check_rounding(
+    hotbed_stream *stream, const format *f, uint64_t n, const float *values, uint16_t *rounded) {
+    cases_run(stream, f->narrow, n, values, n * sizeof *values, rounded, n * sizeof *rounded);
+    for (uint64_t i = 0; i < n; i++) {
+        double want = model_round(f, (double)values[i]);
+        double got = model_value(f, rounded[i]);
+        if (!(isnan(want) ? isnan(got) : want == got))
+            hotbed_check_failed(
+                __FILE__, __LINE__, "%a gives %a (0x%04x), not %a", (double)values[i], got,
+                rounded[i], want);
+        CHECK_EQ((rounded[i] & 0x8000) != 0, signbit(values[i]) != 0);
+    }
+}
+
+static void ties_and_their_neighbours_round_to_even(hotbed_backend backend) {
+    enum { EACH = 6 };
+    static float values[VALUES / 2 * EACH];
+    static uint16_t rounded[VALUES / 2 * EACH];
+    hotbed_stream *stream = cases_stream(backend);
+    for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
+        const format *f = &formats[k];
+        uint64_t n = 0;
+        uint16_t infinity = (uint16_t)(((1 << f->exponent_bits) - 1) << f->fraction_bits);
+        for (uint16_t bits = 0; bits < infinity; bits++) {
+            double low = model_value(f, bits);
+            double high =
+                bits + 1 == infinity ? ldexp(1, bias(f) + 1) : model_value(f, (uint16_t)(bits + 1));
+            float tie = (float)((low + high) / 2); /* exact but for bf16's last, 2^128 - 2^119 */
+            float sides[3] = {nextafterf(tie, 0), tie, nextafterf(tie, INFINITY)};
+            for (int side = 0; side < 3; side++) {
+                values[n++] = sides[side];
+                values[n++] = -sides[side];
+            }
+        }
+        check_rounding(stream, f, n, values, rounded);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+static void random_bits_round_as_the_model(hotbed_backend backend) {
+    enum { N = 100000 };
+    static float values[N];
+    static uint16_t rounded[N];
+    hotbed_stream *stream = cases_stream(backend);
+    for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
+        for (int i = 0; i < N; i++)
+            values[i] = hotbed_bits_float((uint32_t)hotbed_test_random());
+        check_rounding(stream, &formats[k], N, values, rounded);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+static void specials_keep_sign_and_payload(hotbed_backend backend) {
+    static const uint32_t in[] = {0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff,
+                                  0x7f800000, 0xff800000, 0x80000000, 0x00000001, 0x80000001};
+    static const uint16_t f16[] = {0x7e00, 0xfe00, 0x7e00, 0xfe00, 0x7fff,
+                                   0x7c00, 0xfc00, 0x8000, 0x0000, 0x8000};
+    static const uint16_t bf16[] = {0x7fc0, 0xffc0, 0x7fc0, 0xffc0, 0x7fff,
+                                    0x7f80, 0xff80, 0x8000, 0x0000, 0x8000};
+    enum { N = sizeof in / sizeof in[0] };
+    uint16_t out[N];
+    hotbed_stream *stream = cases_stream(backend);
+    cases_run(stream, CASE_F32_TO_F16, N, in, sizeof in, out, sizeof out);
+    CHECK_BYTES(out, f16, sizeof out);
+    cases_run(stream, CASE_F32_TO_BF16, N, in, sizeof in, out, sizeof out);
+    CHECK_BYTES(out, bf16, sizeof out);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"every_value_widens_and_comes_back", every_value_widens_and_comes_back},
+    {"ties_and_their_neighbours_round_to_even", ties_and_their_neighbours_round_to_even},
+    {"random_bits_round_as_the_model", random_bits_round_as_the_model},
+    {"specials_keep_sign_and_payload", specials_keep_sign_and_payload},
+    {NULL, NULL},
+};

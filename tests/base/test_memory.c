@@ -1,0 +1,294 @@
+/* tests/base/test_memory.c - every kind of memory; what happens when there is none. */
+#include "tests/base/cases.h"
+#include "tests/support/fault.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const hotbed_memory_kind kinds[] = {
+    HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+static bool is_empty(const hotbed_memory *memory) {
+    return memory->data == NULL && memory->bytes == 0 && memory->kind == 0 &&
+           memory->backend == 0 && memory->device == 0;
+}
+
+static void fill_bytes(unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (unsigned char)hotbed_test_random();
+}
+
+static void every_kind_keeps_what_is_copied_to_it(hotbed_backend backend) {
+    enum { BYTES = 2 * 1024 * 1024 + 3 };
+    hotbed_stream *stream = cases_stream(backend);
+    unsigned char *in = malloc(BYTES), *out = malloc(BYTES);
+    CHECK(in != NULL && out != NULL);
+    fill_bytes(in, BYTES);
+    for (int k = 0; k < KINDS; k++) {
+        hotbed_memory memory;
+        CHECK_OK(hotbed_memory_alloc(stream, kinds[k], BYTES, NULL, &memory));
+        CHECK(memory.data != NULL);
+        CHECK_EQ((uintptr_t)memory.data % 256, 0);
+        CHECK_EQ(memory.bytes, BYTES);
+        CHECK_EQ(memory.kind, kinds[k]);
+        CHECK_EQ(memory.backend, backend);
+        CHECK_EQ(memory.device, 0);
+        CHECK_OK(hotbed_copy(memory.data, in, BYTES, stream));
+        CHECK_OK(hotbed_fill(out, 0, BYTES, stream));
+        CHECK_OK(hotbed_copy(out, memory.data, BYTES, stream));
+        CHECK_OK(hotbed_stream_sync(stream));
+        CHECK_BYTES(out, in, BYTES);
+        if (kinds[k] != HOTBED_MEMORY_DEVICE)
+            CHECK_BYTES(memory.data, in, BYTES); /* host memory is read by the host */
+        hotbed_memory_free(&memory);
+        CHECK(is_empty(&memory));
+        hotbed_memory_free(&memory); /* {0} is allowed */
+    }
+    hotbed_memory_free(NULL);
+    free(out);
+    free(in);
+    hotbed_stream_destroy(stream);
+}
+
+static void every_kind_copies_to_every_other(hotbed_backend backend) {
+    enum { BYTES = 5000 };
+    hotbed_stream *stream = cases_stream(backend);
+    unsigned char in[BYTES], out[BYTES];
+    for (int a = 0; a < KINDS; a++) {
+        for (int b = 0; b < KINDS; b++) {
+            hotbed_memory from, to;
+            CHECK_OK(hotbed_memory_alloc(stream, kinds[a], BYTES, NULL, &from));
+            CHECK_OK(hotbed_memory_alloc(stream, kinds[b], BYTES, NULL, &to));
+            fill_bytes(in, BYTES);
+            CHECK_OK(hotbed_copy(from.data, in, BYTES, stream));
+            CHECK_OK(hotbed_copy(to.data, from.data, BYTES, stream));
+            CHECK_OK(hotbed_copy(out, to.data, BYTES, stream));
+            CHECK_OK(hotbed_stream_sync(stream));
+            CHECK_BYTES(out, in, BYTES);
+            hotbed_memory_free(&to);
+            hotbed_memory_free(&from);
+        }
+    }
+    hotbed_stream_destroy(stream);
+}
+
+/* The GPU reads and writes pinned memory at the host's address. */
+static void kernels_use_pinned_memory(hotbed_backend backend) {
+    enum { N = 64 };
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_memory memory;
+    size_t bytes = N * (sizeof(float) + sizeof(uint16_t));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &memory));
+    float *out = memory.data;
+    uint16_t *in = (void *)(out + N);
+    for (int i = 0; i < N; i++)
+        in[i] = (uint16_t)(0x3f80 + i);
+    CHECK_OK(cases_launch(CASE_BF16_TO_F32, N, in, out, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    for (int i = 0; i < N; i++)
+        CHECK_EQ(hotbed_float_bits(out[i]), (uint32_t)in[i] << 16);
+    hotbed_memory_free(&memory);
+    hotbed_stream_destroy(stream);
+}
+
+static void no_bytes_are_no_memory(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    for (int k = 0; k < KINDS; k++) {
+        hotbed_memory memory = {.data = stream};
+        CHECK_OK(hotbed_memory_alloc(stream, kinds[k], 0, NULL, &memory));
+        CHECK(memory.data == NULL);
+        CHECK_EQ(memory.bytes, 0);
+        hotbed_memory_free(&memory);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+static void too_much_is_refused_with_the_bytes(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    for (int k = 0; k < KINDS; k++) {
+        hotbed_memory memory = {.data = stream};
+        CHECK_STATUS(
+            hotbed_memory_alloc(stream, kinds[k], SIZE_MAX - 100, NULL, &memory),
+            kinds[k] == HOTBED_MEMORY_FILE ? HOTBED_ERR_IO : HOTBED_ERR_MEMORY);
+        CHECK(strstr(hotbed_last_error(), "18446744073709551515") != NULL);
+        CHECK(is_empty(&memory));
+    }
+    CHECK_OK(hotbed_stream_sync(stream)); /* the stream is still of use */
+    hotbed_stream_destroy(stream);
+}
+
+static void bad_arguments_are_refused(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_memory memory = {.data = stream};
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, (hotbed_memory_kind)9, 10, NULL, &memory), HOTBED_ERR_ARGUMENT);
+    CHECK(is_empty(&memory));
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, (hotbed_memory_kind)0, 10, NULL, &memory), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_memory_alloc(NULL, HOTBED_MEMORY_DEVICE, 10, NULL, &memory), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 10, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_stream_destroy(stream);
+}
+
+static void a_file_has_no_name_and_is_zero(hotbed_backend backend) {
+    enum { BYTES = 3 * 1024 * 1024 + 1 };
+    const char *directory = hotbed_test_directory();
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_memory memory;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, BYTES, directory, &memory));
+    CHECK_EQ(rmdir(directory), 0); /* empty: the file has no name */
+    const unsigned char *bytes = memory.data;
+    for (size_t i = 0; i < BYTES; i++)
+        CHECK_EQ(bytes[i], 0);
+    hotbed_memory_free(&memory);
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, 10, directory, &memory), HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), directory) != NULL);
+    CHECK(is_empty(&memory));
+    hotbed_stream_destroy(stream);
+}
+
+static void a_file_too_large_for_the_disk_is_an_error(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_memory memory;
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, (size_t)1 << 55, NULL, &memory),
+        HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), "36028797018963968") != NULL);
+    CHECK(is_empty(&memory));
+    hotbed_stream_destroy(stream);
+}
+
+static void a_path_that_is_too_long_is_an_error(hotbed_backend backend) {
+    static char path[100000];
+    memset(path, 'x', sizeof path - 1);
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_memory memory;
+    CHECK_STATUS(hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, 10, path, &memory), HOTBED_ERR_IO);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- no memory at the n-th allocation ---------------------------------------------------------- */
+
+static void every_kind_fails_when_there_is_none(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    for (int k = 0; k < KINDS; k++) {
+        bool on_cuda = backend == HOTBED_BACKEND_CUDA &&
+                       (kinds[k] == HOTBED_MEMORY_DEVICE || kinds[k] == HOTBED_MEMORY_PINNED);
+        if (on_cuda)
+            continue; /* CUDA allocates inside of its own library */
+        hotbed_memory memory = {.data = stream};
+        fault_arm(1);
+        hotbed_status status = hotbed_memory_alloc(stream, kinds[k], 12345, NULL, &memory);
+        CHECK(fault_disarm());
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(strstr(hotbed_last_error(), "12345") != NULL);
+        CHECK(is_empty(&memory));
+    }
+    hotbed_stream_destroy(stream);
+}
+
+static void a_stream_is_made_whole_or_not_at_all(hotbed_backend backend) {
+    uint64_t failures = 0;
+    for (uint64_t n = 1;; n++) {
+        hotbed_stream *stream = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_stream_create(backend, 0, &stream);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_stream_destroy(stream);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(stream == NULL);
+        failures++;
+    }
+    CHECK(failures >= 1);
+}
+
+static void an_event_needs_memory(hotbed_backend backend) {
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_event *event = NULL;
+    fault_arm(1);
+    hotbed_status status = hotbed_event_create(stream, &event);
+    CHECK(fault_disarm());
+    CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+    CHECK(event == NULL);
+    hotbed_stream_destroy(stream);
+}
+
+static void ignore(void *argument) {
+    (void)argument;
+}
+
+/* Any call of a recording may be the one without memory; the graph is then not made. */
+static void a_graph_is_recorded_whole_or_not_at_all(hotbed_backend backend) {
+    if (backend == HOTBED_BACKEND_CUDA)
+        SKIP("CUDA records inside of its own library");
+    hotbed_stream *stream = cases_stream(backend);
+    hotbed_event *event = NULL;
+    CHECK_OK(hotbed_event_create(stream, &event));
+    uint64_t failures = 0;
+    for (uint64_t n = 1;; n++) {
+        hotbed_graph *graph = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_graph_begin(stream);
+        if (status == HOTBED_OK) {
+            for (int i = 0; i < 100; i++) {
+                (void)!hotbed_stream_call(stream, ignore, NULL);
+                (void)!hotbed_event_record(event, stream);
+            }
+            status = hotbed_graph_end(stream, &graph);
+        }
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_graph_destroy(graph);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(graph == NULL);
+        CHECK(!hotbed_stream_recording(stream));
+        failures++;
+    }
+    CHECK(failures >= 4);
+    hotbed_event_destroy(event);
+    hotbed_stream_destroy(stream);
+}
+
+static void a_workspace_that_cannot_grow_stays(hotbed_backend backend) {
+    if (backend == HOTBED_BACKEND_CUDA)
+        SKIP("CUDA allocates inside of its own library");
+    hotbed_stream *stream = cases_stream(backend);
+    void *before = NULL, *after = NULL;
+    CHECK_OK(hotbed_stream_workspace(stream, 1000, &before));
+    fault_arm(1);
+    hotbed_status status = hotbed_stream_workspace(stream, 10000000, &after);
+    CHECK(fault_disarm());
+    CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+    CHECK_OK(hotbed_stream_workspace(stream, 1000, &after));
+    CHECK(after == before);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"every_kind_keeps_what_is_copied_to_it", every_kind_keeps_what_is_copied_to_it},
+    {"every_kind_copies_to_every_other", every_kind_copies_to_every_other},
+    {"kernels_use_pinned_memory", kernels_use_pinned_memory},
+    {"no_bytes_are_no_memory", no_bytes_are_no_memory},
+    {"too_much_is_refused_with_the_bytes", too_much_is_refused_with_the_bytes},
+    {"bad_arguments_are_refused", bad_arguments_are_refused},
+    {"a_file_has_no_name_and_is_zero", a_file_has_no_name_and_is_zero},
+    {"a_file_too_large_for_the_disk_is_an_error", a_file_too_large_for_the_disk_is_an_error},
+    {"a_path_that_is_too_long_is_an_error", a_path_that_is_too_long_is_an_error},
+    {"every_kind_fails_when_there_is_none", every_kind_fails_when_there_is_none},
+    {"a_stream_is_made_whole_or_not_at_all", a_stream_is_made_whole_or_not_at_all},
+    {"an_event_needs_memory", an_event_needs_memory},
+    {"a_graph_is_recorded_whole_or_not_at_all", a_graph_is_recorded_whole_or_not_at_all},
+    {"a_workspace_that_cannot_grow_stays", a_workspace_that_cannot_grow_stays},
+    {NULL, NULL},
+};

@@ -1,0 +1,101 @@
+/* tests/base/test_status.c - statuses, the thread's last error, the version. */
+#include "base/error.h"
+#include "hotbed/version.h"
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static void every_status_has_its_name(hotbed_backend backend) {
+    static const char *const names[] = {"OK",          "ARGUMENT", "MEMORY", "FULL",
+                                        "UNSUPPORTED", "DEVICE",   "COMM",   "IO",
+                                        "CORRUPT",     "RANGE",    "STATE"};
+    (void)backend;
+    for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
+        CHECK_STRING(hotbed_status_name((hotbed_status)i), names[i]);
+    CHECK_STRING(hotbed_status_name((hotbed_status)11), "UNKNOWN");
+    CHECK_STRING(hotbed_status_name((hotbed_status)-1), "UNKNOWN");
+}
+
+static void text_has_the_values_and_stays(hotbed_backend backend) {
+    (void)backend;
+    CHECK_STRING(hotbed_last_error(), "");
+    CHECK_EQ(hotbed_fail(HOTBED_ERR_RANGE, "row %d of %s", 7, "table"), HOTBED_ERR_RANGE);
+    CHECK_STRING(hotbed_last_error(), "row 7 of table");
+    hotbed_counters counters;
+    hotbed_counters_read(&counters); /* a call that succeeds */
+    CHECK_STRING(hotbed_last_error(), "row 7 of table");
+}
+
+static void last_error_may_be_an_argument(hotbed_backend backend) {
+    (void)backend;
+    (void)hotbed_fail(HOTBED_ERR_IO, "inner");
+    (void)hotbed_fail(HOTBED_ERR_IO, "outer: %s", hotbed_last_error());
+    CHECK_STRING(hotbed_last_error(), "outer: inner");
+}
+
+static void long_text_is_cut(hotbed_backend backend) {
+    (void)backend;
+    char text[5000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    (void)hotbed_fail(HOTBED_ERR_IO, "%s", text);
+    size_t length = strlen(hotbed_last_error());
+    CHECK(length >= 500 && length < sizeof text - 1);
+    CHECK_BYTES(hotbed_last_error(), text, length);
+}
+
+static void *fail_elsewhere(void *text) {
+    snprintf(text, 100, "%s", hotbed_last_error());
+    (void)hotbed_fail(HOTBED_ERR_COMM, "of the other thread");
+    return NULL;
+}
+
+static void each_thread_has_its_text(hotbed_backend backend) {
+    (void)backend;
+    char before[100] = "unset";
+    pthread_t thread;
+    (void)hotbed_fail(HOTBED_ERR_IO, "of this thread");
+    CHECK_EQ(pthread_create(&thread, NULL, fail_elsewhere, before), 0);
+    pthread_join(thread, NULL);
+    CHECK_STRING(before, "");
+    CHECK_STRING(hotbed_last_error(), "of this thread");
+}
+
+static hotbed_status try_twice(int *calls, hotbed_status first) {
+    ++*calls;
+    HOTBED_TRY(first);
+    ++*calls;
+    return HOTBED_OK;
+}
+
+static void try_returns_the_first_failure(hotbed_backend backend) {
+    (void)backend;
+    int calls = 0;
+    CHECK_EQ(try_twice(&calls, HOTBED_ERR_FULL), HOTBED_ERR_FULL);
+    CHECK_EQ(calls, 1);
+    CHECK_EQ(try_twice(&calls, HOTBED_OK), HOTBED_OK);
+    CHECK_EQ(calls, 3);
+}
+
+static void version_of_library_is_that_of_the_header(hotbed_backend backend) {
+    (void)backend;
+    char text[32];
+    snprintf(
+        text, sizeof text, "%d.%d.%d", HOTBED_VERSION_MAJOR, HOTBED_VERSION_MINOR,
+        HOTBED_VERSION_PATCH);
+    CHECK_STRING(hotbed_version(), HOTBED_VERSION);
+    CHECK_STRING(hotbed_version(), text);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"text_has_the_values_and_stays", text_has_the_values_and_stays}, /* first: "" before */
+    {"every_status_has_its_name", every_status_has_its_name},
+    {"last_error_may_be_an_argument", last_error_may_be_an_argument},
+    {"long_text_is_cut", long_text_is_cut},
+    {"each_thread_has_its_text", each_thread_has_its_text},
+    {"try_returns_the_first_failure", try_returns_the_first_failure},
+    {"version_of_library_is_that_of_the_header", version_of_library_is_that_of_the_header},
+    {NULL, NULL},
+};

@@ -94,8 +94,8 @@ static void literal(codec *c, const char *text) {
         return;
     }
     c->at += n;
-    if (n > 0 && text[n - 1] == '\n')
-        c->line++;
+    for (size_t i = 0; i < n; i++)
+        c->line += text[i] == '\n' ? 1 : 0;
 }
 
 static void number(codec *c, uint64_t *value, uint64_t least, uint64_t most) {

@@ -1,0 +1,40 @@
+/* tests/checkpoint/fuzz_manifest.c - any bytes as a MANIFEST; an entry for libFuzzer.
+ *
+ * Configure with clang and -DHOTBED_FUZZ=ON, and run build/.../fuzz_manifest tests/checkpoint/corpus.
+ * test_fuzz_manifest replays the corpus in every build.
+ */
+#include "base/stream.h"
+#include "checkpoint/manifest.h"
+#include "tests/checkpoint/manifest_text.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes); /* NOLINT: libFuzzer's name */
+
+/* What is accepted is exactly what would be written. */
+static void check(const char *text, size_t bytes) {
+    hotbed_manifest m;
+    if (hotbed_manifest_parse("MANIFEST", text, bytes, &m) != HOTBED_OK)
+        return;
+    char *again = NULL;
+    size_t again_bytes = 0;
+    if (hotbed_manifest_print(&m, &again, &again_bytes) != HOTBED_OK || again_bytes != bytes ||
+        memcmp(again, text, bytes) != 0)
+        abort();
+    hotbed_delete(again);
+    hotbed_manifest_free(&m);
+}
+
+/* The bytes as they are, and with a right last line: a fuzzer does not find digests. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) { /* NOLINT: libFuzzer's name */
+    char *text = malloc(bytes + 64);
+    if (text == NULL)
+        return 0;
+    if (bytes > 0)
+        memcpy(text, data, bytes);
+    check(text, bytes);
+    check(text, manifest_text_sign(text, bytes));
+    free(text);
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* tests/checkpoint/manifest_text.h - a manifest of every kind of line, and texts with a right last line. */
+#ifndef HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
+#define HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
+
+#include "checkpoint/digest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Put "end <digest>" behind `bytes` bytes of text; returns the bytes in all.  The text has room for 40
+ * more. */
+static inline size_t manifest_text_sign(char *text, size_t bytes) {
+    char digest[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(hotbed_digest_of(text, bytes), digest);
+    return bytes + (size_t)snprintf(text + bytes, 40, "end %s\n", digest);
+}
+
+/* Bytes before the last line. */
+static inline size_t manifest_text_unsigned(const char *text, size_t bytes) {
+    (void)text;
+    return bytes < 37 ? bytes : bytes - 37;
+}
+
+#endif

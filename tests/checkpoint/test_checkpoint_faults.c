@@ -1,0 +1,371 @@
+/* tests/checkpoint/test_checkpoint_faults.c - disks that fail, files that are damaged, no memory. */
+#include "checkpoint/checkpoint.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/fault.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BITS = 4 }; /* few buckets: small files, many calls a test */
+
+typedef struct bench {
+    hotbed_stream *stream;
+    hotbed_storage *storage; /* filled */
+    hotbed_storage *other;   /* of the same shape */
+} bench;
+
+static const sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 40};
+
+static bench set_up(hotbed_backend backend) {
+    bench b = {.stream = NULL};
+    sample_directory();
+    CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
+    b.storage = sample_create(&shape, b.stream);
+    b.other = sample_create(&shape, b.stream);
+    sample_fill(&shape, b.storage, b.stream);
+    return b;
+}
+
+static void tear_down(bench *b) {
+    hotbed_storage_destroy(b->storage);
+    hotbed_storage_destroy(b->other);
+    hotbed_stream_destroy(b->stream);
+}
+
+static hotbed_status save(bench *b, const hotbed_io_calls *calls, const char *path) {
+    hotbed_checkpoint_config config = {.calls = calls, .bucket_bits = BITS};
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.extra = "extra";
+    options.extra_bytes = 5;
+    return hotbed_checkpoint_write(&config, path, b->storage, &options, b->stream);
+}
+
+static hotbed_status load(bench *b, const hotbed_io_calls *calls, const char *path) {
+    hotbed_checkpoint_config config = {.calls = calls, .bucket_bits = BITS};
+    return hotbed_checkpoint_read(&config, path, b->other, NULL, NULL, NULL, b->stream);
+}
+
+/* --- the n-th call of the system fails ---------------------------------------------------------------- */
+
+static bool exists(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+/* Fail call 1, 2, ... of a save until there is no such call.  Every time nothing has the name, nothing
+ * is left in the directory, and the storage is as before. */
+static void save_with(hotbed_backend backend, sample_fault fault) {
+    bench b = set_up(backend);
+    const char *parent = sample_directory(), *path = sample_path("checkpoint");
+    sample_disk disk;
+    for (uint64_t n = 1;; n++) {
+        sample_disk_init(&disk, fault, n);
+        hotbed_status status = save(&b, &disk.calls, path);
+        CHECK_EQ(disk.open_files, 0);
+        if (disk.count < n)
+            CHECK_OK(status);
+        if (status == HOTBED_OK) {
+            CHECK_OK(load(&b, &hotbed_io_system, path));
+            sample_check_same(b.storage, b.other, b.stream);
+            sample_remove(path);
+        } else {
+            CHECK_STATUS(status, HOTBED_ERR_IO);
+        }
+        CHECK(!exists(path));
+        if (status != HOTBED_OK || disk.count < n)
+            CHECK_EQ(sample_count_names(parent), 0);
+        if (disk.count < n)
+            break;
+    }
+    CHECK(disk.at > 30);
+    tear_down(&b);
+}
+
+static void save_survives_no_space_at_any_call(hotbed_backend backend) {
+    save_with(backend, SAMPLE_FAULT_ENOSPC);
+}
+
+static void save_survives_an_error_at_any_call(hotbed_backend backend) {
+    save_with(backend, SAMPLE_FAULT_EIO);
+}
+
+/* Interrupted transfers are gone on with; an interrupted sync or reservation may be an error. */
+static void save_survives_an_interrupt_at_any_call(hotbed_backend backend) {
+    save_with(backend, SAMPLE_FAULT_EINTR);
+}
+
+static void short_transfers_are_gone_on_with(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_SHORT, 1);
+    const char *path = sample_path("checkpoint");
+    CHECK_OK(save(&b, &disk.calls, path));
+    sample_disk_init(&disk, SAMPLE_FAULT_SHORT, 1);
+    CHECK_OK(load(&b, &disk.calls, path));
+    sample_check_same(b.storage, b.other, b.stream);
+    tear_down(&b);
+}
+
+/* From call n on nothing happens, as after a kill: the name is not there, or is a whole checkpoint; the
+ * checkpoint of before is as it was. */
+static void a_kill_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_disk disk;
+    const char *before = sample_path("before"), *path = sample_path("checkpoint");
+    uint64_t absent = 0, whole = 0;
+    CHECK_OK(save(&b, &hotbed_io_system, before));
+    for (uint64_t n = 1;; n++) {
+        sample_disk_init(&disk, SAMPLE_FAULT_DEAD, n);
+        hotbed_status status = save(&b, &disk.calls, path);
+        if (exists(path)) {
+            CHECK_OK(load(&b, &hotbed_io_system, path));
+            sample_check_same(b.storage, b.other, b.stream);
+            sample_remove(path);
+            whole++;
+        } else {
+            CHECK(status != HOTBED_OK);
+            absent++;
+        }
+        if (disk.count < n)
+            break;
+    }
+    CHECK(absent > 20 && whole >= 2);
+    CHECK_OK(load(&b, &hotbed_io_system, before));
+    sample_check_same(b.storage, b.other, b.stream);
+    tear_down(&b);
+}
+
+/* A load fails with IO, and leaves what was there, or empty tables. */
+static void load_survives_an_error_at_any_call(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_disk disk;
+    const char *path = sample_path("checkpoint");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    for (uint64_t n = 1;; n++) {
+        sample_disk_init(&disk, SAMPLE_FAULT_EIO, n);
+        hotbed_status status = load(&b, &disk.calls, path);
+        CHECK_EQ(disk.open_files, 0);
+        if (status == HOTBED_OK) {
+            sample_check_same(b.storage, b.other, b.stream);
+            if (disk.count < n)
+                break;
+            for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+                CHECK_OK(hotbed_storage_clear(b.other, t, b.stream));
+            continue;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_IO);
+        sample_check_empty(b.other, b.stream);
+    }
+    CHECK(disk.at > 20);
+    tear_down(&b);
+}
+
+/* --- no memory -------------------------------------------------------------------------------------- */
+
+static void save_survives_no_memory_at_any_allocation(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *parent = sample_directory(), *path = sample_path("checkpoint");
+    CHECK_OK(save(&b, &hotbed_io_system, path)); /* what is allocated once is there */
+    sample_remove(path);
+    for (uint64_t n = 1;; n++) {
+        fault_arm(n);
+        hotbed_status status = save(&b, &hotbed_io_system, path);
+        bool failed = fault_disarm();
+        if (!failed) {
+            CHECK_OK(status);
+            break;
+        }
+        if (status == HOTBED_OK) { /* the allocation was not needed */
+            sample_remove(path);
+            continue;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK_EQ(sample_count_names(parent), 0);
+    }
+    CHECK_OK(load(&b, &hotbed_io_system, path));
+    sample_check_same(b.storage, b.other, b.stream);
+    tear_down(&b);
+}
+
+static void load_survives_no_memory_at_any_allocation(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("checkpoint");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    for (uint64_t n = 1;; n++) {
+        fault_arm(n);
+        hotbed_status status = load(&b, &hotbed_io_system, path);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            break;
+        }
+        if (status != HOTBED_OK)
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+    }
+    sample_check_same(b.storage, b.other, b.stream);
+    tear_down(&b);
+}
+
+/* --- damaged files ---------------------------------------------------------------------------------- */
+
+typedef struct whole_file {
+    const char *path;
+    unsigned char *data;
+    size_t bytes;
+} whole_file;
+
+/* A load of the damaged checkpoint says so; then the file is put back. */
+static void check_damaged(bench *b, const whole_file *file, const char *path) {
+    hotbed_status status = load(b, &hotbed_io_system, path);
+    CHECK_STATUS(status, HOTBED_ERR_CORRUPT);
+    sample_write_file(file->path, file->data, file->bytes);
+}
+
+static void check_flip(bench *b, const whole_file *file, const char *path, size_t bit) {
+    file->data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+    sample_write_file(file->path, file->data, file->bytes);
+    file->data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+    check_damaged(b, file, path);
+}
+
+static whole_file open_whole(const char *name) {
+    whole_file file = {.path = sample_path(name)};
+    file.data = sample_read_file(file.path, &file.bytes);
+    return file;
+}
+
+static hotbed_manifest parse_manifest(void) {
+    hotbed_manifest m;
+    size_t bytes;
+    unsigned char *text = sample_read_file(sample_path("c/MANIFEST"), &bytes);
+    CHECK_OK(hotbed_manifest_parse("MANIFEST", (const char *)text, bytes, &m));
+    free(text);
+    return m;
+}
+
+/* Every bit of a sample of the metadata's bytes, and bits of every extent. */
+static void a_flipped_bit_of_the_shard_is_found(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("c");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    path = sample_path("c");
+    hotbed_manifest m = parse_manifest();
+    whole_file file = open_whole("c/shard-00000-of-00001.h5");
+    for (int i = 0; i < 60; i++)
+        check_flip(&b, &file, path, hotbed_test_below(m.shards[0].metadata_bytes * 8));
+    const hotbed_extent *extents[SAMPLE_TABLES * HOTBED_COLUMNS + 2];
+    size_t n = 0;
+    extents[n++] = &m.shards[0].extra;
+    extents[n++] = &m.shards[0].blocks;
+    for (uint32_t t = 0; t < m.num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            extents[n++] = &m.parts[t].columns[i];
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < 3 && extents[i]->bytes > 0; k++)
+            check_flip(
+                &b, &file, path,
+                (extents[i]->offset * 8) + hotbed_test_below(extents[i]->bytes * 8));
+    CHECK_OK(load(&b, &hotbed_io_system, path));
+    hotbed_manifest_free(&m);
+    free(file.data);
+    tear_down(&b);
+}
+
+static void a_block_that_is_damaged_is_named(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("c");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    path = sample_path("c");
+    hotbed_manifest m = parse_manifest();
+    whole_file file = open_whole("c/shard-00000-of-00001.h5");
+    check_flip(&b, &file, path, m.parts[1].columns[HOTBED_COLUMN_STATE].offset * 8);
+    CHECK(strstr(hotbed_last_error(), "shard-00000-of-00001.h5") != NULL);
+    CHECK(strstr(hotbed_last_error(), "item/opt/exp_avg: block 0") != NULL);
+    hotbed_manifest_free(&m);
+    free(file.data);
+    tear_down(&b);
+}
+
+/* Files that are cut short, or longer than they were. */
+static void another_length_is_found(hotbed_backend backend) {
+    static const char *const names[] = {"c/shard-00000-of-00001.h5", "c/MANIFEST"};
+    bench b = set_up(backend);
+    const char *path = sample_path("c");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    path = sample_path("c");
+    for (int i = 0; i < 2; i++) {
+        whole_file file = open_whole(names[i]);
+        for (int k = 0; k < 12; k++) {
+            size_t bytes = k == 0 ? 0 : k == 1 ? file.bytes - 1 : hotbed_test_below(file.bytes);
+            sample_write_file(file.path, file.data, bytes);
+            check_damaged(&b, &file, path);
+        }
+        unsigned char *longer = malloc(file.bytes + 1);
+        CHECK(longer != NULL);
+        memcpy(longer, file.data, file.bytes);
+        longer[file.bytes] = '\n';
+        sample_write_file(file.path, longer, file.bytes + 1);
+        check_damaged(&b, &file, path);
+        free(longer);
+        free(file.data);
+    }
+    tear_down(&b);
+}
+
+/* Links, pipes and directories in a file's place are refused, and nothing hangs. */
+static void only_plain_files_are_read(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("c");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    static const char *const names[] = {"c/MANIFEST", "c/shard-00000-of-00001.h5"};
+    for (int i = 0; i < 2; i++) {
+        const char *name = sample_path(names[i]), *away = sample_path("away");
+        path = sample_path("c");
+        CHECK(rename(name, away) == 0);
+        CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_IO); /* missing */
+        CHECK(symlink(away, name) == 0);
+        CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_IO);
+        CHECK(unlink(name) == 0 && mkfifo(name, 0600) == 0);
+        CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_CORRUPT);
+        CHECK(unlink(name) == 0 && mkdir(name, 0700) == 0);
+        CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_CORRUPT);
+        CHECK(rmdir(name) == 0 && rename(away, name) == 0);
+    }
+    CHECK_OK(load(&b, &hotbed_io_system, path));
+    tear_down(&b);
+}
+
+/* Parts of two checkpoints do not make one. */
+static void a_shard_of_another_checkpoint_is_refused(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("c"), *other = sample_path("d");
+    CHECK_OK(save(&b, &hotbed_io_system, path));
+    CHECK_OK(save(&b, &hotbed_io_system, other));
+    CHECK(
+        rename(
+            sample_path("d/shard-00000-of-00001.h5"), sample_path("c/shard-00000-of-00001.h5")) ==
+        0);
+    CHECK_STATUS(load(&b, &hotbed_io_system, sample_path("c")), HOTBED_ERR_CORRUPT);
+    tear_down(&b);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"save_survives_no_space_at_any_call", save_survives_no_space_at_any_call},
+    {"save_survives_an_error_at_any_call", save_survives_an_error_at_any_call},
+    {"save_survives_an_interrupt_at_any_call", save_survives_an_interrupt_at_any_call},
+    {"short_transfers_are_gone_on_with", short_transfers_are_gone_on_with},
+    {"a_kill_at_any_call_leaves_nothing_or_all", a_kill_at_any_call_leaves_nothing_or_all},
+    {"load_survives_an_error_at_any_call", load_survives_an_error_at_any_call},
+    {"save_survives_no_memory_at_any_allocation", save_survives_no_memory_at_any_allocation},
+    {"load_survives_no_memory_at_any_allocation", load_survives_no_memory_at_any_allocation},
+    {"a_flipped_bit_of_the_shard_is_found", a_flipped_bit_of_the_shard_is_found},
+    {"a_block_that_is_damaged_is_named", a_block_that_is_damaged_is_named},
+    {"another_length_is_found", another_length_is_found},
+    {"only_plain_files_are_read", only_plain_files_are_read},
+    {"a_shard_of_another_checkpoint_is_refused", a_shard_of_another_checkpoint_is_refused},
+    {NULL, NULL},
+};

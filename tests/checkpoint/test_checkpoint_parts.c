@@ -1,0 +1,109 @@
+/* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files. */
+#include "checkpoint/bucket.h"
+#include "checkpoint/digest.h"
+#include "checkpoint/io.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <string.h>
+
+enum { KEYS = 5000 };
+
+static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
+    (void)backend;
+    static uint64_t keys[KEYS], sorted[KEYS], counts[1 << 16];
+    static const uint32_t bits[] = {0, 1, 7, 16};
+    static const uint64_t extremes[] = {0, UINT64_MAX, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN};
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < KEYS; i++) {
+        keys[i] = i < 4 ? extremes[i] : hotbed_test_random();
+        sum += keys[i];
+    }
+    for (int b = 0; b < 4; b++) {
+        uint64_t sorted_sum = 0, counted = 0;
+        CHECK_OK(hotbed_bucket_sort(KEYS, keys, bits[b], sorted, counts));
+        for (uint64_t i = 0; i < KEYS; i++) {
+            sorted_sum += sorted[i];
+            uint64_t bucket = hotbed_logical_bucket(sorted[i], bits[b]);
+            counts[bucket]--;
+            if (i == 0)
+                continue;
+            uint64_t last = hotbed_logical_bucket(sorted[i - 1], bits[b]);
+            CHECK(last < bucket || (last == bucket && sorted[i - 1] < sorted[i]));
+        }
+        for (uint64_t i = 0; i < (uint64_t)1 << bits[b]; i++)
+            counted += counts[i] == 0;
+        CHECK_EQ(counted, (uint64_t)1 << bits[b]);
+        CHECK_EQ(sorted_sum, sum);
+    }
+    keys[KEYS - 1] = keys[7];
+    CHECK_STATUS(hotbed_bucket_sort(KEYS, keys, 16, sorted, counts), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_bucket_sort(0, keys, 16, sorted, counts));
+}
+
+/* The format's hash, by numbers: files depend on it. */
+static void buckets_are_frozen(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(hotbed_logical_bucket(0, 16), 0);
+    CHECK_EQ(hotbed_logical_bucket(1, 16), 0xb456);
+    CHECK_EQ(hotbed_logical_bucket(UINT64_MAX, 16), 0x64b5);
+    CHECK_EQ(hotbed_logical_bucket((uint64_t)INT64_MIN, 16), 0x8f78);
+    CHECK_EQ(hotbed_logical_bucket(12345, 0), 0);
+}
+
+static void digests_are_xxh3_128(hotbed_backend backend) {
+    (void)backend;
+    char text[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(hotbed_digest_of("", 0), text);
+    CHECK_STRING(text, "99aa06d3014798d86001c324468d497f"); /* xxHash's own test vector */
+    hotbed_digest one = {.low = 1, .high = 2}, most = {.low = UINT64_MAX, .high = UINT64_MAX};
+    hotbed_digest sum = hotbed_digest_add(one, most); /* carries, and wraps */
+    CHECK_EQ(sum.low, 0);
+    CHECK_EQ(sum.high, 2);
+    unsigned char data[1000];
+    memset(data, 5, sizeof data);
+    hotbed_digest blocks[3] = {
+        hotbed_digest_of(data, 400), hotbed_digest_of(data, 400), hotbed_digest_of(data, 200)};
+    CHECK(hotbed_digest_equal(
+        hotbed_digest_root(data, 1000, 400), hotbed_digest_of(blocks, sizeof blocks)));
+    CHECK(hotbed_digest_equal(hotbed_digest_root(data, 0, 400), hotbed_digest_of("", 0)));
+}
+
+static void files_are_written_whole(hotbed_backend backend) {
+    (void)backend;
+    static const sample_fault faults[] = {
+        SAMPLE_FAULT_NONE, SAMPLE_FAULT_SHORT, SAMPLE_FAULT_EINTR};
+    sample_directory();
+    const char *path = sample_path("file");
+    char data[777], back[777];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (char)hotbed_test_random();
+    for (int i = 0; i < 3; i++) {
+        sample_disk disk;
+        hotbed_io_file file = HOTBED_IO_CLOSED;
+        uint64_t bytes = 0;
+        sample_disk_init(&disk, faults[i], 2);
+        CHECK_OK(hotbed_io_open(&disk.calls, NULL, path, HOTBED_IO_CREATE, &file));
+        CHECK_OK(hotbed_io_write(&file, data, sizeof data, 100));
+        CHECK_OK(hotbed_io_size(&file, &bytes));
+        CHECK_EQ(bytes, sizeof data + 100);
+        CHECK_OK(hotbed_io_read(&file, back, sizeof back, 100));
+        CHECK_BYTES(data, back, sizeof data);
+        CHECK_STATUS(hotbed_io_read(&file, back, sizeof back, 101), HOTBED_ERR_CORRUPT);
+        CHECK_OK(hotbed_io_close(&file));
+        CHECK_OK(hotbed_io_close(&file));
+        CHECK_EQ(disk.open_files, 0);
+        /* A second file of the name is not made over the first. */
+        CHECK_STATUS(
+            hotbed_io_open(&disk.calls, NULL, path, HOTBED_IO_CREATE, &file), HOTBED_ERR_IO);
+        CHECK_EQ(disk.calls.remove(&disk, HOTBED_IO_HERE, path, false), 0);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
+    {"buckets_are_frozen", buckets_are_frozen},
+    {"digests_are_xxh3_128", digests_are_xxh3_128},
+    {"files_are_written_whole", files_are_written_whole},
+    {NULL, NULL},
+};

@@ -1,0 +1,17 @@
+/* tests/checkpoint/test_checkpoint_unsupported.c - a build without HDF5 says so. */
+#include "hotbed/checkpoint.h"
+#include "tests/support/harness.h"
+
+static void calls_are_unsupported(hotbed_backend backend) {
+    (void)backend;
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    CHECK_STATUS(hotbed_checkpoint_save("path", NULL, &options, NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(
+        hotbed_checkpoint_load("path", NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"calls_are_unsupported", calls_are_unsupported},
+    {NULL, NULL},
+};

@@ -1,0 +1,208 @@
+"""tests/checkpoint/test_h5.py - other programs read a checkpoint: h5py, pandas, h5dump.
+
+usage: test_h5.py SAMPLE_PROGRAM
+
+Reads MANIFEST by the words of docs/formats.md alone, and compares what h5py gives with the formula that
+the sample program fills its tables by.  Exit status 77: h5py is not there.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import h5py
+    import numpy as np
+except ImportError:
+    system = "/usr/bin/python3"  # a distribution's h5py is seen by the distribution's Python
+    if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
+        os.execv(system, [system] + sys.argv)
+    print("skipped: Python has no h5py")
+    sys.exit(77)
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+    print("without digests: Python has no xxhash")
+
+TABLES = [  # name, group, hash?, dim, rows: tests/checkpoint/sample.c
+    ("user.id", "user.id", True, 16, 300),
+    ("item", "item", True, 8, 200),
+    ("geo-x", "geo-x", False, 5, 37),
+    ("nothing", "nothing", True, 4, 0),
+    (".", "+", True, 1, 20),
+]
+STATES = {
+    "sgd": [],
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "adagrad": ["sum"],
+    "rowwise_adagrad": ["momentum1"],
+}
+BITS = 6
+MASK = (1 << 64) - 1
+
+
+def bucket_of(key):
+    key &= MASK
+    key ^= key >> 33
+    key = key * 0xFF51AFD7ED558CCD & MASK
+    key ^= key >> 33
+    key = key * 0xC4CEB9FE1A85EC53 & MASK
+    key ^= key >> 33
+    return key >> (64 - BITS)
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit("failed: " + what)
+
+
+def read_manifest(path):
+    """Extents by (table, column): offset, length, root."""
+    extents = {}
+    lines = open(os.path.join(path, "MANIFEST"), "rb").read().decode().splitlines()
+    check(lines[0] == "hotbed-checkpoint 1 0", "first line")
+    check(lines[-1].startswith("end "), "last line")
+    for line in lines:
+        words = line.split(" ")
+        if words[0] == "extent":
+            extents[words[1], words[3]] = (int(words[5]), int(words[7]), words[9])
+        if words[0] in ("blocks", "extra"):
+            extents["", words[0]] = (int(words[3]), int(words[5]), words[7])
+    if xxhash is not None:
+        text = "\n".join(lines[:-1]) + "\n"
+        check(lines[-1] == "end " + xxhash.xxh3_128_hexdigest(text.encode()), "digest of MANIFEST")
+    return extents
+
+
+def root_of(data):
+    digests = b""
+    for at in range(0, len(data), 4 << 20):
+        digests += xxhash.xxh3_128_digest(data[at : at + (4 << 20)])[::-1]  # low, high
+    return xxhash.xxh3_128_hexdigest(digests)
+
+
+def check_extents(path, extents):
+    shard_path = os.path.join(path, "shard-00000-of-00001.h5")
+    data = open(shard_path, "rb").read()
+    with h5py.File(shard_path, "r") as shard:
+        for (table, column), (offset, length, root) in extents.items():
+            group = "+" if table == "." else table
+            name = {"blocks": "/integrity/blocks", "extra": "/extra"}.get(column)
+            dataset = shard[name or "/tables/%s/%s" % (group, column)]
+            check(dataset.size * dataset.id.get_type().get_size() == length, "length of " + dataset.name)
+            check(length == 0 or dataset.id.get_offset() == offset, "place of " + dataset.name)
+            check(dataset.chunks is None and dataset.compression is None, "layout of " + dataset.name)
+            if xxhash is not None:
+                check(root_of(data[offset : offset + length]) == root, "root of " + dataset.name)
+        check(bytes(shard["extra"][:]) == b"extra bytes of the caller", "extra")
+        check(shard.attrs["step"] == 1234 and shard.attrs["byte_order"] == b"little", "attributes")
+        check(shard["tables/item"].attrs["dtype"] == b"bf16", "dtype of item")
+        check(shard["tables/item"].attrs["fqn"] == b"embeddings.item.weight", "fqn of item")
+
+
+def check_table(index, number, optimizer):
+    name, group, is_hash, dim, rows = TABLES[number]
+    weight = index["state_dict/embeddings.%s.weight" % name]
+    check(weight == index["embeddings/%s/weight" % group], "link of " + name)
+    check(weight.shape == (rows, dim), "shape of " + name)
+    keys = np.arange(rows)
+    if is_hash:
+        keys = index["state_dict/embeddings.%s.weight_id" % name][:]
+        scores = index["state_dict/embeddings.%s.metadata" % name][:]
+        counts = index["state_dict/embeddings.%s.bucket" % name][:]
+        check(sorted(keys) == [i * 7919 + 3 for i in range(rows)], "keys of " + name)
+        check((scores == keys % 100000).all(), "scores of " + name)
+        order = [(bucket_of(int(k)), int(k)) for k in keys]
+        check(order == sorted(order), "order of " + name)
+        check(
+            list(counts) == list(np.bincount([b for b, _ in order], minlength=1 << BITS)),
+            "buckets of " + name,
+        )
+    else:
+        check("embeddings.%s.weight_id" % name not in index["state_dict"], "keys of " + name)
+    elements = np.arange(dim)
+    wanted = (keys[:, None] % 32 + number + elements[None, :]) / 2
+    check((weight[:].astype(np.float64) == wanted).all(), "weights of " + name)
+    for c, state in enumerate(STATES[optimizer]):
+        data = index["optimizer/embeddings.%s.weight/%s.%s" % (name, name, state)]
+        wanted = ((keys % 1000 + 10 * number) / 8)[:, None] + c + elements[None, :]
+        if optimizer == "rowwise_adagrad":
+            wanted = wanted[:, 0]
+        check(data.shape == wanted.shape and (data[:] == wanted).all(), state + " of " + name)
+
+
+def check_fast_bf16(path):
+    """The recipe of docs/formats.md: bits without libhdf5's slow conversion."""
+    with h5py.File(os.path.join(path, "shard-00000-of-00001.h5"), "r") as shard:
+        dataset = shard["tables/item/values"]
+        bits = np.empty(dataset.shape, np.uint16)
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, bits, dataset.id.get_type())
+        fast = (bits.astype(np.uint32) << 16).view(np.float32)
+        check((fast == dataset[:]).all(), "bf16 as bits")
+
+
+def check_pandas(path):
+    try:
+        import pandas as pd
+    except ImportError:
+        print("without pandas: Python has none")
+        return
+    f = h5py.File(os.path.join(path, "index.h5"), "r")
+    table = f["embeddings/user.id"]
+    frame = pd.DataFrame(table["weight"][:], index=table["weight_id"][:])
+    check(frame.loc[3, 0] == 1.5, "row of key 3 in pandas")
+    f.close()
+
+
+def check_h5dump(path):
+    if shutil.which("h5dump") is None:
+        print("without h5dump: it is not installed")
+        return
+    for name in ("index.h5", "shard-00000-of-00001.h5"):
+        done = subprocess.run(
+            ["h5dump", os.path.join(path, name)], capture_output=True, cwd=tempfile.gettempdir()
+        )
+        check(done.returncode == 0 and len(done.stdout) > 10000, "h5dump of " + name)
+
+
+def check_missing_shard(path):
+    """A view without its shard reads as NaN and the least key, not as data."""
+    os.remove(os.path.join(path, "shard-00000-of-00001.h5"))
+    with h5py.File(os.path.join(path, "index.h5"), "r") as index:
+        check(np.isnan(index["embeddings/user.id/weight"][:]).all(), "fill of weight")
+        check(
+            (index["embeddings/user.id/weight_id"][:] == np.iinfo(np.int64).min).all(),
+            "fill of weight_id",
+        )
+
+
+def main():
+    program = os.path.abspath(sys.argv[1])
+    with tempfile.TemporaryDirectory() as root:
+        for optimizer in STATES:
+            path = os.path.join(root, optimizer)
+            environment = dict(
+                os.environ,
+                HOTBED_SAMPLE_PATH=path,
+                HOTBED_SAMPLE_OPTIMIZER=optimizer,
+                HOTBED_SAMPLE_BITS=str(BITS),
+            )
+            subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
+            check(sorted(os.listdir(root)) == [optimizer], "names beside the checkpoint")
+            check_extents(path, read_manifest(path))
+            moved = os.path.join(root, "moved")
+            shutil.move(path, moved)  # views are found beside the index, wherever that is
+            with h5py.File(os.path.join(moved, "index.h5"), "r") as index:
+                for number in range(len(TABLES)):
+                    check_table(index, number, optimizer)
+            check_fast_bf16(moved)
+            check_pandas(moved)
+            check_h5dump(moved)
+            check_missing_shard(moved)
+            shutil.rmtree(moved)
+            print("ok   " + optimizer)
+
+
+main()

@@ -1,0 +1,334 @@
+/* tests/checkpoint/test_manifest.c - MANIFEST's text: what is written is read, and nothing else is. */
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+#include "checkpoint/manifest.h"
+#include "tests/checkpoint/manifest_text.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+
+enum { ROOM = 1 << 16 };
+
+/* Two tables in `world` shards, with extents one behind the other. */
+static hotbed_manifest make(uint32_t world) {
+    hotbed_manifest m = {
+        .id = {.low = 0x0123456789abcdef, .high = 0xfedcba9876543210},
+        .step = 5,
+        .created_ns = 1700000000000000000,
+        .writer = "hotbed-0.1.0",
+        .world = world,
+        .num_tables = 2,
+        .key_type = HOTBED_KEY_U64,
+        .seed = UINT64_MAX,
+        .optimizer = {.kind = HOTBED_OPT_ADAM, .learning_rate = 0.5F, .beta1 = 0.9F},
+        .state = {.optimizer_steps = 9, .clock = 10, .beta1_power = 0.3, .learning_rate = 0.25F},
+        .index_bytes = 4096,
+    };
+    CHECK_OK(hotbed_manifest_reserve(&m));
+    strcpy(m.tables[0].name, "zeta");
+    strcpy(m.tables[1].name, "a.b-c_D");
+    m.tables[0].kind = HOTBED_TABLE_HASH;
+    m.tables[0].bucket_bits = 8;
+    m.tables[1].kind = HOTBED_TABLE_STATIC;
+    for (uint32_t t = 0; t < 2; t++) {
+        m.tables[t].dim = 4 + t;
+        m.tables[t].dtype = t == 0 ? HOTBED_F32 : HOTBED_BF16;
+        m.tables[t].rows = (uint64_t)10 * world;
+        for (uint32_t s = 0; s < world; s++) {
+            hotbed_manifest_part *part = &m.parts[(uint64_t)t * world + s];
+            part->rows = 10;
+            part->first_row = (uint64_t)10 * s;
+            part->first_bucket = t == 0 ? (uint64_t)s * 256 / world : 0;
+            part->end_bucket = t == 0 ? (uint64_t)(s + 1) * 256 / world : 0;
+            uint64_t at = 4096 + (uint64_t)t * 100000;
+            for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+                part->columns[i].bytes = hotbed_manifest_column_bytes(&m, &m.tables[t], part, i);
+                part->columns[i].offset = part->columns[i].bytes == 0 ? 0 : at;
+                at += part->columns[i].bytes;
+            }
+        }
+    }
+    m.shards[0].extra = (hotbed_extent){.offset = 300000, .bytes = 77};
+    hotbed_manifest_number_blocks(&m);
+    for (uint32_t s = 0; s < world; s++) {
+        m.shards[s].bytes = 1000000;
+        m.shards[s].metadata_bytes = 4096;
+        m.shards[s].blocks = (hotbed_extent){
+            .offset = 500000, .bytes = m.shards[s].num_blocks * sizeof(hotbed_digest)};
+    }
+    return m;
+}
+
+/* Text of make(), with room behind it. */
+static size_t make_text(char *text, uint32_t world) {
+    hotbed_manifest m = make(world);
+    char *printed = NULL;
+    size_t bytes = 0;
+    CHECK_OK(hotbed_manifest_print(&m, &printed, &bytes));
+    CHECK(bytes + 1000 < ROOM);
+    memcpy(text, printed, bytes);
+    text[bytes] = '\0';
+    hotbed_delete(printed);
+    hotbed_manifest_free(&m);
+    return bytes;
+}
+
+static hotbed_status parse(const char *text, size_t bytes) {
+    hotbed_manifest m;
+    /* A copy of its very length, so that a sanitizer sees a byte too many. */
+    char *copy = malloc(bytes == 0 ? 1 : bytes);
+    CHECK(copy != NULL);
+    memcpy(copy, text, bytes);
+    hotbed_status status = hotbed_manifest_parse("MANIFEST", copy, bytes, &m);
+    if (status == HOTBED_OK)
+        hotbed_manifest_free(&m);
+    else
+        CHECK(m.tables == NULL && m.parts == NULL);
+    free(copy);
+    return status;
+}
+
+static void what_is_written_is_read(hotbed_backend backend) {
+    (void)backend;
+    static char text[ROOM];
+    for (uint32_t world = 1; world <= 4; world++) {
+        size_t bytes = make_text(text, world), again = 0;
+        hotbed_manifest m;
+        char *printed = NULL;
+        CHECK_OK(hotbed_manifest_parse("MANIFEST", text, bytes, &m));
+        CHECK_EQ(m.world, world);
+        CHECK_EQ(m.seed, UINT64_MAX);
+        CHECK_EQ(m.tables[1].dtype, HOTBED_BF16);
+        CHECK_EQ(hotbed_manifest_find(&m, "zeta"), 0);
+        CHECK_EQ(hotbed_manifest_find(&m, "a.b-c_D"), 1);
+        CHECK_EQ(hotbed_manifest_find(&m, "b"), UINT32_MAX);
+        CHECK_OK(hotbed_manifest_print(&m, &printed, &again));
+        CHECK_EQ(again, bytes);
+        CHECK_BYTES(printed, text, bytes);
+        hotbed_delete(printed);
+        hotbed_manifest_free(&m);
+    }
+}
+
+static void every_flipped_bit_is_found(hotbed_backend backend) {
+    (void)backend;
+    static char text[ROOM];
+    size_t bytes = make_text(text, 1);
+    for (size_t bit = 0; bit < bytes * 8; bit++) {
+        text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+        CHECK_STATUS(parse(text, bytes), HOTBED_ERR_CORRUPT);
+        text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+    }
+    CHECK_OK(parse(text, bytes));
+}
+
+static void every_shorter_text_is_refused(hotbed_backend backend) {
+    (void)backend;
+    static char text[ROOM];
+    size_t bytes = make_text(text, 2);
+    for (size_t n = 0; n < bytes; n++)
+        CHECK_STATUS(parse(text, n), HOTBED_ERR_CORRUPT);
+    /* And with a right last line: one that stops at any line's end, or in a line. */
+    size_t lines = manifest_text_unsigned(text, bytes);
+    for (size_t n = 0; n < lines; n += n % 7 + 1) {
+        make_text(text, 2);
+        CHECK_STATUS(parse(text, manifest_text_sign(text, n)), HOTBED_ERR_CORRUPT);
+    }
+}
+
+/* A change that someone made on purpose, with a right last line. */
+typedef struct edit {
+    const char *from, *to;
+    const char *word; /* that the message has; NULL: any */
+    hotbed_status status;
+} edit;
+
+static const edit edits[] = {
+    {"hotbed-checkpoint 1 0", "hotbed-checkpoint 1 1", "1.1", HOTBED_ERR_UNSUPPORTED},
+    {"hotbed-checkpoint 1 0", "hotbed-checkpoint 2 0", "2.0", HOTBED_ERR_UNSUPPORTED},
+    {"hotbed-checkpoint 1 0", "hotbed-checkpoint 0 9", "line 1", HOTBED_ERR_CORRUPT},
+    {"hotbed-checkpoint", "Hotbed-checkpoint", "line 1", HOTBED_ERR_CORRUPT},
+    {"kind full", "kind delta", "line 2", HOTBED_ERR_CORRUPT},
+    {"step 5", "step 05", "line 2", HOTBED_ERR_CORRUPT},
+    {"step 5", "step  5", NULL, HOTBED_ERR_CORRUPT},
+    {"step 5", "step -5", NULL, HOTBED_ERR_CORRUPT},
+    {"step 5", "step +5", NULL, HOTBED_ERR_CORRUPT},
+    {"step 5", "step 18446744073709551616", NULL, HOTBED_ERR_CORRUPT},
+    {"step 5", "step 99999999999999999999999999", NULL, HOTBED_ERR_CORRUPT},
+    {"\nparent", "\r\nparent", "line 3", HOTBED_ERR_CORRUPT},
+    {"world 2", "world 0", "line 5", HOTBED_ERR_CORRUPT},
+    {"world 2", "world 65536", NULL, HOTBED_ERR_CORRUPT},
+    {"world 2", "world 65537", "line 5", HOTBED_ERR_CORRUPT},
+    {"world 2", "world 18446744073709551615", NULL, HOTBED_ERR_CORRUPT},
+    {"block 4194304", "block 0", NULL, HOTBED_ERR_CORRUPT},
+    {"block 4194304", "block 1", NULL, HOTBED_ERR_CORRUPT},
+    {"block 4194304", "block 9223372036854775808", NULL, HOTBED_ERR_CORRUPT},
+    {"key u64", "key u640", NULL, HOTBED_ERR_CORRUPT},
+    {"key u64", "key f32", NULL, HOTBED_ERR_CORRUPT},
+    {"tables 2", "tables 0", NULL, HOTBED_ERR_CORRUPT},
+    {"tables 2", "tables 1", NULL, HOTBED_ERR_CORRUPT},
+    {"tables 2", "tables 3", NULL, HOTBED_ERR_CORRUPT},
+    {"tables 2", "tables 65535", "not in the", HOTBED_ERR_CORRUPT},
+    {"tables 2", "tables 1000000", NULL, HOTBED_ERR_CORRUPT},
+    {"optimizer adam", "optimizer sgd", NULL, HOTBED_ERR_CORRUPT},
+    {"optimizer adam", "optimizer none", NULL, HOTBED_ERR_CORRUPT},
+    {"optimizer adam", "optimizer adamw", NULL, HOTBED_ERR_CORRUPT},
+    {"shard 1", "shard 0", NULL, HOTBED_ERR_CORRUPT},
+    {"size 1000000", "size 0", NULL, HOTBED_ERR_CORRUPT},
+    {"size 1000000", "size 100000", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"size 1000000", "size 9223372036854775808", NULL, HOTBED_ERR_CORRUPT},
+    {"meta 4096", "meta 0", NULL, HOTBED_ERR_CORRUPT},
+    {"meta 4096", "meta 1000001", NULL, HOTBED_ERR_CORRUPT},
+    {"meta 4096", "meta 4097", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"blocks 0 off 500000", "blocks 0 off 4097", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"blocks 0 off 500000", "blocks 0 off 999999", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"blocks 0 off 500000 len 160", "blocks 0 off 500000 len 176", "blocks", HOTBED_ERR_CORRUPT},
+    {"extra 0 off 300000 len 77", "extra 0 off 300000 len 1073741825", NULL, HOTBED_ERR_CORRUPT},
+    {"extra 0 off 300000", "extra 0 off 9223372036854775807", NULL, HOTBED_ERR_CORRUPT},
+    {"extra 0 off 300000 len 77", "extra 0 off 300000 len 9223372036854775807", NULL,
+     HOTBED_ERR_CORRUPT},
+    {"table zeta", "table ../zeta", NULL, HOTBED_ERR_CORRUPT},
+    {"table zeta", "table /etc", NULL, HOTBED_ERR_CORRUPT},
+    {"table zeta", "table ze ta", NULL, HOTBED_ERR_CORRUPT},
+    {"table zeta", "table ", NULL, HOTBED_ERR_CORRUPT},
+    {"table zeta", "table z\x01ta", NULL, HOTBED_ERR_CORRUPT},
+    {"table zeta",
+     "table aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+     NULL, HOTBED_ERR_CORRUPT},
+    {"part zeta 0", "part zeta 1", NULL, HOTBED_ERR_CORRUPT},
+    {"part zeta 0", "part beta 0", NULL, HOTBED_ERR_CORRUPT},
+    {"kind hash", "kind static", NULL, HOTBED_ERR_CORRUPT},
+    {"dim 4", "dim 0", NULL, HOTBED_ERR_CORRUPT},
+    {"dim 4", "dim 5", "values", HOTBED_ERR_CORRUPT},
+    {"dim 4", "dim 4097", NULL, HOTBED_ERR_CORRUPT},
+    {"dim 4", "dim 2147483648", NULL, HOTBED_ERR_CORRUPT},
+    {"value f32", "value f16", "values", HOTBED_ERR_CORRUPT},
+    {"value f32", "value f64", NULL, HOTBED_ERR_CORRUPT},
+    {"rows 20 bucket", "rows 21 bucket", "rows", HOTBED_ERR_CORRUPT},
+    {"rows 20 bucket", "rows 281474976710657 bucket", NULL, HOTBED_ERR_CORRUPT},
+    {"rows 20 bucket", "rows 18446744073709551615 bucket", NULL, HOTBED_ERR_CORRUPT},
+    {"bucket_bits 8", "bucket_bits 7", NULL, HOTBED_ERR_CORRUPT},
+    {"bucket_bits 8", "bucket_bits 64", NULL, HOTBED_ERR_CORRUPT},
+    {"hash fmix64", "hash modulo", NULL, HOTBED_ERR_CORRUPT},
+    {"part zeta 0 rows 10", "part zeta 0 rows 11", NULL, HOTBED_ERR_CORRUPT},
+    {"part zeta 1 rows 10 first 10", "part zeta 1 rows 10 first 9", "first row",
+     HOTBED_ERR_CORRUPT},
+    {"buckets 128 256", "buckets 127 256", "first bucket", HOTBED_ERR_CORRUPT},
+    {"buckets 128 256", "buckets 128 255", NULL, HOTBED_ERR_CORRUPT},
+    {"buckets 128 256", "buckets 128 257", NULL, HOTBED_ERR_CORRUPT},
+    {"buckets 0 128", "buckets 128 0", NULL, HOTBED_ERR_CORRUPT},
+    {"keys off 4096 len 80", "keys off 4095 len 80", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"keys off 4096 len 80", "keys off 4097 len 80", "not in the free bytes", HOTBED_ERR_CORRUPT},
+    {"keys off 4096 len 80", "keys off 4096 len 79", "keys", HOTBED_ERR_CORRUPT},
+    {"keys off 4096 len 80", "keys off 4096 len 18446744073709551615", NULL, HOTBED_ERR_CORRUPT},
+    {"keys off 4096", "keys off 18446744073709551615", NULL, HOTBED_ERR_CORRUPT},
+    {"keys off 4096", "keys off 9223372036854775807", NULL, HOTBED_ERR_CORRUPT},
+    {"table a.b-c_D", "table zeta", NULL, HOTBED_ERR_CORRUPT},
+    {"content zeta", "content a.b-c_D", NULL, HOTBED_ERR_CORRUPT},
+};
+
+/* Replace the first `from` of the text. */
+static size_t replace(char *text, size_t bytes, const char *from, const char *to) {
+    char *at = strstr(text, from);
+    if (at == NULL)
+        hotbed_check_failed(__FILE__, __LINE__, "the text has no '%s'", from);
+    size_t n = strlen(from), m = strlen(to), rest = bytes - (size_t)(at - text) - n;
+    memmove(at + m, at + n, rest);
+    memcpy(at, to, m);
+    return bytes - n + m;
+}
+
+static void a_hostile_manifest_is_refused(hotbed_backend backend) {
+    (void)backend;
+    static char text[ROOM];
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        const edit *e = &edits[i];
+        size_t bytes = manifest_text_unsigned(text, make_text(text, 2));
+        bytes = manifest_text_sign(text, replace(text, bytes, e->from, e->to));
+        hotbed_status status = parse(text, bytes);
+        if (status != e->status ||
+            (e->word != NULL && strstr(hotbed_last_error(), e->word) == NULL))
+            hotbed_check_failed(
+                __FILE__, __LINE__, "'%s' for '%s': %s: %s", e->to, e->from,
+                hotbed_status_name(status), hotbed_last_error());
+    }
+}
+
+/* Two tables of one name, each line right by itself. */
+static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
+    (void)backend;
+    hotbed_manifest m = make(1);
+    char *text = NULL;
+    size_t bytes = 0;
+    strcpy(m.tables[1].name, "zeta");
+    CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+    CHECK_STATUS(parse(text, bytes), HOTBED_ERR_CORRUPT);
+    CHECK(strstr(hotbed_last_error(), "two tables 'zeta'") != NULL);
+    hotbed_delete(text);
+    hotbed_manifest_free(&m);
+}
+
+static void overlapping_extents_are_refused(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        hotbed_manifest m = make(1);
+        char *text = NULL;
+        size_t bytes = 0;
+        uint64_t other = m.parts[1].columns[HOTBED_COLUMN_VALUES].offset;
+        m.parts[0].columns[i].offset = other - m.parts[0].columns[i].bytes + 1;
+        CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+        CHECK_STATUS(parse(text, bytes), HOTBED_ERR_CORRUPT);
+        CHECK(strstr(hotbed_last_error(), "free bytes") != NULL);
+        hotbed_delete(text);
+        hotbed_manifest_free(&m);
+    }
+}
+
+/* Random changes with a right last line: refused, or read and written again as they are. */
+static void random_changes_do_no_harm(hotbed_backend backend) {
+    (void)backend;
+    static char text[ROOM];
+    for (int i = 0; i < 20000; i++) {
+        size_t bytes = manifest_text_unsigned(text, make_text(text, 2));
+        for (uint64_t k = hotbed_test_below(3) + 1; k > 0; k--) {
+            size_t at = hotbed_test_below(bytes);
+            if (hotbed_test_below(2) == 0)
+                text[at] = (char)("0123456789abf -.\n"[hotbed_test_below(17)]);
+            else
+                text[at] = text[hotbed_test_below(bytes)];
+        }
+        bytes = manifest_text_sign(text, bytes);
+        hotbed_manifest m;
+        if (hotbed_manifest_parse("MANIFEST", text, bytes, &m) != HOTBED_OK)
+            continue;
+        char *again = NULL;
+        size_t again_bytes = 0;
+        CHECK_OK(hotbed_manifest_print(&m, &again, &again_bytes));
+        CHECK_EQ(again_bytes, bytes);
+        CHECK_BYTES(again, text, bytes);
+        hotbed_delete(again);
+        hotbed_manifest_free(&m);
+    }
+}
+
+static void column_names_are_the_optimizers(hotbed_backend backend) {
+    (void)backend;
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+        for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++) {
+            const char *column =
+                hotbed_manifest_column_name((hotbed_optimizer_kind)kind, HOTBED_COLUMN_STATE + i);
+            CHECK_STRING(column + 4, hotbed_optimizer_state_name((hotbed_optimizer_kind)kind, i));
+        }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"what_is_written_is_read", what_is_written_is_read},
+    {"every_flipped_bit_is_found", every_flipped_bit_is_found},
+    {"every_shorter_text_is_refused", every_shorter_text_is_refused},
+    {"a_hostile_manifest_is_refused", a_hostile_manifest_is_refused},
+    {"two_tables_of_one_name_are_refused", two_tables_of_one_name_are_refused},
+    {"overlapping_extents_are_refused", overlapping_extents_are_refused},
+    {"random_changes_do_no_harm", random_changes_do_no_harm},
+    {"column_names_are_the_optimizers", column_names_are_the_optimizers},
+    {NULL, NULL},
+};

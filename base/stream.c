@@ -215,6 +215,13 @@ hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
     return take_fault(stream);
 }
 
+hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
+    if (stream->recording)
+        return fail_recording("a call that waits", "waits");
+    hotbed_count_wait();
+    return stream->ops->stream_sync(stream);
+}
+
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_fault", "stream");

@@ -19,6 +19,10 @@ hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
  * Errors: MEMORY; STATE (it would have to grow while a graph is recorded). */
 hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void **out);
 
+/* Wait for the stream's work, and leave a latched fault for the caller's own hotbed_stream_sync().
+ * Errors: DEVICE; STATE (a graph is recorded). */
+hotbed_status hotbed_stream_finish(hotbed_stream *stream);
+
 /* True between hotbed_graph_begin() and hotbed_graph_end(). */
 bool hotbed_stream_recording(const hotbed_stream *stream);
 

@@ -49,7 +49,7 @@ static void find(bench_state *state) {
     while (ok && bench_next(state)) {
         bench_flush_cache(step.stream);
         bench_start(step.stream);
-        ok = bench_ok(state, step.lookup->find(&view, step.stream));
+        ok = bench_ok(state, step.lookup->find_keys(&view, step.stream));
         bench_stop(step.stream, state);
     }
     bench_items(state, (int64_t)n);
@@ -73,8 +73,8 @@ static void insert(bench_state *state, bool evicts) {
         ok = bench_step_uniques(state, &step, numbers, n);
         bench_flush_cache(step.stream);
         bench_start(step.stream);
-        ok = ok && bench_ok(state, step.lookup->claim(&step.view, step.stream)) &&
-             bench_ok(state, step.lookup->fresh(&step.view, step.stream));
+        ok = ok && bench_ok(state, step.lookup->find(&step.view, step.stream)) &&
+             bench_ok(state, step.lookup->place(&step.view, step.stream));
         bench_stop(step.stream, state);
         ok = ok && bench_ok(state, step.lookup->unpin(&step.view, step.stream));
         if (ok && evicts) {

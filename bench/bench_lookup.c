@@ -80,7 +80,7 @@ static void eval(bench_state *state) {
             return;
         bench_flush_cache(step.stream);
         bench_start(step.stream);
-        ok = bench_ok(state, step.lookup->find(&view, step.stream)) &&
+        ok = bench_ok(state, step.lookup->find_keys(&view, step.stream)) &&
              bench_ok(
                  state,
                  step.lookup->forward(&view, output, step.table.dim, step.table.dim, step.stream));

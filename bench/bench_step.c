@@ -98,11 +98,11 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
     v->starts = bench_alloc(state, (o->bound + 1) * sizeof(uint32_t));
     v->positions = bench_alloc(state, o->bound * sizeof(uint32_t));
     v->counts = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->fresh = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->num_fresh = bench_upload(state, &zero, sizeof zero);
+    v->missing = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->num_missing = bench_upload(state, &zero, sizeof zero);
     return step->keys && v->feature_tables && v->columns && v->feature_starts && v->table_starts &&
            v->unique_offsets && v->inverse && v->unique_keys && v->slots && v->starts &&
-           v->positions && v->counts && v->fresh && v->num_fresh;
+           v->positions && v->counts && v->missing && v->num_missing;
 }
 
 /* Bags of the same length. */
@@ -175,7 +175,7 @@ bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *nu
     hotbed_step_view *v = &step->view;
     return bench_ok(state, send_keys(numbers, n, v->unique_keys, step->stream)) &&
            bench_ok(state, hotbed_copy(v->unique_offsets, offsets, sizeof offsets, step->stream)) &&
-           bench_ok(state, hotbed_copy(v->num_fresh, &zero, sizeof zero, step->stream)) &&
+           bench_ok(state, hotbed_copy(v->num_missing, &zero, sizeof zero, step->stream)) &&
            bench_ok(state, hotbed_stream_sync(step->stream));
 }
 
@@ -191,8 +191,8 @@ bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint6
         for (uint64_t i = 0; i < part; i++)
             numbers[i] = first + i;
         ok = bench_step_uniques(state, step, numbers, part) &&
-             bench_ok(state, step->lookup->claim(&step->view, step->stream)) &&
-             bench_ok(state, step->lookup->fresh(&step->view, step->stream)) &&
+             bench_ok(state, step->lookup->find(&step->view, step->stream)) &&
+             bench_ok(state, step->lookup->place(&step->view, step->stream)) &&
              bench_ok(state, step->lookup->unpin(&step->view, step->stream)) &&
              bench_ok(state, hotbed_stream_sync(step->stream));
         first += part;
@@ -216,8 +216,8 @@ bool bench_step_prefetch(
     const hotbed_step_view *v = &step->view;
     return bench_ok(state, step->lookup->layout(v, step->stream)) &&
            bench_ok(state, step->unique->unique(v, scratch, scratch_bytes, step->stream)) &&
-           bench_ok(state, step->lookup->claim(v, step->stream)) &&
-           bench_ok(state, step->lookup->fresh(v, step->stream)) &&
+           bench_ok(state, step->lookup->find(v, step->stream)) &&
+           bench_ok(state, step->lookup->place(v, step->stream)) &&
            bench_ok(state, hotbed_stream_sync(step->stream));
 }
 

@@ -148,8 +148,8 @@ static void print_line(
 }
 
 /* As in workload_stages. */
-static const char *const train_stages[WORKLOAD_TRAIN_STAGES] = {"layout",   "dedup",   "claim",
-                                                                "new_rows", "forward", "update"};
+static const char *const train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "dedup",   "find",
+                                                                "place",  "forward", "update"};
 static const char *const eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "eval_forward"};
 
 static void print_stages(FILE *to, const workload_stages *stages) {

@@ -352,9 +352,9 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(
         s->kernels.unique->unique(&t->step, t->unique_scratch, t->unique_scratch_bytes, stream));
     HOTBED_TRY(mark(p, marks[2]));
-    HOTBED_TRY(s->kernels.lookup->claim(&t->step, stream));
+    HOTBED_TRY(s->kernels.lookup->find(&t->step, stream));
     HOTBED_TRY(mark(p, marks[3]));
-    HOTBED_TRY(s->kernels.lookup->fresh(&t->step, stream));
+    HOTBED_TRY(s->kernels.lookup->place(&t->step, stream));
     HOTBED_TRY(mark(p, marks[4]));
     HOTBED_TRY(
         s->kernels.lookup->forward(&t->step, p->run->output.data, s->max_dim, s->max_dim, stream));
@@ -376,7 +376,7 @@ static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t st
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&view, stream));
     HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(s->kernels.lookup->find(&view, stream));
+    HOTBED_TRY(s->kernels.lookup->find_keys(&view, stream));
     HOTBED_TRY(mark(p, marks[2]));
     HOTBED_TRY(
         s->kernels.lookup->forward(&view, p->run->output.data, s->max_dim, s->max_dim, stream));

@@ -219,6 +219,12 @@ HOTBED_HD uint64_t hotbed_meta_rescore(uint64_t meta, hotbed_score_rule rule, ui
     return meta | value << HOTBED_META_SCORE_SHIFT;
 }
 
+/* The meta of a slot that is claimed for a new key. */
+HOTBED_HD uint64_t hotbed_meta_new(uint64_t score, uint64_t pins) {
+    return hotbed_meta_rescore(
+        HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins, HOTBED_SCORE_ASSIGN, score);
+}
+
 /* One lane: score and pin the key that a find saw in `slot`; false when it was evicted since. */
 HOTBED_HD bool hotbed_index_touch(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
@@ -366,9 +372,7 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
             return result;
         }
     }
-    uint64_t meta = HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins;
-    return hotbed_index_place(
-        index, range, key, hotbed_meta_rescore(meta, HOTBED_SCORE_ASSIGN, score), width);
+    return hotbed_index_place(index, range, key, hotbed_meta_new(score, pins), width);
 }
 
 /* One lane: make a claimed slot visible.  The row was written before, by this thread or before a tile

@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     }
     if (threadIdx.x == 0 && s.eval == 0) {
         s.clock->prefetches++;
-        *s.num_fresh = 0;
+        *s.num_missing = 0;
     }
 }
 
@@ -51,27 +51,28 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
     }
 }
 
-static __global__ void __launch_bounds__(BLOCK) claim_kernel(hotbed_step_view s) {
+static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view s) {
     uint32_t uniques = s.unique_offsets[s.num_tables];
     for (uint64_t u = hotbed_cuda_thread() / TILE; u < uniques; u += hotbed_cuda_threads() / TILE) {
         uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
-        hotbed_index_outcome what;
-        uint64_t slot = hotbed_claim_unique(&s, (uint32_t)u, t, TILE, &what);
+        bool missing;
+        uint64_t slot = hotbed_find_unique(&s, (uint32_t)u, t, &missing, TILE);
         if (hotbed_tile_rank(TILE) == 0) {
             s.slots[u] = slot;
-            hotbed_claim_note(&s, (uint32_t)u, t, what);
+            if (missing)
+                s.missing[hotbed_add_relaxed_u32(s.num_missing, 1)] = (uint32_t)u;
         }
     }
 }
 
-static __global__ void __launch_bounds__(BLOCK) fresh_kernel(hotbed_step_view s) {
-    enum { WIDTH = 32 };
-    uint32_t n = *s.num_fresh;
+static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view s) {
+    enum { WIDTH = 32 }; /* the row takes longer to write than the slot to claim */
+    uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
-        hotbed_fresh_row(&s, s.fresh[i], WIDTH);
+        hotbed_place_unique(&s, s.missing[i], WIDTH);
 }
 
-static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view s) {
+static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view s) {
     uint32_t n = s.feature_starts[s.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE) {
         uint64_t slot = hotbed_find_key(&s, (uint32_t)i, TILE);
@@ -123,22 +124,22 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     return hotbed_cuda_launched("bags_kernel");
 }
 
-static hotbed_status claim(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
-    claim_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("claim_kernel");
-}
-
-static hotbed_status fresh(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * 32, BLOCK, WAVES);
-    fresh_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("fresh_kernel");
-}
-
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
     find_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("find_kernel");
+}
+
+static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * 32, BLOCK, WAVES);
+    place_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("place_kernel");
+}
+
+static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    find_keys_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("find_keys_kernel");
 }
 
 template <uint32_t WIDTH>
@@ -178,5 +179,5 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_cuda_launched("unpin_kernel");
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout, bags,    claim, fresh,
-                                                          find,   forward, unpin};
+const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout,    bags,    find, place,
+                                                          find_keys, forward, unpin};

@@ -1,4 +1,4 @@
-/* storage/lookup_core.h - from keys to output rows: claim a slot a unique key, then read and pool. */
+/* storage/lookup_core.h - from keys to output rows: find or place each unique key, then read and pool. */
 #ifndef HOTBED_STORAGE_LOOKUP_CORE_H
 #define HOTBED_STORAGE_LOOKUP_CORE_H
 
@@ -15,57 +15,59 @@ HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, b
     return (uint64_t)start;
 }
 
-/* --- claim ------------------------------------------------------------------------------------ */
+/* --- find, then place --------------------------------------------------------------------------- */
 
-/* Slot of unique u of table t, pinned; a new one is noted in `fresh`.  In *what: what became of it. */
-HOTBED_HD uint64_t hotbed_claim_unique(
-    const hotbed_step_view *s, uint32_t u, uint32_t t, uint32_t width, hotbed_index_outcome *what) {
+/* Slot of unique u of table t, scored and pinned, if the table has its key; else HOTBED_NO_SLOT, and the
+ * key may be placed if *missing.  All keys of a batch are looked for before the first is placed: one that
+ * is present is pinned by then, so the batch does not evict its own rows. */
+HOTBED_HD uint64_t hotbed_find_unique(
+    const hotbed_step_view *s, uint32_t u, uint32_t t, bool *missing, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u];
+    *missing = false;
     if (table->is_static != 0) {
-        *what = key < table->capacity ? HOTBED_INDEX_FOUND : HOTBED_INDEX_FULL;
-        return key < table->capacity ? table->first_slot + key : HOTBED_NO_SLOT;
+        if (key < table->capacity)
+            return table->first_slot + key;
+        if (hotbed_tile_rank(width) == 0) {
+            hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
+            hotbed_fault_latch(
+                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
+        }
+        return HOTBED_NO_SLOT;
     }
-    hotbed_index_result r = hotbed_index_claim(
-        s->index, table->range, key, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1, width);
-    *what = r.outcome;
-    return r.slot;
+    uint64_t slot = hotbed_index_find(s->index, table->range, key, width);
+    if (slot != HOTBED_NO_SLOT && hotbed_tile_rank(width) == 0)
+        (void)hotbed_index_touch(s->index, slot, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1);
+    *missing = slot == HOTBED_NO_SLOT;
+    return slot;
 }
 
-/* One lane: count what became of unique u, note a new row, latch a fault for a refused key. */
-HOTBED_HD void hotbed_claim_note(
-    const hotbed_step_view *s, uint32_t u, uint32_t t, hotbed_index_outcome what) {
-    if (what == HOTBED_INDEX_FOUND)
-        return;
-    hotbed_tally *tally = &s->tallies[t];
+/* Claim a slot for unique u, which its table does not have, initialise the row and publish the key. */
+HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32_t width) {
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
-    if (what == HOTBED_INDEX_INSERTED || what == HOTBED_INDEX_EVICTED) {
-        s->fresh[hotbed_add_relaxed_u32(s->num_fresh, 1)] = u;
-        hotbed_add_relaxed_u64(&tally->inserts, 1);
-        if (what == HOTBED_INDEX_EVICTED)
+    hotbed_tally *tally = &s->tallies[t];
+    uint64_t key = s->unique_keys[u];
+    hotbed_index_result r = hotbed_index_place(
+        s->index, table->range, key, hotbed_meta_new(s->clock->prefetches, 1), width);
+    if (hotbed_tile_rank(width) == 0) {
+        s->slots[u] = r.slot;
+        if (r.outcome == HOTBED_INDEX_EVICTED)
             hotbed_add_relaxed_u64(&tally->evictions, 1);
-        return;
+        hotbed_add_relaxed_u64(r.slot == HOTBED_NO_SLOT ? &tally->refused : &tally->inserts, 1);
+        if (r.slot == HOTBED_NO_SLOT)
+            hotbed_fault_latch(
+                s->faults, HOTBED_ERR_FULL,
+                r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
+                                                 : HOTBED_FAULT_TABLE_FULL,
+                t, key, table->slots);
     }
-    hotbed_add_relaxed_u64(&tally->refused, 1);
-    if (table->is_static != 0)
-        hotbed_fault_latch(
-            s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, s->unique_keys[u],
-            table->capacity);
-    else
-        hotbed_fault_latch(
-            s->faults, HOTBED_ERR_FULL,
-            what == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t,
-            s->unique_keys[u], table->slots);
-}
-
-/* Initialise the row of unique u, which was claimed, and publish its key. */
-HOTBED_HD void hotbed_fresh_row(const hotbed_step_view *s, uint32_t u, uint32_t width) {
-    const hotbed_table_view *table =
-        &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
-    hotbed_row_init(table, hotbed_row_at(table, s->slots[u]), s->unique_keys[u], width);
+    if (r.slot == HOTBED_NO_SLOT)
+        return;
+    hotbed_row_init(table, hotbed_row_at(table, r.slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_index_publish(s->index, s->slots[u], s->unique_keys[u]);
+        hotbed_index_publish(s->index, r.slot, key);
 }
 
 /* eval: slot of key number i. */

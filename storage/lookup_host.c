@@ -36,7 +36,7 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
     }
     if (s->eval == 0) {
         s->clock->prefetches++;
-        *s->num_fresh = 0;
+        *s->num_missing = 0;
     }
 }
 
@@ -58,7 +58,7 @@ static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
         s->bags[i] = HOTBED_NO_BAG;
 }
 
-static void claim_body(const void *args, uint64_t begin, uint64_t end) {
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->unique_offsets[s->num_tables])
         end = s->unique_offsets[s->num_tables];
@@ -68,21 +68,22 @@ static void claim_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         while (u >= s->unique_offsets[t + 1])
             t++;
-        hotbed_index_outcome what;
-        s->slots[u] = hotbed_claim_unique(s, u, t, 1, &what);
-        hotbed_claim_note(s, u, t, what);
+        bool missing;
+        s->slots[u] = hotbed_find_unique(s, u, t, &missing, 1);
+        if (missing)
+            s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
     }
 }
 
-static void fresh_body(const void *args, uint64_t begin, uint64_t end) {
+static void place_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_fresh)
-        end = *s->num_fresh;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
     for (uint64_t i = begin; i < end; i++)
-        hotbed_fresh_row(s, s->fresh[i], 1);
+        hotbed_place_unique(s, s->missing[i], 1);
 }
 
-static void find_body(const void *args, uint64_t begin, uint64_t end) {
+static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->feature_starts[s->num_features])
         end = s->feature_starts[s->num_features];
@@ -131,16 +132,16 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
         sizeof *step);
 }
 
-static hotbed_status claim(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, claim_body, step, sizeof *step);
-}
-
-static hotbed_status fresh(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, fresh_body, step, sizeof *step);
-}
-
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_body, step, sizeof *step);
+}
+
+static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, place_body, step, sizeof *step);
+}
+
+static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_keys_body, step, sizeof *step);
 }
 
 static hotbed_status forward(
@@ -160,5 +161,5 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, step, sizeof *step);
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout, bags,    claim, fresh,
-                                                          find,   forward, unpin};
+const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout,    bags,    find, place,
+                                                          find_keys, forward, unpin};

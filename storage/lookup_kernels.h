@@ -12,16 +12,16 @@ extern "C" {
 /* All are async and loop to the number of keys or uniques that the device holds. */
 typedef struct hotbed_lookup_kernels {
     /* feature_starts and table_starts from the offsets; offsets that cannot be latch a fault and make the
-     * batch empty.  In training also counts the prefetch and zeroes num_fresh. */
+     * batch empty.  In training also counts the prefetch and zeroes num_missing. */
     hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
     /* bags from the offsets. */
     hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* slots of the uniques: found or claimed, scored and pinned; fresh, num_fresh, tallies, faults. */
-    hotbed_status (*claim)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* Initialise the rows of `fresh` and publish their keys. */
-    hotbed_status (*fresh)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* eval: slots of all keys, without dedup, changing nothing. */
+    /* slots of the uniques that are found, scored and pinned; the others go to `missing`. */
     hotbed_status (*find)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* slots of the missing: claimed and pinned, rows initialised, keys published; tallies, faults. */
+    hotbed_status (*place)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* eval: slots of all keys, without dedup, changing nothing. */
+    hotbed_status (*find_keys)(const hotbed_step_view *step, hotbed_stream *stream);
     /* Output rows from slots.  max_dim is the largest dim of the storage. */
     hotbed_status (*forward)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,

@@ -76,8 +76,9 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
     uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
     if (held > 0)
         return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
-    return hotbed_stream_sync(stream);
+    return hotbed_stream_finish(stream);
 }
 
 /* Number of keys and of pinned slots of a HASH table, and the keys themselves where keys is not NULL. */
@@ -85,11 +86,12 @@ static hotbed_status list(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores,
     uint64_t counts[2], hotbed_stream *stream) {
     void *device_counts;
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_stream_workspace(stream, 2 * sizeof(uint64_t), &device_counts));
     HOTBED_TRY(hotbed_fill(device_counts, 0, 2 * sizeof(uint64_t), stream));
     HOTBED_TRY(storage->kernels.rows->list(args, keys, scores, device_counts, stream));
     HOTBED_TRY(hotbed_copy(counts, device_counts, 2 * sizeof(uint64_t), stream));
-    return hotbed_stream_sync(stream);
+    return hotbed_stream_finish(stream);
 }
 
 hotbed_status hotbed_storage_size(
@@ -155,7 +157,7 @@ hotbed_status hotbed_storage_export_keys(
     if (status == HOTBED_OK && scores != NULL)
         status = hotbed_copy(scores, device + *n, bytes, stream);
     if (status == HOTBED_OK)
-        status = hotbed_stream_sync(stream);
+        status = hotbed_stream_finish(stream);
     hotbed_memory_free(&memory);
     return status;
 }

@@ -42,8 +42,8 @@ typedef struct hotbed_step_view {
     uint32_t *positions;      /* [bound] ascending in each unique */
     uint32_t *counts;         /* [bound] occurrences of each unique */
     uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
-    uint32_t *fresh;          /* [bound] uniques that got a new row, any order */
-    uint32_t *num_fresh;      /* one word */
+    uint32_t *missing;        /* [bound] uniques that their tables do not have, any order */
+    uint32_t *num_missing;    /* one word */
     struct hotbed_fault *faults;
     uint32_t num_tables, num_features, batch_size;
     uint32_t pooling;      /* hotbed_pooling */

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define CAPACITY_MOST ((uint64_t)1 << 35)
 enum { DIM_MOST = 4096, TABLES_MOST = 65535, SMALL_BUCKETS = 34 };
@@ -164,6 +165,26 @@ static void make_table(
     storage->index_slots += view->slots;
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const hotbed_table *const *)a)->name, (*(const hotbed_table *const *)b)->name);
+}
+
+static hotbed_status check_names(const hotbed_storage *storage) {
+    const hotbed_table **sorted = hotbed_new(storage->num_tables * sizeof *sorted);
+    if (sorted == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to compare %u names", storage->num_tables);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        sorted[t] = &storage->tables[t];
+    qsort(sorted, storage->num_tables, sizeof *sorted, by_name);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t t = 1; t < storage->num_tables && status == HOTBED_OK; t++)
+        if (strcmp(sorted[t - 1]->name, sorted[t]->name) == 0)
+            status = hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "two tables have the same name %s", sorted[t]->name);
+    hotbed_delete(sorted);
+    return status;
+}
+
 static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
     uint32_t stride;
     memcpy(&stride, options->tables, sizeof stride);
@@ -177,15 +198,11 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
                 HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o.size,
                 stride);
         HOTBED_TRY(check_table(&o, t));
-        for (uint32_t other = 0; other < t; other++)
-            if (strcmp(storage->tables[other].name, o.name) == 0)
-                return hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "tables %u and %u have the same name %s", other, t,
-                    o.name);
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
     }
+    HOTBED_TRY(check_names(storage));
     uint64_t next = storage->index_slots; /* static tables have the slots after the index's */
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_view *view = &storage->tables[t].view;
@@ -295,7 +312,7 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     host.clock->learning_rate = storage->optimizer.learning_rate;
     status = hotbed_copy(storage->described.data, staging.data, bytes, stream);
     if (status == HOTBED_OK)
-        status = hotbed_stream_sync(stream);
+        status = hotbed_stream_finish(stream);
 done:
     hotbed_memory_free(&staging);
     return status;
@@ -391,6 +408,12 @@ hotbed_status hotbed_storage_same_device(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream) {
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(HOTBED_ERR_STATE, "the call waits, but the stream is recording a graph");
+    return HOTBED_OK;
+}
+
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
     hotbed_step_view step = {
         .tables = storage->device_tables,
@@ -473,8 +496,9 @@ hotbed_status hotbed_storage_get_state(
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
-    HOTBED_TRY(hotbed_stream_sync(stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
     out->optimizer_steps = clock.steps;
     out->clock = clock.prefetches;
     out->beta1_power = clock.beta1_power;
@@ -507,8 +531,9 @@ hotbed_status hotbed_storage_set_state(
         .correction1 = (float)(1.0 - state->beta1_power),
         .correction2 = (float)(1.0 - state->beta2_power),
     };
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(storage->clock, &clock, sizeof clock, stream));
-    return hotbed_stream_sync(stream);
+    return hotbed_stream_finish(stream);
 }
 
 hotbed_status hotbed_storage_stats(
@@ -520,8 +545,9 @@ hotbed_status hotbed_storage_stats(
     if (table >= storage->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
-    HOTBED_TRY(hotbed_stream_sync(stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
     out->keys = tally.keys;
     out->uniques = tally.uniques;
     out->hits = tally.uniques - tally.inserts - tally.refused;

@@ -80,6 +80,9 @@ struct hotbed_ticket {
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream);
 
+/* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
+hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
+
 /* A step's view with what the storage gives. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
 

@@ -21,14 +21,14 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
         hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
     s->unique_offsets =
         hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
-    s->num_fresh = hotbed_carve_take(&carve, sizeof(uint32_t));
+    s->num_missing = hotbed_carve_take(&carve, sizeof(uint32_t));
     s->inverse = hotbed_carve_take(&carve, words);
     s->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
     s->slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
     s->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
     s->positions = hotbed_carve_take(&carve, words);
     s->counts = hotbed_carve_take(&carve, words);
-    s->fresh = hotbed_carve_take(&carve, words);
+    s->missing = hotbed_carve_take(&carve, words);
     ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
     ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);
     ticket->update_scratch = hotbed_carve_take(&carve, ticket->update_scratch_bytes);
@@ -105,13 +105,8 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     if (ticket == NULL)
         return;
     if (ticket->memory.data != NULL) {
-        /* A latched fault is not this call's to report: it stays for the stream's next sync. */
-        hotbed_event *done = NULL;
-        bool released = release(ticket, ticket->last) == HOTBED_OK;
-        if (released && hotbed_event_create(ticket->last, &done) == HOTBED_OK &&
-            hotbed_event_record(done, ticket->last) == HOTBED_OK)
-            (void)!hotbed_event_sync(done);
-        hotbed_event_destroy(done);
+        (void)!release(ticket, ticket->last);
+        (void)!hotbed_stream_finish(ticket->last);
     }
     set_holds(ticket, false);
     __atomic_sub_fetch(&ticket->storage->tickets, 1, __ATOMIC_RELAXED);
@@ -179,9 +174,9 @@ hotbed_status hotbed_storage_prefetch(
         HOTBED_TRY(storage->kernels.lookup->bags(s, stream));
     HOTBED_TRY(storage->kernels.unique->unique(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
-    HOTBED_TRY(storage->kernels.lookup->claim(s, stream));
+    HOTBED_TRY(storage->kernels.lookup->find(s, stream));
     set_holds(ticket, true);
-    return storage->kernels.lookup->fresh(s, stream);
+    return storage->kernels.lookup->place(s, stream);
 }
 
 static uint64_t least_stride(const hotbed_storage *storage) {
@@ -299,7 +294,7 @@ hotbed_status hotbed_storage_eval(
         }
     }
     HOTBED_TRY(storage->kernels.lookup->layout(&step, stream));
-    HOTBED_TRY(storage->kernels.lookup->find(&step, stream));
+    HOTBED_TRY(storage->kernels.lookup->find_keys(&step, stream));
     return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
 }
 

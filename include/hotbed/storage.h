@@ -14,8 +14,9 @@
  *
  * All these calls are async, allocate nothing, never wait, and can be recorded into a hotbed_graph and
  * launched again with other keys in the same buffers.  One storage is used from several streams if the
- * caller orders prefetch, backward and row-setting calls with events; a forward may overlap another
- * ticket's prefetch.  Arrays are device memory of the storage's backend unless said otherwise.
+ * caller orders, with events, prefetches among themselves, and forwards and backwards among themselves and
+ * after their own prefetch; a prefetch may overlap another ticket's forward and backward.  Calls that set
+ * or remove rows overlap nothing.  Arrays are device memory of the storage's backend unless said otherwise.
  *
  * Faults (a full table, a key outside of a static table) are found by kernels: the affected key gets a
  * defined row and trains nothing, the other keys are served, and the stream's next hotbed_stream_sync()
@@ -227,7 +228,7 @@ typedef struct hotbed_rows {
 /* Copy out the rows of n keys of table number `table`, without changing anything.  Async.
  *
  *   keys   in   [n], duplicates allowed
- *   rows   out  what is wanted; rows of missing keys are left as they are
+ *   rows   out  what is wanted; rows of missing keys are left as they are; NULL: only `found` is
  *   found  out  [n] 1 or 0; may be NULL
  *
  * Errors: ARGUMENT (NULL, table number, a state that the optimiser does not have). */
@@ -235,8 +236,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *found, hotbed_stream *stream);
 
-/* Insert or overwrite the rows of n distinct keys.  Async.  A part that is NULL keeps its value, or gets
- * its initial value when the key is new.
+/* Insert or overwrite the rows of n distinct keys.  Async.  A part that is NULL, or `rows` itself, keeps
+ * its value, or gets its initial value when the key is new.
  * Errors: ARGUMENT.  Faults: FULL, RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,

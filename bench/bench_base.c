@@ -44,7 +44,7 @@ static void fill(bench_state *state) {
 /* Addresses of n random rows of `bytes` bytes among `rows`, on the device. */
 static const void *const *random_rows(
     bench_state *state, uint64_t n, uint64_t rows, uint32_t bytes, const char *table) {
-    const void **addresses = malloc(n * sizeof *addresses);
+    const void **addresses = calloc(n, sizeof *addresses);
     for (uint64_t i = 0; addresses && i < n; i++)
         addresses[i] = table + bench_random(i, rows) * bytes;
     const void *const *sent = bench_upload(state, addresses, n * sizeof *addresses);
@@ -79,7 +79,7 @@ static void gather(bench_state *state) {
 
 /* n random words on the device. */
 static uint32_t *random_words(bench_state *state, uint64_t n) {
-    uint32_t *words = malloc(n * sizeof *words);
+    uint32_t *words = calloc(n, sizeof *words);
     for (uint64_t i = 0; words && i < n; i++)
         words[i] = (uint32_t)bench_key(i);
     uint32_t *sent = bench_upload(state, words, n * sizeof *words);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,7 +28,9 @@ static const char usage[] =
     "  --commit    what was built, for the results (git describe when configured)\n"
     "  --digest    print a digest of all rows; --backend both compares the two, status 1 if they "
     "differ\n"
-    "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n";
+    "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n"
+    "Status: 0; 1 something failed or differs; 2 bad arguments; 77 the machine lacks the "
+    "backend.\n";
 
 static const workload workloads[] = {
     {"W1", HOTBED_OPT_ADAM, .floor_train = 0.71, .floor_eval = 0.20, .dynamicemb_train = 1.601,
@@ -391,8 +394,11 @@ static hotbed_status run_program(program *p) {
     shape.samples = (uint32_t)floor(104857 * p->scale);
     shape.rows = (uint64_t)floor(1677721 * p->scale);
     workload_input input;
-    if (p->backend != 0)
-        HOTBED_TRY(hotbed_backend_probe(p->backend));
+    FILE *json = p->json ? fopen(p->json, "a") : NULL; /* better known before than after the run */
+    if (p->json && !json)
+        return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));
+    if (json)
+        (void)fclose(json);
     HOTBED_TRY(workload_input_create(&shape, &input));
     hotbed_status status = HOTBED_OK;
     if (p->mode == MODE_MEASURE)
@@ -415,7 +421,13 @@ int main(int argc, char **argv) {
     join(argc, argv, command, sizeof command);
     if (!parse(argc, argv, &p))
         return 2;
-    hotbed_status status = run_program(&p);
+    hotbed_status status = hotbed_backend_probe(p.backend != 0 ? p.backend : HOTBED_BACKEND_CUDA);
+    if (status == HOTBED_ERR_UNSUPPORTED) {
+        (void)fprintf(stderr, "hotbed-workloads: skipped: %s\n", hotbed_last_error());
+        return 77;
+    }
+    if (status == HOTBED_OK)
+        status = run_program(&p);
     if (status != HOTBED_OK) {
         (void)fprintf(
             stderr, "hotbed-workloads: %s: %s\n", hotbed_status_name(status), hotbed_last_error());

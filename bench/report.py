@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""bench/report.py - write the tables and the picture of docs/performance.md from bench/results/*.json.
+
+    bench/report.py [--check]     --check: write nothing, status 1 when the page is not up to date
+
+Only Python's own library is used; the picture is written as SVG.
+"""
+import glob
+import html
+import json
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "bench", "results")
+PAGE = os.path.join(ROOT, "docs", "performance.md")
+PICTURE = os.path.join(ROOT, "docs", "performance.svg")
+
+# Kernels of a step and of an eval, in the order of the file, by what the reader knows them as.
+STAGES = {
+    "layout": "layout of the batch",
+    "dedup": "dedup",
+    "find": "find, pin",
+    "place": "new keys and their rows",
+    "claim": "find or insert, pin",
+    "new_rows": "new rows",
+    "forward": "forward",
+    "update": "sums, optimiser, unpin",
+    "eval_find": "eval: find",
+    "eval_forward": "eval: rows",
+}
+
+
+def stages_of(result):
+    """[(stage, ms)] of a result."""
+    return [
+        (key[len("stage_") : -len("_ms")], value)
+        for key, value in result.items()
+        if key.startswith("stage_") and key.endswith("_ms")
+    ]
+
+
+def load():
+    """All result files by kind, each kind ordered by device."""
+    kinds = {"workloads": [], "baseline": [], "micro": []}
+    for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        document["file"] = os.path.basename(path)
+        form = document.get("format", "")
+        if form.startswith("hotbed-workloads"):
+            kinds["workloads"].append(document)
+        elif form.startswith("hotbed-baseline"):
+            kinds["baseline"].append(document)
+        elif "benchmarks" in document:
+            kinds["micro"].append(document)
+        else:
+            print(f"report: {path}: not a result of the benchmarks, left out", file=sys.stderr)
+    kinds["workloads"].sort(key=lambda d: (d["backend"] != "cuda", d["device"]))
+    return kinds
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def ms(value):
+    return "" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def ratio(value, by):
+    return "" if value is None or not by else f"{value / by:.2f}x"
+
+
+def baseline_of(kinds, document, result):
+    """A result of the same workload on the same machine in another library."""
+    for other in kinds["baseline"]:
+        if other["device"] != document["device"]:
+            continue
+        for candidate in other["results"]:
+            if candidate["workload"] == result["workload"] and candidate["scale"] == result["scale"]:
+                return other["name"], candidate
+    return None, None
+
+
+def references(kinds, document, result):
+    """Columns beside ours: (name, {phase: ms})."""
+    columns = [
+        (
+            "limit",
+            {
+                "forward": result["limit_forward_ms"],
+                "backward": result["limit_backward_ms"],
+                "train": result["limit_forward_ms"] + result["limit_backward_ms"],
+                "eval": result["limit_eval_ms"],
+            },
+        )
+    ]
+    for key, name in (("floor", "floor"), ("tbe", "TBE"), ("dynamicemb", "dynamicemb")):
+        if f"{key}_train_ms" in result:
+            columns.append(
+                (name, {p: result.get(f"{key}_{p}_ms") for p in ("forward", "backward", "train", "eval")})
+            )
+    name, other = baseline_of(kinds, document, result)
+    if other:
+        columns.append(
+            (name.split(",")[0], {p: other[f"eager_{p}_ms"] for p in ("forward", "backward", "train", "eval")})
+        )
+    return columns
+
+
+def phase_table(kinds, document, result):
+    """Each phase beside its limit and what others need, and what separates them."""
+    columns = references(kinds, document, result)
+    header = ["ms", "eager", "graph"] + [name for name, _ in columns] + [
+        f"graph / {name}" for name, _ in columns
+    ]
+    rows = []
+    for phase, label in (("forward", "fwd"), ("backward", "bwd"), ("train", "train"), ("eval", "eval")):
+        ours = result[f"graph_{phase}_ms"]
+        row = [label, ms(result[f"eager_{phase}_ms"]), ms(ours)]
+        row += [ms(values[phase]) for _, values in columns]
+        row += [ratio(ours, values[phase]) for _, values in columns]
+        rows.append(row)
+    return table(header, rows)
+
+
+def stage_table(result):
+    """Where a step's time goes, beside the least that the stage's bytes take."""
+    least = {
+        "update": result["limit_backward_ms"],
+        "eval_forward": result["limit_eval_ms"],
+        "forward": result["limit_eval_ms"],
+    }
+    rows = []
+    for key, value in stages_of(result):
+        bound = least.get(key)
+        over = value - bound if bound else value
+        rows.append([STAGES.get(key, key), ms(value), ms(bound), ms(over)])
+    return table(["stage, eager", "ms", "its limit", "above it"], rows)
+
+
+def separates(result):
+    """The sentence that says what is between us, the static tables and the floor."""
+    if "tbe_train_ms" not in result:
+        return ""
+    train, evaluation = result["graph_train_ms"], result["graph_eval_ms"]
+    others = ("forward", "update", "eval_find", "eval_forward")
+    index = sum(value for key, value in stages_of(result) if key not in others)
+
+    def gap(value, other):
+        return f"{abs(value - other):.3f} ms {'above' if value > other else 'below'}"
+
+    return (
+        f"Train is {gap(train, result['tbe_train_ms'])} TBE and "
+        f"{gap(train, result['floor_train_ms'])} the floor; eval is "
+        f"{gap(evaluation, result['tbe_eval_ms'])} TBE and "
+        f"{gap(evaluation, result['floor_eval_ms'])} the floor. Keys cost {index:.3f} ms of a step "
+        "(layout, dedup, find or insert), which a static table has in its backward as a sort "
+        "and the floor does not have."
+    )
+
+
+def workload_section(kinds):
+    parts = []
+    for document in kinds["workloads"]:
+        driver = f", driver {document['driver']}" if document["driver"] else ""
+        parts.append(f"### {document['device']} ({document['backend']})")
+        parts.append(
+            f"`{document['command']}`, commit {document['commit']}, {document['date']}{driver} "
+            f"([{document['file']}](../bench/results/{document['file']}))"
+        )
+        for result in document["results"]:
+            checked = result["rows_checked"]
+            parts.append(
+                f"**{result['workload']}**, {result['optimizer']}, scale {result['scale']:g}: "
+                f"{result['keys_a_step']:,} keys a step, {result['unique_a_step']:,} distinct, "
+                f"{result['rows']:,} rows a table, load {result['load']:.2f}; copy "
+                f"{result['limit_copy_gb_per_s']:,.0f} GB/s, gather "
+                f"{result['limit_gather_gb_per_s']:,.0f} GB/s; host waits a step "
+                f"{result['host_waits_a_step']:g}, allocations {result['allocations_a_step']:g}; "
+                + (f"{checked} rows compared bit for bit." if checked else "not checked.")
+            )
+            parts.append(phase_table(kinds, document, result))
+            parts.append(stage_table(result))
+            if separates(result):
+                parts.append(separates(result))
+    if not parts:
+        parts.append("No results yet: `hotbed-workloads --check --json bench/results/workloads-DEVICE.json`.")
+    if any(chart_bars(kinds, d) for d in kinds["workloads"]):
+        parts.append("![Times of W1 and W2 beside limits and peers](performance.svg)")
+    return "\n\n".join(parts)
+
+
+# --- microbenchmarks -----------------------------------------------------------------------------
+
+
+def rate(value, unit):
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.2f} {prefix}{unit}"
+    return f"{value:.1f} {unit}"
+
+
+def micro_name(name):
+    """module/operation and its arguments, without what Google Benchmark adds."""
+    parts = [p for p in name.split("/") if p != "manual_time" and not p.startswith("iterations:")]
+    return "/".join(parts[:2]), " ".join(p for p in parts[2:] if ":" in p)
+
+
+def micro_section(kinds):
+    parts = []
+    for document in kinds["micro"]:
+        context = document["context"]
+        rows = []
+        backends = []
+        for entry in document["benchmarks"]:
+            if entry.get("error_occurred") or "median_us" not in entry:
+                continue
+            operation, arguments = micro_name(entry["name"])
+            backend = entry["name"].split("/")[2]
+            if backend not in backends:
+                backends.append(backend)
+            median = entry["median_us"] * 1e-6
+            mean = entry["real_time"] * 1e-6
+            items = entry.get("items_per_second", 0) * mean / median if median else 0
+            moved = entry.get("bytes_per_second", 0) * mean / median if median else 0
+            share = entry.get("of_copy")
+            rows.append(
+                [
+                    operation,
+                    arguments,
+                    f"{median * 1e6:,.1f}",
+                    rate(items, "/s") if items else "",
+                    rate(moved, "B/s") if moved else "",
+                    f"{share * 100:.0f} %" if share else "",
+                ]
+            )
+        machines = "; ".join(
+            f"{b}: {context.get(b + '_device', '?')}, copy {float(context.get(b + '_copy_gb_per_s', 0)):,.0f} GB/s"
+            for b in backends
+        )
+        parts.append(f"### {machines}")
+        parts.append(
+            f"commit {context.get('commit', 'unknown')}, {context.get('date', '')} "
+            f"([{document['file']}](../bench/results/{document['file']}))"
+        )
+        parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of copy"], rows))
+    if not parts:
+        parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU.")
+    return "\n\n".join(parts)
+
+
+# --- picture -------------------------------------------------------------------------------------
+
+COLOURS = {
+    "graph": "#1f6f8b",
+    "eager": "#6fb1c7",
+    "limit": "#b9c0c6",
+    "floor": "#8d979f",
+    "TBE": "#d08c2f",
+    "dynamicemb": "#b5493b",
+}
+
+
+def chart_bars(kinds, document):
+    """[(group, [(name, ms)])] of one document."""
+    groups = []
+    for result in document["results"]:
+        for phase in ("train", "eval"):
+            bars = [("graph", result[f"graph_{phase}_ms"]), ("eager", result[f"eager_{phase}_ms"])]
+            for name, values in references(kinds, document, result):
+                if values[phase] is not None:
+                    bars.append((name, values[phase]))
+            groups.append((f"{result['workload']} {phase}", bars))
+    return groups
+
+
+def picture(kinds):
+    """One panel a document: horizontal bars, each group on its own scale."""
+    width, left, bar, right = 760, 210, 18, 80
+    out = []
+    y = 20
+    for document in kinds["workloads"]:
+        groups = chart_bars(kinds, document)
+        if not groups:
+            continue
+        out.append(f'<text x="12" y="{y + 12}" class="title">{html.escape(document["device"])}, ms</text>')
+        y += 30
+        for group, bars in groups:
+            most = max(value for _, value in bars)
+            out.append(f'<text x="12" y="{y + 13}" class="group">{html.escape(group)}</text>')
+            for name, value in bars:
+                long = max(1.0, value / most * (width - left - right))
+                colour = COLOURS.get(name, "#7a6aa8")
+                out.append(
+                    f'<text x="{left - 8}" y="{y + 13}" class="name">{html.escape(name.split(",")[0])}</text>'
+                    f'<rect x="{left}" y="{y}" width="{long:.1f}" height="{bar - 4}" fill="{colour}"/>'
+                    f'<text x="{left + long + 6:.1f}" y="{y + 12}" class="value">{ms(value)}</text>'
+                )
+                y += bar
+            y += 10
+        y += 16
+    style = (
+        "text{font-family:sans-serif;fill:#222}.title{font-size:14px;font-weight:bold}"
+        ".group{font-size:13px;font-weight:bold}.name{font-size:12px;text-anchor:end}.value{font-size:12px}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}">\n'
+        f'<style>{style}</style>\n<rect width="{width}" height="{y}" fill="#ffffff"/>\n'
+        + "\n".join(out)
+        + "\n</svg>\n"
+    )
+
+
+# --- page ----------------------------------------------------------------------------------------
+
+
+def replace(page, name, text):
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if begin not in page or end not in page:
+        raise SystemExit(f"report: docs/performance.md has no {begin} ... {end}")
+    head, rest = page.split(begin, 1)
+    return head + begin + "\n" + text + "\n" + end + rest.split(end, 1)[1]
+
+
+def read(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        raise SystemExit(__doc__)
+    kinds = load()
+    old = read(PAGE)
+    page = replace(replace(old, "workloads", workload_section(kinds)), "micro", micro_section(kinds))
+    files = {PAGE: page}
+    if kinds["workloads"]:
+        files[PICTURE] = picture(kinds)
+    stale = {path: text for path, text in files.items() if read(path) != text}
+    for path, text in stale.items():
+        print(("stale: " if check else "wrote ") + os.path.relpath(path, ROOT))
+        if not check:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+    if not stale:
+        print("report: up to date")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,13 +17,17 @@ typedef struct workload_shape {
     uint64_t rows;    /* a table: capacity, and N of the key stream */
 } workload_shape;
 
-/* A workload, and what others need for it at scale 1 on one H200, in milliseconds (docs/performance.md). */
+/* Milliseconds of a step and of an eval at scale 1 on one H200, as docs/performance.md has them. */
+typedef struct workload_peer {
+    double forward, backward, train, eval;
+} workload_peer;
+
 typedef struct workload {
     const char *name;
     hotbed_optimizer_kind optimizer;
-    double floor_train, floor_eval;           /* the ideals, as measured with plain kernels */
-    double dynamicemb_train, dynamicemb_eval; /* hash tables that grow by key */
-    double tbe_train, tbe_eval;               /* FBGEMM's static tables: no hash, no new keys */
+    double floor_train, floor_eval; /* the ideals, as measured with plain kernels */
+    workload_peer dynamicemb;       /* hash tables that grow by key */
+    workload_peer tbe;              /* FBGEMM's static tables: no hash, no new keys */
 } workload;
 
 static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
@@ -106,7 +110,7 @@ hotbed_status workload_pass_graph(
 hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
 
-/* Medians of the kernels of a step, each between events: layout, dedup, claim, new rows, forward, update;
+/* Medians of the kernels of a step, each between events: layout, dedup, find, place, forward, update;
  * and of an eval: find, forward.  Seconds. */
 enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
 

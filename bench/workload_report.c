@@ -139,8 +139,8 @@ static void print_line(
         times->eval / result->limits.gather);
     if (machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0) {
         print_ratio(to, "floor", train / what->floor_train, eval / what->floor_eval);
-        print_ratio(to, "dynamicemb", train / what->dynamicemb_train, eval / what->dynamicemb_eval);
-        print_ratio(to, "TBE", train / what->tbe_train, eval / what->tbe_eval);
+        print_ratio(to, "dynamicemb", train / what->dynamicemb.train, eval / what->dynamicemb.eval);
+        print_ratio(to, "TBE", train / what->tbe.train, eval / what->tbe.eval);
     }
     if (previous->train > 0 && previous->eval > 0 && graph)
         print_ratio(to, "previous", train / previous->train, eval / previous->eval);
@@ -215,6 +215,14 @@ static void write_stages(FILE *to, const workload_stages *stages) {
         stages->eval[0] * 1e3, eval_stages[1], stages->eval[1] * 1e3);
 }
 
+static void write_peer(FILE *to, const char *name, const workload_peer *peer) {
+    (void)fprintf(
+        to,
+        "      \"%s_forward_ms\": %g, \"%s_backward_ms\": %g, "
+        "\"%s_train_ms\": %g, \"%s_eval_ms\": %g,\n",
+        name, peer->forward, name, peer->backward, name, peer->train, name, peer->eval);
+}
+
 static void write_ratios(
     FILE *to, const workload_machine *machine, const workload_result *result,
     const workload_previous *previous) {
@@ -226,13 +234,18 @@ static void write_ratios(
         result->graph.train / (result->limit_forward + result->limit_backward),
         result->graph.eval / result->limits.gather);
     if (machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0) {
+        write_peer(to, "dynamicemb", &what->dynamicemb);
+        write_peer(to, "tbe", &what->tbe);
+        (void)fprintf(
+            to, "      \"floor_train_ms\": %g, \"floor_eval_ms\": %g,\n", what->floor_train,
+            what->floor_eval);
         (void)fprintf(
             to,
             "      \"train_to_floor\": %.4f, \"eval_to_floor\": %.4f,\n"
             "      \"train_to_dynamicemb\": %.4f, \"eval_to_dynamicemb\": %.4f,\n"
             "      \"train_to_tbe\": %.4f, \"eval_to_tbe\": %.4f,\n",
-            train / what->floor_train, eval / what->floor_eval, train / what->dynamicemb_train,
-            eval / what->dynamicemb_eval, train / what->tbe_train, eval / what->tbe_eval);
+            train / what->floor_train, eval / what->floor_eval, train / what->dynamicemb.train,
+            eval / what->dynamicemb.eval, train / what->tbe.train, eval / what->tbe.eval);
     }
     if (previous->train > 0 && previous->eval > 0)
         (void)fprintf(

@@ -33,10 +33,8 @@ static const char usage[] =
     "backend.\n";
 
 static const workload workloads[] = {
-    {"W1", HOTBED_OPT_ADAM, .floor_train = 0.71, .floor_eval = 0.20, .dynamicemb_train = 1.601,
-     .dynamicemb_eval = 0.566, .tbe_train = 1.37, .tbe_eval = 0.36},
-    {"W2", HOTBED_OPT_SGD, .floor_train = 0.54, .floor_eval = 0.20, .dynamicemb_train = 1.481,
-     .dynamicemb_eval = 0.568, .tbe_train = 0.96, .tbe_eval = 0.35},
+    {"W1", HOTBED_OPT_ADAM, 0.71, 0.20, {0.920, 0.673, 1.601, 0.566}, {0.41, 0.96, 1.37, 0.36}},
+    {"W2", HOTBED_OPT_SGD, 0.54, 0.20, {0.983, 0.500, 1.481, 0.568}, {0.38, 0.57, 0.96, 0.35}},
 };
 
 enum { WORKLOADS = 2 };

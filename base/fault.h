@@ -4,10 +4,12 @@
 
 #include "base/port.h"
 
-/* The first fault that work on a stream found.  In host memory that kernels can write. */
+/* The first fault that work on a stream found.  In host memory that kernels can write.  No word is
+ * changed by the host and by atomics of kernels: across the bus those would not be atomic. */
 typedef struct hotbed_fault {
-    uint32_t status; /* hotbed_status; 0 is none; set last */
-    uint32_t claim;  /* 0 until one lane takes it */
+    uint32_t status; /* hotbed_status; 0 is none; set last, cleared by the host */
+    uint32_t claim;  /* written by kernels: number of the fault that a lane took to write */
+    uint32_t taken;  /* written by the host: number of faults it has cleared */
     uint32_t what;   /* a hotbed_fault_what: which sentence */
     uint32_t table;  /* table number */
     uint64_t key;
@@ -26,12 +28,18 @@ typedef enum hotbed_fault_what {
 HOTBED_HD void hotbed_fault_latch(
     hotbed_fault *fault, uint32_t status, uint32_t what, uint32_t table, uint64_t key,
     uint64_t bound) {
-    if (hotbed_cas_relaxed_u32(&fault->claim, 0, 1) != 0)
-        return;
-#if !defined(__CUDA_ARCH__)
-    /* Acquires what hotbed_stream_fault() released when it cleared the last fault. */
-    (void)__atomic_load_n(&fault->claim, __ATOMIC_ACQUIRE);
+#if defined(__CUDA_ARCH__)
+    uint32_t number = *(volatile uint32_t *)&fault->taken + 1;
+    uint32_t last = *(volatile uint32_t *)&fault->claim;
+#else
+    /* Acquires the end of hotbed_stream_fault()'s reading of the fault before. */
+    uint32_t number = __atomic_load_n(&fault->taken, __ATOMIC_ACQUIRE) + 1;
+    uint32_t last = hotbed_load_relaxed_u32(&fault->claim);
 #endif
+    /* A claim that is not older is of a fault that another lane writes or has written. */
+    if ((int32_t)(number - last) <= 0 ||
+        hotbed_cas_relaxed_u32(&fault->claim, last, number) != last)
+        return;
     fault->what = what;
     fault->table = table;
     fault->key = key;

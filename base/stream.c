@@ -201,7 +201,7 @@ static hotbed_status take_fault(hotbed_stream *stream) {
     };
     __atomic_store_n(&fault->status, 0, __ATOMIC_RELAXED);
     /* Last: whoever claims next sees an empty status, and the values are no longer read here. */
-    __atomic_store_n(&fault->claim, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&fault->taken, fault->taken + 1, __ATOMIC_RELEASE);
     return fail_fault(copy);
 }
 

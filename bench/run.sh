@@ -19,11 +19,11 @@ mkdir -p "$out"
 case $backend in
 cuda)
     device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-    scale=1 steps=100 replays=1000
+    scale=1 steps=100 replay_scale=0.1 replays=1000
     ;;
 host)
     device=host-$(nproc)-cores
-    scale=0.1 steps=20 replays=1000
+    scale=0.1 steps=20 replay_scale=0.01 replays=1000
     ;;
 *)
     echo "bench/run.sh: no backend '$backend'" >&2
@@ -33,7 +33,7 @@ esac
 device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
 iterations=()
 if [ "$quick" = quick ]; then
-    scale=0.01 steps=5 replays=100 iterations=(--iterations 2)
+    scale=0.01 steps=5 replay_scale=0.002 replays=100 iterations=(--iterations 2)
 fi
 
 run() {
@@ -46,7 +46,7 @@ run "$workloads" --backend "$backend" --scale "$scale" --steps "$steps" --check 
     --previous "$results" --json "$out/workloads-$device.json.new"
 # The run above looked for the earlier result, which may be this very file.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
-run "$workloads" --backend "$backend" --scale 0.01 --replay "$replays"
+run "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 if [ "$backend" = cuda ]; then
     run "$workloads" --backend both --scale 0.1 --steps 20 --digest
 fi

@@ -51,7 +51,7 @@ void hotbed_draft_discard(hotbed_draft *draft);
 
 /* Layouts of the files by libhdf5: set the offsets of *manifest's extents and its shard's sizes.
  * *metadata is freed with hotbed_delete().  checkpoint/layout.c */
-hotbed_status hotbed_layout_shard(hotbed_manifest *manifest, uint32_t shard, void **metadata);
+hotbed_status hotbed_layout_shard(hotbed_manifest *manifest, uint32_t number, void **metadata);
 hotbed_status hotbed_layout_index(const hotbed_manifest *manifest, void **file, size_t *bytes);
 
 #endif

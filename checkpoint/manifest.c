@@ -460,15 +460,23 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
     return HOTBED_OK;
 }
 
+/* Where an extent lies. */
+typedef struct span {
+    uint64_t offset, bytes;
+} span;
+
 static int by_offset(const void *a, const void *b) {
-    const hotbed_extent *x = *(const hotbed_extent *const *)a;
-    const hotbed_extent *y = *(const hotbed_extent *const *)b;
+    const span *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Extents of a shard lie behind its metadata, inside the file, and apart. */
+static span span_of(const hotbed_extent *extent) {
+    return (span){.offset = extent->offset, .bytes = extent->bytes};
+}
+
+/* Extents of a shard lie behind its metadata, inside the file, and apart.  `spans` has room for all. */
 static hotbed_status check_shard(
-    const char *file, const hotbed_manifest *m, uint32_t number_of, const hotbed_extent **sorted) {
+    const char *file, const hotbed_manifest *m, uint32_t number_of, span *spans) {
     const hotbed_manifest_shard *shard = &m->shards[number_of];
     size_t n = 0;
     if (shard->extra.bytes > (uint64_t)1 << 30)
@@ -477,28 +485,26 @@ static hotbed_status check_shard(
         return wrong(
             file, "blocks", "length", shard->blocks.bytes,
             shard->num_blocks * sizeof(hotbed_digest));
-    sorted[n++] = &shard->blocks;
-    sorted[n++] = &shard->extra;
+    spans[n++] = span_of(&shard->blocks);
+    spans[n++] = span_of(&shard->extra);
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-            sorted[n++] = &m->parts[(uint64_t)t * m->world + number_of].columns[i];
-    qsort(sorted, n, sizeof *sorted, by_offset);
+            spans[n++] = span_of(&m->parts[(uint64_t)t * m->world + number_of].columns[i]);
+    qsort(spans, n, sizeof *spans, by_offset);
     uint64_t end = shard->metadata_bytes;
     for (size_t i = 0; i < n; i++) {
-        const hotbed_extent *extent = sorted[i];
-        if (extent->bytes == 0) {
-            if (extent->offset != 0)
-                return wrong(file, "an empty extent", "offset", extent->offset, 0);
+        if (spans[i].bytes == 0 && spans[i].offset != 0)
+            return wrong(file, "an empty extent", "offset", spans[i].offset, 0);
+        if (spans[i].bytes == 0)
             continue;
-        }
-        if (extent->offset < end || extent->bytes > shard->bytes ||
-            extent->offset > shard->bytes - extent->bytes)
+        if (spans[i].offset < end || spans[i].bytes > shard->bytes ||
+            spans[i].offset > shard->bytes - spans[i].bytes)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
                 "%s: an extent of %" PRIu64 " bytes at %" PRIu64
                 " is not in the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
-                file, extent->bytes, extent->offset, end, shard->bytes, number_of);
-        end = extent->offset + extent->bytes;
+                file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of);
+        end = spans[i].offset + spans[i].bytes;
     }
     return HOTBED_OK;
 }
@@ -535,13 +541,13 @@ static hotbed_status check(const char *file, hotbed_manifest *m) {
         HOTBED_TRY(check_table(file, m, i));
     hotbed_manifest_number_blocks(m);
     size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + 2;
-    const hotbed_extent **sorted = hotbed_new(most * sizeof *sorted);
-    if (sorted == NULL)
+    span *spans = hotbed_new(most * sizeof *spans);
+    if (spans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
-        status = check_shard(file, m, i, sorted);
-    hotbed_delete(sorted);
+        status = check_shard(file, m, i, spans);
+    hotbed_delete(spans);
     return status;
 }
 

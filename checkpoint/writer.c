@@ -190,10 +190,10 @@ static hotbed_status write_rows(table_writer *t, hotbed_staging *staging, uint64
 static hotbed_status stream_rows(table_writer *t) {
     uint64_t rows = t->table->rows, chunk = t->stagings[0].capacity;
     uint64_t asked = 0, written = 0;
-    for (uint32_t turn = 0; written < rows; turn++) {
-        while (asked < rows && asked < written + 2 * chunk) {
+    for (uint32_t ask = 0, turn = 0; written < rows; turn++) {
+        for (; asked < rows && ask < turn + 2; ask++) {
             uint64_t n = rows - asked < chunk ? rows - asked : chunk;
-            HOTBED_TRY(fetch(t, &t->stagings[asked / chunk % 2], asked, n));
+            HOTBED_TRY(fetch(t, &t->stagings[ask % 2], asked, n));
             asked += n;
         }
         uint64_t n = rows - written < chunk ? rows - written : chunk;

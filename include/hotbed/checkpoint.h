@@ -30,7 +30,8 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
 }
 
 /* Write the storage to the new directory `path`.  Synchronous: returns when it is on disk under its
- * name.  On any error nothing named `path` exists, and the storage is unchanged.
+ * name.  On any error nothing named `path` exists, and the storage is unchanged.  (One exception: when the
+ * name cannot be put on disk, and cannot be taken back either; the text then says so.)
  * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins), IO (no space, with path and reason),
  * MEMORY, UNSUPPORTED (a build without HDF5). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
@@ -40,7 +41,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
 /* Fill the storage's tables from the checkpoint at `path`, tables matched by name, every block's digest
  * checked before its rows are used.  Keys that the storage had are removed first.  Synchronous.
  * The storage may have other capacities, eviction and backend than the one that was saved; dim, dtype,
- * key type and optimizer kind must be the same.
+ * key type and optimizer kind must be the same.  A table that evicts keeps the rows of the highest scores
+ * when not all fit; one that does not is FULL.
  *
  *   step         out  may be NULL
  *   extra        out  host buffer of extra_bytes; may be NULL

@@ -92,7 +92,7 @@ static sample_image new_image(hotbed_storage *storage, uint32_t table, uint64_t 
     image.scores = calloc(rows + 1, sizeof *image.scores);
     image.weights = calloc(rows + 1, image.weight_bytes);
     CHECK(image.keys != NULL && image.scores != NULL && image.weights != NULL);
-    for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++) {
+    for (uint32_t i = 0; i < 2 && i < hotbed_optimizer_states(kind); i++) {
         image.states[i] = calloc(rows + 1, image.state_bytes);
         CHECK(image.states[i] != NULL);
     }

@@ -205,13 +205,14 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
 /* A storage of one table that differs from the saved one in one thing. */
 typedef struct shape {
     const char *name;
+    uint64_t capacity;
     uint32_t dim;
+    uint32_t num_tables;
     hotbed_dtype dtype;
     hotbed_table_kind kind;
-    uint64_t capacity;
     hotbed_key_type key_type;
     hotbed_optimizer_kind optimizer;
-    uint32_t num_tables;
+    bool evicts;
     const char *words[2]; /* that the message has */
 } shape;
 
@@ -224,6 +225,7 @@ static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
     tables[0].dim = s->dim;
     tables[0].dtype = s->dtype;
     tables[0].kind = s->kind;
+    tables[0].evict = s->evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
     tables[0].capacity = s->capacity;
     tables[1] = tables[0];
     tables[1].name = "other";
@@ -239,8 +241,15 @@ static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
 static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     hotbed_stream *stream = new_stream(backend);
     const shape saved = {
-        "t", 8,           HOTBED_F32, HOTBED_TABLE_STATIC, 50, HOTBED_KEY_I64, HOTBED_OPT_ADAM,
-        1,   {NULL, NULL}};
+        .name = "t",
+        .capacity = 50,
+        .dim = 8,
+        .num_tables = 1,
+        .dtype = HOTBED_F32,
+        .kind = HOTBED_TABLE_STATIC,
+        .key_type = HOTBED_KEY_I64,
+        .optimizer = HOTBED_OPT_ADAM,
+    };
     shape others[] = {saved, saved, saved, saved, saved, saved, saved, saved};
     others[0].dim = 12, others[0].words[0] = "8", others[0].words[1] = "12";
     others[1].dtype = HOTBED_BF16, others[1].words[0] = "f32", others[1].words[1] = "bf16";
@@ -286,6 +295,49 @@ static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(stream));
     hotbed_storage_destroy(a);
     hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+/* Fewer places than rows: the highest scores stay. */
+static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    shape s = {
+        .name = "t",
+        .capacity = 4000,
+        .dim = 4,
+        .num_tables = 1,
+        .dtype = HOTBED_F32,
+        .key_type = HOTBED_KEY_I64,
+        .optimizer = HOTBED_OPT_SGD,
+    };
+    enum { ROWS = 2000 };
+    static uint64_t keys[ROWS];
+    hotbed_memory memory;
+    hotbed_storage *from = create_shape(&s, stream);
+    s.capacity = 300;
+    s.evicts = true;
+    hotbed_storage *to = create_shape(&s, stream);
+    hotbed_table_info info;
+    uint64_t rows = 0;
+    for (uint64_t i = 0; i < ROWS; i++)
+        keys[i] = i;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
+    hotbed_rows parts = {.scores = memory.data}; /* a key's score is the key */
+    CHECK_OK(hotbed_storage_set_rows(from, 0, ROWS, memory.data, &parts, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    save(sample_path("many"), from, stream);
+    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), to, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_storage_table(to, 0, &info));
+    CHECK_OK(hotbed_storage_export_keys(to, 0, ROWS, keys, NULL, &rows, stream));
+    CHECK(rows >= 250 && rows <= info.slots);
+    uint64_t high = 0;
+    for (uint64_t i = 0; i < rows; i++)
+        high += keys[i] >= ROWS / 2 ? 1 : 0;
+    CHECK(high * 10 >= rows * 9);
+    hotbed_memory_free(&memory);
+    hotbed_storage_destroy(from);
+    hotbed_storage_destroy(to);
     hotbed_stream_destroy(stream);
 }
 
@@ -335,6 +387,7 @@ const hotbed_test hotbed_tests[] = {
     {"refuses_wrong_arguments", refuses_wrong_arguments},
     {"refuses_a_storage_of_another_shape", refuses_a_storage_of_another_shape},
     {"too_small_a_table_is_full_and_empty", too_small_a_table_is_full_and_empty},
+    {"a_table_that_evicts_keeps_what_fits", a_table_that_evicts_keeps_what_fits},
     {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
     {NULL, NULL},
 };

@@ -234,7 +234,7 @@ static size_t replace(char *text, size_t bytes, const char *from, const char *to
         hotbed_check_failed(__FILE__, __LINE__, "the text has no '%s'", from);
     size_t n = strlen(from), m = strlen(to), rest = bytes - (size_t)(at - text) - n;
     memmove(at + m, at + n, rest);
-    memcpy(at, to, m);
+    memcpy(at, to, m); /* NOLINT: in the middle of a text */
     return bytes - n + m;
 }
 

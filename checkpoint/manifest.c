@@ -69,7 +69,8 @@ static void print(codec *c, const char *text) {
             c->status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for %s", room, c->name);
             return;
         }
-        memcpy(grown, c->text, c->bytes);
+        if (c->bytes > 0)
+            memcpy(grown, c->text, c->bytes);
         hotbed_delete(c->text);
         c->text = grown;
         c->room = room;

@@ -15,7 +15,7 @@ void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const vo
 
 /* hotbed_host_launch() with checked arguments. */
 hotbed_status hotbed_lane_launch(
-    hotbed_stream *base, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
+    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes);
 
 #endif

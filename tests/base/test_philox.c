@@ -21,6 +21,17 @@ static void known_answers(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Bit by bit: clang 14 miscompiles a sum of four popcounts that is compared with a range. */
+static int differing_bits(const void *a, const void *b, size_t bytes) {
+    const unsigned char *left = a, *right = b;
+    int count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        for (unsigned differ = left[i] ^ right[i]; differ != 0; differ &= differ - 1)
+            count++;
+    }
+    return count;
+}
+
 /* The backend's words are those of this program's own compiler, and each input bit matters. */
 static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backend backend) {
     enum { BITS = 192, N = BITS + 1 };
@@ -42,9 +53,7 @@ static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backen
     for (int i = 0; i < N; i++) {
         hotbed_u32x4 own = hotbed_philox(in[i].counter, in[i].key0, in[i].key1);
         CHECK_BYTES(&out[i], &own, sizeof own);
-        uint32_t changed =
-            hotbed_bits_set(out[i].x ^ out[BITS].x) + hotbed_bits_set(out[i].y ^ out[BITS].y) +
-            hotbed_bits_set(out[i].z ^ out[BITS].z) + hotbed_bits_set(out[i].w ^ out[BITS].w);
+        int changed = differing_bits(&out[i], &out[BITS], sizeof own);
         if (i < BITS) /* 64 of 128 expected, deviation 5.7 */
             CHECK(changed > 34 && changed < 94);
     }

@@ -19,11 +19,9 @@ enum { HOTBED_FM_MAX_DIM = 256 };
 typedef struct hotbed_fm_job {
     uint32_t samples;
     uint32_t fields;
-    uint32_t dim; /* factors a field; a row has dim + 1 elements */
-    uint32_t
-        stride;  /* elements from one sample to the next in `rows`: fields * (dim + 1) or more */
-    float *rows; /* [samples, stride] in: the samples' rows; step: out: their gradients */
-    const float *labels;    /* [samples] 0 or 1; step only */
+    uint32_t dim;        /* factors a field; a row has dim + 1 elements */
+    float *rows;         /* [fields, samples, dim + 1] in: the rows; step: out: their gradients */
+    const float *labels; /* [samples] 0 or 1; step only */
     hotbed_fm_dense *dense; /* bias; step: updated */
     float learning_rate;    /* of the bias */
     double *losses;         /* [samples] scratch; step only */

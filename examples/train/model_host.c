@@ -7,13 +7,14 @@ static float forward(
     const hotbed_fm_job *job, const float *restrict x, float *restrict sum,
     float *restrict square) {
     uint32_t width = job->dim + 1;
+    size_t field = (size_t)job->samples * width;
     for (uint32_t j = 0; j < width; j++) {
         sum[j] = 0;
         square[j] = 0;
     }
     for (uint32_t f = 0; f < job->fields; f++)
         for (uint32_t j = 0; j < width; j++)
-            hotbed_fm_add(x[f * width + j], &sum[j], &square[j]);
+            hotbed_fm_add(x[f * field + j], &sum[j], &square[j]);
     float logit = job->dense->bias;
     for (uint32_t j = 0; j < width; j++)
         logit += hotbed_fm_part(j, sum[j], square[j]);
@@ -24,7 +25,7 @@ static void backward(
     const hotbed_fm_job *job, float *restrict x, const float *restrict sum, float error) {
     uint32_t width = job->dim + 1;
     for (uint32_t f = 0; f < job->fields; f++) {
-        float *row = x + f * width;
+        float *row = x + (size_t)f * job->samples * width;
         row[0] = hotbed_fm_gradient(0, row[0], sum[0], error);
         for (uint32_t j = 1; j < width; j++)
             row[j] = hotbed_fm_gradient(1, row[j], sum[j], error);
@@ -52,7 +53,7 @@ static void run_step(void *argument) {
     float sum[HOTBED_FM_MAX_DIM + 1];
     float square[HOTBED_FM_MAX_DIM + 1];
     for (uint32_t s = 0; s < job->samples; s++) {
-        float *x = job->rows + (size_t)s * job->stride;
+        float *x = job->rows + (size_t)s * (job->dim + 1);
         hotbed_fm_point point = hotbed_fm_logistic(forward(job, x, sum, square), job->labels[s]);
         job->losses[s] = point.loss;
         job->errors[s] = point.error;
@@ -66,7 +67,7 @@ static void run_score(void *argument) {
     float sum[HOTBED_FM_MAX_DIM + 1];
     float square[HOTBED_FM_MAX_DIM + 1];
     for (uint32_t s = 0; s < job->samples; s++)
-        job->logits[s] = forward(job, job->rows + (size_t)s * job->stride, sum, square);
+        job->logits[s] = forward(job, job->rows + (size_t)s * (job->dim + 1), sum, square);
 }
 
 static hotbed_status step(const hotbed_fm_job *job, hotbed_stream *stream) {

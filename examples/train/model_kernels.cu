@@ -16,10 +16,11 @@ typedef struct column_sums {
 static __device__ float forward(
     const hotbed_fm_job &job, const float *x, column_sums *sums, uint32_t lane) {
     uint32_t width = job.dim + 1;
+    size_t field = (size_t)job.samples * width;
     for (uint32_t j = lane; j < width; j += WARP) {
         float sum = 0, square = 0;
         for (uint32_t f = 0; f < job.fields; f++)
-            hotbed_fm_add(x[f * width + j], &sum, &square);
+            hotbed_fm_add(x[f * field + j], &sum, &square);
         sums->sum[j] = sum;
         sums->part[j] = hotbed_fm_part(j, sum, square);
     }
@@ -36,9 +37,10 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_fm_job job) {
     uint32_t lane = threadIdx.x % WARP;
     column_sums *sums = &shared[threadIdx.x / WARP];
     uint32_t width = job.dim + 1;
+    size_t field = (size_t)job.samples * width;
     for (uint32_t s = blockIdx.x * WARPS + threadIdx.x / WARP; s < job.samples;
          s += gridDim.x * WARPS) {
-        float *x = job.rows + (size_t)s * job.stride;
+        float *x = job.rows + (size_t)s * width;
         float logit = forward(job, x, sums, lane);
         float error = 0;
         if (lane == 0) {
@@ -50,7 +52,7 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_fm_job job) {
         error = __shfl_sync(0xffffffffU, error, 0);
         for (uint32_t j = lane; j < width; j += WARP)
             for (uint32_t f = 0; f < job.fields; f++)
-                x[f * width + j] = hotbed_fm_gradient(j, x[f * width + j], sums->sum[j], error);
+                x[f * field + j] = hotbed_fm_gradient(j, x[f * field + j], sums->sum[j], error);
         __syncwarp(); /* sums are free for the next sample */
     }
 }
@@ -87,7 +89,7 @@ static __global__ void __launch_bounds__(BLOCK) score_kernel(hotbed_fm_job job) 
     column_sums *sums = &shared[threadIdx.x / WARP];
     for (uint32_t s = blockIdx.x * WARPS + threadIdx.x / WARP; s < job.samples;
          s += gridDim.x * WARPS) {
-        float logit = forward(job, job.rows + (size_t)s * job.stride, sums, lane);
+        float logit = forward(job, job.rows + (size_t)s * (job.dim + 1), sums, lane);
         if (lane == 0)
             job.logits[s] = logit;
         __syncwarp();

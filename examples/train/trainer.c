@@ -95,7 +95,7 @@ static bool create_storage(hotbed_trainer *trainer) {
     hotbed_storage_options_init(&options);
     options.num_tables = HOTBED_CRITEO_FIELDS;
     options.tables = tables;
-    options.pooling = HOTBED_POOL_SUM; /* a bag is one key: its row */
+    options.pooling = HOTBED_POOL_NONE; /* a row a key, feature by feature */
     options.optimizer.kind = o->optimizer;
     options.optimizer.learning_rate = trainer->place.learning_rate;
     /* The gradient of a few dozen rows; without it a key's first row would move it by the whole rate. */
@@ -154,7 +154,7 @@ static bool create_slot(hotbed_trainer *trainer, uint32_t s) {
 
 static bool create_buffers(hotbed_trainer *trainer) {
     size_t batch = trainer->options.batch;
-    size_t row_bytes = batch * hotbed_storage_columns(trainer->storage) * sizeof(float);
+    size_t row_bytes = batch * HOTBED_CRITEO_FIELDS * (trainer->options.dim + 1) * sizeof(float);
     size_t used = 0;
     if (!alloc(trainer, HOTBED_MEMORY_DEVICE, row_bytes + batch * 12 + 1024, &trainer->device))
         return false;
@@ -281,12 +281,10 @@ static bool prefetch(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *
 
 /* Read the batch's rows, and put their gradients in their place. */
 static bool forward_and_model(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *ticket) {
-    uint32_t stride = (uint32_t)hotbed_storage_columns(t->storage);
     slot->job = (hotbed_fm_job){
         .samples = slot->batch->samples,
         .fields = HOTBED_CRITEO_FIELDS,
         .dim = t->options.dim,
-        .stride = stride,
         .rows = t->rows,
         .labels = slot->labels,
         .dense = t->dense,
@@ -296,8 +294,7 @@ static bool forward_and_model(hotbed_trainer *t, hotbed_train_slot *slot, hotbed
         .loss = slot->loss};
     return begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_FORWARD, t->compute) &&
            hotbed_trainer_ok(
-               t, hotbed_storage_forward(t->storage, ticket, t->rows, stride, t->compute),
-               "forward") &&
+               t, hotbed_storage_forward(t->storage, ticket, t->rows, 0, t->compute), "forward") &&
            end(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_FORWARD, t->compute) &&
            begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_MODEL, t->compute) &&
            hotbed_trainer_ok(t, t->kernels->step(&slot->job, t->compute), "model") &&
@@ -345,8 +342,7 @@ static void step_done(void *argument) {
 static bool backward(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *ticket) {
     return begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_BACKWARD, t->compute) &&
            hotbed_trainer_ok(
-               t,
-               hotbed_storage_backward(t->storage, ticket, t->rows, slot->job.stride, t->compute),
+               t, hotbed_storage_backward(t->storage, ticket, t->rows, 0, t->compute),
                "backward") &&
            end(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_BACKWARD, t->compute) &&
            hotbed_trainer_ok(t, hotbed_event_record(t->trained, t->compute), "record") &&

@@ -79,7 +79,7 @@ typedef struct hotbed_trainer {
     hotbed_storage *storage;
     hotbed_ticket *tickets[2];
     hotbed_memory device; /* rows, losses, errors, dense */
-    float *rows;          /* [batch, columns]: forward's output, then its gradient */
+    float *rows;          /* [fields, samples, dim + 1]: forward's output, then its gradient */
     double *losses;
     float *errors;
     hotbed_fm_dense *dense;

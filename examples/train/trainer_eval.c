@@ -44,7 +44,6 @@ static void batch_done(void *argument) {
 
 static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
     uint32_t n = slot->batch->samples;
-    uint32_t stride = (uint32_t)hotbed_storage_columns(t->storage);
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = n;
@@ -54,7 +53,6 @@ static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
         .samples = n,
         .fields = HOTBED_CRITEO_FIELDS,
         .dim = t->options.dim,
-        .stride = stride,
         .rows = t->rows,
         .dense = t->dense,
         .logits = slot->logits};
@@ -69,7 +67,7 @@ static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
                    t->trace, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_EVAL, true, t->compute),
                "trace") &&
            hotbed_trainer_ok(
-               t, hotbed_storage_eval(t->storage, &batch, t->rows, stride, t->compute), "eval") &&
+               t, hotbed_storage_eval(t->storage, &batch, t->rows, 0, t->compute), "eval") &&
            hotbed_trainer_ok(t, t->kernels->score(&slot->job, t->compute), "model") &&
            hotbed_trainer_ok(
                t,

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { FIELDS = 39, DIM = 19, WIDTH = DIM + 1, STRIDE = FIELDS * WIDTH, SAMPLES = 700 };
+enum { FIELDS = 39, DIM = 19, WIDTH = DIM + 1, ELEMENTS = FIELDS * WIDTH, SAMPLES = 700 };
 
 /* A batch in memory of a backend, with its results. */
 typedef struct batch {
@@ -14,18 +14,17 @@ typedef struct batch {
 } batch;
 
 static void create(batch *b, hotbed_backend backend, uint64_t seed) {
-    size_t bytes = sizeof(float) * SAMPLES * (STRIDE + 3) + sizeof(double) * (SAMPLES + 2);
+    size_t bytes = sizeof(float) * SAMPLES * (ELEMENTS + 3) + sizeof(double) * (SAMPLES + 2);
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
     /* Pinned memory can be reached from both sides. */
     CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &b->memory));
     double *d = b->memory.data;
     float *rows = (float *)(d + SAMPLES + 2);
-    float *labels = rows + SAMPLES * STRIDE;
+    float *labels = rows + SAMPLES * ELEMENTS;
     b->job = (hotbed_fm_job){
         .samples = SAMPLES,
         .fields = FIELDS,
         .dim = DIM,
-        .stride = STRIDE,
         .rows = rows,
         .labels = labels,
         .dense = (hotbed_fm_dense *)(d + SAMPLES + 1),
@@ -34,7 +33,7 @@ static void create(batch *b, hotbed_backend backend, uint64_t seed) {
         .errors = labels + SAMPLES,
         .loss = d + SAMPLES,
         .logits = labels + 2 * SAMPLES};
-    for (uint32_t i = 0; i < SAMPLES * STRIDE; i++)
+    for (uint32_t i = 0; i < SAMPLES * ELEMENTS; i++)
         rows[i] = (float)(int32_t)(hotbed_test_random_r(&seed) >> 40) * 0x1p-24F - 0.4F;
     for (uint32_t s = 0; s < SAMPLES; s++)
         labels[s] = (float)(hotbed_test_random_r(&seed) >> 63);
@@ -84,28 +83,33 @@ static double loss_of(const double *x, double bias, double label) {
     return log1p(exp(-fabs(logit))) + (logit > 0 ? logit : 0) - logit * label;
 }
 
+/* Element i of a sample's fields, one after the other. */
+static float *element(const batch *b, uint32_t sample, int i) {
+    uint32_t field = (uint32_t)i / WIDTH;
+    return b->job.rows + ((size_t)field * b->job.samples + sample) * WIDTH + (uint32_t)i % WIDTH;
+}
+
 static void gradient_is_that_of_the_loss(hotbed_backend backend) {
     batch b;
-    static double x[STRIDE];
+    static double x[ELEMENTS];
     create(&b, backend, hotbed_test_seed());
-    const float *row = b.job.rows + 5 * STRIDE;
-    for (int i = 0; i < STRIDE; i++) {
-        b.job.rows[5 * STRIDE + i] *= 0.5F;
-        x[i] = (double)row[i];
+    for (int i = 0; i < ELEMENTS; i++) {
+        *element(&b, 5, i) *= 0.5F;
+        x[i] = (double)*element(&b, 5, i);
     }
     double bias = (double)b.job.dense->bias;
     double label = (double)b.job.labels[5];
     CHECK_OK(kernels_of(backend)->step(&b.job, b.stream));
     CHECK_OK(hotbed_stream_sync(b.stream));
     CHECK_NEAR(b.job.losses[5], loss_of(x, bias, label), 1e-3);
-    for (int i = 0; i < STRIDE; i += 7) {
+    for (int i = 0; i < ELEMENTS; i += 7) {
         double at = x[i];
         x[i] = at + 1e-4;
         double above = loss_of(x, bias, label);
         x[i] = at - 1e-4;
         double below = loss_of(x, bias, label);
         x[i] = at;
-        CHECK_NEAR((double)row[i], (above - below) / 2e-4, 1e-3);
+        CHECK_NEAR((double)*element(&b, 5, i), (above - below) / 2e-4, 1e-3);
     }
     destroy(&b);
 }
@@ -128,7 +132,7 @@ static void every_backend_gives_the_host_kernels_bytes(hotbed_backend backend) {
         CHECK_BYTES(here.job.loss, host.job.loss, sizeof(double));
         CHECK_BYTES(here.job.dense, host.job.dense, sizeof(hotbed_fm_dense));
         CHECK_BYTES(here.job.logits, host.job.logits, sizes[i] * sizeof(float));
-        CHECK_BYTES(here.job.rows, host.job.rows, sizeof(float) * SAMPLES * STRIDE);
+        CHECK_BYTES(here.job.rows, host.job.rows, sizeof(float) * SAMPLES * ELEMENTS);
         double sum = 0;
         for (uint32_t s = 0; s < sizes[i]; s++)
             sum += here.job.losses[s];

@@ -1,0 +1,608 @@
+/* tests/storage/rig.c - drives a storage and its model with the same batches. */
+#include "tests/storage/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NURSERY_BATCH = 256, GUARD = 0xA5 };
+
+/* --- random numbers ------------------------------------------------------------------------------ */
+
+uint64_t rng_next(rng *random) {
+    return hotbed_test_random_r(&random->state);
+}
+
+rng rng_start(uint64_t stream) {
+    rng random = {hotbed_test_seed() ^ (stream << 32)};
+    random.state = rng_next(&random);
+    return random;
+}
+
+uint64_t rng_below(rng *random, uint64_t bound) {
+    return rng_next(random) % bound;
+}
+
+float rng_float(rng *random) {
+    return (float)(rng_next(random) >> 40) * 0x1p-23F - 1.0F;
+}
+
+uint64_t rng_extreme_key(rng *random) {
+    static const uint64_t edges[] = {0, (uint64_t)INT64_MAX, 1U << 31, UINT64_C(1) << 32};
+    return edges[rng_below(random, 4)] + rng_below(random, 9) - 4U;
+}
+
+/* --- memory --------------------------------------------------------------------------------------- */
+
+static void *take(uint64_t bytes) {
+    void *block = calloc(1, bytes == 0 ? 1 : (size_t)bytes);
+    if (block == NULL)
+        abort();
+    return block;
+}
+
+void *rig_alloc(rig *r, uint64_t bytes) {
+    CHECK(r->num_memories < RIG_MEMORIES);
+    hotbed_memory *memory = &r->memories[r->num_memories];
+    CHECK_OK(hotbed_memory_alloc(
+        r->stream, HOTBED_MEMORY_DEVICE, bytes == 0 ? 8 : (size_t)bytes, NULL, memory));
+    r->num_memories++;
+    return memory->data;
+}
+
+void rig_upload(rig *r, void *device, const void *host, uint64_t bytes) {
+    if (bytes == 0)
+        return;
+    CHECK_OK(hotbed_copy(device, host, (size_t)bytes, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+}
+
+void rig_download(rig *r, void *host, const void *device, uint64_t bytes) {
+    rig_upload(r, host, device, bytes);
+}
+
+void *rig_copy(rig *r, const void *host, uint64_t bytes) {
+    void *device = rig_alloc(r, bytes);
+    rig_upload(r, device, host, bytes);
+    return device;
+}
+
+uint64_t first_difference(const void *a, const void *b, uint64_t bytes) {
+    const unsigned char *x = a, *y = b;
+    uint64_t i = 0;
+    while (i < bytes && x[i] == y[i])
+        i++;
+    return i;
+}
+
+/* --- descriptions -------------------------------------------------------------------------------- */
+
+void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
+    memset(s, 0, sizeof *s);
+    CHECK(num_tables <= RIG_TABLES);
+    for (uint32_t t = 0; t < num_tables; t++) {
+        hotbed_table_options_init(&s->tables[t]);
+        (void)snprintf(s->names[t], sizeof s->names[t], "table-%u", t);
+        s->tables[t].name = s->names[t];
+        s->tables[t].dim = dim;
+        s->tables[t].capacity = capacity;
+        s->tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
+        s->tables[t].initializer.lower = -0.5F;
+        s->tables[t].initializer.upper = 0.5F;
+    }
+    hotbed_storage_options_init(&s->options);
+    s->options.num_tables = num_tables;
+    s->options.tables = s->tables;
+    s->options.optimizer.kind = HOTBED_OPT_SGD;
+    s->options.optimizer.learning_rate = 0.125F;
+    s->options.seed = 20240229;
+}
+
+void setup_feature(setup *s, uint32_t table) {
+    CHECK(s->options.num_features < RIG_FEATURES);
+    s->features[s->options.num_features++] = table;
+    s->options.feature_tables = s->features;
+}
+
+/* --- opening ---------------------------------------------------------------------------------------- */
+
+static void open_nursery(rig *r, const hotbed_storage_options *options) {
+    hotbed_table_options tables[RIG_TABLES];
+    hotbed_storage_options nursery = *options;
+    CHECK(options->num_tables <= RIG_TABLES);
+    for (uint32_t t = 0; t < options->num_tables; t++) {
+        tables[t] = options->tables[t];
+        tables[t].kind = HOTBED_TABLE_HASH;
+        tables[t].evict = HOTBED_EVICT_NEVER;
+        tables[t].capacity = 4 * NURSERY_BATCH;
+    }
+    nursery.tables = tables;
+    nursery.optimizer.kind = (hotbed_optimizer_kind)0;
+    CHECK_OK(hotbed_stream_create(r->backend, 0, &r->nursery_stream));
+    CHECK_OK(hotbed_storage_create(&nursery, r->nursery_stream, &r->nursery));
+}
+
+void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights) {
+    rig *r = self;
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r->nursery, table, &info));
+    uint64_t row_bytes = info.dim * hotbed_dtype_bytes(info.dtype);
+    hotbed_memory device_keys, device_rows;
+    CHECK_OK(hotbed_memory_alloc(
+        r->nursery_stream, HOTBED_MEMORY_DEVICE, NURSERY_BATCH * sizeof *keys, NULL, &device_keys));
+    CHECK_OK(hotbed_memory_alloc(
+        r->nursery_stream, HOTBED_MEMORY_DEVICE, NURSERY_BATCH * row_bytes, NULL, &device_rows));
+    const hotbed_rows nothing = {0};
+    const hotbed_rows rows = {.weights = device_rows.data};
+    for (uint64_t i = 0; i < n; i += NURSERY_BATCH) {
+        uint64_t count = n - i < NURSERY_BATCH ? n - i : NURSERY_BATCH;
+        hotbed_stream *s = r->nursery_stream;
+        CHECK_OK(hotbed_copy(device_keys.data, keys + i, count * sizeof *keys, s));
+        CHECK_OK(hotbed_storage_set_rows(r->nursery, table, count, device_keys.data, &nothing, s));
+        CHECK_OK(
+            hotbed_storage_get_rows(r->nursery, table, count, device_keys.data, &rows, NULL, s));
+        CHECK_OK(hotbed_storage_erase(r->nursery, table, count, device_keys.data, NULL, s));
+        CHECK_OK(
+            hotbed_copy((char *)weights + i * row_bytes, device_rows.data, count * row_bytes, s));
+        CHECK_OK(hotbed_stream_sync(s));
+    }
+    hotbed_memory_free(&device_keys);
+    hotbed_memory_free(&device_rows);
+}
+
+void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
+    memset(r, 0, sizeof *r);
+    r->backend = backend;
+    CHECK_OK(hotbed_stream_create(backend, 0, &r->stream));
+    CHECK_OK(hotbed_storage_create(options, r->stream, &r->storage));
+}
+
+void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
+    rig_open_bare(r, backend, options);
+    open_nursery(r, options);
+    r->model = oracle_create(options, rig_initial, r);
+}
+
+uint64_t rig_size(rig *r, uint32_t table) {
+    uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
+    CHECK_OK(hotbed_storage_size(r->storage, table, &keys, &pinned, r->stream));
+    return keys;
+}
+
+uint64_t rig_pinned(rig *r) {
+    uint64_t all = 0;
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
+        uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
+        CHECK_OK(hotbed_storage_size(r->storage, t, &keys, &pinned, r->stream));
+        all += pinned;
+    }
+    return all;
+}
+
+void rig_close(rig *r) {
+    if (r->model != NULL)
+        CHECK_EQ(rig_pinned(r), 0);
+    oracle_destroy(r->model);
+    hotbed_storage_destroy(r->nursery);
+    hotbed_storage_destroy(r->storage);
+    hotbed_stream_destroy(r->nursery_stream);
+    for (uint32_t i = 0; i < r->num_memories; i++)
+        hotbed_memory_free(&r->memories[i]);
+    hotbed_stream_destroy(r->stream);
+    memset(r, 0, sizeof *r);
+}
+
+/* --- the whole storage against the model ---------------------------------------------------------- */
+
+static void check_same(
+    const char *what, const oracle_table *table, uint64_t row_bytes, uint64_t n,
+    const uint64_t *keys, const void *seen, const void *expected) {
+    uint64_t at = first_difference(seen, expected, n * row_bytes);
+    if (at == n * row_bytes)
+        return;
+    uint64_t row = at / row_bytes;
+    uint32_t a = 0, b = 0;
+    memcpy(&a, (const char *)seen + (at & ~UINT64_C(3)), sizeof a);
+    memcpy(&b, (const char *)expected + (at & ~UINT64_C(3)), sizeof b);
+    (void)fprintf(
+        stderr, "table %s key %llu: %s byte %llu is of word %08x, should be %08x\n",
+        table->options.name, (unsigned long long)keys[row], what,
+        (unsigned long long)(at % row_bytes), a, b);
+    CHECK(at == n * row_bytes);
+}
+
+typedef struct table_image {
+    uint64_t n;
+    uint64_t *keys;
+    void *weights;
+    float *states[2];
+    uint64_t *scores;
+} table_image;
+
+static uint64_t state_bytes(const rig *r, const oracle_table *table, uint32_t state) {
+    bool there = state < hotbed_optimizer_states(r->model->options.optimizer.kind);
+    return there ? table->state_dim * sizeof(float) : 0;
+}
+
+static table_image model_image(const rig *r, const oracle_table *table) {
+    table_image image = {.n = 0};
+    uint32_t dim = table->options.dim;
+    image.keys = take(table->size * sizeof(uint64_t));
+    image.weights = take(table->size * dim * sizeof(float));
+    image.states[0] = take(table->size * state_bytes(r, table, 0));
+    image.states[1] = take(table->size * state_bytes(r, table, 1));
+    image.scores = take(table->size * sizeof(uint64_t));
+    for (uint32_t i = 0; i < table->num_rows; i++) {
+        const oracle_row *row = &table->rows[i];
+        if (!row->live)
+            continue;
+        image.keys[image.n] = row->key;
+        image.scores[image.n] = row->score;
+        for (uint32_t e = 0; e < dim; e++)
+            oracle_store(table->options.dtype, image.weights, image.n * dim + e, row->weights[e]);
+        for (uint32_t s = 0; s < 2; s++)
+            if (state_bytes(r, table, s) != 0)
+                memcpy(
+                    image.states[s] + image.n * table->state_dim, row->states[s],
+                    state_bytes(r, table, s));
+        image.n++;
+    }
+    return image;
+}
+
+static void free_image(table_image *image) {
+    free(image->keys);
+    free(image->weights);
+    free(image->states[0]);
+    free(image->states[1]);
+    free(image->scores);
+}
+
+static void *fetch(rig *r, const hotbed_memory *memory, uint64_t bytes) {
+    void *host = take(bytes);
+    if (bytes != 0)
+        rig_download(r, host, memory->data, bytes);
+    return host;
+}
+
+static void alloc(rig *r, uint64_t bytes, hotbed_memory *memory) {
+    CHECK_OK(hotbed_memory_alloc(
+        r->stream, HOTBED_MEMORY_DEVICE, bytes == 0 ? 8 : (size_t)bytes, NULL, memory));
+}
+
+/* Part sizes: keys, weights, two states, scores, found. */
+enum { KEYS, WEIGHTS, STATE0, STATE1, SCORES, FOUND, PARTS };
+
+static void check_rows(rig *r, uint32_t number) {
+    const oracle_table *table = &r->model->tables[number];
+    table_image image = model_image(r, table);
+    bool hash = table->options.kind == HOTBED_TABLE_HASH;
+    const uint64_t sizes[PARTS] = {
+        sizeof(uint64_t),
+        table->options.dim * hotbed_dtype_bytes(table->options.dtype),
+        state_bytes(r, table, 0),
+        state_bytes(r, table, 1),
+        hash ? sizeof(uint64_t) : 0,
+        1};
+    const void *expected[PARTS] = {image.keys,      image.weights, image.states[0],
+                                   image.states[1], image.scores,  NULL};
+    hotbed_memory memory[PARTS];
+    for (int p = 0; p < PARTS; p++)
+        alloc(r, image.n * sizes[p], &memory[p]);
+    rig_upload(r, memory[KEYS].data, image.keys, image.n * sizes[KEYS]);
+    hotbed_rows rows = {
+        .weights = memory[WEIGHTS].data,
+        .states = {memory[STATE0].data, memory[STATE1].data},
+        .scores = hash ? memory[SCORES].data : NULL};
+    for (int s = 0; s < 2; s++)
+        if (sizes[STATE0 + s] == 0)
+            rows.states[s] = NULL;
+    CHECK_OK(hotbed_storage_get_rows(
+        r->storage, number, image.n, memory[KEYS].data, &rows, memory[FOUND].data, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+    static const char *const names[PARTS] = {"key", "weights", "state 0", "state 1", "score", ""};
+    uint8_t *found = fetch(r, &memory[FOUND], image.n);
+    for (uint64_t i = 0; i < image.n; i++)
+        CHECK_EQ(found[i], 1);
+    free(found);
+    for (int p = WEIGHTS; p < FOUND; p++) {
+        void *seen = fetch(r, &memory[p], image.n * sizes[p]);
+        if (sizes[p] != 0)
+            check_same(names[p], table, sizes[p], image.n, image.keys, seen, expected[p]);
+        free(seen);
+    }
+    for (int p = 0; p < PARTS; p++)
+        hotbed_memory_free(&memory[p]);
+    free_image(&image);
+}
+
+static void check_keys(rig *r, uint32_t number) {
+    const oracle_table *table = &r->model->tables[number];
+    uint64_t n = UINT64_MAX;
+    uint64_t *keys = take(table->size * sizeof *keys);
+    uint64_t *scores = take(table->size * sizeof *scores);
+    bool hash = table->options.kind == HOTBED_TABLE_HASH;
+    CHECK_OK(hotbed_storage_export_keys(
+        r->storage, number, table->size, keys, hash ? scores : NULL, &n, r->stream));
+    CHECK_EQ(n, table->size);
+    for (uint64_t i = 0; i < n; i++) {
+        const oracle_row *row = oracle_find(r->model, number, keys[i]);
+        CHECK(row != NULL);
+        if (row != NULL && hash)
+            CHECK_EQ(scores[i], row->score);
+    }
+    free(keys);
+    free(scores);
+}
+
+static void check_counts(rig *r, uint32_t number) {
+    const oracle_table *table = &r->model->tables[number];
+    uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
+    CHECK_OK(hotbed_storage_size(r->storage, number, &keys, &pinned, r->stream));
+    CHECK_EQ(keys, table->size);
+    CHECK_EQ(pinned, oracle_pinned(r->model, number));
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(r->storage, number, &stats, r->stream));
+    CHECK_EQ(stats.keys, table->stats.keys);
+    CHECK_EQ(stats.uniques, table->stats.uniques);
+    CHECK_EQ(stats.hits, table->stats.hits);
+    CHECK_EQ(stats.inserts, table->stats.inserts);
+    CHECK_EQ(stats.refused, table->stats.refused);
+    CHECK_EQ(stats.evictions, 0);
+}
+
+void rig_check(rig *r) {
+    for (uint32_t t = 0; t < r->model->num_tables; t++) {
+        check_counts(r, t);
+        check_keys(r, t);
+        check_rows(r, t);
+    }
+    hotbed_storage_state state;
+    CHECK_OK(hotbed_storage_get_state(r->storage, &state, r->stream));
+    CHECK_EQ(state.optimizer_steps, r->model->state.optimizer_steps);
+    CHECK_EQ(state.clock, r->model->state.clock);
+    CHECK(state.beta1_power == r->model->state.beta1_power);
+    CHECK(state.beta2_power == r->model->state.beta2_power);
+    CHECK(state.learning_rate == r->model->state.learning_rate);
+}
+
+/* --- lanes ------------------------------------------------------------------------------------------ */
+
+/* Bytes of an output or gradient of the largest batch, with one element of room beyond. */
+static uint64_t array_bytes(const lane *l, uint64_t rows) {
+    const oracle *m = l->r->model;
+    uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
+    return (rows * stride + 1) * hotbed_dtype_bytes(m->options.output_dtype);
+}
+
+static uint64_t output_rows(const lane *l) {
+    return l->r->model->options.pooling == HOTBED_POOL_NONE ? l->host.num_keys : l->host.batch_size;
+}
+
+void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
+    memset(l, 0, sizeof *l);
+    l->r = r;
+    l->max_keys = max_keys;
+    rng random = rng_start(max_keys ^ r->num_memories);
+    if (rng_below(&random, 2) == 0)
+        l->stride = oracle_least_stride(r->model) + rng_below(&random, 9);
+    CHECK_OK(hotbed_ticket_create(r->storage, max_keys, max_batch_size, r->stream, &l->ticket));
+    l->model = oracle_ticket_create(r->model);
+    uint64_t bags = (uint64_t)r->model->num_features * max_batch_size;
+    hotbed_batch_init(&l->host);
+    l->host.keys = take(max_keys * sizeof(uint64_t));
+    l->host.offsets = take((bags + 1) * sizeof(int64_t));
+    l->host.weights = take(max_keys * sizeof(float));
+    l->device = l->host;
+    l->device.keys = rig_alloc(r, max_keys * sizeof(uint64_t));
+    l->device.offsets = rig_alloc(r, (bags + 1) * sizeof(int64_t));
+    l->device.weights = rig_alloc(r, max_keys * sizeof(float));
+    uint64_t rows = max_keys > max_batch_size ? max_keys : max_batch_size;
+    l->output_bytes = array_bytes(l, rows);
+    l->output = rig_alloc(r, l->output_bytes);
+    l->gradient = rig_alloc(r, l->output_bytes);
+    l->scratch[0] = take(l->output_bytes);
+    l->scratch[1] = take(l->output_bytes);
+}
+
+void lane_close(lane *l) {
+    hotbed_ticket_destroy(l->ticket);
+    oracle_ticket_destroy(l->model);
+    free((void *)l->host.keys);
+    free((void *)l->host.offsets);
+    free((void *)l->host.weights);
+    free(l->scratch[0]);
+    free(l->scratch[1]);
+    memset(l, 0, sizeof *l);
+}
+
+/* Which arrays of the lane the batch uses is in `device`; the host's are always there. */
+static hotbed_batch used_arrays(const lane *l, const hotbed_batch *all) {
+    hotbed_batch batch = *all;
+    batch.batch_size = l->host.batch_size;
+    batch.num_keys = l->host.num_keys;
+    if (l->device.batch_size == 1U) /* offsets unused */
+        batch.offsets = NULL;
+    if (l->device.num_keys == 1U) /* weights unused */
+        batch.weights = NULL;
+    return batch;
+}
+
+static uint64_t any_key(rng *random, const recipe *how) {
+    if (how->extremes && rng_below(random, 3) == 0)
+        return rng_extreme_key(random);
+    if (how->key_space == 0)
+        return rng_next(random);
+    rng spread = {rng_below(random, how->key_space)}; /* one of key_space keys, far apart */
+    return rng_next(&spread);
+}
+
+static uint64_t table_key(const lane *l, uint64_t bag, uint64_t key) {
+    const oracle *m = l->r->model;
+    const hotbed_table_options *options =
+        &m->tables[m->feature_tables[bag / l->host.batch_size]].options;
+    return options->kind == HOTBED_TABLE_STATIC ? key % options->capacity : key;
+}
+
+void lane_fill(lane *l, rng *random, const recipe *how) {
+    uint64_t bags = (uint64_t)l->r->model->num_features * how->batch_size;
+    int64_t *offsets = (int64_t *)l->host.offsets;
+    uint64_t *keys = (uint64_t *)l->host.keys;
+    float *weights = (float *)l->host.weights;
+    uint64_t first = any_key(random, how);
+    l->host.batch_size = how->batch_size;
+    offsets[0] = 0;
+    for (uint64_t b = 0; b < bags; b++) {
+        uint64_t n = how->max_bag == 0 ? 1 : rng_below(random, how->max_bag + 1U);
+        if ((uint64_t)offsets[b] + n > l->max_keys)
+            n = l->max_keys - (uint64_t)offsets[b];
+        offsets[b + 1] = offsets[b] + (int64_t)n;
+        for (int64_t i = offsets[b]; i < offsets[b + 1]; i++) {
+            keys[i] = table_key(l, b, how->one_key ? first : any_key(random, how));
+            weights[i] = rng_float(random);
+        }
+    }
+    l->num_keys = (uint64_t)offsets[bags];
+    l->host.num_keys = l->num_keys;
+    if (how->bound && how->max_bag != 0 && l->num_keys < l->max_keys)
+        l->host.num_keys += rng_below(random, l->max_keys - l->num_keys + 1);
+    l->device.batch_size = how->max_bag == 0;
+    l->device.num_keys = !how->weights;
+    lane_upload(l);
+}
+
+void lane_upload(lane *l) {
+    uint64_t bags = (uint64_t)l->r->model->num_features * l->host.batch_size;
+    rig_upload(l->r, (void *)l->device.keys, l->host.keys, l->num_keys * sizeof(uint64_t));
+    rig_upload(l->r, (void *)l->device.offsets, l->host.offsets, (bags + 1) * sizeof(int64_t));
+    rig_upload(l->r, (void *)l->device.weights, l->host.weights, l->num_keys * sizeof(float));
+}
+
+static void prefetch_library(lane *l) {
+    hotbed_batch batch = used_arrays(l, &l->device);
+    CHECK_OK(hotbed_storage_prefetch(l->r->storage, &batch, l->ticket, l->r->stream));
+}
+
+void lane_prefetch(lane *l) {
+    hotbed_batch batch = used_arrays(l, &l->host);
+    prefetch_library(l);
+    oracle_prefetch(l->r->model, &batch, l->model, NULL);
+}
+
+hotbed_status lane_prefetch_with_slots(lane *l) {
+    hotbed_batch batch = used_arrays(l, &l->host);
+    hotbed_ticket_view view;
+    uint32_t uniques = 0, tables = l->r->model->num_tables;
+    prefetch_library(l);
+    hotbed_status fault = hotbed_stream_sync(l->r->stream);
+    CHECK_OK(hotbed_ticket_read(l->ticket, &view));
+    rig_download(l->r, &uniques, view.unique_offsets + tables, sizeof uniques);
+    uint64_t *slots = take(uniques * sizeof *slots);
+    rig_download(l->r, slots, view.slots, uniques * sizeof *slots);
+    oracle_prefetch(l->r->model, &batch, l->model, slots);
+    free(slots);
+    return fault;
+}
+
+/* Both outputs start as the same bytes, so what forward must not write is compared too. */
+static void compare_outputs(lane *l) {
+    uint64_t bytes = array_bytes(l, output_rows(l));
+    uint64_t compared = bytes;
+    if (l->host.num_keys > l->num_keys && l->r->model->options.pooling == HOTBED_POOL_NONE)
+        compared = array_bytes(l, l->num_keys) - 4; /* rows of no key are not promised */
+    rig_download(l->r, l->scratch[0], l->output, bytes);
+    uint64_t at = first_difference(l->scratch[0], l->scratch[1], compared);
+    if (at != compared) {
+        uint64_t element = at / hotbed_dtype_bytes(l->r->model->options.output_dtype);
+        uint64_t stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
+        (void)fprintf(
+            stderr, "output row %llu element %llu differs from the model: %g, should be %g\n",
+            (unsigned long long)(element / stride), (unsigned long long)(element % stride),
+            (double)oracle_load(l->r->model->options.output_dtype, l->scratch[0], element),
+            (double)oracle_load(l->r->model->options.output_dtype, l->scratch[1], element));
+    }
+    CHECK_EQ(at, compared);
+}
+
+static void guard_outputs(lane *l) {
+    uint64_t bytes = array_bytes(l, output_rows(l));
+    memset(l->scratch[1], GUARD, (size_t)bytes);
+    CHECK_OK(hotbed_fill(l->output, GUARD, (size_t)bytes, l->r->stream));
+}
+
+void lane_forward(lane *l) {
+    guard_outputs(l);
+    CHECK_OK(hotbed_storage_forward(l->r->storage, l->ticket, l->output, l->stride, l->r->stream));
+    oracle_forward(l->model, l->scratch[1], l->stride);
+    compare_outputs(l);
+}
+
+void lane_eval(lane *l) {
+    hotbed_batch host = used_arrays(l, &l->host), device = used_arrays(l, &l->device);
+    guard_outputs(l);
+    CHECK_OK(hotbed_storage_eval(l->r->storage, &device, l->output, l->stride, l->r->stream));
+    oracle_eval(l->r->model, &host, l->scratch[1], l->stride);
+    compare_outputs(l);
+}
+
+void lane_backward(lane *l, rng *random) {
+    hotbed_dtype dtype = l->r->model->options.output_dtype;
+    uint64_t bytes = array_bytes(l, output_rows(l));
+    for (uint64_t i = 0; i < bytes / hotbed_dtype_bytes(dtype); i++)
+        oracle_store(dtype, l->scratch[0], i, rng_float(random));
+    rig_upload(l->r, l->gradient, l->scratch[0], bytes);
+    CHECK_OK(
+        hotbed_storage_backward(l->r->storage, l->ticket, l->gradient, l->stride, l->r->stream));
+    oracle_backward(l->model, l->scratch[0], l->stride);
+}
+
+void lane_cancel(lane *l) {
+    CHECK_OK(hotbed_ticket_cancel(l->ticket, l->r->stream));
+    oracle_cancel(l->model);
+}
+
+static void check_array(
+    lane *l, const char *what, const void *device, const void *expected, uint64_t bytes) {
+    void *seen = take(bytes);
+    rig_download(l->r, seen, device, bytes);
+    uint64_t at = first_difference(seen, expected, bytes);
+    if (at != bytes)
+        (void)fprintf(stderr, "the ticket's %s differ\n", what);
+    CHECK_EQ(at, bytes);
+    free(seen);
+}
+
+void lane_check(lane *l) {
+    const oracle *m = l->r->model;
+    const oracle_ticket *t = l->model;
+    uint32_t uniques = t->unique_offsets[m->num_tables];
+    hotbed_ticket_view view;
+    CHECK_OK(hotbed_ticket_read(l->ticket, &view));
+    check_array(
+        l, "unique_offsets", view.unique_offsets, t->unique_offsets,
+        (m->num_tables + 1U) * sizeof(uint32_t));
+    check_array(l, "unique_keys", view.unique_keys, t->unique_keys, uniques * sizeof(uint64_t));
+    check_array(l, "counts", view.counts, t->counts, uniques * sizeof(uint32_t));
+    check_array(l, "inverse", view.inverse, t->inverse, t->num_keys * sizeof(uint32_t));
+    uint64_t *slots = take(uniques * sizeof *slots);
+    rig_download(l->r, slots, view.slots, uniques * sizeof *slots);
+    for (uint32_t table = 0; table < m->num_tables; table++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(l->r->storage, table, &info));
+        for (uint32_t u = t->unique_offsets[table]; u < t->unique_offsets[table + 1]; u++) {
+            if (t->rows[u] == UINT32_MAX)
+                CHECK_EQ(slots[u], HOTBED_SLOT_NONE);
+            else
+                CHECK(slots[u] >= info.first_slot && slots[u] - info.first_slot < info.slots);
+        }
+    }
+    free(slots);
+}
+
+void lane_step(lane *l, rng *random, const recipe *how) {
+    lane_fill(l, random, how);
+    lane_prefetch(l);
+    lane_check(l);
+    lane_forward(l);
+    lane_backward(l, random);
+    CHECK_OK(hotbed_stream_sync(l->r->stream));
+}

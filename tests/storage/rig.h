@@ -1,0 +1,119 @@
+/* tests/storage/rig.h - a storage beside its model, and lanes that drive both with the same batches. */
+#ifndef HOTBED_TESTS_RIG_H
+#define HOTBED_TESTS_RIG_H
+
+#include "hotbed/storage.h"
+#include "tests/support/harness.h"
+#include "tests/support/oracle.h"
+
+enum { RIG_MEMORIES = 512, RIG_TABLES = 40, RIG_FEATURES = 64 };
+
+/* --- random numbers: seeded by the harness, the same on every machine ------------------------- */
+
+typedef struct rng {
+    uint64_t state;
+} rng;
+
+rng rng_start(uint64_t stream); /* of the run's seed; different for each `stream` */
+uint64_t rng_next(rng *random);
+uint64_t rng_below(rng *random, uint64_t bound); /* bound > 0 */
+float rng_float(rng *random);                    /* [-1, 1), a multiple of 2^-23 */
+uint64_t rng_extreme_key(rng *random); /* one of about 40 keys at the edges of their range */
+
+/* --- descriptions -------------------------------------------------------------------------------- */
+
+/* Options with all that they point to.  Not to be copied. */
+typedef struct setup {
+    hotbed_storage_options options;
+    hotbed_table_options tables[RIG_TABLES];
+    char names[RIG_TABLES][16];
+    uint32_t features[RIG_FEATURES];
+} setup;
+
+/* Hash tables "table-0" and so on, F32, uniform in [-0.5, 0.5), SGD, no pooling; change at will. */
+void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity);
+void setup_feature(setup *s, uint32_t table); /* append a feature; tables ascend */
+
+/* --- the rig ---------------------------------------------------------------------------------- */
+
+typedef struct rig {
+    hotbed_backend backend;
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    oracle *model; /* NULL after rig_open_bare() */
+    /* Gives first values of rows: hash tables of the same seed, in which rows are made and erased. */
+    hotbed_storage *nursery;
+    hotbed_stream *nursery_stream;
+    hotbed_memory memories[RIG_MEMORIES];
+    uint32_t num_memories;
+} rig;
+
+void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
+void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
+void rig_close(rig *r); /* checks that no pins are left when there is a model */
+
+/* Device memory that lives as long as the rig. */
+void *rig_alloc(rig *r, uint64_t bytes);
+void rig_upload(rig *r, void *device, const void *host, uint64_t bytes);   /* synchronous */
+void rig_download(rig *r, void *host, const void *device, uint64_t bytes); /* synchronous */
+/* Device copy of a host array. */
+void *rig_copy(rig *r, const void *host, uint64_t bytes);
+
+/* Every row, key, score, state, size, pin and statistic equals the model's. */
+void rig_check(rig *r);
+
+uint64_t rig_size(rig *r, uint32_t table);
+uint64_t rig_pinned(rig *r);
+
+/* First values of n rows, from the nursery.  [n, dim] of the table's dtype. */
+void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights);
+
+/* --- lanes ------------------------------------------------------------------------------------ */
+
+/* How to make a batch.  {0} besides the sizes is: one key a bag, no weights, any 64-bit key. */
+typedef struct recipe {
+    uint32_t batch_size;
+    uint32_t max_bag;   /* bags have 0 .. max_bag keys; 0: one key each, offsets NULL */
+    uint64_t key_space; /* keys below it, spread over 64 bits; 0: any */
+    bool weights;
+    bool extremes; /* a third of the keys are extreme ones */
+    bool one_key;  /* the whole batch is one key */
+    bool bound;    /* num_keys is more than the last offset */
+} recipe;
+
+/* One ticket, here and in the model, with its batch and arrays. */
+typedef struct lane {
+    rig *r;
+    hotbed_ticket *ticket;
+    oracle_ticket *model;
+    uint64_t max_keys;
+    uint64_t num_keys; /* real ones of this batch */
+    uint64_t stride;   /* what calls are given: 0 or more than the least */
+    uint64_t output_bytes;
+    hotbed_batch host;
+    hotbed_batch device;
+    void *output;   /* device */
+    void *gradient; /* device */
+    void *scratch[2];
+} lane;
+
+void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size);
+void lane_close(lane *l);
+void lane_fill(lane *l, rng *random, const recipe *how);
+/* Upload host keys, offsets and weights as they are now. */
+void lane_upload(lane *l);
+
+void lane_prefetch(lane *l);
+/* The model refuses what the library refused.  Synchronous; gives the sync's status. */
+HOTBED_MUST_USE hotbed_status lane_prefetch_with_slots(lane *l);
+void lane_forward(lane *l); /* and compare the outputs; synchronous */
+void lane_backward(lane *l, rng *random);
+void lane_cancel(lane *l);
+void lane_eval(lane *l);  /* and compare the outputs; synchronous */
+void lane_check(lane *l); /* the ticket's view against the model's; synchronous */
+void lane_step(lane *l, rng *random, const recipe *how); /* all of them once */
+
+/* Position of the first byte that differs, or `bytes`. */
+uint64_t first_difference(const void *a, const void *b, uint64_t bytes);
+
+#endif

@@ -1,0 +1,712 @@
+/* tests/storage/test_storage_contract.c - every documented error, each leaving the storage usable. */
+#include "tests/storage/rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { DIM = 4, CAPACITY = 200, MAX_KEYS = 64, MAX_BATCH = 16 };
+
+/* Words that the message of the last failure must have. */
+static void check_message(const char *words) {
+    if (strstr(hotbed_last_error(), words) == NULL)
+        (void)fprintf(stderr, "\"%s\" does not have \"%s\"\n", hotbed_last_error(), words);
+    CHECK(strstr(hotbed_last_error(), words) != NULL);
+}
+
+/* --- create ------------------------------------------------------------------------------------------ */
+
+static void refuse(
+    hotbed_backend backend, const setup *s, hotbed_status status, const char *words) {
+    hotbed_stream *stream;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_storage *storage = (hotbed_storage *)stream; /* anything but NULL */
+    CHECK_STATUS(hotbed_storage_create(&s->options, stream, &storage), status);
+    CHECK(storage == NULL);
+    check_message(words);
+    hotbed_stream_destroy(stream);
+}
+
+static void refuse_argument(hotbed_backend backend, const setup *s, const char *words) {
+    refuse(backend, s, HOTBED_ERR_ARGUMENT, words);
+}
+
+static void create_refuses_null(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    hotbed_storage *storage = NULL;
+    setup_start(&s, 1, DIM, CAPACITY);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_STATUS(hotbed_storage_create(NULL, stream, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_create(&s.options, NULL, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_storage_destroy(NULL);
+    hotbed_ticket_destroy(NULL);
+    hotbed_stream_destroy(stream);
+}
+
+static void create_refuses_bad_sizes(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 2, DIM, CAPACITY);
+    s.options.num_tables = 0;
+    refuse_argument(backend, &s, "num_tables");
+    s.options.num_tables = 65536;
+    refuse_argument(backend, &s, "65536");
+    s.options.num_tables = 2;
+    s.options.tables = NULL;
+    refuse_argument(backend, &s, "tables");
+    static const uint32_t dims[] = {0, 4097, UINT32_MAX};
+    for (int i = 0; i < 3; i++) {
+        char value[16];
+        setup_start(&s, 2, DIM, CAPACITY);
+        s.tables[1].dim = dims[i];
+        (void)snprintf(value, sizeof value, "%u", dims[i]);
+        refuse_argument(backend, &s, value);
+        check_message("dim");
+    }
+    static const uint64_t capacities[] = {0, (UINT64_C(1) << 36) + 1, UINT64_MAX};
+    for (int i = 0; i < 3; i++) {
+        char value[32];
+        setup_start(&s, 2, DIM, CAPACITY);
+        s.tables[1].capacity = capacities[i];
+        (void)snprintf(value, sizeof value, "%llu", (unsigned long long)capacities[i]);
+        refuse_argument(backend, &s, value);
+        check_message("capacity");
+    }
+}
+
+static void create_refuses_bad_names(hotbed_backend backend) {
+    static const char long_name[] =
+        "a234567890123456789012345678901234567890123456789012345678901234"; /* 64 */
+    const char *const bad[] = {NULL, "", "a b", "a/b", "a\n", "\xc3\xa4", "a:b", "..x/", long_name};
+    setup s;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        setup_start(&s, 2, DIM, CAPACITY);
+        s.tables[1].name = bad[i];
+        refuse_argument(backend, &s, "name");
+    }
+    setup_start(&s, 3, DIM, CAPACITY);
+    s.tables[2].name = "table-0";
+    refuse_argument(backend, &s, "table-0");
+    setup_start(&s, 2, DIM, CAPACITY);
+    s.tables[0].name = long_name + 1; /* 63 characters */
+    s.tables[1].name = "A.Z_09-z";
+    rig r;
+    rig_open_bare(&r, backend, &s.options);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    CHECK_STRING(info.name, long_name + 1);
+    rig_close(&r);
+}
+
+static void create_refuses_bad_enums(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].kind = (hotbed_table_kind)2;
+    refuse_argument(backend, &s, "kind");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].dtype = (hotbed_dtype)4;
+    refuse_argument(backend, &s, "dtype");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].evict = (hotbed_evict)2;
+    refuse_argument(backend, &s, "evict");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.key_type = (hotbed_key_type)3;
+    refuse_argument(backend, &s, "key_type");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.pooling = (hotbed_pooling)3;
+    refuse_argument(backend, &s, "pooling");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.output_dtype = (hotbed_dtype)-1;
+    refuse_argument(backend, &s, "dtype");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.mode = (hotbed_mode)4;
+    refuse_argument(backend, &s, "mode");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.optimizer.kind = (hotbed_optimizer_kind)5;
+    refuse_argument(backend, &s, "optimizer");
+}
+
+static void modes_of_later_versions_are_unsupported(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.mode = HOTBED_MODE_CACHE;
+    refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "mode");
+    s.options.mode = HOTBED_MODE_DEFAULT;
+    refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "mode");
+}
+
+static void create_refuses_bad_initializers(hotbed_backend backend) {
+    static const hotbed_initializer bad[] = {
+        {.kind = (hotbed_initializer_kind)5},
+        {.kind = (hotbed_initializer_kind)-1},
+        {.kind = HOTBED_INIT_CONSTANT, .value = NAN},
+        {.kind = HOTBED_INIT_CONSTANT, .value = INFINITY},
+        {.kind = HOTBED_INIT_UNIFORM, .lower = 1.0F, .upper = 1.0F},
+        {.kind = HOTBED_INIT_UNIFORM, .lower = 1.0F, .upper = -1.0F},
+        {.kind = HOTBED_INIT_UNIFORM, .lower = NAN, .upper = 1.0F},
+        {.kind = HOTBED_INIT_UNIFORM, .lower = 0.0F, .upper = INFINITY},
+        {.kind = HOTBED_INIT_NORMAL, .std = 0.0F},
+        {.kind = HOTBED_INIT_NORMAL, .std = -1.0F},
+        {.kind = HOTBED_INIT_NORMAL, .mean = NAN, .std = 1.0F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 0.0F, .lower = -1.0F, .upper = 1.0F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F, .lower = 1.0F, .upper = -1.0F},
+    };
+    setup s;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        setup_start(&s, 1, DIM, CAPACITY);
+        s.tables[0].initializer = bad[i];
+        refuse_argument(backend, &s, "initializer");
+    }
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].eval_initializer.kind = HOTBED_INIT_NORMAL; /* CONSTANT only */
+    s.tables[0].eval_initializer.std = 1.0F;
+    refuse_argument(backend, &s, "eval_initializer");
+}
+
+static void create_refuses_bad_optimizers(hotbed_backend backend) {
+    const float bad_anywhere[] = {NAN, INFINITY, -INFINITY};
+    for (int field = 0; field < 7; field++) {
+        for (int i = 0; i < 5; i++) {
+            setup s;
+            setup_start(&s, 1, DIM, CAPACITY);
+            hotbed_optimizer *o = &s.options.optimizer;
+            o->kind = HOTBED_OPT_ADAM;
+            float *fields[] = {
+                &o->beta1,
+                &o->beta2,
+                &o->eps,
+                &o->max_gradient,
+                &o->learning_rate,
+                &o->weight_decay,
+                &o->initial_accumulator};
+            if (i == 3 && field >= 4)
+                continue; /* a negative learning rate or decay is not forbidden */
+            if (i == 4 && field >= 2)
+                continue;
+            *fields[field] = i < 3 ? bad_anywhere[i] : i == 3 ? -0.5F : 1.0F; /* betas below 1 */
+            refuse_argument(backend, &s, "");
+        }
+    }
+}
+
+static void create_refuses_bad_features(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 2, DIM, CAPACITY);
+    s.options.num_features = 2;
+    refuse_argument(backend, &s, "feature_tables"); /* NULL */
+    setup_start(&s, 2, DIM, CAPACITY);
+    setup_feature(&s, 0);
+    setup_feature(&s, 2);
+    refuse_argument(backend, &s, "feature");
+    setup_start(&s, 3, DIM, CAPACITY);
+    setup_feature(&s, 0);
+    setup_feature(&s, 2);
+    setup_feature(&s, 1);
+    refuse_argument(backend, &s, "ascend");
+}
+
+/* A struct of a newer caller: `size` is larger; what this version does not know must be 0. */
+static void fields_of_later_versions(hotbed_backend backend) {
+    enum { MORE = 16 };
+    hotbed_stream *stream;
+    hotbed_storage *storage = NULL;
+    setup s;
+    setup_start(&s, 1, DIM, CAPACITY);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    char *options = calloc(1, sizeof s.options + MORE);
+    char *table = calloc(1, sizeof s.tables[0] + MORE);
+    CHECK(options != NULL && table != NULL);
+    const uint32_t options_size = (uint32_t)sizeof s.options + MORE;
+    const uint32_t table_size = (uint32_t)sizeof s.tables[0] + MORE;
+    memcpy(table, s.tables, sizeof s.tables[0]);
+    memcpy(table, &table_size, sizeof table_size);
+    s.options.tables = (const hotbed_table_options *)(void *)table;
+    memcpy(options, &s.options, sizeof s.options);
+    memcpy(options, &options_size, sizeof options_size);
+    const hotbed_storage_options *both = (const hotbed_storage_options *)(void *)options;
+    CHECK_OK(hotbed_storage_create(both, stream, &storage));
+    hotbed_storage_destroy(storage);
+    options[sizeof s.options + MORE - 1] = 1;
+    CHECK_STATUS(hotbed_storage_create(both, stream, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK(storage == NULL);
+    options[sizeof s.options + MORE - 1] = 0;
+    table[sizeof s.tables[0]] = 1;
+    CHECK_STATUS(hotbed_storage_create(both, stream, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK(storage == NULL);
+    free(options);
+    free(table);
+    hotbed_stream_destroy(stream);
+}
+
+/* A struct of an older caller: fields beyond `size` are read as 0, whatever is there. */
+static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.mode = HOTBED_MODE_CACHE; /* would be UNSUPPORTED */
+    s.options.hbm_bytes = 1;
+    s.options.size = (uint32_t)offsetof(hotbed_storage_options, mode);
+    s.tables[0].eval_initializer.kind = (hotbed_initializer_kind)99; /* would be ARGUMENT */
+    s.tables[0].size = (uint32_t)offsetof(hotbed_table_options, eval_initializer);
+    rig r;
+    memset(&r, 0, sizeof r);
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_EQ(hotbed_storage_mode(r.storage), HOTBED_MODE_HBM_DIRECT);
+    rig_close(&r);
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.size = 0;
+    refuse_argument(backend, &s, "size");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].size = 0;
+    refuse_argument(backend, &s, "size");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.options.optimizer.size = 0;
+    refuse_argument(backend, &s, "size");
+}
+
+/* --- a storage to misuse --------------------------------------------------------------------------------- */
+
+/* Two hash tables, one static; SUM, SGD.  `good` is filled and works. */
+typedef struct victim {
+    rig r;
+    lane good;
+    rng random;
+    hotbed_batch batch; /* of `good`, on the device */
+} victim;
+
+static void victim_open(victim *v, hotbed_backend backend, hotbed_pooling pooling) {
+    setup s;
+    setup_start(&s, 3, DIM, CAPACITY);
+    s.tables[1].dim = 2 * DIM;
+    s.tables[2].kind = HOTBED_TABLE_STATIC;
+    s.options.pooling = pooling;
+    v->random = rng_start(1);
+    rig_open(&v->r, backend, &s.options);
+    lane_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
+    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
+    lane_fill(&v->good, &v->random, &how);
+    v->batch = v->good.device;
+    v->batch.batch_size = MAX_BATCH;
+    v->batch.num_keys = 3U * MAX_BATCH;
+    v->batch.offsets = NULL;
+    v->batch.weights = NULL;
+}
+
+/* The storage trains on as if nothing had been. */
+static void victim_close(victim *v) {
+    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
+    lane_step(&v->good, &v->random, &how);
+    lane_step(&v->good, &v->random, &how);
+    rig_check(&v->r);
+    lane_close(&v->good);
+    rig_close(&v->r);
+}
+
+static void ticket_create_refuses(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_ticket *ticket = v.good.ticket;
+    hotbed_storage *storage = v.r.storage;
+    hotbed_stream *stream = v.r.stream;
+    CHECK_STATUS(hotbed_ticket_create(NULL, 8, 8, stream, &ticket), HOTBED_ERR_ARGUMENT);
+    CHECK(ticket == NULL);
+    CHECK_STATUS(hotbed_ticket_create(storage, 8, 8, NULL, &ticket), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_ticket_create(storage, 8, 8, stream, NULL), HOTBED_ERR_ARGUMENT);
+    ticket = v.good.ticket;
+    CHECK_STATUS(
+        hotbed_ticket_create(storage, UINT64_C(1) << 31, 8, stream, &ticket), HOTBED_ERR_ARGUMENT);
+    CHECK(ticket == NULL);
+    check_message("2147483648");
+    CHECK_STATUS(
+        hotbed_ticket_create(storage, UINT64_MAX, 8, stream, &ticket), HOTBED_ERR_ARGUMENT);
+    victim_close(&v);
+}
+
+static void prefetch_refuses(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *storage = v.r.storage;
+    hotbed_stream *stream = v.r.stream;
+    hotbed_ticket *ticket = v.good.ticket;
+    hotbed_batch bad = v.batch;
+    CHECK_STATUS(hotbed_storage_prefetch(NULL, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_prefetch(storage, NULL, ticket, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, NULL), HOTBED_ERR_ARGUMENT);
+    bad.size = 0;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    bad = v.batch;
+    bad.keys = NULL;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    check_message("keys");
+    bad = v.batch;
+    bad.num_keys--; /* without offsets: features * samples */
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    check_message("47");
+    bad = v.batch;
+    bad.num_keys++;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    bad = v.batch;
+    bad.offsets = v.good.device.offsets;
+    bad.num_keys = MAX_KEYS + 1;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    check_message("65");
+    bad.num_keys = UINT64_MAX;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    bad.num_keys = 3U * MAX_BATCH;
+    bad.batch_size = MAX_BATCH + 1;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    check_message("17");
+    bad.batch_size = UINT32_MAX;
+    CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
+    hotbed_ticket_view view;
+    CHECK_STATUS(hotbed_ticket_read(ticket, &view), HOTBED_ERR_STATE); /* none had an effect */
+    victim_close(&v);
+}
+
+/* A refused prefetch keeps what the ticket held. */
+static void a_refused_prefetch_has_no_effect(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    lane_prefetch(&v.good);
+    hotbed_batch bad = v.batch;
+    bad.num_keys = 1;
+    CHECK_STATUS(
+        hotbed_storage_prefetch(v.r.storage, &bad, v.good.ticket, v.r.stream), HOTBED_ERR_ARGUMENT);
+    lane_check(&v.good);
+    lane_forward(&v.good);
+    lane_backward(&v.good, &v.random);
+    victim_close(&v);
+}
+
+static void a_ticket_of_another_storage_is_refused(hotbed_backend backend) {
+    victim v, other;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    victim_open(&other, backend, HOTBED_POOL_SUM);
+    hotbed_ticket *foreign = other.good.ticket;
+    CHECK_STATUS(
+        hotbed_storage_prefetch(v.r.storage, &v.batch, foreign, v.r.stream), HOTBED_ERR_ARGUMENT);
+    lane_prefetch(&other.good);
+    CHECK_STATUS(
+        hotbed_storage_forward(v.r.storage, foreign, v.good.output, 0, v.r.stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_storage_backward(v.r.storage, foreign, v.good.gradient, 0, v.r.stream),
+        HOTBED_ERR_ARGUMENT);
+    lane_cancel(&other.good);
+    victim_close(&v);
+    victim_close(&other);
+}
+
+static void forward_and_backward_refuse(hotbed_backend backend) {
+    static const uint64_t least[] = {2 * DIM, 4 * DIM, 4 * DIM};
+    for (int pooling = 0; pooling < 3; pooling++) {
+        victim v;
+        victim_open(&v, backend, (hotbed_pooling)pooling);
+        hotbed_storage *t = v.r.storage;
+        hotbed_stream *s = v.r.stream;
+        hotbed_ticket *k = v.good.ticket;
+        void *out = v.good.output, *grad = v.good.gradient;
+        uint64_t below = least[pooling] - 1;
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
+        lane_prefetch(&v.good);
+        CHECK_STATUS(hotbed_storage_forward(NULL, k, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_forward(t, NULL, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_forward(t, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, NULL), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, below, s), HOTBED_ERR_ARGUMENT);
+        check_message("stride");
+        CHECK_STATUS(hotbed_storage_backward(NULL, k, grad, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_backward(t, NULL, grad, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_backward(t, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, NULL), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_backward(t, k, grad, below, s), HOTBED_ERR_ARGUMENT);
+        check_message("stride");
+        lane_forward(&v.good); /* still prefetched */
+        lane_forward(&v.good);
+        lane_backward(&v.good, &v.random);
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
+        victim_close(&v);
+    }
+}
+
+static void cancel_and_read_refuse(hotbed_backend backend) {
+    victim v;
+    hotbed_ticket_view view;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    CHECK_STATUS(hotbed_ticket_cancel(NULL, v.r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_ticket_cancel(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_ticket_cancel(v.good.ticket, v.r.stream)); /* empty: left as it is */
+    CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
+    lane_prefetch(&v.good);
+    CHECK_STATUS(hotbed_ticket_read(NULL, &view), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_ticket_read(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
+    lane_cancel(&v.good);
+    CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_storage_forward(v.r.storage, v.good.ticket, v.good.output, 0, v.r.stream),
+        HOTBED_ERR_STATE);
+    victim_close(&v);
+}
+
+static void eval_refuses(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    void *out = v.good.output;
+    hotbed_batch bad = v.batch;
+    CHECK_STATUS(hotbed_storage_eval(NULL, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_eval(t, NULL, out, 0, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, NULL, 0, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 4 * DIM - 1, s), HOTBED_ERR_ARGUMENT);
+    bad.keys = NULL;
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
+    bad = v.batch;
+    bad.size = 0;
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
+    bad = v.batch;
+    bad.num_keys--;
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
+    bad.offsets = v.good.device.offsets;
+    bad.num_keys = UINT64_C(1) << 31;
+    CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
+    victim_close(&v);
+}
+
+static void learning_rate_and_backward_without_optimizer(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    CHECK_STATUS(hotbed_storage_set_learning_rate(NULL, 0.1F, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_learning_rate(t, 0.1F, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_learning_rate(t, NAN, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_learning_rate(t, -INFINITY, s), HOTBED_ERR_ARGUMENT);
+    victim_close(&v);
+    setup o;
+    rig r;
+    lane l;
+    rng random = rng_start(2);
+    setup_start(&o, 1, DIM, CAPACITY);
+    o.options.optimizer.kind = (hotbed_optimizer_kind)0;
+    rig_open(&r, backend, &o.options);
+    lane_open(&r, &l, MAX_KEYS, MAX_BATCH);
+    const recipe how = {.batch_size = MAX_BATCH};
+    lane_fill(&l, &random, &how);
+    lane_prefetch(&l);
+    CHECK_STATUS(
+        hotbed_storage_backward(r.storage, l.ticket, l.gradient, 0, r.stream), HOTBED_ERR_STATE);
+    lane_forward(&l);
+    lane_cancel(&l);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void get_and_set_rows_refuse(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    const void *keys = v.batch.keys;
+    hotbed_rows rows = {.weights = v.good.output};
+    CHECK_STATUS(hotbed_storage_get_rows(NULL, 0, 1, keys, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_get_rows(t, 3, 1, keys, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
+    check_message("3");
+    CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, NULL, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, keys, NULL, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, keys, &rows, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_rows(NULL, 0, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_rows(t, 3, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, NULL, &rows, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, &rows, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_storage_get_rows(t, 0, 0, NULL, &rows, NULL, s)); /* no keys: nothing to do */
+    CHECK_OK(hotbed_storage_set_rows(t, 0, 0, NULL, &rows, s));
+    rows.states[0] = v.good.output; /* SGD has none */
+    CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, keys, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
+    check_message("state");
+    CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
+    victim_close(&v);
+}
+
+static void erase_and_clear_refuse(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    const void *keys = v.batch.keys;
+    CHECK_STATUS(hotbed_storage_erase(NULL, 0, 1, keys, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_erase(t, 3, 1, keys, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_erase(t, 0, 1, NULL, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_erase(t, 0, 1, keys, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_erase(t, 2, 1, keys, NULL, s), HOTBED_ERR_ARGUMENT); /* static */
+    CHECK_OK(hotbed_storage_erase(t, 0, 0, NULL, NULL, s));
+    CHECK_STATUS(hotbed_storage_clear(NULL, 0, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_clear(t, 3, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_clear(t, 0, NULL), HOTBED_ERR_ARGUMENT);
+    lane_prefetch(&v.good);
+    CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
+    lane_backward(&v.good, &v.random);
+    victim_close(&v);
+}
+
+static void export_keys_refuses(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    lane_prefetch(&v.good);
+    lane_backward(&v.good, &v.random);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    uint64_t keys[CAPACITY], n = 0, size = v.r.model->tables[0].size;
+    CHECK_STATUS(hotbed_storage_export_keys(NULL, 0, 0, NULL, NULL, &n, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_export_keys(t, 3, 0, NULL, NULL, &n, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_export_keys(t, 0, 0, NULL, NULL, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_export_keys(t, 0, 0, NULL, NULL, &n, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_storage_export_keys(t, 0, 0, NULL, NULL, &n, s));
+    CHECK_EQ(n, size);
+    n = 0;
+    CHECK_STATUS(
+        hotbed_storage_export_keys(t, 0, size - 1, keys, NULL, &n, s), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(n, size);
+    CHECK_OK(hotbed_storage_export_keys(t, 0, size, keys, NULL, &n, s));
+    victim_close(&v);
+}
+
+static void descriptions_refuse(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    hotbed_storage *t = v.r.storage;
+    hotbed_stream *s = v.r.stream;
+    hotbed_storage_state state;
+    hotbed_table_info info;
+    hotbed_table_stats stats;
+    uint64_t keys, pinned;
+    CHECK_STATUS(hotbed_storage_get_state(NULL, &state, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_get_state(t, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_get_state(t, &state, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_state(NULL, &state, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_state(t, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_table(NULL, 0, &info), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_table(t, 3, &info), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_table(t, 0, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_size(NULL, 0, &keys, &pinned, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_size(t, 3, &keys, &pinned, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_size(t, 0, &keys, &pinned, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_stats(NULL, 0, &stats, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_stats(t, 3, &stats, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_stats(t, 0, NULL, s), HOTBED_ERR_ARGUMENT);
+    victim_close(&v);
+}
+
+static void descriptions_say_what_was_asked(hotbed_backend backend) {
+    setup s;
+    rig r;
+    setup_start(&s, 3, DIM, CAPACITY);
+    s.tables[0].dtype = HOTBED_BF16;
+    s.tables[1].dim = 7;
+    s.tables[2].kind = HOTBED_TABLE_STATIC;
+    setup_feature(&s, 0);
+    setup_feature(&s, 1);
+    setup_feature(&s, 1);
+    setup_feature(&s, 2);
+    s.options.pooling = HOTBED_POOL_MEAN;
+    s.options.key_type = HOTBED_KEY_U64;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_EQ(hotbed_storage_num_tables(r.storage), 3);
+    CHECK_EQ(hotbed_storage_num_features(r.storage), 4);
+    CHECK_EQ(hotbed_storage_key_type(r.storage), HOTBED_KEY_U64);
+    CHECK_EQ(hotbed_storage_seed(r.storage), s.options.seed);
+    CHECK_EQ(hotbed_storage_mode(r.storage), HOTBED_MODE_HBM_DIRECT);
+    CHECK_EQ(hotbed_storage_optimizer(r.storage)->kind, HOTBED_OPT_ADAM);
+    CHECK_EQ(hotbed_storage_column(r.storage, 0), 0);
+    CHECK_EQ(hotbed_storage_column(r.storage, 2), DIM + 7);
+    CHECK_EQ(hotbed_storage_column(r.storage, 3), DIM + 14);
+    CHECK_EQ(hotbed_storage_columns(r.storage), 2 * DIM + 14);
+    static const hotbed_dtype dtypes[] = {HOTBED_BF16, HOTBED_F32, HOTBED_F32};
+    uint64_t end = 0;
+    for (uint32_t t = 0; t < 3; t++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(r.storage, t, &info));
+        CHECK_STRING(info.name, s.names[t]);
+        CHECK_EQ(info.dim, s.tables[t].dim);
+        CHECK_EQ(info.dtype, dtypes[t]);
+        CHECK_EQ(info.kind, s.tables[t].kind);
+        CHECK_EQ(info.capacity, CAPACITY);
+        CHECK(info.slots >= CAPACITY);
+        CHECK(info.first_slot >= end);
+        end = info.first_slot + info.slots;
+        CHECK(info.weights != NULL);
+        uint64_t embedding = info.dim * hotbed_dtype_bytes(info.dtype);
+        CHECK(info.state_offsets[0] >= embedding);
+        CHECK(info.state_offsets[1] >= info.state_offsets[0] + info.dim * sizeof(float));
+        CHECK(info.row_bytes >= info.state_offsets[1] + info.dim * sizeof(float));
+        CHECK_EQ(info.index_bytes, t == 2 ? 0 : 16 * info.slots);
+    }
+    rig_close(&r);
+}
+
+/* The documented address of a row: (slot - first_slot) * row_bytes from `weights`. */
+static void slots_address_rows(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend, HOTBED_POOL_SUM);
+    lane_prefetch(&v.good);
+    const oracle_ticket *m = v.good.model;
+    hotbed_ticket_view view;
+    CHECK_OK(hotbed_ticket_read(v.good.ticket, &view));
+    uint32_t uniques = m->unique_offsets[3];
+    uint64_t *slots = calloc(uniques, sizeof *slots);
+    CHECK(slots != NULL);
+    rig_download(&v.r, slots, view.slots, uniques * sizeof *slots);
+    for (uint32_t t = 0; t < 3; t++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(v.r.storage, t, &info));
+        for (uint32_t u = m->unique_offsets[t]; u < m->unique_offsets[t + 1]; u++) {
+            float weights[2 * DIM];
+            rig_download(
+                &v.r, weights, (char *)info.weights + (slots[u] - info.first_slot) * info.row_bytes,
+                info.dim * sizeof(float));
+            const oracle_row *row = oracle_find(v.r.model, t, m->unique_keys[u]);
+            CHECK_BYTES(weights, row->weights, info.dim * sizeof(float));
+            if (t == 2)
+                CHECK_EQ(slots[u] - info.first_slot, m->unique_keys[u]);
+        }
+    }
+    free(slots);
+    lane_cancel(&v.good);
+    victim_close(&v);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"create_refuses_null", create_refuses_null},
+    {"create_refuses_bad_sizes", create_refuses_bad_sizes},
+    {"create_refuses_bad_names", create_refuses_bad_names},
+    {"create_refuses_bad_enums", create_refuses_bad_enums},
+    {"modes_of_later_versions_are_unsupported", modes_of_later_versions_are_unsupported},
+    {"create_refuses_bad_initializers", create_refuses_bad_initializers},
+    {"create_refuses_bad_optimizers", create_refuses_bad_optimizers},
+    {"create_refuses_bad_features", create_refuses_bad_features},
+    {"fields_of_later_versions", fields_of_later_versions},
+    {"fields_beyond_an_older_callers_size", fields_beyond_an_older_callers_size},
+    {"ticket_create_refuses", ticket_create_refuses},
+    {"prefetch_refuses", prefetch_refuses},
+    {"a_refused_prefetch_has_no_effect", a_refused_prefetch_has_no_effect},
+    {"a_ticket_of_another_storage_is_refused", a_ticket_of_another_storage_is_refused},
+    {"forward_and_backward_refuse", forward_and_backward_refuse},
+    {"cancel_and_read_refuse", cancel_and_read_refuse},
+    {"eval_refuses", eval_refuses},
+    {"learning_rate_and_backward_without_optimizer", learning_rate_and_backward_without_optimizer},
+    {"get_and_set_rows_refuse", get_and_set_rows_refuse},
+    {"erase_and_clear_refuse", erase_and_clear_refuse},
+    {"export_keys_refuses", export_keys_refuses},
+    {"descriptions_refuse", descriptions_refuse},
+    {"descriptions_say_what_was_asked", descriptions_say_what_was_asked},
+    {"slots_address_rows", slots_address_rows},
+    {NULL, NULL},
+};

@@ -1,0 +1,539 @@
+/* tests/storage/test_storage_full.c - tables at their limit: load, refusal, eviction, keys out of range. */
+#include "tests/storage/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef uint64_t key_maker(uint64_t i);
+
+static uint64_t sequential(uint64_t i) {
+    return i;
+}
+
+static uint64_t multiples_of_1024(uint64_t i) {
+    return i << 10;
+}
+
+static uint64_t high_words(uint64_t i) {
+    return i << 32;
+}
+
+static uint64_t highest_bits(uint64_t i) {
+    return i << 40 | i >> 24;
+}
+
+static uint64_t scattered(uint64_t i) {
+    uint64_t state = i;
+    return hotbed_test_random_r(&state);
+}
+
+static uint64_t descending(uint64_t i) {
+    return UINT64_MAX - i;
+}
+
+static key_maker *const makers[] = {sequential,   multiples_of_1024, high_words,
+                                    highest_bits, scattered,         descending};
+
+enum { MAKERS = sizeof makers / sizeof makers[0] };
+
+/* A message of a FULL or RANGE fault names the table and the key. */
+static void check_fault(hotbed_status fault, hotbed_status expected, const char *table) {
+    CHECK_EQ(fault, expected);
+    if (strstr(hotbed_last_error(), table) == NULL)
+        (void)fprintf(stderr, "\"%s\" does not name %s\n", hotbed_last_error(), table);
+    CHECK(strstr(hotbed_last_error(), table) != NULL);
+}
+
+/* --- load ------------------------------------------------------------------------------------------ */
+
+/* Insert `capacity` keys in batches of at most `batch`: none may be refused, and the table may not have
+ * more slots than a load of 0.97 needs.  Then go on to the first refusal. */
+static void fill_table(
+    hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch) {
+    setup s;
+    rig r;
+    setup_start(&s, 1, 1, capacity);
+    rig_open_bare(&r, backend, &s.options);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    uint64_t allowed =
+        capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */
+    CHECK(info.slots <= allowed);
+    uint64_t *keys = malloc(info.slots * 2 * sizeof *keys);
+    CHECK(keys != NULL);
+    for (uint64_t i = 0; i < info.slots * 2; i++)
+        keys[i] = maker(i);
+    const uint64_t *device = rig_copy(&r, keys, info.slots * 2 * sizeof *keys);
+    const hotbed_rows nothing = {0};
+    for (uint64_t i = 0; i < capacity; i += batch) {
+        uint64_t n = capacity - i < batch ? capacity - i : batch;
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device + i, &nothing, r.stream));
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_EQ(rig_size(&r, 0), capacity);
+    uint8_t *found = rig_alloc(&r, info.slots * 2), *host = malloc(info.slots * 2);
+    CHECK(host != NULL);
+    CHECK_OK(
+        hotbed_storage_get_rows(r.storage, 0, info.slots * 2, device, &nothing, found, r.stream));
+    rig_download(&r, host, found, info.slots * 2);
+    for (uint64_t i = 0; i < info.slots * 2; i++)
+        CHECK_EQ(host[i], i < capacity);
+    /* Twice the slots: it must fill up, refuse the rest, and count right. */
+    CHECK_OK(hotbed_storage_set_rows(
+        r.storage, 0, info.slots * 2 - capacity, device + capacity, &nothing, r.stream));
+    check_fault(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL, "table-0");
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_OK(
+        hotbed_storage_get_rows(r.storage, 0, info.slots * 2, device, &nothing, found, r.stream));
+    rig_download(&r, host, found, info.slots * 2);
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < info.slots * 2; i++) {
+        CHECK(host[i] == 1 || i >= capacity);
+        kept += host[i];
+    }
+    CHECK_EQ(kept, rig_size(&r, 0));
+    CHECK(kept <= info.slots);
+    free(host);
+    free(keys);
+    rig_close(&r);
+}
+
+static void small_tables_hold_their_capacity(hotbed_backend backend) {
+    for (uint64_t capacity = 1; capacity <= 70; capacity += 1 + capacity / 8)
+        fill_table(backend, capacity, makers[capacity % MAKERS], 1 + capacity / 3);
+}
+
+static void tables_of_many_sizes_hold_their_capacity(hotbed_backend backend) {
+    static const uint64_t capacities[] = {127, 128, 129, 500, 1000, 1024, 3000, 4097, 10007};
+    for (uint32_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
+        fill_table(backend, capacities[i], makers[i % MAKERS], 1000);
+}
+
+static void structured_keys_fill_a_table(hotbed_backend backend) {
+    for (int i = 0; i < MAKERS; i++)
+        fill_table(backend, 20000, makers[i], 20000);
+}
+
+static void a_large_table_holds_its_capacity(hotbed_backend backend) {
+    fill_table(backend, 1000000, sequential, 100000);
+    fill_table(backend, 300000, multiples_of_1024, 300000);
+}
+
+/* The same through prefetch, several tables in one storage filling up together. */
+static void prefetch_fills_every_table(hotbed_backend backend) {
+    static const uint64_t capacities[] = {40, 333, 2000};
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(1);
+    setup_start(&s, 3, 2, 1);
+    for (int t = 0; t < 3; t++)
+        s.tables[t].capacity = capacities[t];
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 2373, 2000);
+    const recipe how = {.batch_size = 2000, .max_bag = 1};
+    lane_fill(&l, &random, &how);
+    int64_t *offsets = (int64_t *)l.host.offsets;
+    uint64_t *keys = (uint64_t *)l.host.keys;
+    int64_t n = 0;
+    for (int t = 0; t < 3; t++)
+        for (int sample = 0; sample < 2000; sample++) {
+            offsets[t * 2000 + sample] = n;
+            if (sample < (int)capacities[t])
+                keys[n++] = (uint64_t)sample << t * 20;
+        }
+    offsets[6000] = n;
+    l.num_keys = l.host.num_keys = (uint64_t)n;
+    lane_upload(&l);
+    lane_prefetch(&l);
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    lane_check(&l);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- refusal ---------------------------------------------------------------------------------------- */
+
+static uint64_t refused(const lane *l) {
+    uint64_t n = 0;
+    for (uint32_t u = 0; u < l->model->unique_offsets[l->r->model->num_tables]; u++)
+        n += l->model->rows[u] == UINT32_MAX;
+    return n;
+}
+
+static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
+    for (int pooling = 0; pooling < 3; pooling++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start((uint64_t)pooling);
+        setup_start(&s, 2, 5, 100);
+        s.tables[0].capacity = 5000; /* has room */
+        s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
+        s.tables[1].initializer.std = 1.0F;
+        s.options.pooling = (hotbed_pooling)pooling;
+        s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 400, 100);
+        const recipe how = {.batch_size = 100, .max_bag = 3, .key_space = 400, .weights = true};
+        uint64_t refusals = 0;
+        for (int step = 0; step < 8; step++) {
+            lane_fill(&l, &random, &how);
+            hotbed_status fault = lane_prefetch_with_slots(&l);
+            lane_check(&l); /* only new keys of table 1 are refused, or rig_check fails */
+            if (refused(&l) != 0)
+                check_fault(fault, HOTBED_ERR_FULL, "table-1");
+            else
+                CHECK_EQ(fault, HOTBED_OK);
+            refusals += refused(&l);
+            CHECK_EQ(r.model->tables[0].stats.refused, 0);
+            lane_forward(&l);
+            lane_forward(&l); /* the same row twice */
+            lane_backward(&l, &random);
+            CHECK_OK(hotbed_stream_sync(r.stream));
+        }
+        CHECK(refusals > 0);
+        rig_check(&r);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+static void a_refused_key_is_named(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(5);
+    setup_start(&s, 1, 3, 4);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 64, 64);
+    const recipe many = {.batch_size = 64};
+    lane_fill(&l, &random, &many);
+    CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    lane_backward(&l, &random);
+    const recipe one = {.batch_size = 1};
+    lane_fill(&l, &random, &one);
+    *(uint64_t *)l.host.keys = (uint64_t)-4242;
+    lane_upload(&l);
+    CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    CHECK(strstr(hotbed_last_error(), "-4242") != NULL); /* the storage's keys are I64 */
+    CHECK(strstr(hotbed_last_error(), "table-0") != NULL);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Erasing makes room again. */
+static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(6);
+    setup_start(&s, 1, 2, 50);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 300, 300);
+    const recipe how = {.batch_size = 300};
+    lane_fill(&l, &random, &how);
+    CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    lane_cancel(&l);
+    CHECK_OK(hotbed_storage_erase(r.storage, 0, 300, l.device.keys, NULL, r.stream));
+    for (uint64_t i = 0; i < 300; i++)
+        (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
+    CHECK_EQ(rig_size(&r, 0), 0);
+    const recipe fits = {.batch_size = 50};
+    lane_step(&l, &random, &fits);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- eviction --------------------------------------------------------------------------------------- */
+
+/* A hash table of few slots, in which every slot is a candidate for every key. */
+static void evicting_setup(setup *s, uint64_t capacity) {
+    setup_start(s, 1, 3, capacity);
+    s->tables[0].evict = HOTBED_EVICT_LOWEST;
+    s->options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+}
+
+static void prefetch_keys(lane *l, rng *random, uint32_t n, const uint64_t *keys) {
+    const recipe how = {.batch_size = n};
+    lane_fill(l, random, &how);
+    memcpy((void *)l->host.keys, keys, n * sizeof *keys);
+    lane_upload(l);
+}
+
+/* Number of keys, and the sets of what is in the table. */
+static uint64_t exported(rig *r, uint64_t *keys, uint64_t *scores, uint64_t room) {
+    uint64_t n = 0;
+    CHECK_OK(hotbed_storage_export_keys(r->storage, 0, room, keys, scores, &n, r->stream));
+    return n;
+}
+
+/* Drop from the model what is no longer in the table.  Gives the number dropped. */
+static uint64_t follow_evictions(rig *r, uint64_t *lowest_kept, uint64_t *highest_dropped) {
+    uint64_t keys[4096], scores[4096], dropped = 0;
+    uint64_t n = exported(r, keys, scores, 4096);
+    oracle_table *table = &r->model->tables[0];
+    bool *kept = calloc(table->num_rows, sizeof *kept);
+    CHECK(kept != NULL);
+    *lowest_kept = UINT64_MAX;
+    *highest_dropped = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const oracle_row *row = oracle_find(r->model, 0, keys[i]);
+        CHECK(row != NULL && row->score == scores[i]);
+        kept[row - table->rows] = true;
+        if (row->score < *lowest_kept)
+            *lowest_kept = row->score;
+    }
+    for (uint32_t i = 0; i < table->num_rows; i++)
+        if (table->rows[i].live && !kept[i]) {
+            if (table->rows[i].score > *highest_dropped)
+                *highest_dropped = table->rows[i].score;
+            CHECK_EQ(table->rows[i].pins, 0); /* a pinned row is never evicted */
+            dropped += oracle_erase(r->model, 0, table->rows[i].key);
+        }
+    free(kept);
+    return dropped;
+}
+
+static void the_lowest_score_is_evicted(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(7);
+    evicting_setup(&s, 8);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 4, 4);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    uint64_t evictions = 0;
+    for (uint64_t step = 0; step < 100; step++) {
+        uint64_t key = step % 3 == 2 ? rng_below(&random, step) : 1000 + step;
+        prefetch_keys(&l, &random, 1, &key);
+        lane_prefetch(&l);
+        uint64_t kept, dropped, n = follow_evictions(&r, &kept, &dropped);
+        CHECK(n <= 1);
+        if (n == 1)
+            CHECK(dropped < kept);
+        evictions += n;
+        lane_check(&l);
+        lane_forward(&l); /* a key that comes back starts at its first values */
+        lane_backward(&l, &random);
+        CHECK_OK(hotbed_stream_sync(r.stream)); /* nothing is refused */
+        CHECK(rig_size(&r, 0) <= info.slots);
+    }
+    CHECK(evictions > 20);
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+    CHECK_EQ(stats.evictions, evictions);
+    CHECK_EQ(stats.refused, 0);
+    CHECK_EQ(stats.inserts - stats.evictions, rig_size(&r, 0));
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* A larger table: every batch is served, rows survive as long as they should, old ones go first. */
+static void eviction_serves_every_batch(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(8);
+    evicting_setup(&s, 1000);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 128, 128);
+    uint64_t evictions = 0;
+    for (int step = 0; step < 40; step++) {
+        const recipe how = {.batch_size = 128, .key_space = 3000};
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        uint64_t kept, dropped;
+        evictions += follow_evictions(&r, &kept, &dropped);
+        CHECK(dropped < r.model->state.clock);
+        lane_check(&l);
+        lane_forward(&l);
+        lane_backward(&l, &random);
+        CHECK_OK(hotbed_stream_sync(r.stream));
+    }
+    CHECK(evictions > 500);
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+    CHECK_EQ(stats.evictions, evictions);
+    CHECK_EQ(stats.inserts - stats.evictions, rig_size(&r, 0));
+    CHECK_EQ(stats.hits + stats.inserts, stats.uniques);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* With all rows pinned by another ticket there is nothing to evict. */
+static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane holder, l;
+    rng random = rng_start(9);
+    evicting_setup(&s, 4);
+    rig_open(&r, backend, &s.options);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    uint32_t slots = (uint32_t)info.slots;
+    CHECK(slots <= 64);
+    lane_open(&r, &holder, slots + 64, slots + 64);
+    lane_open(&r, &l, 8, 8);
+    uint64_t keys[128];
+    for (uint64_t i = 0; i < 128; i++)
+        keys[i] = i;
+    prefetch_keys(&holder, &random, slots + 64, keys);
+    hotbed_status fault = lane_prefetch_with_slots(&holder);
+    check_fault(fault, HOTBED_ERR_FULL, "table-0");
+    CHECK_EQ(rig_size(&r, 0), rig_pinned(&r));
+    uint64_t size = rig_size(&r, 0);
+    CHECK(size >= 4);
+    const uint64_t more[] = {5000, 0, 5001, 5000};
+    prefetch_keys(&l, &random, 4, more);
+    fault = lane_prefetch_with_slots(&l);
+    check_fault(fault, HOTBED_ERR_FULL, "table-0");
+    CHECK(refused(&l) >= 2);
+    lane_check(&l);
+    lane_forward(&l); /* first values for the refused */
+    lane_backward(&l, &random);
+    CHECK_EQ(rig_size(&r, 0), size);
+    lane_forward(&holder);
+    lane_backward(&holder, &random);
+    CHECK_EQ(rig_pinned(&r), 0);
+    rig_check(&r);
+    prefetch_keys(&l, &random, 4, more); /* and now they fit */
+    lane_prefetch(&l);
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    lane_check(&l);
+    lane_backward(&l, &random);
+    lane_close(&holder);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Random traffic beside a ticket that pins a fifth of the table. */
+static void pinned_rows_survive_eviction(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane holder, l;
+    rng random = rng_start(10);
+    evicting_setup(&s, 500);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &holder, 100, 100);
+    lane_open(&r, &l, 64, 64);
+    const recipe held = {.batch_size = 100};
+    lane_fill(&holder, &random, &held);
+    lane_prefetch(&holder);
+    for (int step = 0; step < 40; step++) {
+        const recipe how = {.batch_size = 64};
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        uint64_t kept, dropped;
+        (void)follow_evictions(&r, &kept, &dropped); /* checks that none was pinned */
+        lane_backward(&l, &random);
+    }
+    lane_check(&holder);
+    lane_forward(&holder);
+    lane_backward(&holder, &random);
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_EQ(rig_pinned(&r), 0);
+    lane_close(&holder);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- keys out of range ------------------------------------------------------------------------------- */
+
+static void keys_outside_of_a_static_table(hotbed_backend backend) {
+    for (int pooling = 0; pooling < 3; pooling++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start(11);
+        setup_start(&s, 2, 4, 100);
+        s.tables[1].kind = HOTBED_TABLE_STATIC;
+        s.tables[1].capacity = 10;
+        s.options.pooling = (hotbed_pooling)pooling;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 32, 16);
+        static const uint64_t bad[] = {10, (uint64_t)-1, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN};
+        for (int i = 0; i < 4; i++) {
+            const recipe how = {.batch_size = 16, .key_space = 20};
+            lane_fill(&l, &random, &how);
+            ((uint64_t *)l.host.keys)[20] = bad[i];
+            lane_upload(&l);
+            lane_prefetch(&l);
+            hotbed_status fault = hotbed_stream_sync(r.stream);
+            check_fault(fault, HOTBED_ERR_RANGE, "table-1");
+            if (i < 2)
+                CHECK(strstr(hotbed_last_error(), i == 0 ? "10" : "-1") != NULL);
+            lane_check(&l);
+            CHECK_EQ(refused(&l), 1);
+            lane_forward(&l);
+            lane_backward(&l, &random);
+            CHECK_OK(hotbed_stream_sync(r.stream));
+            rig_check(&r);
+        }
+        const uint64_t outside = 10;
+        const hotbed_rows nothing = {0};
+        const uint64_t *key = rig_copy(&r, &outside, sizeof outside);
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 1, 1, key, &nothing, r.stream));
+        CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
+        rig_check(&r);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+static void bad_offsets_are_a_fault(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(12);
+    setup_start(&s, 2, 4, 200);
+    s.options.pooling = HOTBED_POOL_SUM;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 32, 8);
+    const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 20};
+    static const int64_t bad[][2] = {{3, -1}, {3, 1000}, {16, 1000}, {0, 1}, {7, INT64_MIN}};
+    for (int i = 0; i < 5; i++) {
+        lane_fill(&l, &random, &how);
+        hotbed_batch batch = l.device;
+        batch.batch_size = 8;
+        batch.num_keys = l.num_keys;
+        batch.weights = NULL;
+        ((int64_t *)l.host.offsets)[bad[i][0]] = bad[i][1];
+        lane_upload(&l);
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+        CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
+        CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+        CHECK_EQ(rig_pinned(&r), 0);
+    }
+    lane_close(&l);
+    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
+    CHECK_OK(hotbed_storage_clear(r.storage, 1, r.stream));
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"small_tables_hold_their_capacity", small_tables_hold_their_capacity},
+    {"tables_of_many_sizes_hold_their_capacity", tables_of_many_sizes_hold_their_capacity},
+    {"structured_keys_fill_a_table", structured_keys_fill_a_table},
+    {"prefetch_fills_every_table", prefetch_fills_every_table},
+    {"a_full_table_refuses_and_serves_the_rest", a_full_table_refuses_and_serves_the_rest},
+    {"a_refused_key_is_named", a_refused_key_is_named},
+    {"a_full_table_is_usable_after_erase", a_full_table_is_usable_after_erase},
+    {"the_lowest_score_is_evicted", the_lowest_score_is_evicted},
+    {"eviction_serves_every_batch", eviction_serves_every_batch},
+    {"pinned_rows_stay_and_new_keys_are_refused", pinned_rows_stay_and_new_keys_are_refused},
+    {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
+    {"keys_outside_of_a_static_table", keys_outside_of_a_static_table},
+    {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
+    {"slow_a_large_table_holds_its_capacity", a_large_table_holds_its_capacity},
+    {NULL, NULL},
+};

@@ -1,0 +1,243 @@
+/* tests/storage/test_storage_step.c - training steps against the model, bit for bit. */
+#include "tests/storage/rig.h"
+
+static const uint32_t all_dims[] = {1, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 129, 256, 1023, 1024};
+
+enum { NUM_DIMS = sizeof all_dims / sizeof all_dims[0], TABLES = 4 };
+
+static void random_optimizer(hotbed_optimizer *optimizer, rng *random) {
+    optimizer->learning_rate = 0.01F * (float)(1 + rng_below(random, 50));
+    optimizer->eps = rng_below(random, 2) == 0 ? 1e-8F : 1e-3F;
+    optimizer->weight_decay = rng_below(random, 2) == 0 ? 0.0F : 0.01F;
+    optimizer->initial_accumulator = rng_below(random, 2) == 0 ? 0.0F : 0.1F;
+    optimizer->max_gradient = rng_below(random, 2) == 0 ? 0.0F : 0.75F;
+}
+
+/* TABLES tables of different dims and types, the second static, the third with three features. */
+static void mixed_setup(
+    setup *s, rng *random, hotbed_optimizer_kind kind, hotbed_pooling pooling, uint32_t n) {
+    setup_start(s, TABLES, 4, 4096);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        s->tables[t].dim = all_dims[(n * TABLES + t) % NUM_DIMS];
+        s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % 3);
+        s->tables[t].eval_initializer.value = 0.1F * (float)t;
+    }
+    s->tables[1].kind = HOTBED_TABLE_STATIC;
+    s->tables[1].capacity = 100;
+    static const uint32_t features[] = {0, 1, 2, 2, 2, 3};
+    for (uint32_t f = 0; f < sizeof features / sizeof features[0]; f++)
+        setup_feature(s, features[f]);
+    s->options.pooling = pooling;
+    s->options.output_dtype = (hotbed_dtype)(1 + n % 3);
+    s->options.key_type = n % 2 == 0 ? HOTBED_KEY_I64 : HOTBED_KEY_U64;
+    s->options.optimizer.kind = kind;
+    random_optimizer(&s->options.optimizer, random);
+}
+
+static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
+    rig r;
+    lane l;
+    rig_open(&r, backend, &s->options);
+    lane_open(&r, &l, 600, 16);
+    const recipe recipes[] = {
+        {.batch_size = 16, .max_bag = 4, .key_space = 40, .weights = true},
+        {.batch_size = 16},
+        {.batch_size = 0},
+        {.batch_size = 5, .max_bag = 9, .key_space = 40, .extremes = true, .bound = true},
+        {.batch_size = 13, .key_space = 3, .weights = true},
+        {.batch_size = 16, .max_bag = 6, .one_key = true, .extremes = true},
+    };
+    for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++)
+        lane_step(&l, random, &recipes[i]);
+    lane_eval(&l);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
+    rng random = rng_start((uint64_t)kind);
+    uint32_t n = (uint32_t)rng_below(&random, NUM_DIMS);
+    for (uint32_t i = 0; i < 12; i++) {
+        setup s;
+        mixed_setup(&s, &random, kind, (hotbed_pooling)(i % 3), n + i);
+        mixed_steps(backend, &s, &random);
+    }
+}
+
+static void sgd_steps_equal_the_model(hotbed_backend backend) {
+    mixed(backend, HOTBED_OPT_SGD);
+}
+
+static void adam_steps_equal_the_model(hotbed_backend backend) {
+    mixed(backend, HOTBED_OPT_ADAM);
+}
+
+static void adagrad_steps_equal_the_model(hotbed_backend backend) {
+    mixed(backend, HOTBED_OPT_ADAGRAD);
+}
+
+static void rowwise_adagrad_steps_equal_the_model(hotbed_backend backend) {
+    mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+}
+
+/* Every dim alone, so that no other table's dim chooses how wide the work is. */
+static void every_dim_alone(hotbed_backend backend) {
+    rng random = rng_start(7);
+    for (uint32_t d = 0; d < NUM_DIMS; d++) {
+        setup s;
+        rig r;
+        lane l;
+        setup_start(&s, 1, all_dims[d], 500);
+        s.tables[0].dtype = (hotbed_dtype)(1 + d % 3);
+        s.options.pooling = (hotbed_pooling)((d + 1) % 3);
+        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % 4);
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 128, 32);
+        for (int step = 0; step < 3; step++) {
+            const recipe how = {.batch_size = 32, .max_bag = 5, .key_space = 60, .weights = true};
+            lane_step(&l, &random, &how);
+        }
+        rig_check(&r);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+/* Many occurrences of few keys: sums of one to four levels of groups of 32. */
+static void sums_follow_the_documented_order(hotbed_backend backend) {
+    static const uint32_t sizes[] = {1, 31, 32, 33, 64, 1023, 1024, 1025, 1500, 33000};
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(8);
+    setup_start(&s, 1, 3, 100);
+    s.options.pooling = HOTBED_POOL_SUM;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 33000, 33000);
+    for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const recipe one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
+        lane_step(&l, &random, &one);
+        const recipe two = {.batch_size = sizes[i], .key_space = 2};
+        lane_step(&l, &random, &two);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* A skewed batch: a few hot keys with thousands of occurrences between many cold ones. */
+static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(9);
+    setup_start(&s, 2, 5, 20000);
+    s.options.pooling = HOTBED_POOL_SUM;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 8192, 4096);
+    for (int step = 0; step < 2; step++) {
+        const recipe how = {.batch_size = 4096, .key_space = 1000};
+        lane_fill(&l, &random, &how);
+        uint64_t *keys = (uint64_t *)l.host.keys;
+        for (uint64_t i = 0; i < l.num_keys; i++)
+            if (rng_below(&random, 2) == 0)
+                keys[i] = rng_below(&random, 2);
+        lane_upload(&l);
+        lane_prefetch(&l);
+        lane_check(&l);
+        lane_forward(&l);
+        lane_backward(&l, &random);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void learning_rate_changes_between_steps(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(10);
+    setup_start(&s, 2, 8, 1000);
+    s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 64, 32);
+    const recipe how = {.batch_size = 32, .key_space = 50};
+    static const float rates[] = {0.5F, 0.0F, 1e-3F, -0.25F};
+    for (int i = 0; i < 4; i++) {
+        lane_step(&l, &random, &how);
+        CHECK_OK(hotbed_storage_set_learning_rate(r.storage, rates[i], r.stream));
+        r.model->state.learning_rate = rates[i];
+    }
+    lane_step(&l, &random, &how);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Batches without keys still count as prefetches and optimiser steps. */
+static void empty_batches_are_steps(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(11);
+    setup_start(&s, 3, 4, 100);
+    s.options.pooling = HOTBED_POOL_MEAN;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 64, 8);
+    const recipe full = {.batch_size = 8, .max_bag = 3, .key_space = 20};
+    const recipe none = {.batch_size = 0};
+    lane_step(&l, &random, &full);
+    lane_step(&l, &random, &none);
+    lane_fill(&l, &random, &full); /* samples, but every bag is empty */
+    memset((void *)l.host.offsets, 0, (3U * 8U + 1U) * sizeof(int64_t));
+    l.num_keys = l.host.num_keys = 0;
+    lane_upload(&l);
+    lane_prefetch(&l);
+    lane_check(&l);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    lane_step(&l, &random, &full);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void a_storage_for_lookup_only_has_no_state(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(12);
+    setup_start(&s, 2, 6, 500);
+    s.options.optimizer.kind = (hotbed_optimizer_kind)0;
+    s.options.pooling = HOTBED_POOL_SUM;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 100, 16);
+    for (int i = 0; i < 3; i++) {
+        const recipe how = {.batch_size = 16, .max_bag = 4, .weights = i == 1};
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        lane_forward(&l);
+        lane_cancel(&l);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sgd_steps_equal_the_model", sgd_steps_equal_the_model},
+    {"adam_steps_equal_the_model", adam_steps_equal_the_model},
+    {"adagrad_steps_equal_the_model", adagrad_steps_equal_the_model},
+    {"rowwise_adagrad_steps_equal_the_model", rowwise_adagrad_steps_equal_the_model},
+    {"every_dim_alone", every_dim_alone},
+    {"sums_follow_the_documented_order", sums_follow_the_documented_order},
+    {"hot_and_cold_keys_in_one_batch", hot_and_cold_keys_in_one_batch},
+    {"learning_rate_changes_between_steps", learning_rate_changes_between_steps},
+    {"empty_batches_are_steps", empty_batches_are_steps},
+    {"a_storage_for_lookup_only_has_no_state", a_storage_for_lookup_only_has_no_state},
+    {NULL, NULL},
+};

@@ -1,0 +1,299 @@
+/* tests/storage/test_storage_tickets.c - many tickets in flight: pins, order, reuse, release. */
+#include "tests/storage/rig.h"
+
+enum { MAX_DEPTH = 8 };
+
+/* Three tables of unequal size; at most MAX_DEPTH * 48 keys are pinned at once. */
+static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind kind) {
+    setup_start(s, 3, 4, 1000);
+    s->tables[0].capacity = 5000;
+    s->tables[1].capacity = 600;
+    s->tables[1].dim = 9;
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 37;
+    s->options.pooling = pooling;
+    s->options.optimizer.kind = kind;
+}
+
+static void refill(lane *l, rng *random) {
+    const recipe how = {
+        .batch_size = 1 + (uint32_t)rng_below(random, 8),
+        .max_bag = (uint32_t)rng_below(random, 3),
+        .key_space = 60,
+        .weights = rng_below(random, 2) == 0};
+    lane_fill(l, random, &how);
+    lane_prefetch(l);
+}
+
+/* One random thing to a lane, here and in the model. */
+static void act(rig *r, lane *l, rng *random) {
+    if (!l->model->held) {
+        hotbed_ticket_view view;
+        CHECK_STATUS(hotbed_ticket_read(l->ticket, &view), HOTBED_ERR_STATE);
+        refill(l, random);
+        return;
+    }
+    switch (rng_below(random, 8)) {
+    case 0:
+        lane_cancel(l);
+        lane_cancel(l); /* an empty ticket is left as it is */
+        break;
+    case 1:
+        refill(l, random); /* releases what it held */
+        break;
+    case 2:
+        lane_close(l); /* releases too */
+        lane_open(r, l, 64, 8);
+        break;
+    case 3:
+    case 4:
+        lane_forward(l);
+        break;
+    case 5:
+        lane_check(l);
+        break;
+    default:
+        lane_forward(l);
+        lane_backward(l, random);
+        break;
+    }
+}
+
+static void trace(hotbed_backend backend, uint32_t depth, int length) {
+    setup s;
+    rig r;
+    lane lanes[MAX_DEPTH];
+    rng random = rng_start(depth);
+    three_tables(&s, (hotbed_pooling)(depth % 3), (hotbed_optimizer_kind)(1 + depth % 4));
+    rig_open(&r, backend, &s.options);
+    for (uint32_t i = 0; i < depth; i++)
+        lane_open(&r, &lanes[i], 64, 8);
+    for (int i = 0; i < length; i++) {
+        act(&r, &lanes[rng_below(&random, depth)], &random);
+        if (i % 16 == 0)
+            rig_check(&r); /* pins of each table among the rest */
+    }
+    for (uint32_t i = 0; i < depth; i++) {
+        if (i % 2 == 0)
+            lane_cancel(&lanes[i]);
+        lane_close(&lanes[i]);
+    }
+    CHECK_EQ(rig_pinned(&r), 0);
+    rig_check(&r);
+    rig_close(&r);
+}
+
+static void random_traces_at_depth_1_to_3(hotbed_backend backend) {
+    for (uint32_t depth = 1; depth <= 3; depth++)
+        trace(backend, depth, 80);
+}
+
+static void random_traces_at_depth_4_to_8(hotbed_backend backend) {
+    for (uint32_t depth = 4; depth <= MAX_DEPTH; depth++)
+        trace(backend, depth, 80);
+}
+
+/* The pipeline's order: prefetch runs `depth` batches ahead.  Same rows as one batch after the other. */
+static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
+    for (uint32_t depth = 1; depth <= 4; depth++) {
+        setup s;
+        rig r;
+        lane lanes[4];
+        three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
+        rig_open(&r, backend, &s.options);
+        for (uint32_t i = 0; i < depth; i++)
+            lane_open(&r, &lanes[i], 64, 8);
+        rng batches = rng_start(100), gradients = rng_start(101); /* the same at each depth */
+        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30, .weights = true};
+        for (uint32_t step = 0; step < 24 + depth; step++) {
+            lane *l = &lanes[step % depth];
+            if (step >= depth) {
+                lane_forward(l);
+                lane_backward(l, &gradients);
+            }
+            if (step < 24) {
+                lane_fill(l, &batches, &how);
+                lane_prefetch(l);
+            }
+        }
+        rig_check(&r);
+        for (uint32_t i = 0; i < depth; i++)
+            lane_close(&lanes[i]);
+        rig_close(&r);
+    }
+}
+
+static void pins_are_counted_per_ticket(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane a, b;
+    rng random = rng_start(3);
+    three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &a, 64, 8);
+    lane_open(&r, &b, 64, 8);
+    const recipe how = {.batch_size = 8, .one_key = true};
+    lane_fill(&a, &random, &how);
+    memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
+    lane_prefetch(&a);
+    CHECK_EQ(rig_pinned(&r), 3); /* one row a table, whatever the occurrences */
+    const recipe other = {.batch_size = 8};
+    lane_fill(&b, &random, &other);
+    memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
+    lane_upload(&b);
+    lane_prefetch(&b);
+    CHECK_EQ(rig_pinned(&r), 3);
+    lane_backward(&a, &random);
+    CHECK_EQ(rig_pinned(&r), 3); /* b's pins hold them */
+    lane_cancel(&b);
+    CHECK_EQ(rig_pinned(&r), 0);
+    rig_check(&r);
+    lane_close(&a);
+    lane_close(&b);
+    rig_close(&r);
+}
+
+/* No gradient wanted: neither pins nor memory may grow, and the host never waits. */
+static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(4);
+    hotbed_counters before, after;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 24, 4);
+    const recipe how = {.batch_size = 4, .key_space = 60};
+    lane_fill(&l, &random, &how);
+    lane_prefetch(&l);
+    lane_forward(&l);
+    hotbed_batch batch = l.device;
+    batch.batch_size = 4;
+    batch.num_keys = 12;
+    batch.offsets = NULL;
+    batch.weights = NULL;
+    hotbed_counters_read(&before);
+    for (int i = 0; i < 10000; i++) {
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+        CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
+        if (i % 3 == 0)
+            CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+    }
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.host_waits - before.host_waits, 0);
+    CHECK_EQ(after.allocations - before.allocations, 0);
+    CHECK_EQ(rig_pinned(&r), 0); /* the last one was cancelled */
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+    CHECK(rig_pinned(&r) >= 3);
+    lane_close(&l);
+    CHECK_EQ(rig_pinned(&r), 0);
+    rig_close(&r);
+}
+
+static void a_256th_ticket_is_refused(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    hotbed_ticket *tickets[255];
+    rng random = rng_start(5);
+    three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    for (int i = 0; i < 255; i++)
+        CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[i]));
+    hotbed_ticket *none = tickets[0];
+    CHECK_STATUS(hotbed_ticket_create(r.storage, 12, 4, r.stream, &none), HOTBED_ERR_STATE);
+    CHECK(none == NULL);
+    hotbed_ticket_destroy(tickets[100]);
+    lane_open(&r, &l, 12, 4); /* takes the place that came free */
+    const recipe how = {.batch_size = 4};
+    lane_step(&l, &random, &how);
+    lane_close(&l);
+    CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[100]));
+    for (int i = 0; i < 255; i++)
+        hotbed_ticket_destroy(tickets[i]);
+    rig_check(&r);
+    rig_close(&r);
+}
+
+/* A key that all 255 tickets pin: the pin count must hold that many. */
+static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_ticket *tickets[255];
+    setup_start(&s, 1, 2, 4);
+    rig_open_bare(&r, backend, &s.options);
+    const uint64_t key = 77;
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = 1;
+    batch.num_keys = 1;
+    batch.keys = rig_copy(&r, &key, sizeof key);
+    for (int i = 0; i < 255; i++) {
+        CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &tickets[i]));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, tickets[i], r.stream));
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_EQ(rig_pinned(&r), 1);
+    for (int i = 0; i < 255; i++) {
+        CHECK_EQ(rig_pinned(&r), 1);
+        hotbed_ticket_destroy(tickets[i]);
+    }
+    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(rig_size(&r, 0), 1);
+    rig_close(&r);
+}
+
+/* Prefetch on one stream, the rest on another, ordered by events as the header asks. */
+static void two_streams_ordered_by_events(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane lanes[3];
+    hotbed_stream *ahead;
+    hotbed_event *prefetched, *trained;
+    rng random = rng_start(6);
+    three_tables(&s, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD);
+    rig_open(&r, backend, &s.options);
+    CHECK_OK(hotbed_stream_create(backend, 0, &ahead));
+    CHECK_OK(hotbed_event_create(ahead, &prefetched));
+    CHECK_OK(hotbed_event_create(r.stream, &trained));
+    hotbed_stream *training = r.stream;
+    for (int i = 0; i < 3; i++)
+        lane_open(&r, &lanes[i], 64, 8);
+    const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30};
+    for (int step = 0; step < 30; step++) {
+        lane *l = &lanes[step % 3];
+        r.stream = ahead;
+        CHECK_OK(hotbed_stream_wait(ahead, trained));
+        lane_fill(l, &random, &how);
+        lane_prefetch(l);
+        CHECK_OK(hotbed_event_record(prefetched, ahead));
+        r.stream = training;
+        CHECK_OK(hotbed_stream_wait(training, prefetched));
+        if (step < 2)
+            continue;
+        l = &lanes[(step - 2) % 3];
+        lane_forward(l);
+        lane_backward(l, &random);
+        CHECK_OK(hotbed_event_record(trained, training));
+    }
+    for (int i = 0; i < 3; i++)
+        lane_close(&lanes[i]);
+    rig_check(&r);
+    CHECK_OK(hotbed_stream_sync(ahead));
+    hotbed_event_destroy(prefetched);
+    hotbed_event_destroy(trained);
+    rig_close(&r);
+    hotbed_stream_destroy(ahead);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"random_traces_at_depth_1_to_3", random_traces_at_depth_1_to_3},
+    {"random_traces_at_depth_4_to_8", random_traces_at_depth_4_to_8},
+    {"prefetching_ahead_does_not_change_the_rows", prefetching_ahead_does_not_change_the_rows},
+    {"pins_are_counted_per_ticket", pins_are_counted_per_ticket},
+    {"ten_thousand_forwards_leak_nothing", ten_thousand_forwards_leak_nothing},
+    {"a_256th_ticket_is_refused", a_256th_ticket_is_refused},
+    {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
+    {"two_streams_ordered_by_events", two_streams_ordered_by_events},
+    {NULL, NULL},
+};

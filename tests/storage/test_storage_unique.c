@@ -1,0 +1,181 @@
+/* tests/storage/test_storage_unique.c - dedup of a batch, seen through the ticket's arrays. */
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+/* lane_check() compares order, counts, inverse and offsets with the model's; here the inverse is used
+ * to rebuild the batch, which needs no model. */
+static void check_rebuilds(lane *l) {
+    const oracle *m = l->r->model;
+    hotbed_ticket_view view;
+    uint32_t *offsets = malloc((m->num_tables + 1U) * sizeof *offsets);
+    CHECK(offsets != NULL);
+    CHECK_OK(hotbed_ticket_read(l->ticket, &view));
+    rig_download(l->r, offsets, view.unique_offsets, (m->num_tables + 1U) * sizeof *offsets);
+    uint64_t uniques = offsets[m->num_tables];
+    CHECK(uniques <= l->num_keys);
+    uint64_t *keys = calloc(uniques + 1, sizeof *keys);
+    uint32_t *counts = calloc(uniques + 1, sizeof *counts);
+    uint32_t *seen = calloc(uniques + 1, sizeof *seen);
+    uint32_t *inverse = calloc(l->num_keys + 1, sizeof *inverse);
+    CHECK(keys != NULL && counts != NULL && seen != NULL && inverse != NULL);
+    rig_download(l->r, keys, view.unique_keys, uniques * sizeof *keys);
+    rig_download(l->r, counts, view.counts, uniques * sizeof *counts);
+    rig_download(l->r, inverse, view.inverse, l->num_keys * sizeof *inverse);
+    uint32_t next = 0;
+    for (uint64_t i = 0; i < l->num_keys; i++) {
+        uint32_t u = inverse[i];
+        CHECK(u < uniques);
+        CHECK_EQ(keys[u], ((const uint64_t *)l->host.keys)[i]);
+        uint32_t table = m->feature_tables[l->model->bags[i] / l->host.batch_size];
+        CHECK(u >= offsets[table] && u < offsets[table + 1]);
+        if (seen[u]++ == 0)
+            CHECK_EQ(u, next++);
+    }
+    CHECK_EQ(next, uniques);
+    for (uint64_t u = 0; u < uniques; u++)
+        CHECK_EQ(counts[u], seen[u]);
+    free(offsets);
+    free(keys);
+    free(counts);
+    free(seen);
+    free(inverse);
+}
+
+static void dedup(lane *l) {
+    lane_upload(l);
+    lane_prefetch(l);
+    lane_check(l);
+    check_rebuilds(l);
+    lane_cancel(l);
+}
+
+static void dedup_random(lane *l, rng *random, const recipe *how) {
+    lane_fill(l, random, how);
+    dedup(l);
+}
+
+static void small_batches(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(1);
+    setup_start(&s, 3, 2, 50000);
+    setup_feature(&s, 0);
+    setup_feature(&s, 0);
+    setup_feature(&s, 1);
+    setup_feature(&s, 2);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 1000, 64);
+    for (uint32_t i = 0; i < 60; i++) {
+        const recipe how = {
+            .batch_size = (uint32_t)rng_below(&random, 65),
+            .max_bag = (uint32_t)rng_below(&random, 5),
+            .key_space = rng_below(&random, 2) == 0 ? 0 : 1 + rng_below(&random, 100),
+            .extremes = i % 3 == 0,
+            .one_key = i % 7 == 0,
+            .bound = i % 2 == 0};
+        dedup_random(&l, &random, &how);
+    }
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(2);
+    setup_start(&s, 32, 1, 4000);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 32 * 64, 64);
+    const recipe how = {.batch_size = 64, .key_space = 40};
+    dedup_random(&l, &random, &how);
+    const recipe one = {.batch_size = 64, .one_key = true};
+    dedup_random(&l, &random, &one);
+    uint32_t uniques = 0;
+    hotbed_ticket_view view;
+    lane_prefetch(&l);
+    CHECK_OK(hotbed_ticket_read(l.ticket, &view));
+    rig_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);
+    CHECK_EQ(uniques, 32);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void tables_without_keys_in_the_middle(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(3);
+    setup_start(&s, 9, 2, 1000); /* tables 0, 3, 4, 5 and 8 have no feature */
+    setup_feature(&s, 1);
+    setup_feature(&s, 2);
+    setup_feature(&s, 6);
+    setup_feature(&s, 7);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 400, 50);
+    const recipe how = {.batch_size = 50, .max_bag = 2, .key_space = 30};
+    dedup_random(&l, &random, &how);
+    int64_t *offsets = (int64_t *)l.host.offsets; /* and now feature 1 has no key either */
+    int64_t gap = offsets[100] - offsets[50];
+    for (int b = 51; b <= 200; b++)
+        offsets[b] = b <= 100 ? offsets[50] : offsets[b] - gap;
+    l.num_keys = l.host.num_keys = (uint64_t)offsets[200];
+    dedup(&l);
+    for (int b = 0; b <= 200; b++)
+        offsets[b] = 0;
+    l.num_keys = l.host.num_keys = 0;
+    dedup(&l);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Key sets on which a weak hash or a short probe would suffer. */
+static void structured_keys(hotbed_backend backend) {
+    enum { N = 6000 };
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(4);
+    setup_start(&s, 1, 1, 60000);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, N, N);
+    for (uint32_t shift = 0; shift < 64; shift += 9) {
+        const recipe how = {.batch_size = N, .one_key = true};
+        lane_fill(&l, &random, &how);
+        uint64_t *keys = (uint64_t *)l.host.keys;
+        for (uint64_t i = 0; i < N; i++)
+            keys[i] = (i % (N - 7)) << shift;
+        dedup(&l);
+    }
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void a_large_batch(hotbed_backend backend) {
+    enum { N = 60000 };
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(5);
+    setup_start(&s, 2, 1, N);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, N, N / 2);
+    const recipe how = {.batch_size = N / 2, .key_space = 20000};
+    dedup_random(&l, &random, &how);
+    const recipe one = {.batch_size = N / 2, .one_key = true};
+    dedup_random(&l, &random, &one);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"small_batches", small_batches},
+    {"equal_keys_of_two_tables_are_two_rows", equal_keys_of_two_tables_are_two_rows},
+    {"tables_without_keys_in_the_middle", tables_without_keys_in_the_middle},
+    {"structured_keys", structured_keys},
+    {"a_large_batch", a_large_batch},
+    {NULL, NULL},
+};

@@ -1,0 +1,672 @@
+/* tests/support/oracle.c - the plain model of a storage. */
+#include "tests/support/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { NONE = UINT32_MAX, GROUP = 32 };
+
+static void *take(uint64_t count, size_t bytes) {
+    void *block = calloc(count == 0 ? 1 : (size_t)count, bytes);
+    if (block == NULL)
+        abort();
+    return block;
+}
+
+static void *take_copy(const void *from, uint64_t count, size_t bytes) {
+    void *block = take(count, bytes);
+    if (count != 0)
+        memcpy(block, from, (size_t)count * bytes);
+    return block;
+}
+
+/* --- element types --------------------------------------------------------------------------- */
+
+static uint32_t float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float bits_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint16_t to_bf16(float value) {
+    uint32_t bits = float_bits(value);
+    if ((bits & 0x7fffffffU) > 0x7f800000U) /* stay a NaN */
+        return (uint16_t)((bits >> 16) | 0x40U);
+    return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/* By value, not by bits: scale to where one step of the half is 1, and let rint() round to even. */
+static uint16_t to_f16(float value) {
+    uint16_t sign = (uint16_t)((float_bits(value) >> 16) & 0x8000U);
+    if (isnan(value))
+        return (uint16_t)(sign | 0x7e00U);
+    double size = fabs((double)value);
+    if (size >= 65520.0) /* halfway from the largest half to the next power */
+        return (uint16_t)(sign | 0x7c00U);
+    int exponent = 0;
+    (void)frexp(size, &exponent); /* size in [2^(exponent-1), 2^exponent) */
+    int step = exponent - 11;
+    if (size == 0.0 || step < -24)
+        step = -24;
+    uint32_t steps = (uint32_t)rint(ldexp(size, -step)); /* at most 2048 */
+    uint32_t field = (uint32_t)(step + 24);              /* exponent field, less 1 when normal */
+    return (uint16_t)(sign | ((field << 10) + steps));
+}
+
+static float from_f16(uint16_t half) {
+    uint32_t field = (half >> 10) & 31U, fraction = half & 1023U;
+    double size = 0.0;
+    if (field == 31U)
+        size = fraction == 0 ? HUGE_VAL : (double)NAN;
+    else if (field == 0U)
+        size = ldexp((double)fraction, -24);
+    else
+        size = ldexp((double)(fraction + 1024U), (int)field - 25);
+    return (half & 0x8000U) != 0 ? (float)-size : (float)size;
+}
+
+float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index) {
+    switch (dtype) {
+    case HOTBED_F16:
+        return from_f16(((const uint16_t *)array)[index]);
+    case HOTBED_BF16:
+        return bits_float((uint32_t)((const uint16_t *)array)[index] << 16);
+    case HOTBED_F32:
+        break;
+    }
+    return ((const float *)array)[index];
+}
+
+void oracle_store(hotbed_dtype dtype, void *array, uint64_t index, float value) {
+    switch (dtype) {
+    case HOTBED_F16:
+        ((uint16_t *)array)[index] = to_f16(value);
+        return;
+    case HOTBED_BF16:
+        ((uint16_t *)array)[index] = to_bf16(value);
+        return;
+    case HOTBED_F32:
+        break;
+    }
+    ((float *)array)[index] = value;
+}
+
+static float rounded(hotbed_dtype dtype, float value) {
+    float place = 0.0F;
+    oracle_store(dtype, &place, 0, value);
+    return oracle_load(dtype, &place, 0);
+}
+
+/* --- rows ------------------------------------------------------------------------------------ */
+
+static uint32_t head_of(const oracle_table *table, uint64_t key) {
+    uint64_t hash = key * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29;
+    hash *= 0xBF58476D1CE4E5B9U;
+    return (uint32_t)(hash >> 32) & (table->num_heads - 1U);
+}
+
+static void link_rows(oracle_table *table) {
+    for (uint32_t i = 0; i < table->num_heads; i++)
+        table->heads[i] = NONE;
+    for (uint32_t i = 0; i < table->num_rows; i++) {
+        if (!table->rows[i].live)
+            continue;
+        uint32_t head = head_of(table, table->rows[i].key);
+        table->rows[i].next = table->heads[head];
+        table->heads[head] = i;
+    }
+}
+
+static void more_room(oracle_table *table) {
+    uint32_t room = table->room == 0 ? 64 : 2 * table->room;
+    oracle_row *rows = realloc(table->rows, room * sizeof *rows);
+    uint32_t *heads = realloc(table->heads, room * sizeof *heads);
+    if (rows == NULL || heads == NULL)
+        abort();
+    table->rows = rows;
+    table->heads = heads;
+    table->room = room;
+    table->num_heads = room;
+    link_rows(table);
+}
+
+static uint32_t find(const oracle_table *table, uint64_t key) {
+    if (table->room == 0)
+        return NONE;
+    uint32_t row = table->heads[head_of(table, key)];
+    while (row != NONE && table->rows[row].key != key)
+        row = table->rows[row].next;
+    return row;
+}
+
+oracle_row *oracle_find(oracle *model, uint32_t table, uint64_t key) {
+    uint32_t row = find(&model->tables[table], key);
+    return row == NONE ? NULL : &model->tables[table].rows[row];
+}
+
+/* First values of n rows, [n, dim] of the table's dtype. */
+static void *initial_block(oracle *model, uint32_t table, uint64_t n, const uint64_t *keys) {
+    void *block = take(n * model->tables[table].options.dim, sizeof(float));
+    if (n != 0)
+        model->initial(model->self, table, n, keys, block);
+    return block;
+}
+
+/* Row number `index` of such a block. */
+static float *initial_weights(const oracle_table *table, const void *block, uint64_t index) {
+    uint32_t dim = table->options.dim;
+    float *weights = take(dim, sizeof *weights);
+    for (uint32_t e = 0; e < dim; e++)
+        weights[e] = oracle_load(table->options.dtype, block, index * dim + e);
+    return weights;
+}
+
+/* `block` and `index` give the first values, should the key be new. */
+static uint32_t put(
+    oracle *model, uint32_t number, uint64_t key, const void *block, uint64_t index) {
+    oracle_table *table = &model->tables[number];
+    uint32_t place = find(table, key);
+    if (place != NONE)
+        return place;
+    if (table->free_rows == NONE && table->num_rows == table->room)
+        more_room(table);
+    place = table->free_rows;
+    if (place == NONE)
+        place = table->num_rows++;
+    else
+        table->free_rows = table->rows[place].next;
+    oracle_row *row = &table->rows[place];
+    memset(row, 0, sizeof *row);
+    row->key = key;
+    row->live = true;
+    row->weights = initial_weights(table, block, index);
+    for (uint32_t s = 0; s < hotbed_optimizer_states(model->options.optimizer.kind); s++) {
+        row->states[s] = take(table->state_dim, sizeof(float));
+        for (uint32_t i = 0; i < table->state_dim; i++)
+            row->states[s][i] = model->options.optimizer.initial_accumulator;
+    }
+    uint32_t head = head_of(table, key);
+    row->next = table->heads[head];
+    table->heads[head] = place;
+    table->size++;
+    return place;
+}
+
+oracle_row *oracle_put(oracle *model, uint32_t table, uint64_t key) {
+    void *block = initial_block(model, table, 1, &key);
+    uint32_t row = put(model, table, key, block, 0);
+    free(block);
+    return &model->tables[table].rows[row];
+}
+
+static void drop(oracle_row *row) {
+    free(row->weights);
+    free(row->states[0]);
+    free(row->states[1]);
+    row->weights = row->states[0] = row->states[1] = NULL;
+    row->live = false;
+}
+
+bool oracle_erase(oracle *model, uint32_t table, uint64_t key) {
+    oracle_table *t = &model->tables[table];
+    uint32_t place = find(t, key);
+    if (place == NONE || t->rows[place].pins != 0)
+        return false;
+    uint32_t *link = &t->heads[head_of(t, key)];
+    while (*link != place)
+        link = &t->rows[*link].next;
+    *link = t->rows[place].next;
+    drop(&t->rows[place]);
+    t->rows[place].next = t->free_rows;
+    t->free_rows = place;
+    t->size--;
+    return true;
+}
+
+void oracle_clear(oracle *model, uint32_t table) {
+    oracle_table *t = &model->tables[table];
+    for (uint32_t i = 0; i < t->num_rows; i++)
+        if (t->rows[i].live)
+            drop(&t->rows[i]);
+    t->num_rows = 0;
+    t->size = 0;
+    t->free_rows = NONE;
+    link_rows(t);
+    if (t->options.kind != HOTBED_TABLE_STATIC)
+        return;
+    uint64_t *keys = take(t->options.capacity, sizeof *keys);
+    for (uint64_t key = 0; key < t->options.capacity; key++)
+        keys[key] = key;
+    void *block = initial_block(model, table, t->options.capacity, keys);
+    for (uint64_t key = 0; key < t->options.capacity; key++)
+        (void)put(model, table, key, block, key);
+    free(block);
+    free(keys);
+}
+
+uint64_t oracle_pinned(const oracle *model, uint32_t table) {
+    const oracle_table *t = &model->tables[table];
+    uint64_t pinned = 0;
+    for (uint32_t i = 0; i < t->num_rows; i++)
+        pinned += t->rows[i].live && t->rows[i].pins != 0;
+    return pinned;
+}
+
+/* --- the storage ------------------------------------------------------------------------------ */
+
+oracle *oracle_create(const hotbed_storage_options *options, oracle_initial initial, void *self) {
+    oracle *model = take(1, sizeof *model);
+    model->options = *options;
+    model->initial = initial;
+    model->self = self;
+    model->num_tables = options->num_tables;
+    model->num_features = options->num_features == 0 ? options->num_tables : options->num_features;
+    model->tables = take(model->num_tables, sizeof *model->tables);
+    model->feature_tables = take(model->num_features, sizeof *model->feature_tables);
+    model->columns = take(model->num_features + 1U, sizeof *model->columns);
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        oracle_table *table = &model->tables[t];
+        table->options = options->tables[t];
+        if (table->options.dtype == 0)
+            table->options.dtype = HOTBED_F32;
+        table->state_dim = hotbed_optimizer_state_dim(options->optimizer.kind, table->options.dim);
+        table->free_rows = NONE;
+        more_room(table);
+        oracle_clear(model, t); /* makes the rows of a static table */
+        if (table->options.dim > model->max_dim)
+            model->max_dim = table->options.dim;
+    }
+    for (uint32_t f = 0; f < model->num_features; f++) {
+        uint32_t t = options->num_features == 0 ? f : options->feature_tables[f];
+        model->feature_tables[f] = t;
+        model->columns[f + 1] = model->columns[f] + options->tables[t].dim;
+    }
+    if (model->options.output_dtype == 0)
+        model->options.output_dtype = HOTBED_F32;
+    model->state.beta1_power = 1.0;
+    model->state.beta2_power = 1.0;
+    model->state.learning_rate = options->optimizer.learning_rate;
+    return model;
+}
+
+void oracle_destroy(oracle *model) {
+    if (model == NULL)
+        return;
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        for (uint32_t i = 0; i < model->tables[t].num_rows; i++)
+            drop(&model->tables[t].rows[i]);
+        free(model->tables[t].rows);
+        free(model->tables[t].heads);
+    }
+    free(model->tables);
+    free(model->feature_tables);
+    free(model->columns);
+    free(model);
+}
+
+uint64_t oracle_least_stride(const oracle *model) {
+    return model->options.pooling == HOTBED_POOL_NONE ? model->max_dim
+                                                      : model->columns[model->num_features];
+}
+
+/* --- the step ----------------------------------------------------------------------------------- */
+
+oracle_ticket *oracle_ticket_create(oracle *model) {
+    oracle_ticket *ticket = take(1, sizeof *ticket);
+    ticket->model = model;
+    return ticket;
+}
+
+static void empty(oracle_ticket *ticket) {
+    if (ticket->initials != NULL)
+        for (uint32_t u = 0; u < ticket->unique_offsets[ticket->model->num_tables]; u++)
+            free(ticket->initials[u]);
+    free((void *)ticket->batch.keys);
+    free((void *)ticket->batch.weights);
+    free(ticket->offsets);
+    free(ticket->bags);
+    free(ticket->unique_offsets);
+    free(ticket->unique_keys);
+    free(ticket->counts);
+    free(ticket->inverse);
+    free(ticket->rows);
+    free(ticket->initials);
+    oracle *model = ticket->model;
+    memset(ticket, 0, sizeof *ticket);
+    ticket->model = model;
+}
+
+void oracle_ticket_destroy(oracle_ticket *ticket) {
+    if (ticket == NULL)
+        return;
+    oracle_cancel(ticket);
+    empty(ticket);
+    free(ticket);
+}
+
+static uint32_t table_of(const oracle_ticket *ticket, uint64_t position) {
+    return ticket->model->feature_tables[ticket->bags[position] / ticket->batch.batch_size];
+}
+
+static void copy_batch(oracle_ticket *ticket, const hotbed_batch *batch) {
+    uint64_t bags = (uint64_t)ticket->model->num_features * batch->batch_size;
+    ticket->batch = *batch;
+    ticket->offsets = take(bags + 1, sizeof *ticket->offsets);
+    for (uint64_t b = 0; b <= bags; b++)
+        ticket->offsets[b] = batch->offsets == NULL ? (int64_t)b : batch->offsets[b];
+    ticket->num_keys = (uint64_t)ticket->offsets[bags];
+    ticket->batch.keys = take_copy(batch->keys, ticket->num_keys, sizeof(uint64_t));
+    if (batch->weights != NULL)
+        ticket->batch.weights = take_copy(batch->weights, ticket->num_keys, sizeof(float));
+    ticket->bags = take(ticket->num_keys, sizeof *ticket->bags);
+    for (uint64_t b = 0; b < bags; b++)
+        for (int64_t i = ticket->offsets[b]; i < ticket->offsets[b + 1]; i++)
+            ticket->bags[i] = (uint32_t)b;
+}
+
+/* Uniques of each table in order of first occurrence.  The list is searched through a small hash of its
+ * own, so that a key of two tables is two uniques. */
+static void find_uniques(oracle_ticket *ticket) {
+    const oracle *model = ticket->model;
+    const uint64_t *keys = ticket->batch.keys;
+    uint64_t room = 1;
+    while (room < 2 * ticket->num_keys)
+        room *= 2;
+    uint32_t *seen = take(room, sizeof *seen);
+    ticket->unique_offsets = take(model->num_tables + 1U, sizeof(uint32_t));
+    ticket->unique_keys = take(ticket->num_keys, sizeof(uint64_t));
+    ticket->counts = take(ticket->num_keys, sizeof(uint32_t));
+    ticket->inverse = take(ticket->num_keys, sizeof(uint32_t));
+    uint32_t uniques = 0;
+    uint64_t i = 0; /* features ascend by table, so positions do */
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        memset(seen, 0, (size_t)room * sizeof *seen);
+        for (; i < ticket->num_keys && table_of(ticket, i) == t; i++) {
+            uint64_t at = (keys[i] * 0x9E3779B97F4A7C15U >> 17) & (room - 1);
+            while (seen[at] != 0 && ticket->unique_keys[seen[at] - 1] != keys[i])
+                at = (at + 1) & (room - 1);
+            if (seen[at] == 0) {
+                ticket->unique_keys[uniques] = keys[i];
+                seen[at] = ++uniques;
+            }
+            ticket->inverse[i] = seen[at] - 1;
+            ticket->counts[seen[at] - 1]++;
+        }
+        ticket->unique_offsets[t + 1] = uniques;
+    }
+    free(seen);
+}
+
+/* Row of a unique, pinned; first values from a block when it needs them. */
+static uint32_t unique_row(
+    oracle_ticket *ticket, uint32_t number, uint32_t unique, bool refused, const void *block,
+    uint64_t *used) {
+    oracle *model = ticket->model;
+    oracle_table *table = &model->tables[number];
+    uint64_t key = ticket->unique_keys[unique];
+    table->stats.keys += ticket->counts[unique];
+    table->stats.uniques++;
+    uint32_t place = find(table, key);
+    if (place != NONE)
+        table->stats.hits++;
+    if (place == NONE && (refused || table->options.kind == HOTBED_TABLE_STATIC)) {
+        table->stats.refused++;
+        ticket->initials[unique] = initial_weights(table, block, (*used)++);
+        return NONE;
+    }
+    if (place == NONE) {
+        table->stats.inserts++;
+        place = put(model, number, key, block, (*used)++);
+    }
+    if (table->options.kind == HOTBED_TABLE_HASH)
+        table->rows[place].score = model->state.clock;
+    table->rows[place].pins++;
+    return place;
+}
+
+void oracle_prefetch(
+    oracle *model, const hotbed_batch *batch, oracle_ticket *ticket, const uint64_t *slots) {
+    oracle_cancel(ticket);
+    empty(ticket);
+    copy_batch(ticket, batch);
+    find_uniques(ticket);
+    uint32_t uniques = ticket->unique_offsets[model->num_tables];
+    ticket->rows = take(uniques, sizeof *ticket->rows);
+    ticket->initials = take(uniques, sizeof *ticket->initials);
+    model->state.clock++;
+    uint64_t *absent = take(uniques, sizeof *absent);
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        uint64_t n = 0, used = 0;
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
+            if (find(&model->tables[t], ticket->unique_keys[u]) == NONE)
+                absent[n++] = ticket->unique_keys[u];
+        void *block = initial_block(model, t, n, absent);
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++) {
+            bool refused = slots != NULL && slots[u] == HOTBED_SLOT_NONE;
+            ticket->rows[u] = unique_row(ticket, t, u, refused, block, &used);
+        }
+        free(block);
+    }
+    free(absent);
+    ticket->held = true;
+}
+
+static void unpin(oracle_ticket *ticket) {
+    const oracle *model = ticket->model;
+    for (uint32_t t = 0; t < model->num_tables; t++)
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
+            if (ticket->rows[u] != NONE)
+                model->tables[t].rows[ticket->rows[u]].pins--;
+    ticket->held = false;
+}
+
+void oracle_cancel(oracle_ticket *ticket) {
+    if (ticket->held)
+        unpin(ticket);
+}
+
+/* Pool one bag: `row(i)` is rows[i], in bag order. */
+static void pool_bag(
+    const oracle *model, uint32_t dim, uint64_t n, const float *const *rows, const float *weights,
+    void *output, uint64_t at) {
+    for (uint32_t e = 0; e < dim; e++) {
+        float sum = 0.0F;
+        for (uint64_t i = 0; i < n; i++)
+            sum += weights == NULL ? rows[i][e] : weights[i] * rows[i][e];
+        if (model->options.pooling == HOTBED_POOL_MEAN && n != 0)
+            sum = sum / (float)n;
+        oracle_store(model->options.output_dtype, output, at + e, sum);
+    }
+}
+
+/* Output of a batch whose keys read as rows[i]. */
+static void pool(
+    const oracle *model, const hotbed_batch *batch, const int64_t *offsets,
+    const float *const *rows, void *output, uint64_t stride) {
+    uint64_t step = stride == 0 ? oracle_least_stride(model) : stride;
+    for (uint32_t f = 0; f < model->num_features; f++) {
+        uint32_t dim = model->tables[model->feature_tables[f]].options.dim;
+        for (uint32_t s = 0; s < batch->batch_size; s++) {
+            uint64_t bag = (uint64_t)f * batch->batch_size + s;
+            uint64_t first = (uint64_t)offsets[bag];
+            uint64_t n = (uint64_t)offsets[bag + 1] - first;
+            if (model->options.pooling != HOTBED_POOL_NONE) {
+                pool_bag(
+                    model, dim, n, rows + first,
+                    batch->weights == NULL ? NULL : batch->weights + first, output,
+                    s * step + model->columns[f]);
+                continue;
+            }
+            for (uint64_t i = first; i < first + n; i++)
+                for (uint32_t e = 0; e < dim; e++)
+                    oracle_store(model->options.output_dtype, output, i * step + e, rows[i][e]);
+        }
+    }
+}
+
+void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride) {
+    const oracle *model = ticket->model;
+    const float **rows = take(ticket->num_keys, sizeof *rows);
+    for (uint64_t i = 0; i < ticket->num_keys; i++) {
+        uint32_t unique = ticket->inverse[i], row = ticket->rows[unique];
+        rows[i] = row == NONE ? ticket->initials[unique]
+                              : model->tables[table_of(ticket, i)].rows[row].weights;
+    }
+    pool(model, &ticket->batch, ticket->offsets, rows, output, stride);
+    free(rows);
+}
+
+void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_t stride) {
+    oracle_ticket *ticket = oracle_ticket_create(model);
+    copy_batch(ticket, batch);
+    find_uniques(ticket);
+    const float **rows = take(ticket->num_keys, sizeof *rows);
+    float **missing = take(model->num_tables, sizeof *missing);
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        const hotbed_table_options *options = &model->tables[t].options;
+        missing[t] = take(options->dim, sizeof(float));
+        for (uint32_t e = 0; e < options->dim; e++)
+            missing[t][e] = rounded(options->dtype, options->eval_initializer.value);
+    }
+    for (uint64_t i = 0; i < ticket->num_keys; i++) {
+        uint32_t t = table_of(ticket, i);
+        const oracle_row *row = oracle_find(model, t, ((const uint64_t *)ticket->batch.keys)[i]);
+        rows[i] = row == NULL ? missing[t] : row->weights;
+    }
+    pool(model, &ticket->batch, ticket->offsets, rows, output, stride);
+    for (uint32_t t = 0; t < model->num_tables; t++)
+        free(missing[t]);
+    free(missing);
+    free(rows);
+    oracle_ticket_destroy(ticket);
+}
+
+/* --- the optimiser -------------------------------------------------------------------------------- */
+
+/* The documented order: groups of 32 from zero, then groups of the groups' sums. */
+static float tree_sum(float *values, uint64_t n) {
+    do {
+        uint64_t groups = (n + GROUP - 1) / GROUP;
+        for (uint64_t g = 0; g < groups; g++) {
+            float sum = 0.0F;
+            for (uint64_t i = g * GROUP; i < n && i < (g + 1) * GROUP; i++)
+                sum += values[i];
+            values[g] = sum;
+        }
+        n = groups;
+    } while (n > 1);
+    return values[0];
+}
+
+static void adam(
+    const oracle *model, float g, float *w, float *m, float *v, float unbias1, float unbias2) {
+    const hotbed_optimizer *o = &model->options.optimizer;
+    float lr = model->state.learning_rate;
+    *m = o->beta1 * *m + (1.0F - o->beta1) * g;
+    *v = o->beta2 * *v + (1.0F - o->beta2) * g * g;
+    *w = *w - lr * (*m / unbias1 / (sqrtf(*v / unbias2) + o->eps) + o->weight_decay * *w);
+}
+
+static void update_row(oracle *model, const oracle_table *table, oracle_row *row, const float *g) {
+    const hotbed_optimizer *o = &model->options.optimizer;
+    uint32_t dim = table->options.dim;
+    float lr = model->state.learning_rate, decay = o->weight_decay;
+    float unbias1 = (float)(1.0 - model->state.beta1_power);
+    float unbias2 = (float)(1.0 - model->state.beta2_power);
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        float sum = 0.0F;
+        for (uint32_t e = 0; e < dim; e++)
+            sum += g[e] * g[e];
+        row->states[0][0] += sum / (float)dim;
+    }
+    for (uint32_t e = 0; e < dim; e++) {
+        float w = row->weights[e];
+        switch (o->kind) {
+        case HOTBED_OPT_SGD:
+            w = w - lr * (g[e] + decay * w);
+            break;
+        case HOTBED_OPT_ADAM:
+            adam(model, g[e], &w, &row->states[0][e], &row->states[1][e], unbias1, unbias2);
+            break;
+        case HOTBED_OPT_ADAGRAD:
+            row->states[0][e] += g[e] * g[e];
+            w = w - lr * (g[e] / (sqrtf(row->states[0][e]) + o->eps) + decay * w);
+            break;
+        case HOTBED_OPT_ROWWISE_ADAGRAD:
+            w = w - lr * (g[e] / (sqrtf(row->states[0][0]) + o->eps) + decay * w);
+            break;
+        }
+        row->weights[e] = rounded(table->options.dtype, w);
+    }
+}
+
+/* What position i adds to element e of its row's gradient. */
+static float share(
+    const oracle_ticket *ticket, const void *gradient, uint64_t stride, uint64_t i, uint32_t e) {
+    const oracle *model = ticket->model;
+    hotbed_dtype dtype = model->options.output_dtype;
+    float limit = model->options.optimizer.max_gradient;
+    uint32_t bag = ticket->bags[i], batch_size = ticket->batch.batch_size;
+    bool pooled = model->options.pooling != HOTBED_POOL_NONE;
+    uint64_t at =
+        pooled ? bag % batch_size * stride + model->columns[bag / batch_size] + e : i * stride + e;
+    float g = oracle_load(dtype, gradient, at);
+    if (limit > 0.0F)
+        g = g > limit ? limit : g < -limit ? -limit : g;
+    if (pooled && ticket->batch.weights != NULL)
+        g = g * ticket->batch.weights[i];
+    if (model->options.pooling == HOTBED_POOL_MEAN)
+        g = g / (float)(ticket->offsets[bag + 1] - ticket->offsets[bag]);
+    return g;
+}
+
+/* Positions of each unique, unique by unique, each in batch order. */
+static uint64_t *positions(const oracle_ticket *ticket, uint64_t *starts) {
+    uint32_t uniques = ticket->unique_offsets[ticket->model->num_tables];
+    uint64_t *list = take(ticket->num_keys, sizeof *list);
+    for (uint32_t u = 0; u < uniques; u++)
+        starts[u + 1] = starts[u] + ticket->counts[u];
+    uint64_t *next = take_copy(starts, uniques, sizeof *next);
+    for (uint64_t i = 0; i < ticket->num_keys; i++)
+        list[next[ticket->inverse[i]]++] = i;
+    free(next);
+    return list;
+}
+
+void oracle_backward(oracle_ticket *ticket, const void *gradient, uint64_t stride) {
+    oracle *model = ticket->model;
+    uint64_t step = stride == 0 ? oracle_least_stride(model) : stride;
+    uint32_t uniques = ticket->unique_offsets[model->num_tables];
+    uint64_t *starts = take(uniques + 1U, sizeof *starts);
+    uint64_t *list = positions(ticket, starts);
+    float *values = take(ticket->num_keys, sizeof *values);
+    float *sums = take(model->max_dim, sizeof *sums);
+    model->state.optimizer_steps++;
+    model->state.beta1_power *= (double)model->options.optimizer.beta1;
+    model->state.beta2_power *= (double)model->options.optimizer.beta2;
+    for (uint32_t t = 0; t < model->num_tables; t++) {
+        oracle_table *table = &model->tables[t];
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++) {
+            if (ticket->rows[u] == NONE)
+                continue;
+            for (uint32_t e = 0; e < table->options.dim; e++) {
+                for (uint64_t i = starts[u]; i < starts[u + 1]; i++)
+                    values[i - starts[u]] = share(ticket, gradient, step, list[i], e);
+                sums[e] = tree_sum(values, ticket->counts[u]);
+            }
+            update_row(model, table, &table->rows[ticket->rows[u]], sums);
+        }
+    }
+    free(sums);
+    free(values);
+    free(list);
+    free(starts);
+    unpin(ticket);
+}

@@ -415,16 +415,19 @@ void lane_close(lane *l) {
     memset(l, 0, sizeof *l);
 }
 
-/* Which arrays of the lane the batch uses is in `device`; the host's are always there. */
 static hotbed_batch used_arrays(const lane *l, const hotbed_batch *all) {
     hotbed_batch batch = *all;
     batch.batch_size = l->host.batch_size;
     batch.num_keys = l->host.num_keys;
-    if (l->device.batch_size == 1U) /* offsets unused */
+    if (!l->use_offsets)
         batch.offsets = NULL;
-    if (l->device.num_keys == 1U) /* weights unused */
+    if (!l->use_weights)
         batch.weights = NULL;
     return batch;
+}
+
+hotbed_batch lane_batch(const lane *l) {
+    return used_arrays(l, &l->device);
 }
 
 static uint64_t any_key(rng *random, const recipe *how) {
@@ -465,8 +468,8 @@ void lane_fill(lane *l, rng *random, const recipe *how) {
     l->host.num_keys = l->num_keys;
     if (how->bound && how->max_bag != 0 && l->num_keys < l->max_keys)
         l->host.num_keys += rng_below(random, l->max_keys - l->num_keys + 1);
-    l->device.batch_size = how->max_bag == 0;
-    l->device.num_keys = !how->weights;
+    l->use_offsets = how->max_bag != 0;
+    l->use_weights = how->weights;
     lane_upload(l);
 }
 
@@ -478,7 +481,7 @@ void lane_upload(lane *l) {
 }
 
 static void prefetch_library(lane *l) {
-    hotbed_batch batch = used_arrays(l, &l->device);
+    const hotbed_batch batch = lane_batch(l);
     CHECK_OK(hotbed_storage_prefetch(l->r->storage, &batch, l->ticket, l->r->stream));
 }
 
@@ -537,7 +540,7 @@ void lane_forward(lane *l) {
 }
 
 void lane_eval(lane *l) {
-    hotbed_batch host = used_arrays(l, &l->host), device = used_arrays(l, &l->device);
+    hotbed_batch host = used_arrays(l, &l->host), device = lane_batch(l);
     guard_outputs(l);
     CHECK_OK(hotbed_storage_eval(l->r->storage, &device, l->output, l->stride, l->r->stream));
     oracle_eval(l->r->model, &host, l->scratch[1], l->stride);

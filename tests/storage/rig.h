@@ -90,8 +90,9 @@ typedef struct lane {
     uint64_t num_keys; /* real ones of this batch */
     uint64_t stride;   /* what calls are given: 0 or more than the least */
     uint64_t output_bytes;
-    hotbed_batch host;
-    hotbed_batch device;
+    hotbed_batch host;   /* all arrays, and the sizes of this batch */
+    hotbed_batch device; /* all arrays */
+    bool use_offsets, use_weights;
     void *output;   /* device */
     void *gradient; /* device */
     void *scratch[2];
@@ -102,6 +103,9 @@ void lane_close(lane *l);
 void lane_fill(lane *l, rng *random, const recipe *how);
 /* Upload host keys, offsets and weights as they are now. */
 void lane_upload(lane *l);
+
+/* The batch on the device, for calls without the model. */
+hotbed_batch lane_batch(const lane *l);
 
 void lane_prefetch(lane *l);
 /* The model refuses what the library refused.  Synchronous; gives the sync's status. */

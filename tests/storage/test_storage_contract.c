@@ -286,11 +286,7 @@ static void victim_open(victim *v, hotbed_backend backend, hotbed_pooling poolin
     lane_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
     const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
     lane_fill(&v->good, &v->random, &how);
-    v->batch = v->good.device;
-    v->batch.batch_size = MAX_BATCH;
-    v->batch.num_keys = 3U * MAX_BATCH;
-    v->batch.offsets = NULL;
-    v->batch.weights = NULL;
+    v->batch = lane_batch(&v->good);
 }
 
 /* The storage trains on as if nothing had been. */

@@ -503,10 +503,7 @@ static void bad_offsets_are_a_fault(hotbed_backend backend) {
     static const int64_t bad[][2] = {{3, -1}, {3, 1000}, {16, 1000}, {0, 1}, {7, INT64_MIN}};
     for (int i = 0; i < 5; i++) {
         lane_fill(&l, &random, &how);
-        hotbed_batch batch = l.device;
-        batch.batch_size = 8;
-        batch.num_keys = l.num_keys;
-        batch.weights = NULL;
+        const hotbed_batch batch = lane_batch(&l);
         ((int64_t *)l.host.offsets)[bad[i][0]] = bad[i][1];
         lane_upload(&l);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));

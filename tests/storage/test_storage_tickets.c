@@ -167,11 +167,7 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     lane_fill(&l, &random, &how);
     lane_prefetch(&l);
     lane_forward(&l);
-    hotbed_batch batch = l.device;
-    batch.batch_size = 4;
-    batch.num_keys = 12;
-    batch.offsets = NULL;
-    batch.weights = NULL;
+    const hotbed_batch batch = lane_batch(&l);
     hotbed_counters_read(&before);
     for (int i = 0; i < 10000; i++) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));

@@ -1,0 +1,210 @@
+/* tests/storage/test_storage_eval.c - evaluation changes nothing, and may run beside training. */
+#include "tests/storage/rig.h"
+
+static void two_tables(setup *s, hotbed_pooling pooling) {
+    setup_start(s, 3, 5, 500);
+    s->tables[0].eval_initializer.value = 0.625F;
+    s->tables[1].dtype = HOTBED_BF16;
+    s->tables[1].eval_initializer.value = 0.1F; /* is rounded to the row's type */
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 40;
+    s->options.pooling = pooling;
+    s->options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
+    s->options.optimizer.kind = HOTBED_OPT_ADAM;
+}
+
+static void eval_changes_nothing(hotbed_backend backend) {
+    for (int pooling = 0; pooling < 3; pooling++) {
+        setup s;
+        rig r;
+        lane l, eval;
+        rng random = rng_start((uint64_t)pooling);
+        two_tables(&s, (hotbed_pooling)pooling);
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 200, 16);
+        lane_open(&r, &eval, 400, 40);
+        const recipe train = {.batch_size = 16, .max_bag = 4, .key_space = 100, .weights = true};
+        const recipe recipes[] = {
+            {.batch_size = 40, .max_bag = 4, .key_space = 200, .weights = true},
+            {.batch_size = 1, .extremes = true},
+            {.batch_size = 0},
+            {.batch_size = 33, .max_bag = 2, .key_space = 100, .bound = true},
+            {.batch_size = 40, .one_key = true}};
+        for (int i = 0; i < 5; i++) {
+            lane_step(&l, &random, &train);
+            lane_fill(&eval, &random, &recipes[i]);
+            lane_eval(&eval);
+            CHECK_OK(hotbed_stream_sync(r.stream));
+            rig_check(&r);
+        }
+        lane_close(&l);
+        lane_close(&eval);
+        rig_close(&r);
+    }
+}
+
+/* Between prefetch and backward of a ticket: the ticket's pins and order stay. */
+static void eval_inside_of_a_step(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l, eval;
+    rng random = rng_start(1);
+    two_tables(&s, HOTBED_POOL_SUM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 100, 16);
+    lane_open(&r, &eval, 100, 16);
+    const recipe how = {.batch_size = 16, .key_space = 30};
+    for (int i = 0; i < 3; i++) {
+        lane_fill(&l, &random, &how);
+        lane_fill(&eval, &random, &how);
+        lane_eval(&eval);
+        lane_prefetch(&l);
+        lane_eval(&eval); /* sees the new rows with their first values */
+        lane_check(&l);
+        lane_forward(&l);
+        lane_eval(&eval);
+        lane_backward(&l, &random);
+        lane_eval(&eval);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    lane_close(&eval);
+    rig_close(&r);
+}
+
+static void eval_of_an_empty_storage(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(2);
+    setup_start(&s, 2, 3, 10);
+    s.tables[0].eval_initializer.value = 2.0F;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 64, 32);
+    const recipe how = {.batch_size = 32, .extremes = true};
+    lane_fill(&l, &random, &how);
+    lane_eval(&l);
+    CHECK_EQ(rig_size(&r, 0), 0);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(3);
+    two_tables(&s, HOTBED_POOL_NONE);
+    s.tables[2].eval_initializer.value = 7.0F;
+    s.options.output_dtype = HOTBED_F32;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 48, 16);
+    const recipe how = {.batch_size = 16};
+    lane_fill(&l, &random, &how);
+    ((uint64_t *)l.host.keys)[40] = 40;
+    lane_upload(&l);
+    const hotbed_batch batch = lane_batch(&l);
+    CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, 0, r.stream));
+    CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "table-2") != NULL);
+    CHECK(strstr(hotbed_last_error(), "40") != NULL);
+    float rows[48 * 5];
+    rig_download(&r, rows, l.output, sizeof rows);
+    for (int e = 0; e < 5; e++) {
+        CHECK(rows[40 * 5 + e] == 7.0F); /* as a missing key */
+        CHECK(rows[39 * 5 + e] != 7.0F);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* The second call with the same sizes allocates nothing and waits for nothing. */
+static void eval_allocates_once(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(4);
+    hotbed_counters before, after;
+    two_tables(&s, HOTBED_POOL_SUM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 300, 32);
+    const recipe how = {.batch_size = 32, .max_bag = 3, .key_space = 90};
+    lane_fill(&l, &random, &how);
+    lane_eval(&l);
+    const hotbed_batch batch = lane_batch(&l);
+    hotbed_counters_read(&before);
+    for (int i = 0; i < 100; i++)
+        CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, l.stride, r.stream));
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.allocations - before.allocations, 0);
+    CHECK_EQ(after.host_waits - before.host_waits, 0);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Two streams at once, on features of different tables, so that no row is read while it is written. */
+static void eval_beside_training(hotbed_backend backend) {
+    enum { BATCH = 32, TRAINED = 200 };
+    setup s;
+    rig r;
+    lane l, eval;
+    hotbed_stream *other;
+    rng random = rng_start(5);
+    setup_start(&s, 2, 8, 2000);
+    s.options.pooling = HOTBED_POOL_SUM;
+    rig_open(&r, backend, &s.options);
+    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    lane_open(&r, &l, 2 * BATCH, BATCH);
+    lane_open(&r, &eval, 2 * BATCH, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 100};
+    lane_step(&l, &random, &how); /* some rows for table 1 */
+    const recipe none = {.batch_size = BATCH, .max_bag = 1, .key_space = 100};
+    lane_fill(&eval, &random, &how);
+    lane_fill(&l, &random, &none);
+    int64_t *offsets = (int64_t *)l.host.offsets; /* train table 0 only, evaluate table 1 only */
+    for (int b = BATCH; b <= 2 * BATCH; b++)
+        offsets[b] = offsets[BATCH];
+    l.num_keys = l.host.num_keys = (uint64_t)offsets[2 * BATCH];
+    lane_upload(&l);
+    int64_t *eval_offsets = (int64_t *)eval.host.offsets;
+    for (int b = 0; b <= 2 * BATCH; b++)
+        eval_offsets[b] = b <= BATCH ? 0 : b - BATCH;
+    eval.num_keys = eval.host.num_keys = BATCH;
+    eval.use_offsets = true;
+    lane_upload(&eval);
+    lane_eval(&eval);
+    float expected[2 * 8 * BATCH], seen[2 * 8 * BATCH];
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    const hotbed_batch batch = lane_batch(&eval);
+    CHECK_OK(hotbed_storage_eval(r.storage, &batch, eval.output, 16, other));
+    CHECK_OK(hotbed_stream_sync(other));
+    rig_download(&r, expected, eval.output, sizeof expected);
+    const hotbed_batch train = lane_batch(&l);
+    CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
+    for (int i = 0; i < TRAINED; i++) {
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &train, l.ticket, r.stream));
+        CHECK_OK(hotbed_storage_eval(r.storage, &batch, eval.output, 16, other));
+        CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
+        CHECK_OK(hotbed_storage_backward(r.storage, l.ticket, l.gradient, l.stride, r.stream));
+    }
+    CHECK_OK(hotbed_stream_sync(other));
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    rig_download(&r, seen, eval.output, sizeof seen);
+    CHECK_BYTES(seen, expected, sizeof seen);
+    lane_close(&l);
+    lane_close(&eval);
+    rig_close(&r);
+    hotbed_stream_destroy(other);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"eval_changes_nothing", eval_changes_nothing},
+    {"eval_inside_of_a_step", eval_inside_of_a_step},
+    {"eval_of_an_empty_storage", eval_of_an_empty_storage},
+    {"eval_out_of_range_is_a_fault", eval_out_of_range_is_a_fault},
+    {"eval_allocates_once", eval_allocates_once},
+    {"eval_beside_training", eval_beside_training},
+    {NULL, NULL},
+};

@@ -1,0 +1,228 @@
+/* tests/storage/test_storage_faults.c - the n-th allocation fails, n = 1, 2, ... until none does. */
+#include "tests/storage/rig.h"
+#include "tests/support/fault.h"
+
+enum { MAX_N = 2000, BATCH = 16 };
+
+static void two_tables(setup *s) {
+    setup_start(s, 3, 4, 200);
+    s->tables[1].dim = 9;
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 30;
+    s->options.pooling = HOTBED_POOL_SUM;
+    s->options.optimizer.kind = HOTBED_OPT_ADAM;
+}
+
+static void create_without_memory(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    two_tables(&s);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    for (uint64_t n = 1;; n++) {
+        hotbed_storage *storage = (hotbed_storage *)stream;
+        CHECK(n < MAX_N);
+        fault_arm(n);
+        hotbed_status status = hotbed_storage_create(&s.options, stream, &storage);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            CHECK(n > 3); /* index, rows, the struct: there were failures */
+            hotbed_storage_destroy(storage);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(storage == NULL);
+    }
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_stream_destroy(stream);
+}
+
+/* The message of a table's memory names the table and the bytes: 2^36 rows of 4096 floats are refused
+ * whatever the machine. */
+static void create_says_which_table_is_too_large(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    hotbed_storage *storage = NULL;
+    two_tables(&s);
+    s.tables[1].capacity = UINT64_C(1) << 36;
+    s.tables[1].dim = 4096;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_MEMORY);
+    CHECK(storage == NULL);
+    CHECK(strstr(hotbed_last_error(), "table-1") != NULL);
+    hotbed_stream_destroy(stream);
+}
+
+typedef struct victim {
+    rig r;
+    lane l;
+    rng random;
+} victim;
+
+static const recipe usual = {.batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
+
+static void victim_open(victim *v, hotbed_backend backend) {
+    setup s;
+    two_tables(&s);
+    v->random = rng_start(1);
+    rig_open(&v->r, backend, &s.options);
+    lane_open(&v->r, &v->l, 200, BATCH);
+    lane_step(&v->l, &v->random, &usual);
+}
+
+static void victim_close(victim *v) {
+    lane_step(&v->l, &v->random, &usual);
+    rig_check(&v->r);
+    lane_close(&v->l);
+    rig_close(&v->r);
+}
+
+static void ticket_without_memory(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend);
+    for (uint64_t n = 1;; n++) {
+        hotbed_ticket *ticket = v.l.ticket;
+        CHECK(n < MAX_N);
+        fault_arm(n);
+        hotbed_status status = hotbed_ticket_create(v.r.storage, 500, 32, v.r.stream, &ticket);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            CHECK(n > 1);
+            hotbed_ticket_destroy(ticket);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(ticket == NULL);
+        lane_step(&v.l, &v.random, &usual);
+    }
+    victim_close(&v);
+}
+
+/* A refused ticket gives its place back: 254 more fit after many failures. */
+static void failed_tickets_keep_no_place(hotbed_backend backend) {
+    victim v;
+    hotbed_ticket *tickets[254];
+    victim_open(&v, backend);
+    for (int i = 0; i < 300; i++) {
+        hotbed_ticket *ticket;
+        fault_arm(1 + (uint64_t)i % 2);
+        hotbed_status status = hotbed_ticket_create(v.r.storage, 8, 4, v.r.stream, &ticket);
+        CHECK(fault_disarm());
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+    }
+    for (int i = 0; i < 254; i++)
+        CHECK_OK(hotbed_ticket_create(v.r.storage, 8, 4, v.r.stream, &tickets[i]));
+    for (int i = 0; i < 254; i++)
+        hotbed_ticket_destroy(tickets[i]);
+    victim_close(&v);
+}
+
+/* The first eval on a stream makes its workspace. */
+static void eval_without_memory(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend);
+    hotbed_stream *fresh;
+    CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
+    const hotbed_batch batch = lane_batch(&v.l);
+    CHECK_OK(hotbed_stream_sync(v.r.stream));
+    for (uint64_t n = 1;; n++) {
+        CHECK(n < MAX_N);
+        fault_arm(n);
+        hotbed_status status =
+            hotbed_storage_eval(v.r.storage, &batch, v.l.output, v.l.stride, fresh);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+    }
+    CHECK_OK(hotbed_stream_sync(fresh));
+    hotbed_stream_destroy(fresh);
+    lane_eval(&v.l);
+    victim_close(&v);
+}
+
+static hotbed_status read_back(victim *v, int call) {
+    uint64_t keys[300], scores[300], n, pinned;
+    hotbed_storage_state state;
+    hotbed_table_stats stats;
+    switch (call) {
+    case 0:
+        return hotbed_storage_export_keys(v->r.storage, 0, 300, keys, scores, &n, v->r.stream);
+    case 1:
+        return hotbed_storage_size(v->r.storage, 1, &n, &pinned, v->r.stream);
+    case 2:
+        return hotbed_storage_get_state(v->r.storage, &state, v->r.stream);
+    default:
+        return hotbed_storage_stats(v->r.storage, 0, &stats, v->r.stream);
+    }
+}
+
+static void reading_back_without_memory(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend);
+    for (int call = 0; call < 4; call++)
+        for (uint64_t n = 1;; n++) {
+            CHECK(n < MAX_N);
+            fault_arm(n);
+            hotbed_status status = read_back(&v, call);
+            if (!fault_disarm()) {
+                CHECK_OK(status);
+                break;
+            }
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            rig_check(&v.r);
+        }
+    victim_close(&v);
+}
+
+static void clear_without_memory(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend);
+    for (uint64_t n = 1;; n++) {
+        CHECK(n < MAX_N);
+        fault_arm(n);
+        hotbed_status status = hotbed_storage_clear(v.r.storage, 2, v.r.stream);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            oracle_clear(v.r.model, 2);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        rig_check(&v.r);
+    }
+    victim_close(&v);
+}
+
+/* Steps make no allocation of any kind, on no thread. */
+static void a_step_allocates_nothing(hotbed_backend backend) {
+    victim v;
+    victim_open(&v, backend);
+    const hotbed_batch batch = lane_batch(&v.l);
+    hotbed_status status[4];
+    CHECK_OK(hotbed_stream_sync(v.r.stream));
+    fault_arm(1);
+    status[0] = hotbed_storage_prefetch(v.r.storage, &batch, v.l.ticket, v.r.stream);
+    status[1] = hotbed_storage_forward(v.r.storage, v.l.ticket, v.l.output, v.l.stride, v.r.stream);
+    status[2] = hotbed_ticket_cancel(v.l.ticket, v.r.stream);
+    status[3] = hotbed_stream_sync(v.r.stream);
+    CHECK(!fault_disarm());
+    CHECK_EQ(fault_count(), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(status[i], HOTBED_OK);
+    hotbed_batch host = v.l.host;
+    oracle_prefetch(v.r.model, &host, v.l.model, NULL);
+    oracle_cancel(v.l.model);
+    victim_close(&v);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"create_without_memory", create_without_memory},
+    {"create_says_which_table_is_too_large", create_says_which_table_is_too_large},
+    {"ticket_without_memory", ticket_without_memory},
+    {"failed_tickets_keep_no_place", failed_tickets_keep_no_place},
+    {"eval_without_memory", eval_without_memory},
+    {"reading_back_without_memory", reading_back_without_memory},
+    {"clear_without_memory", clear_without_memory},
+    {"a_step_allocates_nothing", a_step_allocates_nothing},
+    {NULL, NULL},
+};

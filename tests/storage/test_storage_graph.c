@@ -1,0 +1,295 @@
+/* tests/storage/test_storage_graph.c - whole steps recorded once and launched with changing keys. */
+#include "tests/storage/rig.h"
+
+enum { BATCH = 8, MAX_KEYS = 96, RING = 8 };
+
+/* Batches made beforehand, in device memory; launches copy one into the lane's arrays, without waits. */
+typedef struct ring {
+    hotbed_batch host[RING]; /* the model's side */
+    void *keys[RING], *offsets[RING], *weights[RING], *gradients[RING];
+    uint64_t keys_bytes, offsets_bytes, weights_bytes, gradient_bytes;
+} ring;
+
+static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind kind) {
+    setup_start(s, 3, 4, 500);
+    s->tables[1].dim = 7;
+    s->tables[1].dtype = HOTBED_BF16;
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 20;
+    s->options.pooling = pooling;
+    s->options.optimizer.kind = kind;
+}
+
+static void *host_copy(rig *r, const void *device, uint64_t bytes) {
+    /* Host memory that lives as long as the rig, by way of a pinned block. */
+    CHECK(r->num_memories < RIG_MEMORIES);
+    hotbed_memory *memory = &r->memories[r->num_memories++];
+    CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, bytes, NULL, memory));
+    rig_download(r, memory->data, device, bytes);
+    return memory->data;
+}
+
+static void fill_ring(ring *g, lane *l, rng *random) {
+    rig *r = l->r;
+    const recipe how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
+    g->keys_bytes = MAX_KEYS * sizeof(uint64_t);
+    g->offsets_bytes = (3U * BATCH + 1U) * sizeof(int64_t);
+    g->weights_bytes = MAX_KEYS * sizeof(float);
+    g->gradient_bytes = l->output_bytes;
+    for (int i = 0; i < RING; i++) {
+        lane_fill(l, random, &how);
+        l->host.num_keys = MAX_KEYS; /* the bound that is recorded; offsets have the number */
+        g->keys[i] = rig_copy(r, l->host.keys, g->keys_bytes);
+        g->offsets[i] = rig_copy(r, l->host.offsets, g->offsets_bytes);
+        g->weights[i] = rig_copy(r, l->host.weights, g->weights_bytes);
+        float *gradient = l->scratch[0];
+        for (uint64_t e = 0; e < g->gradient_bytes / sizeof(float); e++)
+            gradient[e] = rng_float(random);
+        g->gradients[i] = rig_copy(r, gradient, g->gradient_bytes);
+        g->host[i] = l->host;
+        g->host[i].keys = host_copy(r, g->keys[i], g->keys_bytes);
+        g->host[i].offsets = host_copy(r, g->offsets[i], g->offsets_bytes);
+        g->host[i].weights = host_copy(r, g->weights[i], g->weights_bytes);
+    }
+}
+
+/* Copy batch i into the lane's arrays, in stream order. */
+static void load(const ring *g, lane *l, int i) {
+    hotbed_stream *s = l->r->stream;
+    CHECK_OK(hotbed_copy((void *)l->device.keys, g->keys[i], g->keys_bytes, s));
+    CHECK_OK(hotbed_copy((void *)l->device.offsets, g->offsets[i], g->offsets_bytes, s));
+    CHECK_OK(hotbed_copy((void *)l->device.weights, g->weights[i], g->weights_bytes, s));
+    CHECK_OK(hotbed_copy(l->gradient, g->gradients[i], g->gradient_bytes, s));
+}
+
+static void record_step(lane *l, hotbed_graph **graph) {
+    rig *r = l->r;
+    const hotbed_batch batch = lane_batch(l);
+    CHECK_OK(hotbed_graph_begin(r->stream));
+    CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
+    CHECK_OK(hotbed_storage_forward(r->storage, l->ticket, l->output, l->stride, r->stream));
+    CHECK_OK(hotbed_storage_backward(r->storage, l->ticket, l->gradient, l->stride, r->stream));
+    CHECK_OK(hotbed_graph_end(r->stream, graph));
+}
+
+/* Host copies of the ring's gradients, for the model. */
+static void model_step(const ring *g, lane *l, int i, void *gradient) {
+    oracle_prefetch(l->r->model, &g->host[i], l->model, NULL);
+    memset(l->scratch[1], 0, (size_t)l->output_bytes);
+    oracle_forward(l->model, l->scratch[1], l->stride);
+    oracle_backward(l->model, gradient, l->stride);
+}
+
+static void compare_output(lane *l) {
+    const oracle *m = l->r->model;
+    uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
+    uint64_t rows = m->options.pooling == HOTBED_POOL_NONE ? l->model->num_keys : BATCH;
+    rig_download(l->r, l->scratch[0], l->output, rows * stride * sizeof(float));
+    CHECK_BYTES(l->scratch[0], l->scratch[1], rows * stride * sizeof(float));
+}
+
+static void train(
+    hotbed_backend backend, hotbed_pooling pooling, hotbed_optimizer_kind kind, int launches) {
+    static ring g;
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start((uint64_t)kind);
+    hotbed_graph *graph;
+    hotbed_counters before, after;
+    void *gradients[RING];
+    three_tables(&s, pooling, kind);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    fill_ring(&g, &l, &random);
+    for (int i = 0; i < RING; i++)
+        gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
+    record_step(&l, &graph);
+    CHECK_EQ(rig_size(&r, 0), 0); /* recorded, not run */
+    for (int i = 0; i < launches; i++) {
+        if (i == launches / 2) { /* takes part in the launches that follow it */
+            CHECK_OK(hotbed_storage_set_learning_rate(r.storage, 0.03125F, r.stream));
+            r.model->state.learning_rate = 0.03125F;
+        }
+        int batch = (int)rng_below(&random, RING);
+        CHECK_OK(hotbed_fill(l.output, 0, l.output_bytes, r.stream));
+        hotbed_counters_read(&before);
+        load(&g, &l, batch);
+        CHECK_OK(hotbed_graph_launch(graph, r.stream));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+        model_step(&g, &l, batch, gradients[batch]);
+        if (i % 50 == 49)
+            compare_output(&l);
+    }
+    compare_output(&l);
+    rig_check(&r);
+    hotbed_graph_destroy(graph);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void a_step_is_launched_1000_times(hotbed_backend backend) {
+    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ADAM, 1000);
+}
+
+static void sequences_and_means_are_launched_too(hotbed_backend backend) {
+    train(backend, HOTBED_POOL_NONE, HOTBED_OPT_SGD, 100);
+    train(backend, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD, 100);
+    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ROWWISE_ADAGRAD, 100);
+}
+
+/* Two tickets in one graph, one batch ahead of the other, as a pipeline would record it. */
+static void a_graph_of_two_tickets(hotbed_backend backend) {
+    static ring g;
+    setup s;
+    rig r;
+    lane a, b;
+    rng random = rng_start(50);
+    hotbed_graph *graph;
+    void *gradients[RING];
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &a, MAX_KEYS, BATCH);
+    lane_open(&r, &b, MAX_KEYS, BATCH);
+    fill_ring(&g, &a, &random);
+    fill_ring(&g, &b, &random); /* sets b's sizes too; a uses b's batches */
+    for (int i = 0; i < RING; i++)
+        gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
+    a.stride = b.stride;
+    const hotbed_batch first = lane_batch(&a), second = lane_batch(&b);
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &first, a.ticket, r.stream));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &second, b.ticket, r.stream));
+    CHECK_OK(hotbed_storage_backward(r.storage, a.ticket, b.gradient, b.stride, r.stream));
+    CHECK_OK(hotbed_storage_backward(r.storage, b.ticket, b.gradient, b.stride, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    for (int i = 0; i < 40; i++) {
+        int x = (int)rng_below(&random, RING), y = (int)rng_below(&random, RING);
+        CHECK_OK(hotbed_copy((void *)a.device.keys, g.keys[x], g.keys_bytes, r.stream));
+        CHECK_OK(hotbed_copy((void *)a.device.offsets, g.offsets[x], g.offsets_bytes, r.stream));
+        CHECK_OK(hotbed_copy((void *)a.device.weights, g.weights[x], g.weights_bytes, r.stream));
+        load(&g, &b, y);
+        CHECK_OK(hotbed_graph_launch(graph, r.stream));
+        oracle_prefetch(r.model, &g.host[x], a.model, NULL);
+        oracle_prefetch(r.model, &g.host[y], b.model, NULL);
+        oracle_backward(a.model, gradients[y], b.stride);
+        oracle_backward(b.model, gradients[y], b.stride);
+    }
+    rig_check(&r);
+    hotbed_graph_destroy(graph);
+    lane_close(&a);
+    lane_close(&b);
+    rig_close(&r);
+}
+
+static void an_evaluation_is_launched(hotbed_backend backend) {
+    static ring g;
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(51);
+    hotbed_graph *graph;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 15};
+    lane_step(&l, &random, &how);
+    fill_ring(&g, &l, &random);
+    const hotbed_batch batch = lane_batch(&l);
+    lane_eval(&l); /* the workspace has its size now */
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, l.stride, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    for (int i = 0; i < RING; i++) {
+        load(&g, &l, i);
+        CHECK_OK(hotbed_fill(l.output, 0, l.output_bytes, r.stream));
+        CHECK_OK(hotbed_graph_launch(graph, r.stream));
+        memset(l.scratch[1], 0, (size_t)l.output_bytes);
+        oracle_eval(r.model, &g.host[i], l.scratch[1], l.stride);
+        compare_output(&l);
+    }
+    rig_check(&r);
+    hotbed_graph_destroy(graph);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Calls that wait or allocate cannot be recorded; refusing them does not spoil the recording. */
+static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(52);
+    hotbed_graph *graph;
+    hotbed_ticket *ticket = NULL;
+    hotbed_storage_state state;
+    uint64_t n, pinned;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 15};
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+    CHECK_STATUS(hotbed_storage_size(r.storage, 0, &n, &pinned, r.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_storage_export_keys(r.storage, 0, 0, NULL, NULL, &n, r.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_storage_get_state(r.storage, &state, r.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_ticket_create(r.storage, MAX_KEYS, BATCH, r.stream, &ticket), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_storage_backward(r.storage, l.ticket, l.gradient, l.stride, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    CHECK_OK(hotbed_graph_launch(graph, r.stream));
+    hotbed_batch host = l.host;
+    host.offsets = NULL;
+    host.weights = NULL;
+    oracle_prefetch(r.model, &host, l.model, NULL);
+    memset(l.scratch[0], 0, (size_t)l.output_bytes);
+    oracle_backward(l.model, l.scratch[0], l.stride);
+    rig_check(&r);
+    hotbed_graph_destroy(graph);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(53);
+    hotbed_counters before, after;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
+    hotbed_counters_read(&before); /* from the very first step */
+    for (int i = 0; i < 200; i++) {
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+        CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
+        CHECK_OK(hotbed_storage_backward(r.storage, l.ticket, l.gradient, l.stride, r.stream));
+        CHECK_OK(hotbed_storage_set_learning_rate(r.storage, 0.5F, r.stream));
+    }
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.host_waits - before.host_waits, 0);
+    CHECK_EQ(after.allocations - before.allocations, 0);
+    CHECK(after.launches > before.launches);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_step_is_launched_1000_times", a_step_is_launched_1000_times},
+    {"sequences_and_means_are_launched_too", sequences_and_means_are_launched_too},
+    {"a_graph_of_two_tickets", a_graph_of_two_tickets},
+    {"an_evaluation_is_launched", an_evaluation_is_launched},
+    {"waiting_calls_are_refused_while_recording", waiting_calls_are_refused_while_recording},
+    {"eager_steps_neither_wait_nor_allocate", eager_steps_neither_wait_nor_allocate},
+    {NULL, NULL},
+};

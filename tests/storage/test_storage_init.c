@@ -1,0 +1,324 @@
+/* tests/storage/test_storage_init.c - first values of rows: what they depend on, and their distribution. */
+#include "tests/storage/rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The rows of n keys of a table, inserted in calls of `batch` keys in the order given. */
+static void insert(rig *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t batch) {
+    const hotbed_rows nothing = {0};
+    const uint64_t *device = rig_copy(r, keys, n * sizeof *keys);
+    for (uint64_t i = 0; i < n; i += batch)
+        CHECK_OK(hotbed_storage_set_rows(
+            r->storage, table, n - i < batch ? n - i : batch, device + i, &nothing, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+}
+
+static void read_rows(
+    rig *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t row_bytes, void *weights) {
+    void *device = rig_alloc(r, n * row_bytes);
+    const hotbed_rows rows = {.weights = device};
+    CHECK_OK(hotbed_storage_get_rows(
+        r->storage, table, n, rig_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
+    rig_download(r, weights, device, n * row_bytes);
+}
+
+static void *block(uint64_t bytes) {
+    void *memory = calloc(1, bytes);
+    CHECK(memory != NULL);
+    return memory;
+}
+
+/* n x dim first values of table 1 of 2, keys 0 .. n-1 or random ones. */
+enum { KEYS = 300, DIM = 19 };
+
+static void random_keys(uint64_t *keys) {
+    rng random = rng_start(1);
+    for (int i = 0; i < KEYS; i++)
+        keys[i] = i < 32 ? (uint64_t)(i - 16) : rng_next(&random);
+}
+
+typedef struct variant {
+    uint64_t seed;
+    uint64_t capacity;
+    uint64_t batch;
+    uint32_t dim;
+    uint32_t table;
+    bool backwards;
+    hotbed_dtype dtype;
+    hotbed_initializer_kind kind;
+} variant;
+
+/* The rows as floats, [KEYS, variant.dim]. */
+static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
+    uint64_t keys[KEYS], order[KEYS];
+    setup s;
+    rig r;
+    random_keys(keys);
+    for (int i = 0; i < KEYS; i++)
+        order[i] = keys[v->backwards ? KEYS - 1 - i : i];
+    setup_start(&s, 3, v->dim, v->capacity);
+    hotbed_initializer *initializer = &s.tables[v->table].initializer;
+    initializer->kind = v->kind;
+    initializer->mean = 0.25F;
+    initializer->std = 0.5F;
+    s.tables[v->table].dtype = v->dtype;
+    s.options.seed = v->seed;
+    rig_open_bare(&r, backend, &s.options);
+    insert(&r, v->table, KEYS, order, v->batch);
+    uint64_t row_bytes = v->dim * hotbed_dtype_bytes(v->dtype);
+    void *weights = block(KEYS * row_bytes);
+    read_rows(&r, v->table, KEYS, keys, row_bytes, weights);
+    for (uint64_t i = 0; i < (uint64_t)KEYS * v->dim; i++)
+        out[i] = oracle_load(v->dtype, weights, i);
+    free(weights);
+    rig_close(&r);
+}
+
+static const variant plain = {
+    .seed = 5, .capacity = 1000, .batch = KEYS, .dim = DIM, .table = 1, .dtype = HOTBED_F32};
+
+static void rows_depend_on_seed_table_key_and_element_alone(hotbed_backend backend) {
+    static const hotbed_initializer_kind kinds[] = {
+        HOTBED_INIT_UNIFORM, HOTBED_INIT_NORMAL, HOTBED_INIT_TRUNCATED_NORMAL};
+    for (int k = 0; k < 3; k++) {
+        static float rows[KEYS * DIM], other[KEYS * (DIM + 5)];
+        variant v = plain;
+        v.kind = kinds[k];
+        variant_rows(backend, &v, rows);
+        v.batch = 7;
+        v.backwards = true;
+        v.capacity = 40000;
+        variant_rows(backend, &v, other);
+        CHECK_BYTES(rows, other, sizeof rows);
+        v.dim = DIM + 5; /* the first elements of longer rows are the same */
+        variant_rows(backend, &v, other);
+        for (int i = 0; i < KEYS; i++)
+            CHECK_BYTES(rows + (ptrdiff_t)i * DIM, other + (ptrdiff_t)i * (DIM + 5), DIM * 4);
+        v = plain;
+        v.kind = kinds[k];
+        v.seed = 6;
+        variant_rows(backend, &v, other);
+        CHECK(first_difference(rows, other, DIM * 4) < DIM * 4);
+        v.seed = 5;
+        v.table = 2;
+        variant_rows(backend, &v, other);
+        CHECK(first_difference(rows, other, DIM * 4) < DIM * 4);
+    }
+}
+
+/* Rows of narrow types are the F32 rows, rounded. */
+static void narrow_rows_are_the_rounded_wide_ones(hotbed_backend backend) {
+    static float rows[KEYS * DIM], other[KEYS * DIM];
+    variant v = plain;
+    v.kind = HOTBED_INIT_NORMAL;
+    variant_rows(backend, &v, rows);
+    for (int d = HOTBED_F16; d <= HOTBED_BF16; d++) {
+        v.dtype = (hotbed_dtype)d;
+        variant_rows(backend, &v, other);
+        for (int i = 0; i < KEYS * DIM; i++) {
+            uint16_t narrow;
+            oracle_store(v.dtype, &narrow, 0, rows[i]);
+            CHECK(oracle_load(v.dtype, &narrow, 0) == other[i]);
+        }
+    }
+}
+
+static void keys_differ_and_elements_differ(hotbed_backend backend) {
+    static float rows[KEYS * DIM];
+    variant v = plain;
+    v.kind = HOTBED_INIT_UNIFORM;
+    variant_rows(backend, &v, rows);
+    int same = 0;
+    for (int i = 0; i < KEYS * DIM; i++)
+        for (int j = i + 1; j < KEYS * DIM && j < i + 3 * DIM; j++)
+            same += rows[i] == rows[j];
+    CHECK(same < 20); /* of 325,000 pairs of 2^23 or more values: about 0.04 expected */
+}
+
+/* prefetch, set_rows and the rows of static tables: one rule. */
+static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
+    enum { N = 50 };
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(2);
+    setup_start(&s, 2, 6, N);
+    s.tables[1].kind = HOTBED_TABLE_STATIC;
+    s.tables[0].initializer.kind = s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
+    s.tables[0].initializer.std = s.tables[1].initializer.std = 1.0F;
+    rig_open(&r, backend, &s.options);
+    rig_check(&r); /* the model's static rows come from a hash table's set_rows */
+    lane_open(&r, &l, 2 * N, N);
+    const recipe how = {.batch_size = N};
+    lane_fill(&l, &random, &how);
+    for (uint64_t i = 0; i < N; i++)
+        ((uint64_t *)l.host.keys)[i] = ((uint64_t *)l.host.keys)[N + i] = i;
+    lane_upload(&l);
+    lane_prefetch(&l);
+    lane_forward(&l);
+    lane_cancel(&l);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void constant_and_debug_rows(hotbed_backend backend) {
+    static const uint64_t keys[] = {
+        0, 1, 99999, 100000, 123456789, UINT64_MAX, (uint64_t)INT64_MIN};
+    enum { N = sizeof keys / sizeof keys[0] };
+    setup s;
+    rig r;
+    float rows[N * 3];
+    setup_start(&s, 3, 3, 100);
+    s.tables[0].initializer = (hotbed_initializer){.kind = HOTBED_INIT_CONSTANT, .value = 0.375F};
+    s.tables[1].initializer = (hotbed_initializer){.kind = HOTBED_INIT_DEBUG};
+    s.tables[2].initializer = (hotbed_initializer){0};
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    s.options.optimizer.initial_accumulator = 0.5F;
+    rig_open_bare(&r, backend, &s.options);
+    for (uint32_t t = 0; t < 3; t++) {
+        insert(&r, t, N, keys, N);
+        read_rows(&r, t, N, keys, sizeof rows / N, rows);
+        for (int i = 0; i < N * 3; i++) {
+            float expected = t == 0 ? 0.375F : t == 1 ? (float)(keys[i / 3] % 100000) : 0.0F;
+            CHECK(rows[i] == expected);
+        }
+    }
+    float *states = rig_alloc(&r, 2 * sizeof rows), host[2 * N * 3];
+    const hotbed_rows parts = {.states = {states, states + (ptrdiff_t)N * 3}};
+    CHECK_OK(hotbed_storage_get_rows(
+        r.storage, 0, N, rig_copy(&r, keys, sizeof keys), &parts, NULL, r.stream));
+    rig_download(&r, host, states, sizeof host);
+    for (int i = 0; i < 2 * N * 3; i++)
+        CHECK(host[i] == 0.5F);
+    rig_close(&r);
+}
+
+/* --- distributions -------------------------------------------------------------------------------------- */
+
+enum { SAMPLE_KEYS = 4000, SAMPLE_DIM = 32, SAMPLE = SAMPLE_KEYS * SAMPLE_DIM };
+
+/* SAMPLE first values, sorted, with sequential keys: the hardest for a counter-based generator. */
+static double *sample(hotbed_backend backend, const hotbed_initializer *initializer) {
+    static double values[SAMPLE];
+    static float rows[SAMPLE];
+    static uint64_t keys[SAMPLE_KEYS];
+    setup s;
+    rig r;
+    for (uint64_t i = 0; i < SAMPLE_KEYS; i++)
+        keys[i] = i;
+    setup_start(&s, 1, SAMPLE_DIM, SAMPLE_KEYS);
+    s.tables[0].initializer = *initializer;
+    rig_open_bare(&r, backend, &s.options);
+    insert(&r, 0, SAMPLE_KEYS, keys, SAMPLE_KEYS);
+    read_rows(&r, 0, SAMPLE_KEYS, keys, SAMPLE_DIM * sizeof(float), rows);
+    for (int i = 0; i < SAMPLE; i++)
+        values[i] = rows[i];
+    rig_close(&r);
+    return values;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Largest distance of the sample from a distribution function: Kolmogorov and Smirnov's statistic.
+ * 2.5 / sqrt(n) is passed by a right one but for 1 of 130,000 seeds. */
+static void check_distribution(double *values, double (*below)(double x)) {
+    double worst = 0.0;
+    qsort(values, SAMPLE, sizeof *values, ascending);
+    for (int i = 0; i < SAMPLE; i++) {
+        double p = below(values[i]);
+        worst = fmax(worst, fmax(fabs(p - i / (double)SAMPLE), fabs((i + 1) / (double)SAMPLE - p)));
+    }
+    CHECK_NEAR(worst, 0.0, 2.5 / sqrt(SAMPLE));
+}
+
+static void check_moments(const double *values, double mean, double std) {
+    double sum = 0.0, squares = 0.0;
+    for (int i = 0; i < SAMPLE; i++)
+        sum += values[i];
+    for (int i = 0; i < SAMPLE; i++)
+        squares += (values[i] - sum / SAMPLE) * (values[i] - sum / SAMPLE);
+    CHECK_NEAR(sum / SAMPLE, mean, 5.0 * std / sqrt(SAMPLE));
+    CHECK_NEAR(sqrt(squares / SAMPLE), std, 5.0 * std / sqrt(SAMPLE));
+}
+
+static double below_uniform(double x) {
+    return (x + 0.25) / 1.0;
+}
+
+static double below_normal(double x) {
+    return 0.5 * erfc(-(x - 0.5) / 2.0 / sqrt(2.0));
+}
+
+/* Mean 0, std 1 cut to [-1, 2]. */
+static double below_truncated(double x) {
+    double low = 0.5 * erfc(1.0 / sqrt(2.0)), high = 0.5 * erfc(-2.0 / sqrt(2.0));
+    return (0.5 * erfc(-x / sqrt(2.0)) - low) / (high - low);
+}
+
+static void uniform_values(hotbed_backend backend) {
+    const hotbed_initializer uniform = {
+        .kind = HOTBED_INIT_UNIFORM, .lower = -0.25F, .upper = 0.75F};
+    double *values = sample(backend, &uniform);
+    for (int i = 0; i < SAMPLE; i++)
+        CHECK(values[i] >= -0.25 && values[i] < 0.75);
+    check_moments(values, 0.25, 1.0 / sqrt(12.0));
+    check_distribution(values, below_uniform);
+}
+
+static void normal_values(hotbed_backend backend) {
+    const hotbed_initializer normal = {.kind = HOTBED_INIT_NORMAL, .mean = 0.5F, .std = 2.0F};
+    double *values = sample(backend, &normal);
+    for (int i = 0; i < SAMPLE; i++)
+        CHECK(isfinite(values[i]));
+    check_moments(values, 0.5, 2.0);
+    check_distribution(values, below_normal);
+}
+
+static void truncated_normal_values(hotbed_backend backend) {
+    const hotbed_initializer truncated = {
+        .kind = HOTBED_INIT_TRUNCATED_NORMAL,
+        .mean = 0.0F,
+        .std = 1.0F,
+        .lower = -1.0F,
+        .upper = 2.0F};
+    double *values = sample(backend, &truncated);
+    for (int i = 0; i < SAMPLE; i++)
+        CHECK(values[i] >= -1.0 && values[i] <= 2.0);
+    check_distribution(values, below_truncated);
+}
+
+/* Bounds far in one tail leave little of the normal: the values must still be inside. */
+static void truncated_normal_in_a_tail(hotbed_backend backend) {
+    const hotbed_initializer tail = {
+        .kind = HOTBED_INIT_TRUNCATED_NORMAL,
+        .mean = 0.0F,
+        .std = 1.0F,
+        .lower = 3.0F,
+        .upper = 3.5F};
+    const double *values = sample(backend, &tail);
+    double sum = 0.0;
+    for (int i = 0; i < SAMPLE; i++) {
+        CHECK(values[i] >= 3.0 && values[i] <= 3.5);
+        sum += values[i];
+    }
+    CHECK_NEAR(sum / SAMPLE, 3.1856, 0.002); /* the mean of a normal cut to [3, 3.5] */
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"rows_depend_on_seed_table_key_and_element_alone",
+     rows_depend_on_seed_table_key_and_element_alone},
+    {"narrow_rows_are_the_rounded_wide_ones", narrow_rows_are_the_rounded_wide_ones},
+    {"keys_differ_and_elements_differ", keys_differ_and_elements_differ},
+    {"all_ways_to_make_a_row_agree", all_ways_to_make_a_row_agree},
+    {"constant_and_debug_rows", constant_and_debug_rows},
+    {"uniform_values", uniform_values},
+    {"normal_values", normal_values},
+    {"truncated_normal_values", truncated_normal_values},
+    {"truncated_normal_in_a_tail", truncated_normal_in_a_tail},
+    {NULL, NULL},
+};

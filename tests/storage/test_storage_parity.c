@@ -1,0 +1,150 @@
+/* tests/storage/test_storage_parity.c - host and CUDA in one process: same inputs, same bytes. */
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+enum { TABLES = 4, BACKENDS = 2 };
+
+/* Rows of all tables equal, by the host's keys. */
+static void compare_tables(rig rigs[BACKENDS]) {
+    for (uint32_t t = 0; t < TABLES; t++) {
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(rigs[0].storage, t, &info));
+        hotbed_optimizer_kind kind = hotbed_storage_optimizer(rigs[0].storage)->kind;
+        bool hash = info.kind == HOTBED_TABLE_HASH;
+        uint64_t n = 0, m = 0;
+        CHECK_OK(hotbed_storage_export_keys(rigs[0].storage, t, 0, NULL, NULL, &n, rigs[0].stream));
+        uint64_t *keys = calloc(n + 1, sizeof *keys);
+        CHECK(keys != NULL);
+        CHECK_OK(hotbed_storage_export_keys(rigs[0].storage, t, n, keys, NULL, &m, rigs[0].stream));
+        uint64_t sizes[4] = {
+            n * info.dim * hotbed_dtype_bytes(info.dtype),
+            hotbed_optimizer_states(kind) > 0
+                ? n * hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float)
+                : 0,
+            hotbed_optimizer_states(kind) > 1 ? n * info.dim * sizeof(float) : 0,
+            hash ? n * sizeof(uint64_t) : 0};
+        void *parts[BACKENDS][4];
+        for (int b = 0; b < BACKENDS; b++) {
+            rig *r = &rigs[b];
+            CHECK_EQ(rig_size(r, t), n);
+            void *device[4];
+            for (int p = 0; p < 4; p++) {
+                device[p] = sizes[p] != 0 ? rig_alloc(r, sizes[p]) : NULL;
+                parts[b][p] = calloc(1, (size_t)sizes[p] + 1);
+                CHECK(parts[b][p] != NULL);
+            }
+            const hotbed_rows rows = {device[0], {device[1], device[2]}, device[3]};
+            CHECK_OK(hotbed_storage_get_rows(
+                r->storage, t, n, rig_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
+            for (int p = 0; p < 4; p++)
+                rig_download(r, parts[b][p], device[p], sizes[p]);
+        }
+        for (int p = 0; p < 4; p++) {
+            CHECK_BYTES(parts[0][p], parts[1][p], (size_t)sizes[p]);
+            free(parts[0][p]);
+            free(parts[1][p]);
+        }
+        free(keys);
+    }
+}
+
+static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
+    static rig rigs[BACKENDS];
+    lane lanes[BACKENDS];
+    static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
+    setup s;
+    setup_start(&s, TABLES, 16, 6000);
+    s.tables[1].dim = 33;
+    s.tables[1].dtype = HOTBED_F16;
+    s.tables[2].dim = 128;
+    s.tables[2].dtype = HOTBED_BF16;
+    s.tables[2].initializer.kind = HOTBED_INIT_NORMAL;
+    s.tables[2].initializer.std = 0.25F;
+    s.tables[3].kind = HOTBED_TABLE_STATIC;
+    s.tables[3].capacity = 1000;
+    s.tables[3].dim = 7;
+    s.tables[3].initializer.kind = HOTBED_INIT_TRUNCATED_NORMAL;
+    s.tables[3].initializer.std = 0.25F;
+    s.options.pooling = pooling;
+    s.options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
+    s.options.optimizer.kind = kind;
+    s.options.optimizer.weight_decay = 0.01F;
+    rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
+    for (int b = 0; b < BACKENDS; b++) {
+        rig_open(&rigs[b], backends[b], &s.options);
+        lane_open(&rigs[b], &lanes[b], 4000, 256);
+    }
+    for (int i = 0; i < 4; i++) {
+        const recipe how = {
+            .batch_size = 256,
+            .max_bag = 6,
+            .key_space = i == 0 ? 100 : 2000,
+            .weights = true,
+            .extremes = i == 2};
+        for (int b = 0; b < BACKENDS; b++)
+            lane_step(&lanes[b], &randoms[b], &how);
+        void *outputs[BACKENDS];
+        for (int b = 0; b < BACKENDS; b++) {
+            outputs[b] = calloc(1, (size_t)lanes[b].output_bytes);
+            CHECK(outputs[b] != NULL);
+            rig_download(&rigs[b], outputs[b], lanes[b].output, lanes[b].output_bytes);
+        }
+        uint64_t stride =
+            lanes[0].stride == 0 ? oracle_least_stride(rigs[0].model) : lanes[0].stride;
+        uint64_t rows = pooling == HOTBED_POOL_NONE ? lanes[0].num_keys : 256;
+        CHECK_EQ(lanes[0].stride, lanes[1].stride);
+        CHECK_BYTES(
+            outputs[0], outputs[1], rows * stride * hotbed_dtype_bytes(s.options.output_dtype));
+        free(outputs[0]);
+        free(outputs[1]);
+    }
+    compare_tables(rigs);
+    for (int b = 0; b < BACKENDS; b++) {
+        lane_close(&lanes[b]);
+        rig_close(&rigs[b]);
+    }
+}
+
+static void both(void (*run)(void)) {
+    if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
+        SKIP(hotbed_last_error());
+    run();
+}
+
+static void sgd_everywhere(void) {
+    same_bytes(HOTBED_OPT_SGD, HOTBED_POOL_NONE);
+    same_bytes(HOTBED_OPT_SGD, HOTBED_POOL_SUM);
+}
+
+static void adam_everywhere(void) {
+    same_bytes(HOTBED_OPT_ADAM, HOTBED_POOL_SUM);
+    same_bytes(HOTBED_OPT_ADAM, HOTBED_POOL_MEAN);
+}
+
+static void adagrad_everywhere(void) {
+    same_bytes(HOTBED_OPT_ADAGRAD, HOTBED_POOL_MEAN);
+    same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
+}
+
+static void sgd_is_the_same_on_both(hotbed_backend backend) {
+    (void)backend;
+    both(sgd_everywhere);
+}
+
+static void adam_is_the_same_on_both(hotbed_backend backend) {
+    (void)backend;
+    both(adam_everywhere);
+}
+
+static void adagrad_is_the_same_on_both(hotbed_backend backend) {
+    (void)backend;
+    both(adagrad_everywhere);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sgd_is_the_same_on_both", sgd_is_the_same_on_both},
+    {"adam_is_the_same_on_both", adam_is_the_same_on_both},
+    {"adagrad_is_the_same_on_both", adagrad_is_the_same_on_both},
+    {NULL, NULL},
+};

@@ -1,0 +1,286 @@
+/* tests/storage/test_storage_race.c - several streams and threads on one storage; run under TSan. */
+#include "tests/storage/rig.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { STEPS = 30, TICKETS = 3, BATCH = 16, MAX_KEYS = 128 };
+
+static void two_tables(setup *s) {
+    setup_start(s, 2, 6, 800);
+    s->tables[1].dim = 3;
+    s->options.pooling = HOTBED_POOL_SUM;
+    s->options.optimizer.kind = HOTBED_OPT_ADAM;
+}
+
+/* A training of STEPS batches: prefetch on `ahead`, forward and backward on `training`.  Everything is
+ * made and uploaded before, and compared after, so that nothing but the events orders the work. */
+typedef struct drill {
+    rig r;
+    hotbed_stream *ahead;
+    lane lanes
+        [STEPS]; /* batch, arrays and outputs of each step; tickets are those of the first few */
+    hotbed_event *prefetched[STEPS], *trained[STEPS];
+} drill;
+
+static void drill_open(drill *d, hotbed_backend backend, uint64_t seed) {
+    setup s;
+    rng random = rng_start(seed);
+    two_tables(&s);
+    rig_open(&d->r, backend, &s.options);
+    CHECK_OK(hotbed_stream_create(backend, 0, &d->ahead));
+    const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 60, .weights = true};
+    for (int i = 0; i < STEPS; i++) {
+        lane *l = &d->lanes[i];
+        lane_open(&d->r, l, MAX_KEYS, BATCH);
+        lane_fill(l, &random, &how);
+        float *gradient = l->scratch[0];
+        for (uint64_t e = 0; e < l->output_bytes / sizeof(float); e++)
+            gradient[e] = rng_float(&random);
+        rig_upload(&d->r, l->gradient, gradient, l->output_bytes);
+        CHECK_OK(hotbed_fill(l->output, 0, l->output_bytes, d->r.stream));
+        CHECK_OK(hotbed_event_create(d->r.stream, &d->prefetched[i]));
+        CHECK_OK(hotbed_event_create(d->r.stream, &d->trained[i]));
+    }
+    CHECK_OK(hotbed_stream_sync(d->r.stream));
+}
+
+/* The model's training, one batch after the other; outputs stay in scratch[1]. */
+static void drill_model(drill *d) {
+    for (int i = 0; i < STEPS; i++) {
+        lane *l = &d->lanes[i];
+        hotbed_batch batch = l->host;
+        oracle_prefetch(d->r.model, &batch, l->model, NULL);
+        memset(l->scratch[1], 0, (size_t)l->output_bytes);
+        oracle_forward(l->model, l->scratch[1], l->stride);
+        oracle_backward(l->model, l->scratch[0], l->stride);
+    }
+}
+
+static void drill_close(drill *d) {
+    CHECK_OK(hotbed_stream_sync(d->ahead));
+    CHECK_OK(hotbed_stream_sync(d->r.stream));
+    for (int i = 0; i < STEPS; i++) {
+        lane *l = &d->lanes[i];
+        uint64_t stride = l->stride == 0 ? oracle_least_stride(d->r.model) : l->stride;
+        void *seen = calloc(1, (size_t)l->output_bytes);
+        CHECK(seen != NULL);
+        rig_download(&d->r, seen, l->output, l->output_bytes);
+        CHECK_BYTES(seen, l->scratch[1], BATCH * stride * sizeof(float));
+        free(seen);
+    }
+    rig_check(&d->r);
+    for (int i = 0; i < STEPS; i++) {
+        hotbed_event_destroy(d->prefetched[i]);
+        hotbed_event_destroy(d->trained[i]);
+        lane_close(&d->lanes[i]);
+    }
+    rig_close(&d->r);
+    hotbed_stream_destroy(d->ahead);
+}
+
+static void prefetch(drill *d, int i) {
+    const hotbed_batch batch = lane_batch(&d->lanes[i]);
+    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
+    if (i >= 2) /* prefetches and backwards are in the order p0 p1 b0 p2 b1 p3 b2 ... */
+        CHECK_OK(hotbed_stream_wait(d->ahead, d->trained[i - 2]));
+    CHECK_OK(hotbed_storage_prefetch(d->r.storage, &batch, ticket, d->ahead));
+    CHECK_OK(hotbed_event_record(d->prefetched[i], d->ahead));
+}
+
+static void train(drill *d, int i) {
+    lane *l = &d->lanes[i];
+    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
+    CHECK_OK(hotbed_stream_wait(d->r.stream, d->prefetched[i]));
+    /* this forward may run beside prefetch i + 1 */
+    CHECK_OK(hotbed_storage_forward(d->r.storage, ticket, l->output, l->stride, d->r.stream));
+    if (i + 1 < STEPS)
+        CHECK_OK(hotbed_stream_wait(d->r.stream, d->prefetched[i + 1]));
+    CHECK_OK(hotbed_storage_backward(d->r.storage, ticket, l->gradient, l->stride, d->r.stream));
+    CHECK_OK(hotbed_event_record(d->trained[i], d->r.stream));
+}
+
+static void two_streams_from_one_thread(hotbed_backend backend) {
+    static drill d;
+    memset(&d, 0, sizeof d);
+    drill_open(&d, backend, 1);
+    prefetch(&d, 0);
+    for (int i = 0; i < STEPS; i++) {
+        if (i + 1 < STEPS)
+            prefetch(&d, i + 1);
+        train(&d, i);
+    }
+    drill_model(&d); /* meanwhile */
+    drill_close(&d);
+}
+
+/* --- two threads: one prefetches, one trains; turns are taken through a counter ------------------------- */
+
+typedef struct turns {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int prefetched, trained; /* steps enqueued */
+    drill *d;
+} turns;
+
+static void wait_for(turns *t, const int *count, int least) {
+    (void)pthread_mutex_lock(&t->lock);
+    while (*count < least)
+        (void)pthread_cond_wait(&t->changed, &t->lock);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+static void advance(turns *t, int *count) {
+    (void)pthread_mutex_lock(&t->lock);
+    (*count)++;
+    (void)pthread_cond_broadcast(&t->changed);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+static void *prefetcher(void *argument) {
+    turns *t = argument;
+    for (int i = 0; i < STEPS; i++) {
+        wait_for(t, &t->trained, i - 1);
+        prefetch(t->d, i);
+        advance(t, &t->prefetched);
+    }
+    return NULL;
+}
+
+static void two_streams_from_two_threads(hotbed_backend backend) {
+    static drill d;
+    memset(&d, 0, sizeof d);
+    drill_open(&d, backend, 2);
+    turns t = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .d = &d};
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, prefetcher, &t), 0);
+    for (int i = 0; i < STEPS; i++) {
+        wait_for(&t, &t.prefetched, i + 2 < STEPS ? i + 2 : STEPS);
+        train(&d, i);
+        advance(&t, &t.trained);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    drill_model(&d);
+    drill_close(&d);
+}
+
+/* --- storages and evaluation side by side ------------------------------------------------------------------ */
+
+typedef struct worker {
+    hotbed_backend backend;
+    uint64_t seed;
+} worker;
+
+static void *train_alone(void *argument) {
+    const worker *w = argument;
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(w->seed);
+    two_tables(&s);
+    rig_open(&r, w->backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
+    for (int i = 0; i < 10; i++)
+        lane_step(&l, &random, &how);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+    return NULL;
+}
+
+static void storages_of_several_threads(hotbed_backend backend) {
+    pthread_t threads[4];
+    worker workers[4];
+    for (uint64_t i = 0; i < 4; i++) {
+        workers[i] = (worker){backend, i};
+        CHECK_EQ(pthread_create(&threads[i], NULL, train_alone, &workers[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
+typedef struct evaluator {
+    hotbed_storage *storage;
+    hotbed_stream *stream;
+    hotbed_batch batch;
+    void *output;
+    uint64_t stride;
+} evaluator;
+
+static void *evaluate(void *argument) {
+    const evaluator *e = argument;
+    for (int i = 0; i < 200; i++)
+        CHECK_OK(hotbed_storage_eval(e->storage, &e->batch, e->output, e->stride, e->stream));
+    CHECK_OK(hotbed_stream_sync(e->stream));
+    return NULL;
+}
+
+/* Evaluation from a thread and stream of its own while another prefetches known keys and reads them:
+ * neither writes rows, so there is nothing to tear. */
+static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l, eval;
+    rng random = rng_start(30);
+    pthread_t thread;
+    two_tables(&s);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    lane_open(&r, &eval, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 20};
+    lane_step(&l, &random, &how);
+    lane_fill(&eval, &random, &how);
+    lane_eval(&eval);
+    evaluator e = {
+        .storage = r.storage,
+        .batch = lane_batch(&eval),
+        .output = eval.output,
+        .stride = eval.stride};
+    CHECK_OK(hotbed_stream_create(backend, 0, &e.stream));
+    CHECK_EQ(pthread_create(&thread, NULL, evaluate, &e), 0);
+    for (int i = 0; i < 30; i++) {
+        lane_prefetch(&l);
+        lane_forward(&l);
+        lane_cancel(&l);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    rig_check(&r);
+    lane_close(&l);
+    lane_close(&eval);
+    rig_close(&r);
+    hotbed_stream_destroy(e.stream);
+}
+
+/* All threads of the host insert into a table of one candidate set: every key gets one slot. */
+static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(31);
+    setup_start(&s, 1, 2, 16);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 20000, 20000);
+    for (int i = 0; i < 5; i++) {
+        const recipe how = {.batch_size = 20000, .key_space = 16};
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        lane_check(&l);
+        lane_forward(&l);
+        lane_cancel(&l);
+        CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
+        oracle_clear(r.model, 0);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"two_streams_from_one_thread", two_streams_from_one_thread},
+    {"two_streams_from_two_threads", two_streams_from_two_threads},
+    {"storages_of_several_threads", storages_of_several_threads},
+    {"evaluation_beside_prefetch_and_forward", evaluation_beside_prefetch_and_forward},
+    {"all_keys_crowd_into_few_slots", all_keys_crowd_into_few_slots},
+    {NULL, NULL},
+};

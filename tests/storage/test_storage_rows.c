@@ -1,0 +1,463 @@
+/* tests/storage/test_storage_rows.c - rows by key: get, set, erase, clear, export, state. */
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+enum { MAX_N = 64, MAX_DIM = 17 };
+
+static const uint32_t table_dims[] = {1, 17, 6};
+
+static void three_tables(setup *s, hotbed_optimizer_kind kind) {
+    setup_start(s, 3, 1, 2000);
+    for (uint32_t t = 0; t < 3; t++) {
+        s->tables[t].dim = table_dims[t];
+        s->tables[t].dtype = (hotbed_dtype)(1 + t);
+    }
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 50;
+    s->options.optimizer.kind = kind;
+    s->options.optimizer.initial_accumulator = 0.25F;
+}
+
+static uint64_t key_for(const rig *r, uint32_t table, rng *random) {
+    const hotbed_table_options *options = &r->model->tables[table].options;
+    if (options->kind == HOTBED_TABLE_STATIC)
+        return rng_below(random, options->capacity);
+    return rng_below(random, 4) == 0 ? rng_extreme_key(random) : rng_below(random, 150) << 40;
+}
+
+/* n keys; distinct ones when asked, then n may come out smaller. */
+static uint64_t some_keys(
+    const rig *r, uint32_t table, rng *random, uint64_t *keys, bool distinct) {
+    uint64_t wanted = rng_below(random, MAX_N + 1), n = 0;
+    for (uint64_t i = 0; i < wanted; i++) {
+        uint64_t key = key_for(r, table, random);
+        bool seen = false;
+        for (uint64_t k = 0; k < n && distinct; k++)
+            seen = seen || keys[k] == key;
+        if (!seen)
+            keys[n++] = key;
+    }
+    return n;
+}
+
+typedef struct parts {
+    unsigned char weights[MAX_N * MAX_DIM * 4];
+    float states[2][MAX_N * MAX_DIM];
+    uint64_t scores[MAX_N];
+    uint8_t found[MAX_N];
+} parts;
+
+/* Which parts a call takes, as bits. */
+enum { WITH_WEIGHTS = 1, WITH_STATE0 = 2, WITH_STATE1 = 4, WITH_SCORES = 8 };
+
+static unsigned random_parts(const rig *r, uint32_t table, rng *random) {
+    unsigned which = (unsigned)rng_below(random, 16);
+    uint32_t states = hotbed_optimizer_states(r->model->options.optimizer.kind);
+    if (states < 1)
+        which &= ~(unsigned)WITH_STATE0;
+    if (states < 2)
+        which &= ~(unsigned)WITH_STATE1;
+    if (r->model->tables[table].options.kind == HOTBED_TABLE_STATIC)
+        which &= ~(unsigned)WITH_SCORES;
+    return which;
+}
+
+static hotbed_rows rows_of(parts *device, unsigned which) {
+    hotbed_rows rows = {0};
+    if ((which & WITH_WEIGHTS) != 0)
+        rows.weights = device->weights;
+    if ((which & WITH_STATE0) != 0)
+        rows.states[0] = device->states[0];
+    if ((which & WITH_STATE1) != 0)
+        rows.states[1] = device->states[1];
+    if ((which & WITH_SCORES) != 0)
+        rows.scores = device->scores;
+    return rows;
+}
+
+/* A rig with device places for keys and parts. */
+typedef struct desk {
+    rig r;
+    rng random;
+    uint64_t keys[MAX_N];
+    uint64_t *device_keys;
+    parts host, expected;
+    parts *device;
+} desk;
+
+static void desk_open(desk *d, hotbed_backend backend, hotbed_optimizer_kind kind) {
+    setup s;
+    three_tables(&s, kind);
+    d->random = rng_start((uint64_t)kind);
+    rig_open(&d->r, backend, &s.options);
+    d->device_keys = rig_alloc(&d->r, sizeof d->keys);
+    d->device = rig_alloc(&d->r, sizeof *d->device);
+}
+
+static void set_rows(desk *d, uint32_t table) {
+    const oracle_table *m = &d->r.model->tables[table];
+    uint32_t dim = m->options.dim;
+    uint64_t n = some_keys(&d->r, table, &d->random, d->keys, true);
+    unsigned which = random_parts(&d->r, table, &d->random) | WITH_SCORES;
+    if (m->options.kind == HOTBED_TABLE_STATIC)
+        which &= ~(unsigned)WITH_SCORES;
+    for (uint64_t i = 0; i < n; i++) {
+        oracle_row *row = oracle_put(d->r.model, table, d->keys[i]);
+        d->host.scores[i] = rng_next(&d->random) >> 1;
+        if ((which & WITH_SCORES) != 0)
+            row->score = d->host.scores[i];
+        for (uint32_t e = 0; e < dim; e++) {
+            oracle_store(m->options.dtype, d->host.weights, i * dim + e, rng_float(&d->random));
+            if ((which & WITH_WEIGHTS) != 0)
+                row->weights[e] = oracle_load(m->options.dtype, d->host.weights, i * dim + e);
+        }
+        for (unsigned s = 0; s < 2; s++)
+            for (uint32_t e = 0; e < m->state_dim; e++) {
+                float *place = &d->host.states[s][i * m->state_dim + e];
+                *place = rng_float(&d->random);
+                if ((which & (WITH_STATE0 << s)) != 0)
+                    row->states[s][e] = *place;
+            }
+    }
+    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    rig_upload(&d->r, d->device, &d->host, sizeof d->host);
+    const hotbed_rows rows = rows_of(d->device, which);
+    CHECK_OK(hotbed_storage_set_rows(d->r.storage, table, n, d->device_keys, &rows, d->r.stream));
+    CHECK_OK(hotbed_stream_sync(d->r.stream));
+}
+
+/* Parts that are not wanted and rows of missing keys keep what was there before. */
+static void get_rows(desk *d, uint32_t table) {
+    oracle *model = d->r.model;
+    const oracle_table *m = &model->tables[table];
+    uint32_t dim = m->options.dim;
+    uint64_t n = some_keys(&d->r, table, &d->random, d->keys, false);
+    unsigned which = random_parts(&d->r, table, &d->random);
+    memset(&d->expected, 0x5A, sizeof d->expected);
+    rig_upload(&d->r, d->device, &d->expected, sizeof d->expected);
+    for (uint64_t i = 0; i < n; i++) {
+        const oracle_row *row = oracle_find(model, table, d->keys[i]);
+        d->expected.found[i] = row != NULL;
+        for (uint32_t e = 0; row != NULL && e < dim && (which & WITH_WEIGHTS) != 0; e++)
+            oracle_store(m->options.dtype, d->expected.weights, i * dim + e, row->weights[e]);
+        for (unsigned s = 0; s < 2; s++)
+            if (row != NULL && (which & (WITH_STATE0 << s)) != 0)
+                memcpy(
+                    d->expected.states[s] + i * m->state_dim, row->states[s],
+                    m->state_dim * sizeof(float));
+        if (row != NULL && (which & WITH_SCORES) != 0)
+            d->expected.scores[i] = row->score;
+    }
+    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    const hotbed_rows rows = rows_of(d->device, which);
+    CHECK_OK(hotbed_storage_get_rows(
+        d->r.storage, table, n, d->device_keys, &rows, d->device->found, d->r.stream));
+    rig_download(&d->r, &d->host, d->device, sizeof d->host);
+    CHECK_BYTES(&d->host, &d->expected, sizeof d->host);
+}
+
+static void erase(desk *d, uint32_t table) {
+    if (d->r.model->tables[table].options.kind == HOTBED_TABLE_STATIC)
+        return;
+    uint64_t n = some_keys(&d->r, table, &d->random, d->keys, true);
+    memset(&d->expected, 0x5A, sizeof d->expected);
+    rig_upload(&d->r, d->device, &d->expected, sizeof d->expected);
+    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    CHECK_OK(hotbed_storage_erase(
+        d->r.storage, table, n, d->device_keys, d->device->found, d->r.stream));
+    rig_download(&d->r, &d->host, d->device, sizeof d->host);
+    for (uint64_t i = 0; i < n; i++)
+        d->expected.found[i] = oracle_erase(d->r.model, table, d->keys[i]);
+    CHECK_BYTES(d->host.found, d->expected.found, MAX_N);
+}
+
+static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind) {
+    static desk d;
+    lane l;
+    desk_open(&d, backend, kind);
+    lane_open(&d.r, &l, 48, 16);
+    const recipe how = {.batch_size = 16, .key_space = 50};
+    for (int i = 0; i < 150; i++) {
+        uint32_t table = (uint32_t)rng_below(&d.random, 3);
+        switch (rng_below(&d.random, 8)) {
+        case 0:
+        case 1:
+            set_rows(&d, table);
+            break;
+        case 2:
+        case 3:
+            get_rows(&d, table);
+            break;
+        case 4:
+        case 5:
+            erase(&d, table);
+            break;
+        case 6:
+            lane_step(&l, &d.random, &how);
+            break;
+        default:
+            if (i % 10 == 0) {
+                CHECK_OK(hotbed_storage_clear(d.r.storage, table, d.r.stream));
+                oracle_clear(d.r.model, table);
+            }
+            rig_check(&d.r);
+            break;
+        }
+    }
+    rig_check(&d.r);
+    lane_close(&l);
+    rig_close(&d.r);
+}
+
+static void random_operations_without_state(hotbed_backend backend) {
+    random_operations(backend, HOTBED_OPT_SGD);
+}
+
+static void random_operations_with_two_states(hotbed_backend backend) {
+    random_operations(backend, HOTBED_OPT_ADAM);
+}
+
+static void random_operations_with_a_narrow_state(hotbed_backend backend) {
+    random_operations(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+}
+
+/* A table is filled and emptied again and again: erased slots are used again, without a trace. */
+static void erased_slots_are_used_again(hotbed_backend backend) {
+    enum { CAPACITY = 300 };
+    setup s;
+    rig r;
+    rng random = rng_start(20);
+    setup_start(&s, 1, 2, CAPACITY);
+    rig_open(&r, backend, &s.options);
+    uint64_t keys[CAPACITY];
+    uint64_t *device = rig_alloc(&r, sizeof keys);
+    uint8_t *flags = rig_alloc(&r, CAPACITY), seen[CAPACITY];
+    const hotbed_rows nothing = {0};
+    for (int round = 0; round < 12; round++) {
+        for (int i = 0; i < CAPACITY; i++)
+            keys[i] = rng_next(&random);
+        rig_upload(&r, device, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, CAPACITY, device, &nothing, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream)); /* none refused */
+        CHECK_EQ(rig_size(&r, 0), CAPACITY);
+        CHECK_OK(hotbed_storage_erase(r.storage, 0, CAPACITY, device, flags, r.stream));
+        rig_download(&r, seen, flags, CAPACITY);
+        for (int i = 0; i < CAPACITY; i++)
+            CHECK_EQ(seen[i], 1);
+        CHECK_OK(hotbed_storage_erase(r.storage, 0, CAPACITY, device, flags, r.stream));
+        rig_download(&r, seen, flags, CAPACITY);
+        for (int i = 0; i < CAPACITY; i++)
+            CHECK_EQ(seen[i], 0);
+        CHECK_EQ(rig_size(&r, 0), 0);
+    }
+    rig_close(&r);
+}
+
+/* Half of a full table is erased and refilled: keys placed beside erased slots stay found. */
+static void erase_keeps_the_other_keys(hotbed_backend backend) {
+    enum { CAPACITY = 1000, HALF = CAPACITY / 2 };
+    setup s;
+    rig r;
+    rng random = rng_start(21);
+    setup_start(&s, 1, 1, CAPACITY);
+    rig_open_bare(&r, backend, &s.options);
+    uint64_t keys[CAPACITY];
+    uint64_t *device = rig_alloc(&r, sizeof keys);
+    uint8_t *flags = rig_alloc(&r, CAPACITY), seen[CAPACITY];
+    const hotbed_rows nothing = {0};
+    for (int i = 0; i < CAPACITY; i++)
+        keys[i] = rng_next(&random);
+    for (int round = 0; round < 10; round++) {
+        rig_upload(&r, device, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, CAPACITY, device, &nothing, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        CHECK_OK(hotbed_storage_erase(r.storage, 0, HALF, device, NULL, r.stream));
+        CHECK_OK(
+            hotbed_storage_get_rows(r.storage, 0, CAPACITY, device, &nothing, flags, r.stream));
+        rig_download(&r, seen, flags, CAPACITY);
+        for (int i = 0; i < CAPACITY; i++)
+            CHECK_EQ(seen[i], i >= HALF);
+        for (int i = 0; i < HALF; i++) { /* new keys for the erased ones, in a new order */
+            keys[i] = keys[HALF + i];
+            keys[HALF + i] = rng_next(&random);
+        }
+    }
+    rig_close(&r);
+}
+
+static void pinned_keys_are_not_erased(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(22);
+    setup_start(&s, 1, 3, 100);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 20, 20);
+    const recipe how = {.batch_size = 20};
+    lane_step(&l, &random, &how);
+    lane_prefetch(&l);
+    uint8_t *flags = rig_alloc(&r, 20), seen[20];
+    CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
+    rig_download(&r, seen, flags, 20);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(seen[i], 0);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    rig_check(&r);
+    CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
+    rig_download(&r, seen, flags, 20);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(seen[i], 1);
+    CHECK_EQ(rig_size(&r, 0), 0);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* A row that was erased or cleared comes back with first values and fresh state. */
+static void rows_come_back_fresh(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(23);
+    three_tables(&s, HOTBED_OPT_ADAM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 48, 16);
+    const recipe how = {.batch_size = 16, .key_space = 10};
+    lane_step(&l, &random, &how);
+    CHECK_OK(hotbed_storage_erase(r.storage, 0, 16, l.device.keys, NULL, r.stream));
+    for (int i = 0; i < 16; i++)
+        (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
+    lane_step(&l, &random, &how);
+    for (uint32_t t = 1; t < 3; t++) {
+        CHECK_OK(hotbed_storage_clear(r.storage, t, r.stream));
+        oracle_clear(r.model, t);
+    }
+    rig_check(&r);
+    lane_step(&l, &random, &how);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- moving a storage: what a checkpoint does ---------------------------------------------------------- */
+
+static void move_table(rig *from, rig *to, uint32_t table, uint64_t n, const uint64_t *keys) {
+    const oracle_table *m = &from->model->tables[table];
+    hotbed_rows rows = {
+        .weights = rig_alloc(from, n * m->options.dim * sizeof(float)),
+        .states =
+            {rig_alloc(from, n * m->state_dim * sizeof(float)),
+             rig_alloc(from, n * m->state_dim * sizeof(float))},
+        .scores = rig_alloc(from, n * sizeof(uint64_t))};
+    if (m->options.kind == HOTBED_TABLE_STATIC)
+        rows.scores = NULL;
+    const uint64_t *device = rig_copy(from, keys, n * sizeof *keys);
+    CHECK_OK(hotbed_storage_get_rows(from->storage, table, n, device, &rows, NULL, from->stream));
+    CHECK_OK(hotbed_stream_sync(from->stream));
+    CHECK_OK(hotbed_storage_set_rows(to->storage, table, n, device, &rows, to->stream));
+    CHECK_OK(hotbed_stream_sync(to->stream));
+}
+
+static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend) {
+    setup s;
+    rig r, moved;
+    lane l;
+    rng random = rng_start(24);
+    three_tables(&s, HOTBED_OPT_ADAM);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 48, 16);
+    const recipe how = {.batch_size = 16, .key_space = 40};
+    for (int i = 0; i < 5; i++)
+        lane_step(&l, &random, &how);
+    s.tables[0].capacity = 5000; /* other places for the rows */
+    rig_open_bare(&moved, backend, &s.options);
+    for (uint32_t t = 0; t < 3; t++) {
+        uint64_t keys[2000], n = 0;
+        CHECK_OK(hotbed_storage_export_keys(r.storage, t, 2000, keys, NULL, &n, r.stream));
+        move_table(&r, &moved, t, n, keys);
+    }
+    hotbed_storage_state state;
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    CHECK_OK(hotbed_storage_set_state(moved.storage, &state, moved.stream));
+    for (uint32_t t = 0; t < 3; t++) /* counts of what happened stay behind */
+        memset(&r.model->tables[t].stats, 0, sizeof r.model->tables[t].stats);
+    /* From here on the moved storage is compared with the model. */
+    hotbed_ticket_destroy(l.ticket);
+    hotbed_storage *old = r.storage;
+    r.storage = moved.storage;
+    moved.storage = old;
+    CHECK_OK(hotbed_ticket_create(r.storage, 48, 16, r.stream, &l.ticket));
+    rig_check(&r);
+    for (int i = 0; i < 4; i++)
+        lane_step(&l, &random, &how);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+    rig_close(&moved);
+}
+
+static void state_round_trips(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_storage_state state;
+    const hotbed_storage_state other = {12345678901U, 98765432109U, 0.25, 0.5, 0.0625F};
+    three_tables(&s, HOTBED_OPT_ADAM);
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    CHECK_EQ(state.optimizer_steps, 0);
+    CHECK_EQ(state.clock, 0);
+    CHECK(state.beta1_power == 1.0 && state.beta2_power == 1.0);
+    CHECK(state.learning_rate == 0.125F);
+    CHECK_OK(hotbed_storage_set_state(r.storage, &other, r.stream));
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    CHECK_EQ(state.optimizer_steps, other.optimizer_steps);
+    CHECK_EQ(state.clock, other.clock);
+    CHECK(state.beta1_power == 0.25 && state.beta2_power == 0.5);
+    CHECK(state.learning_rate == 0.0625F);
+    rig_close(&r);
+}
+
+/* The largest n of a call that is cut into many pieces of work. */
+static void many_rows_at_once(hotbed_backend backend) {
+    enum { N = 30000 };
+    setup s;
+    rig r;
+    setup_start(&s, 1, 3, N);
+    s.options.optimizer.kind = HOTBED_OPT_ROWWISE_ADAGRAD;
+    rig_open_bare(&r, backend, &s.options);
+    uint64_t *keys = calloc(N, sizeof *keys);
+    float *weights = calloc(N, 3 * sizeof *weights), *seen = calloc(N, 3 * sizeof *seen);
+    CHECK(keys != NULL && weights != NULL && seen != NULL);
+    for (uint64_t i = 0; i < N; i++)
+        keys[i] = i * i;
+    for (int i = 0; i < N * 3; i++)
+        weights[i] = (float)i;
+    hotbed_rows rows = {.weights = rig_copy(&r, weights, N * 3 * sizeof *weights)};
+    const uint64_t *device = rig_copy(&r, keys, N * sizeof *keys);
+    CHECK_OK(hotbed_storage_set_rows(r.storage, 0, N, device, &rows, r.stream));
+    rows.weights = rig_alloc(&r, N * 3 * sizeof *weights);
+    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, N, device, &rows, NULL, r.stream));
+    rig_download(&r, seen, rows.weights, N * 3 * sizeof *seen);
+    CHECK_BYTES(seen, weights, N * 3 * sizeof *seen);
+    CHECK_EQ(rig_size(&r, 0), N);
+    free(keys);
+    free(weights);
+    free(seen);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"random_operations_without_state", random_operations_without_state},
+    {"random_operations_with_two_states", random_operations_with_two_states},
+    {"random_operations_with_a_narrow_state", random_operations_with_a_narrow_state},
+    {"erased_slots_are_used_again", erased_slots_are_used_again},
+    {"erase_keeps_the_other_keys", erase_keeps_the_other_keys},
+    {"pinned_keys_are_not_erased", pinned_keys_are_not_erased},
+    {"rows_come_back_fresh", rows_come_back_fresh},
+    {"a_moved_storage_trains_on_with_the_same_bytes",
+     a_moved_storage_trains_on_with_the_same_bytes},
+    {"state_round_trips", state_round_trips},
+    {"many_rows_at_once", many_rows_at_once},
+    {NULL, NULL},
+};

@@ -5,7 +5,7 @@ static void two_tables(setup *s, hotbed_pooling pooling) {
     setup_start(s, 3, 5, 500);
     s->tables[0].eval_initializer.value = 0.625F;
     s->tables[1].dtype = HOTBED_BF16;
-    s->tables[1].eval_initializer.value = 0.1F; /* is rounded to the row's type */
+    s->tables[1].eval_initializer.value = 0.1F; /* is rounded to the output's type only */
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 40;
     s->options.pooling = pooling;
@@ -107,7 +107,7 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     const hotbed_batch batch = lane_batch(&l);
     CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, 0, r.stream));
     CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
-    CHECK(strstr(hotbed_last_error(), "table-2") != NULL);
+    CHECK(strstr(hotbed_last_error(), "table 2") != NULL);
     CHECK(strstr(hotbed_last_error(), "40") != NULL);
     float rows[48 * 5];
     rig_download(&r, rows, l.output, sizeof rows);

@@ -36,14 +36,14 @@ static void create_without_memory(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The message of a table's memory names the table and the bytes: 2^36 rows of 4096 floats are refused
+/* The message of a table's memory names the table and the bytes: 2^35 rows of 4096 floats are refused
  * whatever the machine. */
 static void create_says_which_table_is_too_large(hotbed_backend backend) {
     setup s;
     hotbed_stream *stream;
     hotbed_storage *storage = NULL;
     two_tables(&s);
-    s.tables[1].capacity = UINT64_C(1) << 36;
+    s.tables[1].capacity = UINT64_C(1) << 35;
     s.tables[1].dim = 4096;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_MEMORY);

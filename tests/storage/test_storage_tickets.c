@@ -136,15 +136,15 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
     lane_fill(&a, &random, &how);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_prefetch(&a);
-    CHECK_EQ(rig_pinned(&r), 3); /* one row a table, whatever the occurrences */
+    CHECK_EQ(rig_pinned(&r), 2); /* one row a hash table, whatever the occurrences */
     const recipe other = {.batch_size = 8};
     lane_fill(&b, &random, &other);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_upload(&b);
     lane_prefetch(&b);
-    CHECK_EQ(rig_pinned(&r), 3);
+    CHECK_EQ(rig_pinned(&r), 2);
     lane_backward(&a, &random);
-    CHECK_EQ(rig_pinned(&r), 3); /* b's pins hold them */
+    CHECK_EQ(rig_pinned(&r), 2); /* b's pins hold them */
     lane_cancel(&b);
     CHECK_EQ(rig_pinned(&r), 0);
     rig_check(&r);
@@ -168,19 +168,21 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     lane_prefetch(&l);
     lane_forward(&l);
     const hotbed_batch batch = lane_batch(&l);
-    hotbed_counters_read(&before);
     for (int i = 0; i < 10000; i++) {
+        hotbed_counters_read(&before);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
         if (i % 3 == 0)
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+        if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
+            CHECK_OK(hotbed_stream_sync(r.stream));
     }
-    hotbed_counters_read(&after);
-    CHECK_EQ(after.host_waits - before.host_waits, 0);
-    CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_EQ(rig_pinned(&r), 0); /* the last one was cancelled */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
-    CHECK(rig_pinned(&r) >= 3);
+    CHECK(rig_pinned(&r) >= 2);
     lane_close(&l);
     CHECK_EQ(rig_pinned(&r), 0);
     rig_close(&r);

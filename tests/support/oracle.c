@@ -254,6 +254,8 @@ void oracle_clear(oracle *model, uint32_t table) {
 uint64_t oracle_pinned(const oracle *model, uint32_t table) {
     const oracle_table *t = &model->tables[table];
     uint64_t pinned = 0;
+    if (t->options.kind == HOTBED_TABLE_STATIC)
+        return 0; /* rows that cannot be evicted need no pins */
     for (uint32_t i = 0; i < t->num_rows; i++)
         pinned += t->rows[i].live && t->rows[i].pins != 0;
     return pinned;
@@ -533,7 +535,7 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
         const hotbed_table_options *options = &model->tables[t].options;
         missing[t] = take(options->dim, sizeof(float));
         for (uint32_t e = 0; e < options->dim; e++)
-            missing[t][e] = rounded(options->dtype, options->eval_initializer.value);
+            missing[t][e] = options->eval_initializer.value;
     }
     for (uint64_t i = 0; i < ticket->num_keys; i++) {
         uint32_t t = table_of(ticket, i);
@@ -570,8 +572,20 @@ static void adam(
     const hotbed_optimizer *o = &model->options.optimizer;
     float lr = model->state.learning_rate;
     *m = o->beta1 * *m + (1.0F - o->beta1) * g;
-    *v = o->beta2 * *v + (1.0F - o->beta2) * g * g;
+    *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
     *w = *w - lr * (*m / unbias1 / (sqrtf(*v / unbias2) + o->eps) + o->weight_decay * *w);
+}
+
+/* The order that storage/optimizer_core.h fixes: elements in groups of four are dealt to 32 sums, which
+ * are then added pairwise, 16 apart, 8, 4, 2, 1. */
+static float mean_square(const float *g, uint32_t dim) {
+    float sums[32] = {0};
+    for (uint32_t e = 0; e < dim; e++)
+        sums[e / 4 % 32] += g[e] * g[e];
+    for (uint32_t apart = 16; apart > 0; apart /= 2)
+        for (uint32_t k = 0; k < apart; k++)
+            sums[k] += sums[k + apart];
+    return sums[0] / (float)dim;
 }
 
 static void update_row(oracle *model, const oracle_table *table, oracle_row *row, const float *g) {
@@ -581,10 +595,7 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
     float unbias1 = (float)(1.0 - model->state.beta1_power);
     float unbias2 = (float)(1.0 - model->state.beta2_power);
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
-        float sum = 0.0F;
-        for (uint32_t e = 0; e < dim; e++)
-            sum += g[e] * g[e];
-        row->states[0][0] += sum / (float)dim;
+        row->states[0][0] += mean_square(g, dim);
     }
     for (uint32_t e = 0; e < dim; e++) {
         float w = row->weights[e];
@@ -620,11 +631,12 @@ static float share(
     float g = oracle_load(dtype, gradient, at);
     if (limit > 0.0F)
         g = g > limit ? limit : g < -limit ? -limit : g;
-    if (pooled && ticket->batch.weights != NULL)
-        g = g * ticket->batch.weights[i];
+    if (!pooled)
+        return g;
+    float scale = ticket->batch.weights == NULL ? 1.0F : ticket->batch.weights[i];
     if (model->options.pooling == HOTBED_POOL_MEAN)
-        g = g / (float)(ticket->offsets[bag + 1] - ticket->offsets[bag]);
-    return g;
+        scale = scale / (float)(ticket->offsets[bag + 1] - ticket->offsets[bag]);
+    return g * scale;
 }
 
 /* Positions of each unique, unique by unique, each in batch order. */

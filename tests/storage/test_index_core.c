@@ -1,0 +1,337 @@
+/* tests/storage/test_index_core.c - the index at every tile width: one algorithm, one table. */
+#define HOTBED_TILE_EMULATE
+#include "base/tile.h"
+
+#include "storage/index_core.h"
+#include "tests/support/emulate.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+
+enum { MAX_BUCKETS = 40, MAX_SLOTS = MAX_BUCKETS * HOTBED_BUCKET_SLOTS, MAX_KEYS = 2000 };
+
+static const uint32_t widths[] = {1, 2, 4, 8, 16, 32};
+
+enum { WIDTHS = sizeof widths / sizeof widths[0] };
+
+/* The words of a table, and what a tile of some width is to do with it. */
+typedef struct table {
+    uint64_t keys[MAX_SLOTS] __attribute__((aligned(128)));
+    uint64_t metas[MAX_SLOTS] __attribute__((aligned(128)));
+    hotbed_index_view view;
+    hotbed_index_range range;
+    uint32_t width;
+    uint64_t key, score, pins; /* of the call */
+    hotbed_score_rule rule;
+    hotbed_index_result result; /* lane 0's */
+    uint64_t found;
+    bool erased;
+    bool agreed; /* all lanes got the same answer */
+} table;
+
+static table tables[WIDTHS];
+
+static void clear(table *t, hotbed_index_range range, uint32_t width) {
+    memset(t, 0, sizeof *t);
+    t->view.keys = t->keys;
+    t->view.metas = t->metas;
+    t->range = range;
+    t->width = width;
+    for (uint32_t b = 0; b < range.buckets; b++)
+        for (uint64_t s = 0; s < HOTBED_BUCKET_SLOTS; s++)
+            t->keys[hotbed_index_slot(range, b) + s] = hotbed_index_marker(range, b, false);
+}
+
+/* --- one call on all lanes of a tile ------------------------------------------------------------------- */
+
+static void find_lane(void *argument) {
+    table *t = argument;
+    uint64_t slot = hotbed_index_find(t->view, t->range, t->key, t->width);
+    if (hotbed_emulate_lane() == 0)
+        t->found = slot;
+    hotbed_tile_sync(t->width);
+    if (slot != t->found)
+        t->agreed = false;
+}
+
+static uint64_t find(table *t, uint64_t key) {
+    t->key = key;
+    t->agreed = true;
+    hotbed_emulate_run(t->width, find_lane, t);
+    CHECK(t->agreed);
+    return t->found;
+}
+
+static void claim_lane(void *argument) {
+    table *t = argument;
+    hotbed_index_result result =
+        hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
+    if (hotbed_emulate_lane() == 0)
+        t->result = result;
+    hotbed_tile_sync(t->width);
+    if (result.slot != t->result.slot || result.outcome != t->result.outcome ||
+        result.evicted_key != t->result.evicted_key ||
+        result.evicted_score != t->result.evicted_score)
+        t->agreed = false;
+    bool fresh = result.outcome == HOTBED_INDEX_INSERTED || result.outcome == HOTBED_INDEX_EVICTED;
+    if (fresh && hotbed_tile_rank(t->width) == 0)
+        hotbed_index_publish(t->view, result.slot, t->key);
+    hotbed_tile_sync(t->width);
+}
+
+static hotbed_index_result claim(
+    table *t, uint64_t key, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
+    t->key = key;
+    t->rule = rule;
+    t->score = score;
+    t->pins = pins;
+    t->agreed = true;
+    hotbed_emulate_run(t->width, claim_lane, t);
+    CHECK(t->agreed);
+    return t->result;
+}
+
+static void erase_lane(void *argument) {
+    table *t = argument;
+    bool erased = hotbed_index_erase(t->view, t->range, t->key, t->width);
+    if (hotbed_emulate_lane() == 0)
+        t->erased = erased;
+    hotbed_tile_sync(t->width);
+    if (erased != t->erased)
+        t->agreed = false;
+}
+
+static bool erase(table *t, uint64_t key) {
+    t->key = key;
+    t->agreed = true;
+    hotbed_emulate_run(t->width, erase_lane, t);
+    CHECK(t->agreed);
+    return t->erased;
+}
+
+/* --- a model: what is known of each key ------------------------------------------------------------------ */
+
+typedef struct known {
+    uint64_t key, slot, score, pins;
+    bool there;
+} known;
+
+static known book[MAX_KEYS];
+static uint32_t booked; /* keys that may appear */
+
+static known *entry(uint64_t key) {
+    for (uint32_t i = 0; i < booked; i++)
+        if (book[i].key == key)
+            return &book[i];
+    CHECK(false);
+    return NULL;
+}
+
+/* Keys at the edges, keys that are markers of some bucket, and random ones. */
+static void make_keys(uint32_t n) {
+    static const uint64_t edges[] = {
+        0, 1, 2, 3, UINT64_MAX, UINT64_MAX - 1, INT64_MAX, (uint64_t)INT64_MAX + 1};
+    CHECK(n <= MAX_KEYS);
+    memset(book, 0, sizeof book);
+    booked = n;
+    for (uint32_t i = 0; i < n; i++)
+        book[i].key = i < 8 ? edges[i] : i < 40 ? i : hotbed_test_random();
+}
+
+/* Every key is where the book says, and nothing else is in the table. */
+static void check_table(table *t) {
+    uint64_t there = 0, occupied = 0;
+    for (uint32_t i = 0; i < booked; i++) {
+        CHECK_EQ(find(t, book[i].key), book[i].there ? book[i].slot : HOTBED_NO_SLOT);
+        there += book[i].there;
+        if (!book[i].there)
+            continue;
+        uint64_t meta = t->metas[book[i].slot];
+        CHECK_EQ(t->keys[book[i].slot], book[i].key);
+        CHECK_EQ(meta & HOTBED_META_PINS, book[i].pins);
+        CHECK_EQ(hotbed_meta_score(meta), book[i].score);
+        CHECK_EQ(meta & HOTBED_META_LOCKED, 0);
+    }
+    for (uint64_t s = 0; s < (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS; s++) {
+        occupied += t->metas[s] != 0;
+        uint32_t bucket = (uint32_t)(s / HOTBED_BUCKET_SLOTS);
+        CHECK_EQ(hotbed_index_may_hold(t->range, t->keys[s], bucket), t->metas[s] != 0);
+    }
+    CHECK_EQ(occupied, there);
+}
+
+static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t score, uint64_t pins) {
+    known *k = entry(key);
+    if (k->there) {
+        CHECK_EQ(r->outcome, HOTBED_INDEX_FOUND);
+        CHECK_EQ(r->slot, k->slot);
+        k->score = score;
+        k->pins += pins;
+        return;
+    }
+    CHECK(r->outcome != HOTBED_INDEX_FOUND);
+    if (r->outcome == HOTBED_INDEX_FULL || r->outcome == HOTBED_INDEX_PINNED) {
+        CHECK_EQ(r->slot, HOTBED_NO_SLOT);
+        return;
+    }
+    if (r->outcome == HOTBED_INDEX_EVICTED) {
+        known *victim = entry(r->evicted_key);
+        CHECK(victim->there && victim->pins == 0);
+        CHECK_EQ(victim->slot, r->slot);
+        CHECK_EQ(victim->score, r->evicted_score);
+        for (uint32_t i = 0; i < booked; i++) /* of its bucket at least it was the lowest */
+            if (book[i].there && book[i].pins == 0 &&
+                book[i].slot / HOTBED_BUCKET_SLOTS == r->slot / HOTBED_BUCKET_SLOTS)
+                CHECK(book[i].score >= victim->score);
+        victim->there = false;
+    }
+    *k = (known){key, r->slot, score, pins, true};
+}
+
+/* One random operation, at every width; the answers are the same. */
+static void step_all(uint64_t clock) {
+    uint64_t key = book[hotbed_test_below(booked)].key, what = hotbed_test_below(10);
+    known *k = entry(key);
+    if (what < 6) {
+        uint64_t pins = k->pins < 200 ? hotbed_test_below(2) : 0;
+        for (uint32_t w = 0; w < WIDTHS; w++) {
+            hotbed_index_result r = claim(&tables[w], key, HOTBED_SCORE_ASSIGN, clock, pins);
+            if (w == 0)
+                note_claim(&r, key, clock, pins);
+            else
+                CHECK_EQ(r.slot, tables[0].result.slot);
+            CHECK_EQ(r.outcome, tables[0].result.outcome);
+        }
+    } else if (what < 8) {
+        bool erasable = k->there && k->pins == 0;
+        for (uint32_t w = 0; w < WIDTHS; w++)
+            CHECK_EQ(erase(&tables[w], key), erasable);
+        k->there = k->there && !erasable;
+    } else if (k->there && k->pins != 0) {
+        for (uint32_t w = 0; w < WIDTHS; w++)
+            hotbed_index_unpin(tables[w].view, k->slot, tables[w].range.evicts != 0);
+        k->pins--;
+    } else {
+        for (uint32_t w = 0; w < WIDTHS; w++)
+            CHECK_EQ(find(&tables[w], key), k->there ? k->slot : HOTBED_NO_SLOT);
+    }
+}
+
+static void compare_widths(void) {
+    for (uint32_t w = 1; w < WIDTHS; w++) {
+        CHECK_BYTES(tables[w].keys, tables[0].keys, sizeof tables[0].keys);
+        CHECK_BYTES(tables[w].metas, tables[0].metas, sizeof tables[0].metas);
+    }
+}
+
+static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
+    make_keys(keys);
+    for (uint32_t w = 0; w < WIDTHS; w++)
+        clear(&tables[w], range, widths[w]);
+    for (uint32_t i = 1; i <= steps; i++) {
+        step_all(1 + i / 16); /* equal scores, as the keys of a batch have */
+        if (i % 100 == 0) {
+            compare_widths();
+            check_table(&tables[i / 100 % WIDTHS]);
+        }
+    }
+    compare_widths();
+    for (uint32_t w = 0; w < WIDTHS; w++)
+        check_table(&tables[w]);
+}
+
+static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    trace((hotbed_index_range){.buckets = 2, .choices = 1}, 50, 300);
+    trace((hotbed_index_range){.buckets = 3, .choices = 2}, 70, 300);
+    trace((hotbed_index_range){.buckets = 5, .choices = 4}, 120, 500);
+    trace((hotbed_index_range){.buckets = MAX_BUCKETS, .choices = 20}, 1000, 1500);
+}
+
+static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    trace((hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1}, 80, 300);
+    trace((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 200, 500);
+    trace((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 400, 600);
+}
+
+/* A table of several in one index: the others' slots stay as they are. */
+static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) {
+    (void)backend;
+    static table t;
+    const hotbed_index_range range = {.first_bucket = 7, .buckets = 6, .choices = 4};
+    make_keys(300);
+    clear(&t, range, 8);
+    const uint64_t from = 7 * HOTBED_BUCKET_SLOTS, to = 13 * HOTBED_BUCKET_SLOTS;
+    for (uint64_t s = 0; s < MAX_SLOTS; s++)
+        if (s < from || s >= to)
+            t.keys[s] = t.metas[s] = 0x1234;
+    for (uint32_t i = 0; i < 200; i++) {
+        hotbed_index_result r = claim(&t, book[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
+        CHECK(r.slot == HOTBED_NO_SLOT || (r.slot >= from && r.slot < to));
+        if (i % 3 == 0)
+            (void)erase(&t, book[i / 2].key);
+    }
+    for (uint64_t s = 0; s < MAX_SLOTS; s++)
+        if (s < from || s >= to)
+            CHECK(t.keys[s] == 0x1234 && t.metas[s] == 0x1234);
+}
+
+/* The rules of scores: keep, assign, add; 53 bits and no more. */
+static void scores_follow_their_rule(hotbed_backend backend) {
+    (void)backend;
+    static table t;
+    const hotbed_index_range range = {.buckets = 4, .choices = 3};
+    make_keys(10);
+    for (uint32_t w = 0; w < WIDTHS; w++) {
+        clear(&t, range, widths[w]);
+        uint64_t slot = claim(&t, 5, HOTBED_SCORE_KEEP, 10, 1).slot;
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), 10);
+        (void)claim(&t, 5, HOTBED_SCORE_KEEP, 99, 1);
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), 10);
+        (void)claim(&t, 5, HOTBED_SCORE_ADD, 7, 1);
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), 17);
+        (void)claim(&t, 5, HOTBED_SCORE_ASSIGN, 3, 1);
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), 3);
+        (void)claim(&t, 5, HOTBED_SCORE_ASSIGN, UINT64_MAX, 0);
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), HOTBED_SCORE_MOST);
+        (void)claim(&t, 5, HOTBED_SCORE_ADD, 7, 0);
+        CHECK_EQ(hotbed_meta_score(t.metas[slot]), HOTBED_SCORE_MOST);
+        CHECK_EQ(t.metas[slot] & HOTBED_META_PINS, 4);
+    }
+}
+
+/* Each candidate once, all of them in the table, for every key and shape. */
+static void candidates_are_distinct(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t buckets = 2; buckets <= MAX_BUCKETS; buckets++) {
+        const hotbed_index_range range = {.buckets = buckets, .choices = buckets - 1};
+        for (int i = 0; i < 200; i++) {
+            uint64_t key = i < 100 ? (uint64_t)i : hotbed_test_random();
+            bool seen[MAX_BUCKETS] = {false};
+            hotbed_candidates c = hotbed_index_candidates(range, key);
+            CHECK(c.first != c.second && c.first < buckets && c.second < buckets);
+            seen[c.first] = true;
+            if (range.choices > 1)
+                seen[c.second] = true;
+            for (uint32_t choice = 2; choice < range.choices; choice++) {
+                uint32_t bucket = hotbed_index_walk(range, c, choice);
+                CHECK(bucket < buckets && !seen[bucket]);
+                seen[bucket] = true;
+            }
+            for (uint32_t b = 0; b < buckets; b++)
+                CHECK_EQ(hotbed_index_may_hold(range, key, b), seen[b]);
+        }
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_table_that_refuses_is_the_same_at_every_width",
+     a_table_that_refuses_is_the_same_at_every_width},
+    {"a_table_that_evicts_is_the_same_at_every_width",
+     a_table_that_evicts_is_the_same_at_every_width},
+    {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
+    {"scores_follow_their_rule", scores_follow_their_rule},
+    {"candidates_are_distinct", candidates_are_distinct},
+    {NULL, NULL},
+};

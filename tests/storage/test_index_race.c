@@ -1,0 +1,201 @@
+/* tests/storage/test_index_race.c - threads claim, find, pin and erase in one small index, under TSan. */
+#include "storage/index_core.h"
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+
+enum { BUCKETS = 12, SLOTS = BUCKETS * HOTBED_BUCKET_SLOTS, THREADS = 4, MAX_KEYS = 400 };
+
+typedef struct table {
+    uint64_t keys[SLOTS] __attribute__((aligned(128)));
+    uint64_t metas[SLOTS] __attribute__((aligned(128)));
+    uint64_t rows[SLOTS]; /* what a row would be: written before its key is published */
+    hotbed_index_view view;
+    hotbed_index_range range;
+} table;
+
+static table shared;
+static uint64_t all_keys[MAX_KEYS];
+static uint64_t slots[MAX_KEYS]; /* of the claims, by key number */
+static pthread_barrier_t together;
+
+static void clear(bool evicts) {
+    memset(&shared, 0, sizeof shared);
+    shared.view.keys = shared.keys;
+    shared.view.metas = shared.metas;
+    shared.range = (hotbed_index_range){.buckets = BUCKETS, .choices = 4, .evicts = evicts};
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        for (uint64_t s = 0; s < HOTBED_BUCKET_SLOTS; s++)
+            shared.keys[hotbed_index_slot(shared.range, b) + s] =
+                hotbed_index_marker(shared.range, b, false);
+    for (int i = 0; i < MAX_KEYS; i++)
+        all_keys[i] = i < 20 ? (uint64_t)i : hotbed_test_random();
+}
+
+static void row_is_for(uint64_t slot, uint64_t key) {
+    CHECK_EQ(hotbed_load_relaxed_u64(&shared.rows[slot]), ~key);
+}
+
+/* A share of the keys, all different from the other threads'. */
+typedef struct share {
+    uint32_t first, count, step;
+    uint64_t score;
+    pthread_t thread;
+} share;
+
+static void *claim_share(void *argument) {
+    const share *s = argument;
+    (void)pthread_barrier_wait(&together);
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint32_t k = s->first + i * s->step;
+        hotbed_index_result r = hotbed_index_claim(
+            shared.view, shared.range, all_keys[k], HOTBED_SCORE_ASSIGN, s->score, 1, 1);
+        slots[k] = r.slot;
+        if (r.outcome == HOTBED_INDEX_INSERTED || r.outcome == HOTBED_INDEX_EVICTED) {
+            hotbed_store_relaxed_u64(&shared.rows[r.slot], ~all_keys[k]);
+            hotbed_index_publish(shared.view, r.slot, all_keys[k]);
+        } else if (r.outcome == HOTBED_INDEX_FOUND) {
+            row_is_for(r.slot, all_keys[k]);
+        }
+    }
+    return NULL;
+}
+
+static void *erase_share(void *argument) {
+    const share *s = argument;
+    (void)pthread_barrier_wait(&together);
+    for (uint32_t i = 0; i < s->count; i++)
+        (void)hotbed_index_erase(shared.view, shared.range, all_keys[s->first + i * s->step], 1);
+    return NULL;
+}
+
+/* A key that is found has its row. */
+static void *find_all(void *argument) {
+    (void)argument;
+    (void)pthread_barrier_wait(&together);
+    for (int round = 0; round < 3; round++)
+        for (int k = 0; k < MAX_KEYS; k++) {
+            uint64_t slot = hotbed_index_find(shared.view, shared.range, all_keys[k], 1);
+            if (slot == HOTBED_NO_SLOT || shared.range.evicts != 0)
+                continue;
+            CHECK_EQ(hotbed_load_acquire_u64(&shared.keys[slot]), all_keys[k]);
+            row_is_for(slot, all_keys[k]);
+        }
+    return NULL;
+}
+
+/* THREADS threads do `work` on keys [0, n), dealt in turn, beside `others` threads of find_all. */
+static void run(void *(*work)(void *argument), uint32_t n, uint64_t score, unsigned others) {
+    share shares[THREADS];
+    pthread_t finders[2];
+    CHECK_EQ(pthread_barrier_init(&together, NULL, THREADS + others), 0);
+    for (uint32_t t = 0; t < THREADS; t++) {
+        shares[t] = (share){.first = t, .count = n / THREADS, .step = THREADS, .score = score};
+        CHECK_EQ(pthread_create(&shares[t].thread, NULL, work, &shares[t]), 0);
+    }
+    for (unsigned o = 0; o < others; o++)
+        CHECK_EQ(pthread_create(&finders[o], NULL, find_all, NULL), 0);
+    for (uint32_t t = 0; t < THREADS; t++)
+        CHECK_EQ(pthread_join(shares[t].thread, NULL), 0);
+    for (unsigned o = 0; o < others; o++)
+        CHECK_EQ(pthread_join(finders[o], NULL), 0);
+    CHECK_EQ(pthread_barrier_destroy(&together), 0);
+}
+
+/* Number of keys that are found, each in a slot of its own with its row. */
+static uint32_t check_table(void) {
+    bool taken[SLOTS] = {false};
+    uint32_t found = 0, occupied = 0;
+    for (int k = 0; k < MAX_KEYS; k++) {
+        uint64_t slot = hotbed_index_find(shared.view, shared.range, all_keys[k], 1);
+        if (slot == HOTBED_NO_SLOT)
+            continue;
+        CHECK(!taken[slot]);
+        taken[slot] = true;
+        row_is_for(slot, all_keys[k]);
+        found++;
+    }
+    for (int s = 0; s < SLOTS; s++) {
+        CHECK_EQ(shared.metas[s] & HOTBED_META_LOCKED, 0);
+        occupied += shared.metas[s] != 0;
+    }
+    CHECK_EQ(found, occupied);
+    return found;
+}
+
+static void unpin_all(uint32_t n) {
+    for (uint32_t k = 0; k < n; k++)
+        if (slots[k] != HOTBED_NO_SLOT)
+            hotbed_index_unpin(shared.view, slots[k], shared.range.evicts != 0);
+    for (int s = 0; s < SLOTS; s++)
+        CHECK_EQ(shared.metas[s] & HOTBED_META_PINS, 0);
+}
+
+static void threads_insert_and_find(hotbed_backend backend) {
+    (void)backend;
+    for (int round = 0; round < 10; round++) {
+        clear(false);
+        run(claim_share, 100, 1, 2);
+        CHECK_EQ(check_table(), 100);
+        run(claim_share, 100, 2, 2); /* all found now */
+        for (uint32_t k = 0; k < 100; k++)
+            CHECK_EQ(shared.metas[slots[k]] & HOTBED_META_PINS, 2);
+    }
+}
+
+static void threads_fill_the_last_slots(hotbed_backend backend) {
+    (void)backend;
+    for (int round = 0; round < 10; round++) {
+        clear(false);
+        run(claim_share, MAX_KEYS, 1, 0);
+        uint32_t kept = 0;
+        for (int k = 0; k < MAX_KEYS; k++)
+            kept += slots[k] != HOTBED_NO_SLOT;
+        CHECK_EQ(check_table(), kept);
+        CHECK(kept <= SLOTS && kept > SLOTS * 9 / 10);
+        unpin_all(MAX_KEYS);
+    }
+}
+
+static void threads_erase_beside_finds(hotbed_backend backend) {
+    (void)backend;
+    for (int round = 0; round < 10; round++) {
+        clear(false);
+        run(claim_share, 180, 1, 0);
+        unpin_all(180);
+        run(erase_share, 120, 0, 0);
+        for (int k = 0; k < 120; k++)
+            CHECK_EQ(hotbed_index_find(shared.view, shared.range, all_keys[k], 1), HOTBED_NO_SLOT);
+        CHECK_EQ(check_table(), 60);
+        run(claim_share, 120, 2, 0); /* erased slots are taken again */
+        CHECK_EQ(check_table(), 180);
+        unpin_all(120);
+    }
+}
+
+static void threads_evict(hotbed_backend backend) {
+    (void)backend;
+    for (int round = 0; round < 10; round++) {
+        clear(true);
+        run(claim_share, 120, 1, 0);
+        unpin_all(120);
+        for (int k = 0; k < MAX_KEYS / 2; k++) { /* the second half of the keys comes */
+            uint64_t key = all_keys[k];
+            all_keys[k] = all_keys[MAX_KEYS / 2 + k];
+            all_keys[MAX_KEYS / 2 + k] = key;
+        }
+        run(claim_share, 160, 2, 1);
+        for (int k = 0; k < 160; k++) /* pinned: whoever got a slot kept it */
+            CHECK_EQ(hotbed_index_find(shared.view, shared.range, all_keys[k], 1), slots[k]);
+        (void)check_table();
+        unpin_all(160);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"threads_insert_and_find", threads_insert_and_find},
+    {"threads_fill_the_last_slots", threads_fill_the_last_slots},
+    {"threads_erase_beside_finds", threads_erase_beside_finds},
+    {"threads_evict", threads_evict},
+    {NULL, NULL},
+};

@@ -1,40 +1,8 @@
-/* tests/storage/test_storage_full.c - tables at their limit: load, refusal, eviction, keys out of range. */
+/* tests/storage/test_storage_full.c - tables at their limit: refusal, eviction, keys out of range. */
 #include "tests/storage/rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-typedef uint64_t key_maker(uint64_t i);
-
-static uint64_t sequential(uint64_t i) {
-    return i;
-}
-
-static uint64_t multiples_of_1024(uint64_t i) {
-    return i << 10;
-}
-
-static uint64_t high_words(uint64_t i) {
-    return i << 32;
-}
-
-static uint64_t highest_bits(uint64_t i) {
-    return i << 40 | i >> 24;
-}
-
-static uint64_t scattered(uint64_t i) {
-    uint64_t state = i;
-    return hotbed_test_random_r(&state);
-}
-
-static uint64_t descending(uint64_t i) {
-    return UINT64_MAX - i;
-}
-
-static key_maker *const makers[] = {sequential,   multiples_of_1024, high_words,
-                                    highest_bits, scattered,         descending};
-
-enum { MAKERS = sizeof makers / sizeof makers[0] };
 
 /* A message of a FULL or RANGE fault names the table and the key. */
 static void check_fault(hotbed_status fault, hotbed_status expected, const char *table) {
@@ -42,116 +10,6 @@ static void check_fault(hotbed_status fault, hotbed_status expected, const char 
     if (strstr(hotbed_last_error(), table) == NULL)
         (void)fprintf(stderr, "\"%s\" does not name %s\n", hotbed_last_error(), table);
     CHECK(strstr(hotbed_last_error(), table) != NULL);
-}
-
-/* --- load ------------------------------------------------------------------------------------------ */
-
-/* Insert `capacity` keys in batches of at most `batch`: none may be refused, and the table may not have
- * more slots than a load of 0.97 needs.  Then go on to the first refusal. */
-static void fill_table(
-    hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch) {
-    setup s;
-    rig r;
-    setup_start(&s, 1, 1, capacity);
-    rig_open_bare(&r, backend, &s.options);
-    hotbed_table_info info;
-    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
-    uint64_t allowed =
-        capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */
-    CHECK(info.slots <= allowed);
-    uint64_t total = info.slots + (info.slots < 2000 ? info.slots : 2000);
-    uint64_t *keys = malloc(total * sizeof *keys);
-    CHECK(keys != NULL);
-    for (uint64_t i = 0; i < total; i++)
-        keys[i] = maker(i);
-    const uint64_t *device = rig_copy(&r, keys, total * sizeof *keys);
-    const hotbed_rows nothing = {0};
-    for (uint64_t i = 0; i < capacity; i += batch) {
-        uint64_t n = capacity - i < batch ? capacity - i : batch;
-        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device + i, &nothing, r.stream));
-    }
-    CHECK_OK(hotbed_stream_sync(r.stream));
-    CHECK_EQ(rig_size(&r, 0), capacity);
-    uint8_t *found = rig_alloc(&r, total), *host = malloc(total);
-    CHECK(host != NULL);
-    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
-    rig_download(&r, host, found, total);
-    for (uint64_t i = 0; i < total; i++)
-        CHECK_EQ(host[i], i < capacity);
-    /* More than the slots: it must fill up, refuse the rest, and count right. */
-    CHECK_OK(hotbed_storage_set_rows(
-        r.storage, 0, total - capacity, device + capacity, &nothing, r.stream));
-    check_fault(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL, "table 0");
-    CHECK_OK(hotbed_stream_sync(r.stream));
-    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
-    rig_download(&r, host, found, total);
-    uint64_t kept = 0;
-    for (uint64_t i = 0; i < total; i++) {
-        CHECK(host[i] == 1 || i >= capacity);
-        kept += host[i];
-    }
-    CHECK_EQ(kept, rig_size(&r, 0));
-    CHECK(kept <= info.slots);
-    free(host);
-    free(keys);
-    rig_close(&r);
-}
-
-static void small_tables_hold_their_capacity(hotbed_backend backend) {
-    for (uint64_t capacity = 1; capacity <= 70; capacity += 1 + capacity / 8)
-        fill_table(backend, capacity, makers[capacity % MAKERS], 1 + capacity / 3);
-}
-
-static void tables_of_many_sizes_hold_their_capacity(hotbed_backend backend) {
-    static const uint64_t capacities[] = {127, 128, 129, 500, 1000, 1024, 3000, 4097, 10007};
-    for (uint32_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
-        fill_table(backend, capacities[i], makers[i % MAKERS], 1000);
-}
-
-static void structured_keys_fill_a_table(hotbed_backend backend) {
-    for (int i = 0; i < MAKERS; i++)
-        fill_table(backend, 20000, makers[i], 20000);
-}
-
-static void a_large_table_holds_its_capacity(hotbed_backend backend) {
-    fill_table(backend, 1000000, sequential, 100000);
-    fill_table(backend, 300000, multiples_of_1024, 300000);
-}
-
-/* The same through prefetch, several tables in one storage filling up together. */
-static void prefetch_fills_every_table(hotbed_backend backend) {
-    static const uint64_t capacities[] = {40, 333, 2000};
-    setup s;
-    rig r;
-    lane l;
-    rng random = rng_start(1);
-    setup_start(&s, 3, 2, 1);
-    for (int t = 0; t < 3; t++)
-        s.tables[t].capacity = capacities[t];
-    rig_open(&r, backend, &s.options);
-    lane_open(&r, &l, 2373, 2000);
-    const recipe how = {.batch_size = 2000, .max_bag = 1};
-    lane_fill(&l, &random, &how);
-    int64_t *offsets = (int64_t *)l.host.offsets;
-    uint64_t *keys = (uint64_t *)l.host.keys;
-    int64_t n = 0;
-    for (int t = 0; t < 3; t++)
-        for (int sample = 0; sample < 2000; sample++) {
-            offsets[t * 2000 + sample] = n;
-            if (sample < (int)capacities[t])
-                keys[n++] = (uint64_t)sample << t * 20;
-        }
-    offsets[6000] = n;
-    l.num_keys = l.host.num_keys = (uint64_t)n;
-    lane_upload(&l);
-    lane_prefetch(&l);
-    CHECK_OK(hotbed_stream_sync(r.stream));
-    lane_check(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
-    rig_check(&r);
-    lane_close(&l);
-    rig_close(&r);
 }
 
 /* --- refusal ---------------------------------------------------------------------------------------- */
@@ -601,10 +459,6 @@ static void bad_offsets_are_a_fault(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"small_tables_hold_their_capacity", small_tables_hold_their_capacity},
-    {"tables_of_many_sizes_hold_their_capacity", tables_of_many_sizes_hold_their_capacity},
-    {"structured_keys_fill_a_table", structured_keys_fill_a_table},
-    {"prefetch_fills_every_table", prefetch_fills_every_table},
     {"a_full_table_refuses_and_serves_the_rest", a_full_table_refuses_and_serves_the_rest},
     {"a_refused_key_is_named", a_refused_key_is_named},
     {"faults_wait_for_the_callers_sync", faults_wait_for_the_callers_sync},
@@ -616,6 +470,5 @@ const hotbed_test hotbed_tests[] = {
     {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
     {"keys_outside_of_a_static_table", keys_outside_of_a_static_table},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
-    {"slow_a_large_table_holds_its_capacity", a_large_table_holds_its_capacity},
     {NULL, NULL},
 };

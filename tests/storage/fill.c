@@ -1,0 +1,82 @@
+/* tests/storage/fill.c - fills a table to the first refused key. */
+#include "tests/storage/fill.h"
+
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+static uint64_t sequential(uint64_t i) {
+    return i;
+}
+
+static uint64_t multiples_of_1024(uint64_t i) {
+    return i << 10;
+}
+
+static uint64_t high_words(uint64_t i) {
+    return i << 32;
+}
+
+static uint64_t highest_bits(uint64_t i) {
+    return i << 40 | i >> 24;
+}
+
+static uint64_t scattered(uint64_t i) {
+    uint64_t state = i;
+    return hotbed_test_random_r(&state);
+}
+
+static uint64_t descending(uint64_t i) {
+    return UINT64_MAX - i;
+}
+
+key_maker *const key_makers[KEY_MAKERS] = {sequential,   multiples_of_1024, high_words,
+                                           highest_bits, scattered,         descending};
+
+void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch) {
+    setup s;
+    rig r;
+    setup_start(&s, 1, 1, capacity);
+    rig_open_bare(&r, backend, &s.options);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    uint64_t allowed =
+        capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */
+    CHECK(info.slots <= allowed);
+    uint64_t total = info.slots + (info.slots < 2000 ? info.slots : 2000);
+    uint64_t *keys = malloc(total * sizeof *keys);
+    CHECK(keys != NULL);
+    for (uint64_t i = 0; i < total; i++)
+        keys[i] = maker(i);
+    const uint64_t *device = rig_copy(&r, keys, total * sizeof *keys);
+    const hotbed_rows nothing = {0};
+    for (uint64_t i = 0; i < capacity; i += batch) {
+        uint64_t n = capacity - i < batch ? capacity - i : batch;
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device + i, &nothing, r.stream));
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_EQ(rig_size(&r, 0), capacity);
+    uint8_t *found = rig_alloc(&r, total), *host = malloc(total);
+    CHECK(host != NULL);
+    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
+    rig_download(&r, host, found, total);
+    for (uint64_t i = 0; i < total; i++)
+        CHECK_EQ(host[i], i < capacity);
+    /* More than the slots: it must fill up, refuse the rest, and count right. */
+    CHECK_OK(hotbed_storage_set_rows(
+        r.storage, 0, total - capacity, device + capacity, &nothing, r.stream));
+    CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL);
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
+    rig_download(&r, host, found, total);
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < total; i++) {
+        CHECK(host[i] == 1 || i >= capacity);
+        kept += host[i];
+    }
+    CHECK_EQ(kept, rig_size(&r, 0));
+    CHECK(kept <= info.slots);
+    free(host);
+    free(keys);
+    rig_close(&r);
+}

@@ -8,6 +8,8 @@
  * Pointers handed to an async call must stay valid until the stream passes that work.  "Device memory"
  * of the host backend is ordinary memory.  A stream is used from one thread at a time; different
  * streams from different threads at once.  Work on two streams is ordered by events only.
+ *
+ * Calls for a CUDA stream leave its GPU as the calling thread's current device.
  */
 #ifndef HOTBED_STREAM_H
 #define HOTBED_STREAM_H
@@ -148,7 +150,8 @@ hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream);
 /* Between begin and end, async calls on `stream` are recorded instead of run.  Calls that wait or
  * allocate fail with STATE.  On CUDA this is stream capture; the host backend keeps a list.
  * A graph keeps the pointers and counts it was recorded with, while the memory behind them may change
- * from launch to launch.  Launch it on the stream that it was recorded on.
+ * from launch to launch.  Launch it on the stream that it was recorded on.  An event in a recording is
+ * recorded, or waited for as it is then marked, by each launch.
  * Errors: STATE (already recording; end without begin), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_graph_begin(hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status

@@ -683,8 +683,8 @@ static void counters_tell_waits_copies_and_allocations(hotbed_backend backend) {
     bool done;
     hotbed_counters before = read_counters();
     for (int i = 0; i < 50; i++) {
-        CHECK_OK(hotbed_copy(a.data, b.data, 1000, stream));
         CHECK_OK(hotbed_fill(b.data, i, 1000, stream));
+        CHECK_OK(hotbed_copy(a.data, b.data, 1000, stream));
         CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
         CHECK_OK(hotbed_event_record(event, stream));
         CHECK_OK(hotbed_stream_wait(stream, event));

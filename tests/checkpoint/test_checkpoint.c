@@ -298,6 +298,39 @@ static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void many_tables_are_saved(hotbed_backend backend) {
+    enum { TABLES = 300 };
+    static char names[TABLES][16];
+    static hotbed_table_options tables[TABLES];
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    for (int i = 0; i < TABLES; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        hotbed_table_options_init(&tables[i]);
+        tables[i].name = names[i];
+        tables[i].dim = 3;
+        tables[i].capacity = (uint64_t)i % 5 + 1;
+        tables[i].kind = HOTBED_TABLE_STATIC;
+        tables[i].initializer = (hotbed_initializer){.kind = HOTBED_INIT_NORMAL, .std = 1};
+    }
+    hotbed_storage_options_init(&options);
+    options.num_tables = TABLES;
+    options.tables = tables;
+    options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+    options.seed = 1;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    save(sample_path("many"), storage, stream);
+    options.seed = 2;
+    hotbed_storage *other = NULL;
+    CHECK_OK(hotbed_storage_create(&options, stream, &other));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), other, NULL, NULL, NULL, stream));
+    sample_check_same(storage, other, stream);
+    hotbed_storage_destroy(storage);
+    hotbed_storage_destroy(other);
+    hotbed_stream_destroy(stream);
+}
+
 /* Fewer places than rows: the highest scores stay. */
 static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
     hotbed_stream *stream = new_stream(backend);
@@ -387,6 +420,7 @@ const hotbed_test hotbed_tests[] = {
     {"refuses_wrong_arguments", refuses_wrong_arguments},
     {"refuses_a_storage_of_another_shape", refuses_a_storage_of_another_shape},
     {"too_small_a_table_is_full_and_empty", too_small_a_table_is_full_and_empty},
+    {"many_tables_are_saved", many_tables_are_saved},
     {"a_table_that_evicts_keeps_what_fits", a_table_that_evicts_keeps_what_fits},
     {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
     {NULL, NULL},

@@ -378,6 +378,12 @@ static uint64_t output_rows(const lane *l) {
     return l->r->model->options.pooling == HOTBED_POOL_NONE ? l->host.num_keys : l->host.batch_size;
 }
 
+/* A device array that is aligned to its elements and perhaps no further: callers slice tensors. */
+static void *shifted(rig *r, rng *random, uint64_t n, uint64_t element_bytes) {
+    uint64_t shift = rng_below(random, 2) * rng_below(random, 8);
+    return (char *)rig_alloc(r, (n + shift) * element_bytes) + shift * element_bytes;
+}
+
 void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
     memset(l, 0, sizeof *l);
     l->r = r;
@@ -393,13 +399,14 @@ void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
     l->host.offsets = take((bags + 1) * sizeof(int64_t));
     l->host.weights = take(max_keys * sizeof(float));
     l->device = l->host;
-    l->device.keys = rig_alloc(r, max_keys * sizeof(uint64_t));
-    l->device.offsets = rig_alloc(r, (bags + 1) * sizeof(int64_t));
-    l->device.weights = rig_alloc(r, max_keys * sizeof(float));
+    l->device.keys = shifted(r, &random, max_keys, sizeof(uint64_t));
+    l->device.offsets = shifted(r, &random, bags + 1, sizeof(int64_t));
+    l->device.weights = shifted(r, &random, max_keys, sizeof(float));
     uint64_t rows = max_keys > max_batch_size ? max_keys : max_batch_size;
     l->output_bytes = array_bytes(l, rows);
-    l->output = rig_alloc(r, l->output_bytes);
-    l->gradient = rig_alloc(r, l->output_bytes);
+    uint64_t element = hotbed_dtype_bytes(r->model->options.output_dtype);
+    l->output = shifted(r, &random, l->output_bytes / element, element);
+    l->gradient = shifted(r, &random, l->output_bytes / element, element);
     l->scratch[0] = take(l->output_bytes);
     l->scratch[1] = take(l->output_bytes);
 }

@@ -10,7 +10,7 @@
 
 enum { MAX_BUCKETS = 40, MAX_SLOTS = MAX_BUCKETS * HOTBED_BUCKET_SLOTS, MAX_KEYS = 2000 };
 
-static const uint32_t widths[] = {1, 2, 4, 8, 16, 32};
+static const uint32_t widths[] = {1, 2, 8, 32};
 
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
@@ -224,20 +224,21 @@ static void compare_widths(void) {
     }
 }
 
+/* The words are compared at all widths and the book with one of them, since each call is a switch of up
+ * to 32 stacks. */
 static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
     make_keys(keys);
     for (uint32_t w = 0; w < WIDTHS; w++)
         clear(&tables[w], range, widths[w]);
     for (uint32_t i = 1; i <= steps; i++) {
         step_all(1 + i / 16); /* equal scores, as the keys of a batch have */
-        if (i % 100 == 0) {
+        if (i % 50 == 0)
             compare_widths();
-            check_table(&tables[i / 100 % WIDTHS]);
-        }
+        if (i % 100 == 0)
+            check_table(&tables[0]);
     }
     compare_widths();
-    for (uint32_t w = 0; w < WIDTHS; w++)
-        check_table(&tables[w]);
+    check_table(&tables[2]);
 }
 
 static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backend) {
@@ -245,7 +246,7 @@ static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backe
     trace((hotbed_index_range){.buckets = 2, .choices = 1}, 50, 300);
     trace((hotbed_index_range){.buckets = 3, .choices = 2}, 70, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4}, 120, 500);
-    trace((hotbed_index_range){.buckets = MAX_BUCKETS, .choices = 20}, 1000, 1500);
+    trace((hotbed_index_range){.buckets = MAX_BUCKETS, .choices = 20}, 700, 900);
 }
 
 static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backend) {

@@ -354,11 +354,23 @@ static size_t cut(const sample_disk *disk, size_t bytes) {
                                                                                      : bytes;
 }
 
+static void change(sample_disk *disk, int handle, bool changed) {
+    if (handle >= 0 && handle < SAMPLE_FILES)
+        disk->changed[handle] = changed;
+}
+
+static bool is_changed(const sample_disk *disk, int handle) {
+    return handle >= 0 && handle < SAMPLE_FILES && disk->changed[handle];
+}
+
 static int fault_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
     sample_disk *disk = self;
     int error = next(disk);
     int file = error != 0 ? error : real->open(NULL, directory, name, kind);
     disk->open_files += file >= 0 ? 1 : 0;
+    if (file >= 0 && kind == HOTBED_IO_CREATE)
+        change(disk, directory, true);
+    change(disk, file, file >= 0 && kind == HOTBED_IO_CREATE);
     return file;
 }
 
@@ -367,6 +379,8 @@ static int fault_close(void *self, int file) {
     int error = next(disk);
     int closed = real->close(NULL, file); /* a close that fails has closed */
     disk->open_files--;
+    disk->lost += is_changed(disk, file);
+    change(disk, file, false);
     /* The kernel's EINTR is taken care of below this table. */
     return error == 0 || error == -EINTR ? closed : error;
 }
@@ -384,6 +398,7 @@ static int fault_allocate(void *self, int file, uint64_t bytes) {
 static int64_t fault_write_at(
     void *self, int file, const void *data, size_t bytes, uint64_t offset) {
     int error = next(self);
+    change(self, file, true);
     return error != 0 ? error : real->write_at(NULL, file, data, cut(self, bytes), offset);
 }
 
@@ -394,6 +409,7 @@ static int64_t fault_read_at(void *self, int file, void *data, size_t bytes, uin
 
 static int fault_sync(void *self, int file) {
     int error = next(self);
+    change(self, file, error != 0 && is_changed(self, file));
     return error != 0 ? error : real->sync(NULL, file);
 }
 
@@ -404,11 +420,17 @@ static int fault_exists(void *self, int directory, const char *name) {
 
 static int fault_make_directory(void *self, int directory, const char *name) {
     int error = next(self);
+    change(self, directory, true);
     return error == 0 || error == -EINTR ? real->make_directory(NULL, directory, name) : error;
 }
 
 static int fault_rename(void *self, int directory, const char *from, const char *to) {
+    sample_disk *disk = self;
     int error = next(self);
+    disk->lost_at_rename = disk->lost;
+    for (int i = 0; i < SAMPLE_FILES; i++)
+        disk->lost_at_rename += disk->changed[i] && i != directory;
+    change(self, directory, true);
     return error == 0 || error == -EINTR ? real->rename(NULL, directory, from, to) : error;
 }
 
@@ -450,9 +472,9 @@ const char *sample_directory(void) {
 }
 
 const char *sample_path(const char *name) {
-    static char paths[4][512];
+    static char paths[64][512];
     static unsigned turn;
-    char *path = paths[turn++ % 4];
+    char *path = paths[turn++ % 64];
     snprintf(path, sizeof paths[0], "%s/%s", place, name);
     return path;
 }

@@ -6,7 +6,7 @@
 #include "checkpoint/io.h"
 #include "hotbed/storage.h"
 
-enum { SAMPLE_TABLES = 5 };
+enum { SAMPLE_TABLES = 5, SAMPLE_FILES = 256 };
 
 /* What a sample storage is like; {0} is SGD, i64 keys and small tables. */
 typedef struct sample {
@@ -71,12 +71,15 @@ typedef struct sample_disk {
     uint64_t at; /* number of the call, from 1 */
     uint64_t count;
     uint64_t open_files;
+    bool changed[SAMPLE_FILES]; /* by handle: written, or names changed, and not synced since */
+    uint64_t lost;              /* handles that were closed like that: a power cut may undo them */
+    uint64_t lost_at_rename; /* and before the last rename, or open then; the parent is left out */
 } sample_disk;
 
 /* Calls of the system with a fault in call number `at`. */
 void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at);
 
-/* A new empty directory, and a path in it; the string is good until the fourth call from then. */
+/* A new empty directory, and a path in it; the string is good until the 64th call from then. */
 const char *sample_directory(void);
 const char *sample_path(const char *name);
 

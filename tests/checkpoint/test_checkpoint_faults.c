@@ -1,4 +1,5 @@
 /* tests/checkpoint/test_checkpoint_faults.c - disks that fail, files that are damaged, no memory. */
+#include "base/stream.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/fault.h"
@@ -108,6 +109,18 @@ static void short_transfers_are_gone_on_with(hotbed_backend backend) {
     sample_disk_init(&disk, SAMPLE_FAULT_SHORT, 1);
     CHECK_OK(load(&b, &disk.calls, path));
     sample_check_same(b.storage, b.other, b.stream);
+    tear_down(&b);
+}
+
+/* All files and their directory are on disk before they get the name, and the name after. */
+static void everything_is_synced_before_it_is_named(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+    CHECK_OK(save(&b, &disk.calls, sample_path("checkpoint")));
+    CHECK(disk.count > 20);
+    CHECK_EQ(disk.lost_at_rename, 0);
+    CHECK_EQ(disk.lost, 0);
     tear_down(&b);
 }
 
@@ -290,6 +303,68 @@ static void a_block_that_is_damaged_is_named(hotbed_backend backend) {
     tear_down(&b);
 }
 
+/* Write the shard anew with changed words of a column of table 0, and all digests right. */
+static void forge(
+    const whole_file *file, const unsigned char *manifest, size_t manifest_bytes, uint32_t column,
+    const uint64_t *words, size_t num_words) {
+    hotbed_manifest m;
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK_OK(hotbed_manifest_parse("MANIFEST", (const char *)manifest, manifest_bytes, &m));
+    hotbed_extent *extent = &m.parts[0].columns[column], *blocks = &m.shards[0].blocks;
+    unsigned char *data = malloc(file->bytes);
+    CHECK(data != NULL && num_words * sizeof *words <= extent->bytes);
+    memcpy(data, file->data, file->bytes);
+    memcpy(data + extent->offset, words, num_words * sizeof *words);
+    hotbed_digest digest = hotbed_digest_of(data + extent->offset, extent->bytes); /* one block */
+    memcpy(data + blocks->offset + extent->first_block * sizeof digest, &digest, sizeof digest);
+    extent->root = hotbed_digest_of(&digest, sizeof digest);
+    blocks->root = hotbed_digest_root(data + blocks->offset, blocks->bytes, HOTBED_BLOCK_BYTES);
+    sample_write_file(file->path, data, file->bytes);
+    CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+    sample_write_file(sample_path("c/MANIFEST"), text, bytes);
+    hotbed_delete(text);
+    hotbed_manifest_free(&m);
+    free(data);
+}
+
+/* Someone made the digests right, but keys repeat, are out of order, or are miscounted. */
+static void lies_with_right_digests_are_found(hotbed_backend backend) {
+    bench b = set_up(backend);
+    CHECK_OK(save(&b, &hotbed_io_system, sample_path("c")));
+    whole_file file = open_whole("c/shard-00000-of-00001.h5");
+    size_t bytes;
+    unsigned char *manifest = sample_read_file(sample_path("c/MANIFEST"), &bytes);
+    hotbed_manifest m = parse_manifest();
+    uint64_t keys[2], counts[1 << BITS];
+    memcpy(keys, file.data + m.parts[0].columns[HOTBED_COLUMN_KEYS].offset, sizeof keys);
+    memcpy(counts, file.data + m.parts[0].columns[HOTBED_COLUMN_BUCKET].offset, sizeof counts);
+    const uint64_t swapped[] = {keys[1], keys[0]}, twice[] = {keys[0], keys[0]};
+    const uint64_t huge[] = {UINT64_MAX, 1}, shifted[] = {counts[0] + counts[1], 0};
+    const struct {
+        const uint64_t *words;
+        uint32_t column;
+        bool right;
+    } cases[] = {
+        {swapped, HOTBED_COLUMN_KEYS, false}, {twice, HOTBED_COLUMN_KEYS, false},
+        {huge, HOTBED_COLUMN_BUCKET, false},  {shifted, HOTBED_COLUMN_BUCKET, false},
+        {keys, HOTBED_COLUMN_KEYS, true}, /* the forger himself is right */
+        {counts, HOTBED_COLUMN_BUCKET, true},
+    };
+    CHECK(counts[1] > 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forge(&file, manifest, bytes, cases[i].column, cases[i].words, 2);
+        hotbed_status status = load(&b, &hotbed_io_system, sample_path("c"));
+        CHECK_STATUS(status, cases[i].right ? HOTBED_OK : HOTBED_ERR_CORRUPT);
+        if (!cases[i].right)
+            sample_check_empty(b.other, b.stream);
+    }
+    hotbed_manifest_free(&m);
+    free(manifest);
+    free(file.data);
+    tear_down(&b);
+}
+
 /* Files that are cut short, or longer than they were. */
 static void another_length_is_found(hotbed_backend backend) {
     static const char *const names[] = {"c/shard-00000-of-00001.h5", "c/MANIFEST"};
@@ -358,12 +433,14 @@ const hotbed_test hotbed_tests[] = {
     {"save_survives_an_error_at_any_call", save_survives_an_error_at_any_call},
     {"save_survives_an_interrupt_at_any_call", save_survives_an_interrupt_at_any_call},
     {"short_transfers_are_gone_on_with", short_transfers_are_gone_on_with},
+    {"everything_is_synced_before_it_is_named", everything_is_synced_before_it_is_named},
     {"a_kill_at_any_call_leaves_nothing_or_all", a_kill_at_any_call_leaves_nothing_or_all},
     {"load_survives_an_error_at_any_call", load_survives_an_error_at_any_call},
     {"save_survives_no_memory_at_any_allocation", save_survives_no_memory_at_any_allocation},
     {"load_survives_no_memory_at_any_allocation", load_survives_no_memory_at_any_allocation},
     {"a_flipped_bit_of_the_shard_is_found", a_flipped_bit_of_the_shard_is_found},
     {"a_block_that_is_damaged_is_named", a_block_that_is_damaged_is_named},
+    {"lies_with_right_digests_are_found", lies_with_right_digests_are_found},
     {"another_length_is_found", another_length_is_found},
     {"only_plain_files_are_read", only_plain_files_are_read},
     {"a_shard_of_another_checkpoint_is_refused", a_shard_of_another_checkpoint_is_refused},

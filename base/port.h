@@ -169,6 +169,24 @@ HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
     return pair;
 }
 
+/* Write four floats that nobody reads soon: they should not push others out of the cache. */
+HOTBED_HD void hotbed_store_once(float *p, hotbed_f32x4 v) {
+#if defined(__CUDA_ARCH__)
+    __stcs((float4 *)p, make_float4(v.x, v.y, v.z, v.w));
+#else
+    *(hotbed_f32x4 *)(void *)p = v;
+#endif
+}
+
+/* Ask for the line at p to be in cache soon: L2 on CUDA. */
+HOTBED_HD void hotbed_prefetch(const void *p) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+    __builtin_prefetch(p);
+#endif
+}
+
 /* --- integers --------------------------------------------------------------------------------- */
 
 /* The upper half of the 128-bit product. */

@@ -225,7 +225,8 @@ HOTBED_HD uint64_t hotbed_meta_new(uint64_t score, uint64_t pins) {
         HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins, HOTBED_SCORE_ASSIGN, score);
 }
 
-/* One lane: score and pin the key that a find saw in `slot`; false when it was evicted since. */
+/* One lane: score the key that a find saw in `slot`, and add to its pins; false when it was evicted since:
+ * for calls in which some keys are found while others are placed. */
 HOTBED_HD bool hotbed_index_touch(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
     uint64_t *meta = &index.metas[slot];
@@ -238,6 +239,14 @@ HOTBED_HD bool hotbed_index_touch(
         if (hotbed_cas_u64(meta, old, hotbed_meta_rescore(old, rule, score) + pins))
             return true;
     }
+}
+
+/* The same where nothing is placed meanwhile: only pins change under it, so it need not see whether it was
+ * the first, and waits for nothing. */
+HOTBED_HD void hotbed_index_touch_found(
+    hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
+    uint64_t old = hotbed_load_relaxed_u64(&index.metas[slot]);
+    hotbed_add_relaxed_u64(&index.metas[slot], hotbed_meta_rescore(old, rule, score) - old + pins);
 }
 
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
@@ -259,10 +268,12 @@ HOTBED_HD uint32_t hotbed_index_scan(
             uint64_t meta = half == 0 ? metas.a : metas.b;
             if (meta == 0 || (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED)) != 0)
                 continue;
-            if (hotbed_meta_rank(meta) < scan->victim_rank) {
-                scan->victim_rank = hotbed_meta_rank(meta);
+            uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half;
+            if (rank < scan->victim_rank ||
+                (rank == scan->victim_rank && slot < scan->victim_slot)) {
+                scan->victim_rank = rank;
                 scan->victim_meta = meta;
-                scan->victim_slot = line + 2 * pair + half;
+                scan->victim_slot = slot;
             }
         }
     }

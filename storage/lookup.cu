@@ -85,12 +85,10 @@ template <uint32_t WIDTH>
 static __global__ void __launch_bounds__(BLOCK)
     forward_rows_kernel(hotbed_step_view s, void *output, uint64_t stride) {
     uint64_t n = s.feature_starts[s.num_features];
-    uint64_t step = hotbed_cuda_threads() / WIDTH * HOTBED_FORWARD_ROWS;
-    for (uint64_t i = hotbed_cuda_thread() / WIDTH * HOTBED_FORWARD_ROWS; i < n; i += step) {
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
         hotbed_forward_rows(
-            &s, (uint32_t)i, left < HOTBED_FORWARD_ROWS ? (uint32_t)left : HOTBED_FORWARD_ROWS,
-            output, stride, WIDTH);
+            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, WIDTH);
     }
 }
 
@@ -147,7 +145,7 @@ static hotbed_status forward_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
     if (step->pooling == HOTBED_POOL_NONE) {
-        uint64_t threads = (step->bound / HOTBED_FORWARD_ROWS + 1) * WIDTH;
+        uint64_t threads = (step->bound + WIDTH - 1) / WIDTH * WIDTH;
         forward_rows_kernel<WIDTH>
             <<<hotbed_cuda_blocks(stream, threads, BLOCK, WAVES), BLOCK, 0, native>>>(
                 *step, output, stride);

@@ -37,7 +37,7 @@ HOTBED_HD uint64_t hotbed_find_unique(
     }
     uint64_t slot = hotbed_index_find(s->index, table->range, key, width);
     if (slot != HOTBED_NO_SLOT && hotbed_tile_rank(width) == 0)
-        (void)hotbed_index_touch(s->index, slot, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1);
+        hotbed_index_touch_found(s->index, slot, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1);
     *missing = slot == HOTBED_NO_SLOT;
     return slot;
 }
@@ -104,38 +104,61 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
     return s->slots[s->inverse == NULL ? i : s->inverse[i]];
 }
 
-/* Sequence output: keys first .. first+count-1, count <= HOTBED_FORWARD_ROWS, one row each.  The rows are
- * read together before the first is written, to have that many reads in flight. */
-enum { HOTBED_FORWARD_ROWS = 4 };
+enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of them is written */
 
+/* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
+ * nothing is left to decide a row.  Lane k has the address of row k. */
+HOTBED_HD void hotbed_forward_plain(
+    const float *row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
+    uint32_t width) {
+    for (uint32_t e = 4 * hotbed_tile_rank(width);
+         e < (dim + 4 * width - 1) / (4 * width) * 4 * width; e += 4 * width) {
+        for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
+            hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
+            HOTBED_UNROLL
+            for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
+                if (r + k >= count)
+                    continue;
+                const float *from = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
+                    width, (uint64_t)(uintptr_t)row, r + k);
+                if (e < dim)
+                    v[k] = *(const hotbed_f32x4 *)(const void *)(from + e);
+            }
+            HOTBED_UNROLL
+            for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
+                if (r + k < count && e < dim)
+                    hotbed_store_once(output + (r + k) * stride + e, v[k]);
+        }
+    }
+}
+
+/* Sequence output: keys first .. first+count-1, at most as many as the tile has lanes.  Each lane looks up
+ * one key, then all lanes copy each row. */
 HOTBED_HD void hotbed_forward_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t width) {
-    const hotbed_table_view *table[HOTBED_FORWARD_ROWS];
-    uint64_t slot[HOTBED_FORWARD_ROWS];
-    uint32_t feature = hotbed_part_of(s->feature_starts, s->num_features, first);
-    uint32_t widest = 0;
-    HOTBED_UNROLL
-    for (uint32_t k = 0; k < HOTBED_FORWARD_ROWS; k++) {
-        uint32_t i = first + (k < count ? k : 0);
-        while (i >= s->feature_starts[feature + 1])
-            feature++;
-        table[k] = &s->tables[s->feature_tables[feature]];
-        slot[k] = hotbed_forward_slot(s, i);
-        widest = table[k]->dim > widest ? table[k]->dim : widest;
+    uint32_t lane = hotbed_tile_rank(width);
+    uint32_t i = first + (lane < count ? lane : count - 1);
+    uint32_t t = s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
+    uint64_t slot = hotbed_forward_slot(s, i);
+    const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
+    const uint8_t *row = slot == HOTBED_NO_SLOT ? NULL : hotbed_row_at(&s->tables[t], slot);
+    bool plain = table == &s->tables[t] && row != NULL && table->dtype == HOTBED_F32 &&
+                 s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
+                 ((uintptr_t)output & 15U) == 0;
+    if (hotbed_tile_ballot(width, !plain) == 0) {
+        hotbed_forward_plain(
+            (const float *)(const void *)row, table->dim, count, (float *)output + first * stride,
+            stride, width);
+        return;
     }
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < widest; e += 4 * width) {
-        hotbed_f32x4 row[HOTBED_FORWARD_ROWS];
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < HOTBED_FORWARD_ROWS; k++)
-            if (k < count && e < table[k]->dim)
-                row[k] = hotbed_forward_row4(s, table[k], first + k, slot[k], e);
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < HOTBED_FORWARD_ROWS; k++)
-            if (k < count && e < table[k]->dim)
-                hotbed_store4(
-                    s->output_dtype, output, (first + k) * stride + e,
-                    hotbed_count4(table[k]->dim, e), row[k]);
+    for (uint32_t r = 0; r < count; r++) {
+        uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
+        table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
+        for (uint32_t e = 4 * lane; e < table->dim; e += 4 * width)
+            hotbed_store4(
+                s->output_dtype, output, (first + r) * stride + e, hotbed_count4(table->dim, e),
+                hotbed_forward_row4(s, table, first + r, slot_r, e));
     }
 }
 

@@ -95,12 +95,8 @@ static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     if (end > a->s.feature_starts[a->s.num_features])
         end = a->s.feature_starts[a->s.num_features];
-    for (uint64_t i = begin; i < end; i += HOTBED_FORWARD_ROWS) {
-        uint64_t left = end - i;
-        hotbed_forward_rows(
-            &a->s, (uint32_t)i, left < HOTBED_FORWARD_ROWS ? (uint32_t)left : HOTBED_FORWARD_ROWS,
-            a->output, a->stride, 1);
-    }
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_forward_rows(&a->s, (uint32_t)i, 1, a->output, a->stride, 1);
 }
 
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {

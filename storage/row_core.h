@@ -158,7 +158,7 @@ hotbed_row_absent4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
     hotbed_f32x4 v = hotbed_init_row4(&table->init, key, e);
     if (table->dtype == HOTBED_F32)
         return v;
-    uint16_t bits[4];
+    float bits[4]; /* room for any type */
     hotbed_store1(table->dtype, bits, 0, v.x);
     hotbed_store1(table->dtype, bits, 1, v.y);
     hotbed_store1(table->dtype, bits, 2, v.z);

@@ -188,6 +188,7 @@ static hotbed_status check_names(const hotbed_storage *storage) {
 static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
     uint32_t stride;
     memcpy(&stride, options->tables, sizeof stride);
+    storage->plain_rows = true;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_options o;
         HOTBED_TRY(hotbed_options_read(
@@ -201,6 +202,8 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
+        if (storage->tables[t].dtype != HOTBED_F32 || o.dim % 4 != 0)
+            storage->plain_rows = false;
     }
     HOTBED_TRY(check_names(storage));
     uint64_t next = storage->index_slots; /* static tables have the slots after the index's */
@@ -427,6 +430,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
         .output_dtype = (uint32_t)storage->output_dtype,
+        .plain_rows = storage->plain_rows,
     };
     return step;
 }

@@ -45,6 +45,7 @@ struct hotbed_storage {
     uint64_t seed;
     uint32_t num_tables, num_features;
     uint32_t max_dim;
+    bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     uint32_t tickets;         /* that exist; atomic */
     uint32_t held;            /* tickets that hold pins; atomic */
     hotbed_table *tables;     /* [num_tables] */

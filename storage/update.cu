@@ -7,7 +7,11 @@
 #include "base/cuda_launch.h"
 #include "storage/update_kernels.h"
 
-enum { BLOCK = 256, WAVES = 1 };
+enum {
+    BLOCK = 256,
+    WAVES = 1,
+    ROWS = 4, /* rows that a tile looks up at once; 1, 8 and 16 were slower (W1, H200) */
+};
 
 typedef struct update_scratch {
     uint32_t *used;        /* [2] leaves and groups in use */
@@ -93,20 +97,25 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
+    const hotbed_update_shape shape = {true, PLAIN};
     uint32_t leaves = scratch.used[0];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
         uint32_t begin = scratch.leaf_begin[leaf], end = scratch.leaf_end[leaf];
         uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, begin);
         uint32_t dim = s.tables[t].dim;
-        for (uint32_t e = 4 * hotbed_tile_rank(WIDTH); e < dim; e += 4 * WIDTH)
-            hotbed_store4(
-                HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4,
-                hotbed_sum_group(&s, &o, gradient, begin, end, e, hotbed_count4(dim, e)));
+        for (uint32_t first = 0; first < dim; first += 4 * WIDTH) {
+            uint32_t e = first + 4 * hotbed_tile_rank(WIDTH);
+            uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+            hotbed_f32x4 sum =
+                hotbed_sum_group(&s, &o, gradient, shape, begin, end, e, count, WIDTH);
+            if (count > 0)
+                hotbed_store4(HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4, sum);
+        }
     }
 }
 
@@ -124,30 +133,49 @@ static __global__ void __launch_bounds__(BLOCK) group_kernel(update_scratch scra
     }
 }
 
-template <uint32_t WIDTH, uint32_t KIND>
+/* Where row u's gradient comes from: occurrences begin .. end-1, or what was summed of them. */
+static __device__ hotbed_sum_source
+find_source(const update_scratch &scratch, uint64_t u, uint32_t begin, uint32_t end) {
+    hotbed_sum_source source = {begin, end, NULL, scratch.row};
+    uint32_t parts = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+    if (parts > HOTBED_SUM_GROUP) {
+        source.partials = scratch.group_sums;
+        source.begin = scratch.first_group[u];
+        source.end = source.begin + (parts + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+    } else if (parts > 1) {
+        source.partials = scratch.leaf_sums;
+        source.begin = scratch.first_leaf[u];
+        source.end = source.begin + parts;
+    }
+    return source;
+}
+
+/* Each lane looks up one unique, then the tile updates their rows one after the other. */
+template <uint32_t WIDTH, uint32_t KIND, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) update_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
+    const hotbed_update_shape shape = {true, PLAIN};
     uint32_t uniques = s.unique_offsets[s.num_tables];
-    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    uint32_t lane = hotbed_tile_rank(WIDTH);
     o.kind = KIND; /* known when compiled: SGD needs half of Adam's registers */
-    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
-        uint64_t slot = s.slots[u];
-        if (slot == HOTBED_NO_SLOT)
-            continue;
-        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
-        hotbed_sum_source source = {s.starts[u], s.starts[u + 1], NULL, scratch.row};
-        uint32_t parts = (source.end - source.begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-        if (parts > HOTBED_SUM_GROUP) {
-            source.partials = scratch.group_sums;
-            source.begin = scratch.first_group[u];
-            source.end = source.begin + (parts + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-        } else if (parts > 1) {
-            source.partials = scratch.leaf_sums;
-            source.begin = scratch.first_leaf[u];
-            source.end = source.begin + parts;
+    for (uint64_t first = hotbed_cuda_thread() / WIDTH * ROWS; first < uniques;
+         first += hotbed_cuda_threads() / WIDTH * ROWS) {
+        uint32_t count = uniques - first < ROWS ? (uint32_t)(uniques - first) : ROWS;
+        uint64_t mine = first + (lane < count ? lane : count - 1);
+        uint64_t slot = s.slots[mine];
+        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)mine);
+        uint32_t begin = s.starts[mine], end = s.starts[mine + 1];
+        for (uint32_t r = 0; r < count; r++) {
+            uint64_t slot_r = hotbed_tile_shuffle_u64(WIDTH, slot, r);
+            uint32_t begin_r = hotbed_tile_shuffle_u32(WIDTH, begin, r);
+            uint32_t end_r = hotbed_tile_shuffle_u32(WIDTH, end, r);
+            uint32_t t_r = hotbed_tile_shuffle_u32(WIDTH, t, r);
+            if (slot_r != HOTBED_NO_SLOT)
+                hotbed_update_row(
+                    &s, &o, gradient, &s.tables[t_r], slot_r,
+                    find_source(scratch, first + r, begin_r, end_r), shape, WIDTH);
         }
-        hotbed_update_row(&s, &o, gradient, &s.tables[t], slot, source, true, WIDTH);
     }
 }
 
@@ -160,25 +188,42 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
     return carve(bound, max_dim, NULL, &scratch);
 }
 
+typedef void (*update_launch)(
+    hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch);
+
+template <uint32_t WIDTH, bool PLAIN> static update_launch update_kernel_of(uint32_t kind) {
+    if (kind == HOTBED_OPT_ADAM)
+        return update_kernel<WIDTH, HOTBED_OPT_ADAM, PLAIN>;
+    if (kind == HOTBED_OPT_ADAGRAD)
+        return update_kernel<WIDTH, HOTBED_OPT_ADAGRAD, PLAIN>;
+    if (kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        return update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, PLAIN>;
+    return update_kernel<WIDTH, HOTBED_OPT_SGD, PLAIN>;
+}
+
+static bool is_plain(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient) {
+    return step->plain_rows != 0 && step->pooling == HOTBED_POOL_NONE &&
+           step->output_dtype == HOTBED_F32 && optimizer->max_gradient == 0.0F &&
+           gradient.stride % 4 == 0 && ((uintptr_t)gradient.data & 15U) == 0;
+}
+
 template <uint32_t WIDTH>
 static hotbed_status update_width(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, update_scratch scratch, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound * WIDTH, BLOCK, WAVES);
-    leaf_kernel<WIDTH><<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
+    bool plain = is_plain(step, optimizer, gradient);
+    update_launch leaf = plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>;
+    update_launch update = plain ? update_kernel_of<WIDTH, true>(optimizer->kind)
+                                 : update_kernel_of<WIDTH, false>(optimizer->kind);
+    leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
     group_kernel<WIDTH><<<blocks, BLOCK, 0, native>>>(scratch);
     HOTBED_TRY(hotbed_cuda_launched("group_kernel"));
-    void (*kernel)(hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch) =
-        update_kernel<WIDTH, HOTBED_OPT_SGD>;
-    if (optimizer->kind == HOTBED_OPT_ADAM)
-        kernel = update_kernel<WIDTH, HOTBED_OPT_ADAM>;
-    else if (optimizer->kind == HOTBED_OPT_ADAGRAD)
-        kernel = update_kernel<WIDTH, HOTBED_OPT_ADAGRAD>;
-    else if (optimizer->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        kernel = update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD>;
-    kernel<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
+    update<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     return hotbed_cuda_launched("update_kernel");
 }
 

@@ -17,10 +17,21 @@ typedef struct hotbed_gradient_view {
     uint64_t stride; /* elements */
 } hotbed_gradient_view;
 
+/* What a kernel was compiled for: literals, so that nothing else is left in it. */
+typedef struct hotbed_update_shape {
+    bool split; /* rows of more occurrences than a group come as partial sums */
+    bool
+        plain; /* f32 rows and gradients of dims that are multiples of 4, aligned, sequence output, no
+                 * clamp: a load is a load */
+} hotbed_update_shape;
+
 /* Gradient of key number i, elements e ..: clamped, then scaled as pooling did. */
 HOTBED_HD hotbed_f32x4 hotbed_gradient4(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    uint32_t i, uint32_t e, uint32_t count) {
+    hotbed_update_shape shape, uint32_t i, uint32_t e, uint32_t count) {
+    if (shape.plain)
+        return *(const hotbed_f32x4
+                     *)(const void *)((const float *)gradient.data + i * gradient.stride + e);
     if (s->pooling == HOTBED_POOL_NONE)
         return hotbed_clamp4(
             hotbed_load4(s->output_dtype, gradient.data, i * gradient.stride + e, count),
@@ -40,25 +51,37 @@ HOTBED_HD hotbed_f32x4 hotbed_gradient4(
     return s->weights == NULL ? g : hotbed_scale4(g, weight);
 }
 
-/* Sum of occurrences begin .. end-1, at most a group, one after the other from zero; `ahead` gradients
- * are read before they are added. */
+/* Sum of occurrences begin .. end-1, at most a group, one after the other from zero.  The lanes read the
+ * positions together; HOTBED_SUM_AHEAD gradients are read before they are added.  count 0: this lane has
+ * no elements, but takes part. */
+enum { HOTBED_SUM_AHEAD = 4 };
+
 HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    uint32_t begin, uint32_t end, uint32_t e, uint32_t count) {
-    enum { AHEAD = 4 };
+    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
+    uint32_t width) {
     hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
-    uint32_t j = begin;
-    for (; j + AHEAD <= end; j += AHEAD) {
-        hotbed_f32x4 g[AHEAD];
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < AHEAD; k++)
-            g[k] = hotbed_gradient4(s, o, gradient, s->positions[j + k], e, count);
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < AHEAD; k++)
-            sum = hotbed_add4(sum, g[k]);
+    for (uint32_t j = begin; j < end; j += width) {
+        uint32_t n = end - j < width ? end - j : width;
+        uint32_t lane = hotbed_tile_rank(width);
+        uint32_t mine = s->positions[j + (lane < n ? lane : 0)];
+        for (uint32_t k = 0; k < n; k += HOTBED_SUM_AHEAD) {
+            hotbed_f32x4 g[HOTBED_SUM_AHEAD];
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < HOTBED_SUM_AHEAD; a++) {
+                g[a] = hotbed_f32x4_of(0.0F);
+                if (k + a >= n)
+                    continue;
+                uint32_t i = hotbed_tile_shuffle_u32(width, mine, k + a);
+                if (count > 0)
+                    g[a] = hotbed_gradient4(s, o, gradient, shape, i, e, count);
+            }
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < HOTBED_SUM_AHEAD; a++)
+                if (k + a < n && count > 0)
+                    sum = hotbed_add4(sum, g[a]);
+        }
     }
-    for (; j < end; j++)
-        sum = hotbed_add4(sum, hotbed_gradient4(s, o, gradient, s->positions[j], e, count));
     return sum;
 }
 
@@ -89,14 +112,15 @@ HOTBED_HD hotbed_f32x4 hotbed_fold_finish(hotbed_fold *fold) {
 /* Sum of all occurrences begin .. end-1. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_all(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    uint32_t begin, uint32_t end, uint32_t e, uint32_t count) {
+    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
+    uint32_t width) {
     if (end - begin <= HOTBED_SUM_GROUP)
-        return hotbed_sum_group(s, o, gradient, begin, end, e, count);
+        return hotbed_sum_group(s, o, gradient, shape, begin, end, e, count, width);
     hotbed_fold fold;
     memset(&fold, 0, sizeof fold);
     for (uint32_t j = begin; j < end; j += HOTBED_SUM_GROUP) {
         uint32_t stop = end - j < HOTBED_SUM_GROUP ? end : j + HOTBED_SUM_GROUP;
-        hotbed_fold_push(&fold, hotbed_sum_group(s, o, gradient, j, stop, e, count));
+        hotbed_fold_push(&fold, hotbed_sum_group(s, o, gradient, shape, j, stop, e, count, width));
     }
     return hotbed_fold_finish(&fold);
 }
@@ -117,14 +141,17 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e)
     return sum;
 }
 
-/* The row's gradient.  `split`: rows of more occurrences than a group come as partials. */
+/* The row's gradient. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    hotbed_sum_source source, bool split, uint32_t e, uint32_t count) {
-    if (!split)
-        return hotbed_sum_all(s, o, gradient, source.begin, source.end, e, count);
+    hotbed_sum_source source, hotbed_update_shape shape, uint32_t e, uint32_t count,
+    uint32_t width) {
+    if (!shape.split)
+        return hotbed_sum_all(s, o, gradient, shape, source.begin, source.end, e, count, width);
     if (source.partials == NULL)
-        return hotbed_sum_group(s, o, gradient, source.begin, source.end, e, count);
+        return hotbed_sum_group(s, o, gradient, shape, source.begin, source.end, e, count, width);
+    if (count == 0)
+        return hotbed_f32x4_of(0.0F);
     if (source.end - source.begin <= HOTBED_SUM_GROUP)
         return hotbed_sum_partials(source, e);
     hotbed_fold fold;
@@ -138,15 +165,19 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
 /* Row-wise AdaGrad's accumulator of the row after this step; all lanes get it. */
 HOTBED_HD float hotbed_rowwise_sum(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, float *state, hotbed_sum_source source, bool split,
-    uint32_t width) {
+    const hotbed_table_view *table, float *state, hotbed_sum_source source,
+    hotbed_update_shape shape, uint32_t width) {
     float shares[32];
     for (uint32_t k = 0; k < 32 / width; k++)
         shares[k] = 0.0F;
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
-        hotbed_f32x4 g =
-            hotbed_sum_from(s, o, gradient, source, split, e, hotbed_count4(table->dim, e));
+    uint32_t rank = hotbed_tile_rank(width);
+    for (uint32_t first = 0; first < table->dim; first += 4 * width) {
+        uint32_t e = first + 4 * rank;
+        uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         uint32_t k = (e / 4 % 32) / width;
+        if (count == 0)
+            continue;
         shares[k] = shares[k] + g.x * g.x;
         shares[k] = shares[k] + g.y * g.y;
         shares[k] = shares[k] + g.z * g.z;
@@ -159,33 +190,53 @@ HOTBED_HD float hotbed_rowwise_sum(
     return sum;
 }
 
+/* Elements of a row or of its state. */
+HOTBED_HD hotbed_f32x4
+hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
+    return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
+                 : hotbed_load4(dtype, p, e, count);
+}
+
+HOTBED_HD void hotbed_update_store4(
+    bool plain, uint32_t dtype, void *p, uint32_t e, uint32_t count, hotbed_f32x4 v) {
+    if (plain)
+        *(hotbed_f32x4 *)(void *)((float *)p + e) = v;
+    else
+        hotbed_store4(dtype, p, e, count, v);
+}
+
 /* Update the row in `slot`, and unpin it. */
 HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, bool split,
-    uint32_t width) {
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    hotbed_update_shape shape, uint32_t width) {
     uint8_t *row = hotbed_row_at(table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     float row_sum = 0.0F;
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, split, width);
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
-        uint32_t count = hotbed_count4(table->dim, e);
+        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
+    for (uint32_t first = 0; first < table->dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
         bool elementwise = o->kind == HOTBED_OPT_ADAM || o->kind == HOTBED_OPT_ADAGRAD;
-        hotbed_f32x4 w = hotbed_load4(table->dtype, row, e, count);
-        hotbed_f32x4 a = hotbed_f32x4_of(row_sum), b = a;
-        if (elementwise)
-            a = hotbed_load4(HOTBED_F32, state0, e, count);
-        if (o->kind == HOTBED_OPT_ADAM)
-            b = hotbed_load4(HOTBED_F32, state1, e, count);
-        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, split, e, count);
+        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(row_sum), b = a;
+        if (count > 0) {
+            w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
+            if (elementwise)
+                a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
+            if (o->kind == HOTBED_OPT_ADAM)
+                b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
+        }
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        if (count == 0)
+            continue;
         w = hotbed_optimize4(o, s->clock, w, g, &a, &b);
-        hotbed_store4(table->dtype, row, e, count, w);
+        hotbed_update_store4(shape.plain, table->dtype, row, e, count, w);
         if (elementwise)
-            hotbed_store4(HOTBED_F32, state0, e, count, a);
+            hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
         if (o->kind == HOTBED_OPT_ADAM)
-            hotbed_store4(HOTBED_F32, state1, e, count, b);
+            hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
     }
     if (slot >= s->index_slots)
         return;

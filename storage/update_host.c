@@ -29,6 +29,7 @@ static void update_body(const void *args, uint64_t begin, uint64_t end) {
         end = s->unique_offsets[s->num_tables];
     if (begin >= end)
         return;
+    const hotbed_update_shape shape = {false, false};
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         while (u >= s->unique_offsets[t + 1])
@@ -37,7 +38,7 @@ static void update_body(const void *args, uint64_t begin, uint64_t end) {
         if (slot == HOTBED_NO_SLOT)
             continue;
         hotbed_sum_source source = {s->starts[u], s->starts[u + 1], NULL, 0};
-        hotbed_update_row(s, &a->o, a->gradient, &s->tables[t], slot, source, false, 1);
+        hotbed_update_row(s, &a->o, a->gradient, &s->tables[t], slot, source, shape, 1);
     }
 }
 

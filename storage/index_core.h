@@ -53,6 +53,10 @@ typedef struct hotbed_index_range {
     uint32_t unused;
 } hotbed_index_range;
 
+HOTBED_HD uint64_t hotbed_index_range_slots(hotbed_index_range range) {
+    return (uint64_t)range.buckets * HOTBED_BUCKET_SLOTS;
+}
+
 /* All slots, plain pointers; no ownership. */
 typedef struct hotbed_index_view {
     uint64_t *keys;  /* [slots] */

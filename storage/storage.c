@@ -2,14 +2,13 @@
 #include "storage/storage.h"
 
 #include "base/options.h"
+#include "storage/index_range.h"
+#include "storage/row_layout.h"
 #include "storage/types.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define CAPACITY_MOST ((uint64_t)1 << 35)
-enum { DIM_MOST = 4096, TABLES_MOST = 65535, SMALL_BUCKETS = 34 };
 
 /* --- options ---------------------------------------------------------------------------------- */
 
@@ -33,10 +32,11 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
             number, o->name);
-    if (o->dim < 1 || o->dim > DIM_MOST)
+    if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim, DIM_MOST);
-    if (o->capacity < 1 || o->capacity > CAPACITY_MOST)
+            HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim,
+            HOTBED_DIM_MOST);
+    if (o->capacity < 1 || o->capacity > HOTBED_CAPACITY_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is not in [1, 2^35]", o->name,
             (unsigned long long)o->capacity);
@@ -62,9 +62,10 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
 }
 
 static hotbed_status check_storage(const hotbed_storage_options *o) {
-    if (o->num_tables < 1 || o->num_tables > TABLES_MOST)
+    if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables, TABLES_MOST);
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables,
+            HOTBED_TABLES_MOST);
     if (o->tables == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
     if (o->num_features > 0 && o->feature_tables == NULL)
@@ -95,50 +96,6 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
 
 /* --- layout ------------------------------------------------------------------------------------ */
 
-/* Parts of 16 bytes and more are 16-byte aligned, smaller ones to the power of two that holds them. */
-static uint64_t part_alignment(uint64_t bytes) {
-    uint64_t alignment = 2;
-    while (alignment < bytes && alignment < 16)
-        alignment *= 2;
-    return alignment;
-}
-
-static uint64_t round_up(uint64_t value, uint64_t to) {
-    return (value + to - 1) / to * to;
-}
-
-static void lay_out_row(hotbed_table_view *view, const hotbed_optimizer *optimizer) {
-    uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
-    uint64_t widest = part_alignment(bytes);
-    view->states = hotbed_optimizer_states(optimizer->kind);
-    view->state_dim = hotbed_optimizer_state_dim(optimizer->kind, view->dim);
-    for (uint32_t s = 0; s < view->states; s++) {
-        uint64_t part = (uint64_t)view->state_dim * sizeof(float);
-        uint64_t alignment = part_alignment(part);
-        widest = alignment > widest ? alignment : widest;
-        bytes = round_up(bytes, alignment);
-        view->state_offset[s] = (uint32_t)bytes;
-        bytes += part;
-    }
-    view->row_bytes = round_up(bytes, widest);
-}
-
-/* Buckets for `capacity` keys.  All but one bucket of a small table are candidates of every key, so it
- * takes as many keys as those have slots; a larger one is made for a load of 0.97. */
-static hotbed_index_range make_range(uint64_t capacity, bool evicts) {
-    uint64_t full = (capacity + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS;
-    uint64_t loaded = (capacity * 100 + 97 * HOTBED_BUCKET_SLOTS - 1) / (97 * HOTBED_BUCKET_SLOTS);
-    hotbed_index_range range = {.evicts = evicts};
-    range.buckets = (uint32_t)(loaded > full + 1 ? loaded : full + 1);
-    if (range.buckets < 2)
-        range.buckets = 2;
-    range.choices = range.buckets < SMALL_BUCKETS ? range.buckets - 1 : range.buckets / 2;
-    uint32_t most = evicts ? HOTBED_WALK_EVICT : HOTBED_WALK_MOST;
-    if (range.choices > most)
-        range.choices = most;
-    return range;
-}
-
 static void make_table(
     hotbed_storage *storage, hotbed_table *table, const hotbed_table_options *o) {
     hotbed_table_view *view = &table->view;
@@ -153,15 +110,15 @@ static void make_table(
     view->eval_value = o->eval_initializer.value;
     view->state_value = storage->optimizer.initial_accumulator;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
-    lay_out_row(view, &storage->optimizer);
+    hotbed_row_lay_out(view, storage->optimizer.kind);
     if (view->is_static != 0) {
         view->slots = o->capacity;
         return;
     }
-    view->range = make_range(o->capacity, o->evict == HOTBED_EVICT_LOWEST);
-    view->range.first_bucket = storage->index_slots / HOTBED_BUCKET_SLOTS;
+    view->range = hotbed_index_range_make(
+        o->capacity, o->evict == HOTBED_EVICT_LOWEST, storage->index_slots / HOTBED_BUCKET_SLOTS);
     view->first_slot = storage->index_slots;
-    view->slots = (uint64_t)view->range.buckets * HOTBED_BUCKET_SLOTS;
+    view->slots = hotbed_index_range_slots(view->range);
     storage->index_slots += view->slots;
 }
 

@@ -46,12 +46,6 @@ typedef enum hotbed_table_kind {
         1, /* keys are 0 .. capacity-1 and all rows exist, as in nn.EmbeddingBag */
 } hotbed_table_kind;
 
-typedef enum hotbed_evict {
-    HOTBED_EVICT_NEVER = 0, /* a full table refuses new keys: fault FULL */
-    HOTBED_EVICT_LOWEST =
-        1, /* a new key takes the place of the lowest score among its candidates */
-} hotbed_evict;
-
 /* Where rows live, see docs/design.md.  The seed's StorageMode. */
 typedef enum hotbed_mode {
     HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT, or what hbm_bytes leads to */
@@ -70,7 +64,7 @@ typedef struct hotbed_table_options {
                         * number of rows; 1 .. 2^35; required */
     hotbed_table_kind kind;
     hotbed_dtype dtype;                  /* of the embedding; 0 is F32 */
-    hotbed_evict evict;                  /* HASH only */
+    hotbed_evict evict;                  /* HASH only; NEVER: a key refused is a fault FULL */
     hotbed_initializer initializer;      /* of a new row's embedding */
     hotbed_initializer eval_initializer; /* row of a missing key in eval; CONSTANT only */
 } hotbed_table_options;
@@ -210,20 +204,11 @@ typedef struct hotbed_ticket_view {
     const uint32_t *counts;         /* occurrences of each unique key in the batch */
 } hotbed_ticket_view;
 
-#define HOTBED_SLOT_NONE UINT64_MAX /* no slot: absent, refused or out of range */
-
 /* Errors: STATE (the ticket is not prefetched). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out);
 
 /* --- rows by key ------------------------------------------------------------------------------ */
-
-/* Parts of n rows of one table, dense arrays in device memory; a NULL part is skipped. */
-typedef struct hotbed_rows {
-    void *weights;    /* [n, dim] of the table's dtype */
-    float *states[2]; /* [n, hotbed_optimizer_state_dim()] */
-    uint64_t *scores; /* [n]; HASH tables */
-} hotbed_rows;
 
 /* Copy out the rows of n keys of table number `table`, without changing anything.  Async.
  *

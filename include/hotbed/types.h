@@ -1,4 +1,4 @@
-/* hotbed/types.h - element types, and the descriptions of initialisers and optimisers. */
+/* hotbed/types.h - element types, slots and rows, and the descriptions of initialisers and optimisers. */
 #ifndef HOTBED_TYPES_H
 #define HOTBED_TYPES_H
 
@@ -37,6 +37,23 @@ typedef enum hotbed_pooling {
     HOTBED_POOL_SUM = 1,  /* one output row a bag: sum of weight * row; zeros for an empty bag */
     HOTBED_POOL_MEAN = 2, /* the same divided by the number of keys of the bag */
 } hotbed_pooling;
+
+/* --- slots and rows -------------------------------------------------------------------------- */
+
+#define HOTBED_SLOT_NONE UINT64_MAX /* no slot: absent, refused or out of range */
+
+typedef enum hotbed_evict {
+    HOTBED_EVICT_NEVER = 0, /* a full table refuses new keys */
+    HOTBED_EVICT_LOWEST =
+        1, /* a new key takes the place of the lowest score among its candidates */
+} hotbed_evict;
+
+/* Parts of n rows of one table, dense arrays in device memory; a NULL part is skipped. */
+typedef struct hotbed_rows {
+    void *weights;    /* [n, dim] of the table's dtype */
+    float *states[2]; /* [n, hotbed_optimizer_state_dim()] */
+    uint64_t *scores; /* [n]; HASH tables of a storage */
+} hotbed_rows;
 
 /* --- initialisers -------------------------------------------------------------------------- */
 

@@ -1,0 +1,40 @@
+/* storage/row_layout.h - where the parts of a row are: the embedding, then each optimiser state. */
+#ifndef HOTBED_STORAGE_ROW_LAYOUT_H
+#define HOTBED_STORAGE_ROW_LAYOUT_H
+
+#include "hotbed/types.h"
+#include "storage/row_core.h"
+
+enum { HOTBED_DIM_MOST = 4096 };
+
+/* Parts of 16 bytes and more are 16-byte aligned, smaller ones to the power of two that holds them. */
+static inline uint64_t hotbed_part_alignment(uint64_t bytes) {
+    uint64_t alignment = 2;
+    while (alignment < bytes && alignment < 16)
+        alignment *= 2;
+    return alignment;
+}
+
+static inline uint64_t hotbed_round_up(uint64_t value, uint64_t to) {
+    return (value + to - 1) / to * to;
+}
+
+/* Sets states, state_dim, state_offset and row_bytes from the view's dim and dtype.  Kind 0 is a row
+ * without states. */
+static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_kind kind) {
+    uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
+    uint64_t widest = hotbed_part_alignment(bytes);
+    view->states = hotbed_optimizer_states(kind);
+    view->state_dim = hotbed_optimizer_state_dim(kind, view->dim);
+    for (uint32_t s = 0; s < view->states; s++) {
+        uint64_t part = (uint64_t)view->state_dim * sizeof(float);
+        uint64_t alignment = hotbed_part_alignment(part);
+        widest = alignment > widest ? alignment : widest;
+        bytes = hotbed_round_up(bytes, alignment);
+        view->state_offset[s] = (uint32_t)bytes;
+        bytes += part;
+    }
+    view->row_bytes = hotbed_round_up(bytes, widest);
+}
+
+#endif

@@ -18,10 +18,11 @@ typedef struct hotbed_fault {
 
 /* Sentences of faults; hotbed_stream_sync() writes them with the values. */
 typedef enum hotbed_fault_what {
-    HOTBED_FAULT_TABLE_FULL = 1, /* table, key; bound: the table's slots */
-    HOTBED_FAULT_KEY_RANGE = 2,  /* table, key; bound: the table's rows */
-    HOTBED_FAULT_OFFSET = 3,     /* key: bag number; bound: the offset found */
-    HOTBED_FAULT_ALL_PINNED = 4, /* table, key: every candidate is pinned */
+    HOTBED_FAULT_TABLE_FULL = 1,   /* table, key; bound: the table's slots */
+    HOTBED_FAULT_KEY_RANGE = 2,    /* table, key; bound: the table's rows */
+    HOTBED_FAULT_OFFSET = 3,       /* key: bag number; bound: the offset found */
+    HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
+    HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
 } hotbed_fault_what;
 
 /* Latch a fault unless one is latched.  Called from kernels and host bodies. */

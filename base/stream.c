@@ -179,6 +179,9 @@ static hotbed_status fail_fault(hotbed_fault fault) {
         return hotbed_fail(
             status, "table %u: no slot for key %s, all rows it could replace are in use",
             fault.table, key);
+    case HOTBED_FAULT_TABLE_NUMBER:
+        return hotbed_fail(
+            status, "table %u of key %s is not below %" PRIu64, fault.table, key, fault.bound);
     }
     return hotbed_fail(
         status, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,

@@ -25,6 +25,7 @@
 
 #include "base/port.h"
 #include "base/tile.h"
+#include "hotbed/index.h"
 #include "storage/hash_core.h"
 
 enum {
@@ -64,27 +65,12 @@ typedef struct hotbed_index_view {
 } hotbed_index_view;
 
 /* What became of a key in hotbed_index_claim(). */
-typedef enum hotbed_index_outcome {
-    HOTBED_INDEX_FOUND = 0,
-    HOTBED_INDEX_INSERTED = 1,
-    HOTBED_INDEX_EVICTED = 2, /* inserted in the place of another key */
-    HOTBED_INDEX_FULL = 3,    /* refused: no free slot, and the table does not evict */
-    HOTBED_INDEX_PINNED = 4,  /* refused: every candidate is pinned */
-} hotbed_index_outcome;
-
 typedef struct hotbed_index_result {
     uint64_t slot;          /* HOTBED_NO_SLOT when refused */
     uint64_t evicted_key;   /* of EVICTED */
     uint64_t evicted_score; /* of EVICTED */
     hotbed_index_outcome outcome;
 } hotbed_index_result;
-
-/* How a call changes the score of a key that it finds, and of one that it inserts. */
-typedef enum hotbed_score_rule {
-    HOTBED_SCORE_KEEP = 0,   /* found: as it is */
-    HOTBED_SCORE_ASSIGN = 1, /* found: the given score */
-    HOTBED_SCORE_ADD = 2,    /* found: plus the given score (LFU counts) */
-} hotbed_score_rule;         /* inserted: always the given score */
 
 /* --- candidates ------------------------------------------------------------------------------- */
 

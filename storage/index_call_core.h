@@ -1,0 +1,200 @@
+/* storage/index_call_core.h - one key or slot of a call on the index. */
+#ifndef HOTBED_STORAGE_INDEX_CALL_CORE_H
+#define HOTBED_STORAGE_INDEX_CALL_CORE_H
+
+#include "base/fault.h"
+#include "storage/index_core.h"
+
+/* What a call works on; arrays are device memory, see hotbed/index.h for their meaning. */
+typedef struct hotbed_index_args {
+    hotbed_index_view index;
+    hotbed_index_range range;         /* the table, where `tables` is NULL */
+    const hotbed_index_range *ranges; /* [num_tables] */
+    hotbed_fault *faults;
+    uint64_t n;
+    uint64_t index_slots; /* of all tables */
+    const uint64_t *keys;
+    const uint32_t *tables;
+    const uint64_t *scores; /* [n], or NULL: `score` */
+    uint64_t score;
+    uint64_t *slots;
+    uint8_t *outcomes;        /* or NULL */
+    uint64_t *evicted_keys;   /* or NULL */
+    uint64_t *evicted_scores; /* or NULL */
+    uint64_t *evicted_slots;  /* or NULL */
+    uint64_t *num_evicted;    /* or NULL */
+    uint64_t capacity;        /* export: length of its arrays, which are slots and these: */
+    uint64_t *export_keys;    /* or NULL */
+    uint64_t *export_scores;  /* or NULL */
+    uint64_t *export_counts;  /* [2] keys, pinned; added to */
+    uint32_t num_tables;
+    hotbed_score_rule rule;
+    uint32_t pins; /* 0 or 1 */
+} hotbed_index_args;
+
+/* The range of key number i; false when its table number is out of range. */
+HOTBED_HD bool hotbed_call_range(
+    const hotbed_index_args *a, uint64_t i, hotbed_index_range *range) {
+    *range = a->range;
+    if (a->tables == NULL)
+        return true;
+    uint32_t table = a->tables[i];
+    if (table >= a->num_tables)
+        return false;
+    *range = a->ranges[table];
+    return true;
+}
+
+/* One lane: table number out of range. */
+HOTBED_HD void hotbed_call_no_table(const hotbed_index_args *a, uint64_t i) {
+    hotbed_fault_latch(
+        a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_TABLE_NUMBER, a->tables[i], a->keys[i],
+        a->num_tables);
+}
+
+HOTBED_HD uint64_t hotbed_call_score(const hotbed_index_args *a, uint64_t i) {
+    uint64_t score = a->scores == NULL ? a->score : a->scores[i];
+    return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
+}
+
+HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_range range;
+    bool good = hotbed_call_range(a, i, &range);
+    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_NO_SLOT;
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (!good)
+        hotbed_call_no_table(a, i);
+    a->slots[i] = slot;
+}
+
+/* One lane: what became of key number i. */
+HOTBED_HD void hotbed_call_give(
+    const hotbed_index_args *a, uint64_t i, uint64_t slot, hotbed_index_outcome outcome) {
+    a->slots[i] = slot;
+    if (a->outcomes != NULL)
+        a->outcomes[i] = (uint8_t)outcome;
+}
+
+/* Find or insert in tables that do not evict, in one pass: slots are all that keys compete for. */
+HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_range range;
+    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_NO_TABLE};
+    if (hotbed_call_range(a, i, &range))
+        r = hotbed_index_claim(
+            a->index, range, a->keys[i], a->rule, hotbed_call_score(a, i), a->pins, width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (r.outcome == HOTBED_INDEX_INSERTED)
+        hotbed_index_publish(a->index, r.slot, a->keys[i]);
+    if (r.outcome == HOTBED_INDEX_NO_TABLE)
+        hotbed_call_no_table(a, i);
+    hotbed_call_give(a, i, r.slot, r.outcome);
+}
+
+/* Where a table evicts, three passes: all keys that are there are scored and pinned before the first is
+ * placed, so that a call does not evict its own keys; those placed are pinned too; pins that were not
+ * asked for are taken off at the end.  Pass one; the others get no slot and an outcome that is not final. */
+HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_range range;
+    bool good = hotbed_call_range(a, i, &range);
+    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_NO_SLOT;
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (!good)
+        hotbed_call_no_table(a, i);
+    if (slot != HOTBED_NO_SLOT)
+        hotbed_index_touch_found(a->index, slot, a->rule, hotbed_call_score(a, i), 1);
+    hotbed_call_give(a, i, slot, good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
+}
+
+/* Pass two: place key number i if it has no slot.  All lanes get the same answer; FOUND when there was
+ * nothing to do. */
+HOTBED_HD hotbed_index_result
+hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_range range;
+    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
+    uint64_t slot = a->slots[i];
+    hotbed_tile_sync(width); /* rank 0 writes it below */
+    if (slot != HOTBED_NO_SLOT || !hotbed_call_range(a, i, &range))
+        return r;
+    r = hotbed_index_place(
+        a->index, range, a->keys[i], hotbed_meta_new(hotbed_call_score(a, i), 1), width);
+    if (hotbed_tile_rank(width) == 0) {
+        if (r.slot != HOTBED_NO_SLOT)
+            hotbed_index_publish(a->index, r.slot, a->keys[i]);
+        hotbed_call_give(a, i, r.slot, r.outcome);
+    }
+    return r;
+}
+
+/* One lane: an eviction goes into the lists at `at`. */
+HOTBED_HD void hotbed_call_evicted(const hotbed_index_args *a, hotbed_index_result r, uint64_t at) {
+    if (a->evicted_keys != NULL)
+        a->evicted_keys[at] = r.evicted_key;
+    if (a->evicted_scores != NULL)
+        a->evicted_scores[at] = r.evicted_score;
+    if (a->evicted_slots != NULL)
+        a->evicted_slots[at] = r.slot;
+}
+
+HOTBED_HD void hotbed_call_erase(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_range range;
+    bool good = hotbed_call_range(a, i, &range);
+    bool erased = good && hotbed_index_erase(a->index, range, a->keys[i], width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (!good)
+        hotbed_call_no_table(a, i);
+    if (a->outcomes != NULL)
+        a->outcomes[i] = erased;
+}
+
+HOTBED_HD void hotbed_call_pin(const hotbed_index_args *a, uint64_t i) {
+    if (a->slots[i] < a->index_slots)
+        (void)hotbed_index_touch(a->index, a->slots[i], HOTBED_SCORE_KEEP, 0, 1);
+}
+
+/* A caller's mistake must not reach the bits beside the pins: no pin, nothing to take off. */
+HOTBED_HD void hotbed_call_unpin(const hotbed_index_args *a, uint64_t i) {
+    if (a->slots[i] >= a->index_slots)
+        return;
+    uint64_t *meta = &a->index.metas[a->slots[i]];
+    for (;;) {
+        uint64_t old = hotbed_load_relaxed_u64(meta);
+        if ((old & HOTBED_META_PINS) == 0 || hotbed_cas_u64(meta, old, old - HOTBED_META_PIN))
+            return;
+    }
+}
+
+/* --- whole tables -------------------------------------------------------------------------------- */
+
+/* Slot number i of the table, free. */
+HOTBED_HD void hotbed_call_clear(const hotbed_index_args *a, uint64_t i) {
+    uint32_t bucket = (uint32_t)(i / HOTBED_BUCKET_SLOTS);
+    uint64_t slot = hotbed_index_slot(a->range, bucket) + i % HOTBED_BUCKET_SLOTS;
+    a->index.keys[slot] = hotbed_index_marker(a->range, bucket, false);
+    a->index.metas[slot] = 0;
+}
+
+/* Meta of slot number i of the table; 0 when it holds no key. */
+HOTBED_HD uint64_t hotbed_call_meta(const hotbed_index_args *a, uint64_t i) {
+    uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[hotbed_index_slot(a->range, 0) + i]);
+    return (meta & HOTBED_META_LOCKED) != 0 ? 0 : meta;
+}
+
+/* Slot number i goes into the exported arrays at `at`. */
+HOTBED_HD void hotbed_call_export(
+    const hotbed_index_args *a, uint64_t i, uint64_t meta, uint64_t at) {
+    uint64_t slot = hotbed_index_slot(a->range, 0) + i;
+    if (at >= a->capacity)
+        return;
+    if (a->export_keys != NULL)
+        a->export_keys[at] = a->index.keys[slot];
+    if (a->slots != NULL)
+        a->slots[at] = slot;
+    if (a->export_scores != NULL)
+        a->export_scores[at] = hotbed_meta_score(meta);
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* storage/index_host.c - calls on the index on the host.  CUDA counterpart: index.cu. */
+#include "storage/index_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { GRAIN = 1024, SLOTS_GRAIN = 4096 };
+
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_find(args, i, 1);
+}
+
+static void claim_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_claim(args, i, 1);
+}
+
+static void hold_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_hold(args, i, 1);
+}
+
+static void place_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_index_args *a = args;
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_index_result r = hotbed_call_place(a, i, 1);
+        if (r.outcome == HOTBED_INDEX_EVICTED && a->num_evicted != NULL)
+            hotbed_call_evicted(a, r, hotbed_add_relaxed_u64(a->num_evicted, 1));
+    }
+}
+
+static void erase_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_erase(args, i, 1);
+}
+
+static void pin_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_pin(args, i);
+}
+
+static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_unpin(args, i);
+}
+
+static void clear_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_clear(args, i);
+}
+
+static void export_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_index_args *a = args;
+    for (uint64_t i = begin; i < end; i++) {
+        uint64_t meta = hotbed_call_meta(a, i);
+        if (meta == 0)
+            continue;
+        uint64_t at = hotbed_add_relaxed_u64(&a->export_counts[0], 1);
+        if ((meta & HOTBED_META_PINS) != 0)
+            hotbed_add_relaxed_u64(&a->export_counts[1], 1);
+        hotbed_call_export(a, i, meta, at);
+    }
+}
+
+static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, find_body, args, sizeof *args);
+}
+
+static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, claim_body, args, sizeof *args);
+}
+
+static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, hold_body, args, sizeof *args);
+}
+
+static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, place_body, args, sizeof *args);
+}
+
+static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
+}
+
+static hotbed_status pin(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, pin_body, args, sizeof *args);
+}
+
+static hotbed_status unpin(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, unpin_body, args, sizeof *args);
+}
+
+static hotbed_status clear(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, clear_body, args, sizeof *args);
+}
+
+static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, export_body, args,
+        sizeof *args);
+}
+
+const hotbed_index_kernels hotbed_index_kernels_host = {
+    find, claim, hold, place, erase, pin, unpin, clear, export_keys,
+};

@@ -1,5 +1,6 @@
 /* storage/rows.cu - rows by key and whole-table work on CUDA.  Host counterpart: rows_host.c. */
 #include "base/cuda_launch.h"
+#include "storage/index_kernels.h"
 #include "storage/rows_kernels.h"
 
 /* A warp serves one row; finding its key with 32 lanes where 4 would do is not what takes the time. */
@@ -15,54 +16,10 @@ static __global__ void __launch_bounds__(BLOCK) set_kernel(hotbed_rows_args a) {
         hotbed_rows_set(&a, i, TILE);
 }
 
-static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a) {
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
-        hotbed_rows_erase(&a, i, TILE);
-}
-
-static __global__ void __launch_bounds__(BLOCK) clear_slots_kernel(hotbed_rows_args a) {
-    for (uint64_t i = hotbed_cuda_thread(); i < a.table.slots; i += hotbed_cuda_threads())
-        hotbed_rows_clear_slot(&a, i);
-}
-
 static __global__ void __launch_bounds__(BLOCK) init_rows_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.table.slots;
          i += hotbed_cuda_threads() / TILE)
         hotbed_row_init(&a.table, a.table.rows + i * a.table.row_bytes, i, TILE);
-}
-
-/* One addition to counts[0] a block and round, since the table may hold hundreds of millions. */
-static __global__ void __launch_bounds__(BLOCK)
-    list_kernel(hotbed_rows_args a, uint64_t *keys, uint64_t *scores, uint64_t *counts) {
-    __shared__ uint64_t base;
-    __shared__ uint32_t occupied, pinned;
-    for (uint64_t first = (uint64_t)blockIdx.x * BLOCK; first < a.table.slots;
-         first += hotbed_cuda_threads()) {
-        if (threadIdx.x == 0)
-            occupied = pinned = 0;
-        __syncthreads();
-        uint64_t i = first + threadIdx.x;
-        bool holds = i < a.table.slots && hotbed_rows_occupied(&a, i);
-        uint64_t slot = a.table.first_slot + i;
-        uint64_t meta = holds ? hotbed_load_relaxed_u64(&a.index.metas[slot]) : 0;
-        uint32_t at = 0;
-        if (holds)
-            at = atomicAdd(&occupied, 1U);
-        if ((meta & HOTBED_META_PINS) != 0)
-            atomicAdd(&pinned, 1U);
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            base = occupied == 0 ? 0 : hotbed_add_relaxed_u64(&counts[0], occupied);
-            if (pinned != 0)
-                hotbed_add_relaxed_u64(&counts[1], pinned);
-        }
-        __syncthreads();
-        if (holds && keys != NULL)
-            keys[base + at] = a.index.keys[slot];
-        if (holds && scores != NULL)
-            scores[base + at] = hotbed_meta_score(meta);
-        __syncthreads();
-    }
 }
 
 static __global__ void __launch_bounds__(BLOCK) load_kernel(hotbed_rows_args a) {
@@ -95,21 +52,22 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(erase_kernel, "erase_kernel", args, args->n * TILE, stream);
+    hotbed_index_args index = hotbed_rows_index(args);
+    return hotbed_index_kernels_cuda.erase(&index, stream);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (args->table.is_static != 0)
         return launch(init_rows_kernel, "init_rows_kernel", args, args->table.slots * TILE, stream);
-    return launch(clear_slots_kernel, "clear_slots_kernel", args, args->table.slots, stream);
+    hotbed_index_args index = hotbed_rows_index(args);
+    return hotbed_index_kernels_cuda.clear(&index, stream);
 }
 
 static hotbed_status list(
     const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores, uint64_t *counts,
     hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, args->table.slots, BLOCK, WAVES);
-    list_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args, keys, scores, counts);
-    return hotbed_cuda_launched("list_kernel");
+    hotbed_index_args index = hotbed_rows_export(args, keys, scores, counts);
+    return hotbed_index_kernels_cuda.export_keys(&index, stream);
 }
 
 static hotbed_status load(const hotbed_rows_args *args, hotbed_stream *stream) {

@@ -3,6 +3,7 @@
 #define HOTBED_STORAGE_ROWS_CORE_H
 
 #include "base/fault.h"
+#include "storage/index_call_core.h"
 #include "storage/row_core.h"
 #include "storage/step_core.h"
 
@@ -129,24 +130,28 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
     }
 }
 
-HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    bool erased = hotbed_index_erase(a->index, a->table.range, a->keys[i], width);
-    if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
-        a->flags[i] = erased;
+/* A call on the index alone, for the HASH table of `a`. */
+HOTBED_HD hotbed_index_args hotbed_rows_index(const hotbed_rows_args *a) {
+    hotbed_index_args args;
+    memset(&args, 0, sizeof args);
+    args.index = a->index;
+    args.range = a->table.range;
+    args.faults = a->faults;
+    args.keys = a->keys;
+    args.outcomes = a->flags;
+    args.n = a->n;
+    return args;
 }
 
-/* Slot number i of the table, free. */
-HOTBED_HD void hotbed_rows_clear_slot(const hotbed_rows_args *a, uint64_t i) {
-    uint64_t slot = a->table.first_slot + i;
-    a->index.keys[slot] =
-        hotbed_index_marker(a->table.range, (uint32_t)(i / HOTBED_BUCKET_SLOTS), false);
-    a->index.metas[slot] = 0;
-}
-
-/* Whether slot number i of a HASH table holds a key. */
-HOTBED_HD bool hotbed_rows_occupied(const hotbed_rows_args *a, uint64_t i) {
-    uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[a->table.first_slot + i]);
-    return meta != 0 && (meta & HOTBED_META_LOCKED) == 0;
+/* Its keys and scores, for `list`. */
+HOTBED_HD hotbed_index_args
+hotbed_rows_export(const hotbed_rows_args *a, uint64_t *keys, uint64_t *scores, uint64_t *counts) {
+    hotbed_index_args args = hotbed_rows_index(a);
+    args.capacity = a->table.slots;
+    args.export_keys = keys;
+    args.export_scores = scores;
+    args.export_counts = counts;
+    return args;
 }
 
 #endif

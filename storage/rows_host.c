@@ -2,15 +2,9 @@
 #include "storage/rows_kernels.h"
 
 #include "base/host_launch.h"
+#include "storage/index_kernels.h"
 
-enum { GRAIN = 256, SLOTS_GRAIN = 4096 };
-
-typedef struct list_args {
-    hotbed_rows_args a;
-    uint64_t *keys;
-    uint64_t *scores;
-    uint64_t *counts;
-} list_args;
+enum { GRAIN = 256, ROWS_GRAIN = 4096 };
 
 static void get_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
@@ -22,36 +16,10 @@ static void set_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_rows_set(args, i, 1);
 }
 
-static void erase_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_erase(args, i, 1);
-}
-
-static void clear_body(const void *args, uint64_t begin, uint64_t end) {
+static void init_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (a->table.is_static != 0)
-            hotbed_row_init(&a->table, a->table.rows + i * a->table.row_bytes, i, 1);
-        else
-            hotbed_rows_clear_slot(a, i);
-    }
-}
-
-static void list_body(const void *args, uint64_t begin, uint64_t end) {
-    const list_args *l = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (!hotbed_rows_occupied(&l->a, i))
-            continue;
-        uint64_t slot = l->a.table.first_slot + i;
-        uint64_t meta = hotbed_load_relaxed_u64(&l->a.index.metas[slot]);
-        uint64_t at = hotbed_add_relaxed_u64(&l->counts[0], 1);
-        if ((meta & HOTBED_META_PINS) != 0)
-            hotbed_add_relaxed_u64(&l->counts[1], 1);
-        if (l->keys != NULL)
-            l->keys[at] = l->a.index.keys[slot];
-        if (l->scores != NULL)
-            l->scores[at] = hotbed_meta_score(meta);
-    }
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_row_init(&a->table, a->table.rows + i * a->table.row_bytes, i, 1);
 }
 
 static void load_body(const void *args, uint64_t begin, uint64_t end) {
@@ -79,19 +47,23 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
+    hotbed_index_args index = hotbed_rows_index(args);
+    return hotbed_index_kernels_host.erase(&index, stream);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, args->table.slots, SLOTS_GRAIN, clear_body, args, sizeof *args);
+    if (args->table.is_static != 0)
+        return hotbed_host_launch(
+            stream, args->table.slots, ROWS_GRAIN, init_rows_body, args, sizeof *args);
+    hotbed_index_args index = hotbed_rows_index(args);
+    return hotbed_index_kernels_host.clear(&index, stream);
 }
 
 static hotbed_status list(
     const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores, uint64_t *counts,
     hotbed_stream *stream) {
-    list_args l = {.a = *args, .keys = keys, .scores = scores, .counts = counts};
-    return hotbed_host_launch(stream, args->table.slots, SLOTS_GRAIN, list_body, &l, sizeof l);
+    hotbed_index_args index = hotbed_rows_export(args, keys, scores, counts);
+    return hotbed_index_kernels_host.export_keys(&index, stream);
 }
 
 static hotbed_status load(const hotbed_rows_args *args, hotbed_stream *stream) {

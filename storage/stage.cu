@@ -1,0 +1,18 @@
+/* storage/stage.cu - the note of a staged chunk on CUDA.  Host counterpart: stage_host.c. */
+#include "base/cuda_launch.h"
+#include "storage/stage_kernels.h"
+
+enum { BLOCK = 256, WAVES = 1 };
+
+static __global__ void __launch_bounds__(BLOCK) stage_write_kernel(hotbed_stage_args a) {
+    for (uint64_t i = hotbed_cuda_thread(); i < a.note.n; i += hotbed_cuda_threads())
+        hotbed_stage_write(&a, i);
+}
+
+static hotbed_status write_note(const hotbed_stage_args *args, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, args->note.n, BLOCK, WAVES);
+    stage_write_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
+    return hotbed_cuda_launched("stage_write_kernel");
+}
+
+const hotbed_stage_kernels hotbed_stage_kernels_cuda = {write_note};

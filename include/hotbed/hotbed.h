@@ -1,0 +1,14 @@
+/* hotbed/hotbed.h - all of Hotbed. */
+#ifndef HOTBED_HOTBED_H
+#define HOTBED_HOTBED_H
+
+#include "hotbed/checkpoint.h"
+#include "hotbed/flat_table.h"
+#include "hotbed/index.h"
+#include "hotbed/status.h"
+#include "hotbed/storage.h"
+#include "hotbed/stream.h"
+#include "hotbed/types.h"
+#include "hotbed/version.h"
+
+#endif

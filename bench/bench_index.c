@@ -1,9 +1,10 @@
 /* bench/bench_index.c - the hash index: find, find or insert, insert with eviction.
  *
- * The rows are 16 bytes, so that the index is what takes the time; batches are of distinct keys, as dedup
- * leaves them.
+ * First inside a storage, whose rows are 16 bytes, so that the index is what takes the time; then
+ * hotbed_index alone.  Batches are of distinct keys, as dedup leaves them.
  */
 #include "bench/bench_step.h"
+#include "hotbed/index.h"
 
 #include <stdlib.h>
 
@@ -103,6 +104,132 @@ static void find_or_evict(bench_state *state) {
     insert(state, true);
 }
 
+/* --- hotbed_index --------------------------------------------------------------------------------- */
+
+typedef struct alone {
+    hotbed_stream *stream;
+    hotbed_index *index;
+    uint64_t n, filled;
+    hotbed_index_insert call;
+    uint64_t *keys;    /* [n] device */
+    uint64_t *numbers; /* [n] host, and then their keys */
+} alone;
+
+static bool send_keys(bench_state *state, alone *a, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        a->numbers[i] = bench_key(a->numbers[i]);
+    return bench_ok(state, hotbed_copy(a->keys, a->numbers, n * sizeof *a->keys, a->stream)) &&
+           bench_ok(state, hotbed_stream_sync(a->stream));
+}
+
+static bool insert_numbers(bench_state *state, alone *a, uint64_t first, uint64_t end) {
+    bool ok = true;
+    for (; ok && first < end; first += a->n) {
+        hotbed_index_insert call = a->call;
+        call.n = end - first < a->n ? end - first : a->n;
+        call.score = first / a->n;
+        for (uint64_t i = 0; i < call.n; i++)
+            a->numbers[i] = first + i;
+        ok = send_keys(state, a, call.n) &&
+             bench_ok(state, hotbed_index_find_or_insert(a->index, &call, a->stream)) &&
+             bench_ok(state, hotbed_stream_sync(a->stream));
+    }
+    return ok;
+}
+
+/* Arguments as prepare()'s; a table that evicts is filled until it is full. */
+static bool open_alone(bench_state *state, bool evicts, alone *a) {
+    uint64_t slots = (uint64_t)bench_arg(state, 1);
+    uint64_t capacity = slots * 97 / 100;
+    hotbed_evict evict = evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
+    hotbed_index_options options;
+    hotbed_index_options_init(&options);
+    options.num_tables = 1;
+    options.capacities = &capacity;
+    options.evict = &evict;
+    *a = (alone){.stream = bench_stream(state), .n = (uint64_t)bench_arg(state, 0)};
+    a->filled = evicts ? slots + slots / 4 : slots * (uint64_t)bench_arg(state, 2) / 100;
+    a->keys = bench_alloc(state, a->n * sizeof *a->keys);
+    hotbed_index_insert_init(&a->call);
+    a->call.n = a->n;
+    a->call.rule = HOTBED_SCORE_ASSIGN;
+    a->call.keys = a->keys;
+    a->call.slots = bench_alloc(state, a->n * sizeof *a->call.slots);
+    a->call.outcomes = bench_alloc(state, a->n);
+    if (a->keys == NULL || a->call.slots == NULL || a->call.outcomes == NULL ||
+        !bench_ok(state, hotbed_index_create(&options, a->stream, &a->index)))
+        return false;
+    a->numbers = malloc(a->n * sizeof *a->numbers);
+    if (a->numbers == NULL)
+        bench_skip(state, "no memory");
+    return a->numbers != NULL && insert_numbers(state, a, 0, a->filled);
+}
+
+static void close_alone(alone *a) {
+    hotbed_index_destroy(a->index);
+    free(a->numbers);
+}
+
+static void find_alone(bench_state *state) {
+    alone a;
+    bool ok = open_alone(state, false, &a);
+    if (ok) {
+        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, a.numbers);
+        ok = send_keys(state, &a, a.n);
+    }
+    while (ok && bench_next(state)) {
+        bench_flush_cache(a.stream);
+        bench_start(a.stream);
+        ok = bench_ok(
+            state, hotbed_index_find_keys(a.index, a.n, a.keys, NULL, a.call.slots, a.stream));
+        bench_stop(a.stream, state);
+    }
+    bench_items(state, (int64_t)a.n);
+    /* key in, one line of keys, slot out */
+    bench_bytes(state, (int64_t)(a.n * (2 * sizeof(uint64_t) + 128)));
+    close_alone(&a);
+}
+
+/* New keys are removed again after each iteration; what was evicted is gone. */
+static void insert_alone(bench_state *state, bool evicts) {
+    alone a;
+    bool ok = open_alone(state, evicts, &a);
+    uint64_t fresh = (uint64_t)1 << 40;
+    a.call.score = (uint64_t)1 << 30;
+    while (ok && bench_next(state)) {
+        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
+        uint64_t added = 0;
+        ok = send_keys(state, &a, a.n);
+        bench_flush_cache(a.stream);
+        bench_start(a.stream);
+        ok = ok && bench_ok(state, hotbed_index_find_or_insert(a.index, &a.call, a.stream));
+        bench_stop(a.stream, state);
+        a.call.score++;
+        if (!ok || evicts) {
+            fresh += a.n;
+            continue;
+        }
+        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
+        for (uint64_t i = 0; i < a.n; i++)
+            if (a.numbers[i] >= fresh)
+                a.numbers[added++] = a.numbers[i];
+        ok = send_keys(state, &a, added) &&
+             bench_ok(state, hotbed_index_erase_keys(a.index, added, a.keys, NULL, NULL, a.stream));
+    }
+    bench_items(state, (int64_t)a.n);
+    /* key in, a line of keys, a meta in and out, slot out */
+    bench_bytes(state, (int64_t)(a.n * (4 * sizeof(uint64_t) + 128)));
+    close_alone(&a);
+}
+
+static void find_or_insert_alone(bench_state *state) {
+    insert_alone(state, false);
+}
+
+static void insert_and_evict_alone(bench_state *state) {
+    insert_alone(state, true);
+}
+
 static const char *const names[] = {"n", "slots", "load", "hits", NULL};
 static const int64_t find_host[] = {1 << 16, 1 << 19, 50,      100,     1 << 16,  1 << 19,
                                     75,      100,     1 << 16, 1 << 19, 97,       100,
@@ -119,9 +246,24 @@ static const int64_t evict_host[] = {1 << 16, 1 << 19, 100, 0, INT64_MIN};
 static const int64_t evict_cuda[] = {1 << 20, 1 << 26, 100, 0,        1 << 20,
                                      1 << 26, 100,     60,  INT64_MIN};
 
+/* The rows of docs/performance.md, "hash operations". */
+static const int64_t alone_find_host[] = {1 << 16, 1 << 19, 60,      100, 1 << 16, 1 << 19,  75,
+                                          100,     1 << 16, 1 << 19, 97,  100,     INT64_MIN};
+static const int64_t alone_find_cuda[] = {1 << 20, 1 << 26, 60,      100, 1 << 20, 1 << 26,  75,
+                                          100,     1 << 20, 1 << 26, 97,  100,     INT64_MIN};
+static const int64_t alone_insert_host[] = {1 << 16, 1 << 19, 75, 60, INT64_MIN};
+static const int64_t alone_insert_cuda[] = {1 << 20, 1 << 26, 75, 60, INT64_MIN};
+static const int64_t alone_evict_host[] = {1 << 16, 1 << 19, 100, 0, INT64_MIN};
+static const int64_t alone_evict_cuda[] = {1 << 20, 1 << 26, 100, 0, INT64_MIN};
+
 const bench_case bench_index_cases[] = {
     {"index/find", find, names, find_host, find_cuda},
     {"index/find_or_insert", find_or_insert, names, insert_host, insert_cuda},
     {"index/find_or_evict", find_or_evict, names, evict_host, evict_cuda},
+    {"index/alone_find", find_alone, names, alone_find_host, alone_find_cuda},
+    {"index/alone_find_or_insert", find_or_insert_alone, names, alone_insert_host,
+     alone_insert_cuda},
+    {"index/alone_insert_and_evict", insert_and_evict_alone, names, alone_evict_host,
+     alone_evict_cuda},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -116,7 +116,7 @@ static void set_rows(desk *d, uint32_t table) {
             for (uint32_t e = 0; e < m->state_dim; e++) {
                 float *place = &d->host.states[s][i * m->state_dim + e];
                 *place = rng_float(&d->random);
-                if ((which & (WITH_STATE0 << s)) != 0)
+                if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
                     row->states[s][e] = *place;
             }
     }
@@ -142,7 +142,7 @@ static void get_rows(desk *d, uint32_t table) {
         for (uint32_t e = 0; row != NULL && e < dim && (which & WITH_WEIGHTS) != 0; e++)
             oracle_store(m->options.dtype, d->expected.weights, i * dim + e, row->weights[e]);
         for (unsigned s = 0; s < 2; s++)
-            if (row != NULL && (which & (WITH_STATE0 << s)) != 0)
+            if (row != NULL && (which & ((uint32_t)WITH_STATE0 << s)) != 0)
                 memcpy(
                     d->expected.states[s] + i * m->state_dim, row->states[s],
                     m->state_dim * sizeof(float));

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { NONE = UINT32_MAX, GROUP = 32 };
+#define NONE UINT32_MAX /* no enumerator: it does not fit an int */
+enum { GROUP = 32 };
 
 static void *take(uint64_t count, size_t bytes) {
     void *block = calloc(count == 0 ? 1 : (size_t)count, bytes);

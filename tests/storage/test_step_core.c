@@ -1,0 +1,347 @@
+/* tests/storage/test_step_core.c - forward, backward and first values at every tile width: same bytes.
+ *
+ * The library prefetches on the host; then its cores run here on the ticket's arrays as tiles of 1, 4, 8,
+ * 16 and 32 lanes, the way the CUDA kernels call them, sums of leaves and groups included.
+ */
+#define HOTBED_TILE_EMULATE
+#include "base/tile.h"
+
+#include "storage/storage.h"
+#include "tests/storage/rig.h"
+#include "tests/support/emulate.h"
+
+#include <stdlib.h>
+
+static const uint32_t widths[] = {1, 4, 8, 16, 32};
+
+enum { WIDTHS = sizeof widths / sizeof widths[0], TABLES = 3, PARTS = 400 };
+
+/* What lanes are told. */
+typedef struct work {
+    hotbed_step_view s;
+    hotbed_optimizer_view o;
+    hotbed_gradient_view gradient;
+    hotbed_update_shape shape;
+    void *output;
+    uint64_t stride;
+    uint32_t width;
+    /* partial sums, as update.cu lays them out: [PARTS, row] */
+    float *leaf_sums, *group_sums;
+    uint64_t row;
+    uint32_t first_leaf[PARTS], first_group[PARTS]; /* by unique */
+    uint32_t leaf_begin[PARTS], leaf_end[PARTS], leaves;
+    uint32_t group_begin[PARTS], group_end[PARTS], groups;
+} work;
+
+/* --- kernels, as lookup.cu and update.cu write them -------------------------------------------------------- */
+
+static void forward_rows(void *argument) {
+    const work *w = argument;
+    uint32_t n = w->s.feature_starts[w->s.num_features];
+    for (uint32_t i = 0; i < n; i += w->width)
+        hotbed_forward_rows(
+            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, w->width);
+}
+
+static void forward_bags(void *argument) {
+    const work *w = argument;
+    uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
+    for (uint64_t b = 0; b < bags; b++)
+        hotbed_forward_bag(&w->s, b, w->output, w->stride, w->width);
+}
+
+static void sum_leaves(void *argument) {
+    const work *w = argument;
+    for (uint32_t leaf = 0; leaf < w->leaves; leaf++) {
+        uint32_t begin = w->leaf_begin[leaf];
+        uint32_t dim = w->s.tables[hotbed_part_of(w->s.table_starts, w->s.num_tables, begin)].dim;
+        for (uint32_t first = 0; first < dim; first += 4 * w->width) {
+            uint32_t e = first + 4 * hotbed_tile_rank(w->width);
+            uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+            hotbed_f32x4 sum = hotbed_sum_group(
+                &w->s, &w->o, w->gradient, w->shape, begin, w->leaf_end[leaf], e, count, w->width);
+            if (count > 0)
+                hotbed_store4(HOTBED_F32, w->leaf_sums, leaf * w->row + e, 4, sum);
+        }
+    }
+}
+
+static void sum_groups(void *argument) {
+    const work *w = argument;
+    for (uint32_t g = 0; g < w->groups; g++) {
+        hotbed_sum_source source = {w->group_begin[g], w->group_end[g], w->leaf_sums, w->row};
+        for (uint32_t e = 4 * hotbed_tile_rank(w->width); e < w->row; e += 4 * w->width)
+            hotbed_store4(
+                HOTBED_F32, w->group_sums, g * w->row + e, 4, hotbed_sum_partials(source, e));
+    }
+}
+
+static hotbed_sum_source source_of(const work *w, uint32_t u) {
+    hotbed_sum_source source = {w->s.starts[u], w->s.starts[u + 1], NULL, w->row};
+    uint32_t parts = (source.end - source.begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+    if (!w->shape.split || parts <= 1)
+        return source;
+    bool many = parts > HOTBED_SUM_GROUP;
+    source.partials = many ? w->group_sums : w->leaf_sums;
+    source.begin = many ? w->first_group[u] : w->first_leaf[u];
+    source.end = source.begin + (many ? (parts + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP : parts);
+    return source;
+}
+
+static void update_rows(void *argument) {
+    const work *w = argument;
+    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++)
+        if (w->s.slots[u] != HOTBED_NO_SLOT) {
+            uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
+            hotbed_update_row(
+                &w->s, &w->o, w->gradient, &w->s.tables[t], w->s.slots[u], source_of(w, u),
+                w->shape, w->width);
+        }
+}
+
+/* Leaves and groups of every unique with more than 32 occurrences. */
+static void split(work *w) {
+    w->leaves = w->groups = 0;
+    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
+        uint32_t begin = w->s.starts[u], end = w->s.starts[u + 1];
+        if (end - begin <= HOTBED_SUM_GROUP)
+            continue;
+        CHECK(u < PARTS);
+        w->first_leaf[u] = w->leaves;
+        for (; begin < end; begin += HOTBED_SUM_GROUP) {
+            CHECK(w->leaves < PARTS);
+            w->leaf_begin[w->leaves] = begin;
+            w->leaf_end[w->leaves++] =
+                end - begin < HOTBED_SUM_GROUP ? end : begin + HOTBED_SUM_GROUP;
+        }
+        w->first_group[u] = w->groups;
+        uint32_t leaves_end = w->leaves;
+        for (uint32_t leaf = w->first_leaf[u]; leaf < leaves_end; leaf += HOTBED_SUM_GROUP) {
+            w->group_begin[w->groups] = leaf;
+            w->group_end[w->groups++] =
+                leaves_end - leaf < HOTBED_SUM_GROUP ? leaves_end : leaf + HOTBED_SUM_GROUP;
+        }
+    }
+}
+
+/* --- the bytes that a step changes --------------------------------------------------------------------------- */
+
+typedef struct image {
+    void *rows[TABLES];
+    uint64_t row_bytes[TABLES];
+    void *metas;
+    uint64_t meta_bytes;
+    hotbed_clock clock;
+} image;
+
+static void *take(uint64_t bytes) {
+    void *block = calloc(1, bytes == 0 ? 1 : (size_t)bytes);
+    CHECK(block != NULL);
+    return block;
+}
+
+static image image_of(const hotbed_storage *storage) {
+    image m = {.meta_bytes = storage->index_slots * sizeof(uint64_t)};
+    for (uint32_t t = 0; t < TABLES; t++) {
+        m.row_bytes[t] = storage->tables[t].rows.bytes;
+        m.rows[t] = take(m.row_bytes[t]);
+        memcpy(m.rows[t], storage->tables[t].rows.data, (size_t)m.row_bytes[t]);
+    }
+    m.metas = take(m.meta_bytes);
+    memcpy(m.metas, storage->index.metas, (size_t)m.meta_bytes);
+    m.clock = *storage->clock;
+    return m;
+}
+
+static void put_back(hotbed_storage *storage, const image *m) {
+    for (uint32_t t = 0; t < TABLES; t++)
+        memcpy(storage->tables[t].rows.data, m->rows[t], (size_t)m->row_bytes[t]);
+    memcpy(storage->index.metas, m->metas, (size_t)m->meta_bytes);
+    *storage->clock = m->clock;
+}
+
+static void compare(const hotbed_storage *storage, const image *m) {
+    for (uint32_t t = 0; t < TABLES; t++)
+        CHECK_BYTES(storage->tables[t].rows.data, m->rows[t], (size_t)m->row_bytes[t]);
+    CHECK_BYTES(storage->index.metas, m->metas, (size_t)m->meta_bytes);
+}
+
+static void free_image(image *m) {
+    for (uint32_t t = 0; t < TABLES; t++)
+        free(m->rows[t]);
+    free(m->metas);
+}
+
+/* --- tests ---------------------------------------------------------------------------------------------------- */
+
+static void update_all(work *w, bool split_sums) {
+    w->shape.split = split_sums;
+    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    if (split_sums) {
+        split(w);
+        hotbed_emulate_run(w->width, sum_leaves, w);
+        hotbed_emulate_run(w->width, sum_groups, w);
+    }
+    hotbed_emulate_run(w->width, update_rows, w);
+}
+
+/* Forward at every width against the model, backward at every width against the library's. */
+static void same_bytes(lane *l, rng *random, bool plain) {
+    static work w;
+    hotbed_storage *storage = l->r->storage;
+    hotbed_dtype dtype = l->r->model->options.output_dtype;
+    memset(&w, 0, sizeof w);
+    lane_prefetch(l);
+    CHECK_OK(hotbed_stream_sync(l->r->stream));
+    w.s = l->ticket->step;
+    w.o = storage->optimizer_view;
+    w.stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
+    w.output = l->output;
+    memset(l->scratch[1], 0, (size_t)l->output_bytes);
+    oracle_forward(l->model, l->scratch[1], l->stride);
+    for (uint32_t i = 0; i < WIDTHS; i++) {
+        w.width = widths[i];
+        memset(l->output, 0, (size_t)l->output_bytes);
+        bool pooled = storage->pooling != HOTBED_POOL_NONE;
+        hotbed_emulate_run(w.width, pooled ? forward_bags : forward_rows, &w);
+        CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+    }
+    for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
+        oracle_store(dtype, l->gradient, i, rng_float(random));
+    w.gradient = (hotbed_gradient_view){l->gradient, w.stride};
+    w.row = (storage->max_dim + 3U) / 4U * 4U;
+    w.leaf_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
+    w.group_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
+    CHECK(w.leaf_sums != NULL && w.group_sums != NULL);
+    image before = image_of(storage);
+    CHECK_OK(hotbed_storage_backward(storage, l->ticket, l->gradient, w.stride, l->r->stream));
+    CHECK_OK(hotbed_stream_sync(l->r->stream));
+    image after = image_of(storage);
+    for (uint32_t i = 0; i < WIDTHS; i++) {
+        put_back(storage, &before);
+        w.width = widths[i];
+        w.shape.plain = plain;
+        update_all(&w, i > 0 || plain); /* the library took the other way at width 1 */
+        compare(storage, &after);
+    }
+    memcpy(l->scratch[0], l->gradient, (size_t)l->output_bytes);
+    oracle_backward(l->model, l->scratch[0], w.stride);
+    free_image(&before);
+    free_image(&after);
+    free(w.leaf_sums);
+    free(w.group_sums);
+}
+
+static void train(setup *s, bool plain) {
+    rig r;
+    lane l;
+    rng random = rng_start(s->tables[0].dim);
+    rig_open(&r, HOTBED_BACKEND_HOST, &s->options);
+    lane_open(&r, &l, 2000, 700);
+    if (plain) {
+        l.stride = 0;
+        l.output = rig_alloc(&r, l.output_bytes); /* aligned */
+        l.gradient = rig_alloc(&r, l.output_bytes);
+    }
+    const recipe recipes[] = {
+        {.batch_size = 20, .max_bag = plain ? 0 : 3, .key_space = 30, .weights = true},
+        {.batch_size = 200, .key_space = 2},  /* leaves */
+        {.batch_size = 520, .one_key = true}, /* and with two features of a table, groups */
+    };
+    for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
+        lane_fill(&l, &random, &recipes[i]);
+        same_bytes(&l, &random, plain);
+    }
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling pooling) {
+    setup_start(s, TABLES, 4, 64);
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->options.optimizer.kind = kind;
+    s->options.optimizer.weight_decay = 0.01F;
+    s->options.pooling = pooling;
+    setup_feature(s, 0);
+    setup_feature(s, 1);
+    setup_feature(s, 1);
+}
+
+static void every_optimizer_and_pooling(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 6; i++) {
+        setup s;
+        three_tables(&s, (hotbed_optimizer_kind)(1 + i % 4), (hotbed_pooling)(i % 3));
+        s.tables[0].dim = 5;
+        s.tables[1].dim = i % 2 == 0 ? 70 : 131;
+        s.tables[1].dtype = (hotbed_dtype)(1 + i % 3);
+        s.options.output_dtype = (hotbed_dtype)(1 + (i + 1) % 3);
+        s.options.optimizer.max_gradient = i % 2 == 0 ? 0.0F : 0.5F;
+        train(&s, false);
+    }
+}
+
+/* f32 rows of dims that are multiples of 4: the kernels that leave all checks out. */
+static void plain_rows(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 4; i++) {
+        setup s;
+        three_tables(&s, (hotbed_optimizer_kind)(1 + i), HOTBED_POOL_NONE);
+        s.tables[0].dim = 12;
+        s.tables[1].dim = 132;
+        s.tables[2].dim = 64;
+        train(&s, true);
+    }
+}
+
+typedef struct init_work {
+    const hotbed_table_view *table;
+    uint8_t *row;
+    uint64_t key;
+    uint32_t width;
+} init_work;
+
+static void init_row(void *argument) {
+    const init_work *w = argument;
+    hotbed_row_init(w->table, w->row, w->key, w->width);
+}
+
+static void first_values_at_every_width(hotbed_backend backend) {
+    static const uint32_t dims[TABLES] = {1, 130, 515};
+    for (int kind = 0; kind <= HOTBED_INIT_DEBUG; kind++) {
+        setup s;
+        rig r;
+        three_tables(&s, HOTBED_OPT_ADAM, HOTBED_POOL_NONE);
+        for (int t = 0; t < TABLES; t++) {
+            s.tables[t].dim = dims[t];
+            s.tables[t].dtype = (hotbed_dtype)(1 + (t + kind) % 3);
+            s.tables[t].initializer.kind = (hotbed_initializer_kind)kind;
+            s.tables[t].initializer.std = 0.5F;
+        }
+        rig_open_bare(&r, backend, &s.options);
+        for (int t = 0; t < TABLES; t++) {
+            const hotbed_table_view *view = &r.storage->tables[t].view;
+            uint64_t bytes = (view->row_bytes + 255) / 256 * 256;
+            uint8_t *rows[2] = {aligned_alloc(256, bytes), aligned_alloc(256, bytes)};
+            CHECK(rows[0] != NULL && rows[1] != NULL);
+            for (uint32_t i = 0; i < WIDTHS; i++) {
+                init_work w = {view, rows[i > 0], hotbed_test_seed() * 77, widths[i]};
+                memset(w.row, 0, bytes);
+                hotbed_emulate_run(w.width, init_row, &w);
+                if (i > 0)
+                    CHECK_BYTES(rows[1], rows[0], view->row_bytes);
+            }
+            free(rows[0]);
+            free(rows[1]);
+        }
+        rig_close(&r);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"every_optimizer_and_pooling", every_optimizer_and_pooling},
+    {"plain_rows", plain_rows},
+    {"first_values_at_every_width", first_values_at_every_width},
+    {NULL, NULL},
+};

@@ -88,15 +88,37 @@ static hotbed_sum_source source_of(const work *w, uint32_t u) {
     return source;
 }
 
-static void update_rows(void *argument) {
-    const work *w = argument;
+HOTBED_HD void update_rows_of(const work *w, uint32_t width) {
     for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++)
         if (w->s.slots[u] != HOTBED_NO_SLOT) {
             uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
             hotbed_update_row(
                 &w->s, &w->o, w->gradient, &w->s.tables[t], w->s.slots[u], source_of(w, u),
-                w->shape, w->width);
+                w->shape, width);
         }
+}
+
+/* The width is a literal, as in a kernel. */
+static void update_rows(void *argument) {
+    const work *w = argument;
+    switch (w->width) {
+    case 1:
+        update_rows_of(w, 1);
+        break;
+    case 4:
+        update_rows_of(w, 4);
+        break;
+    case 8:
+        update_rows_of(w, 8);
+        break;
+    case 16:
+        update_rows_of(w, 16);
+        break;
+    default:
+        CHECK_EQ(w->width, 32);
+        update_rows_of(w, 32);
+        break;
+    }
 }
 
 /* Leaves and groups of every unique with more than 32 occurrences. */

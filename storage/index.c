@@ -225,7 +225,7 @@ hotbed_status hotbed_index_find_or_insert(
         return index->kernels->claim(&args, stream);
     HOTBED_TRY(index->kernels->hold(&args, stream));
     HOTBED_TRY(index->kernels->place(&args, stream));
-    return o.pin ? HOTBED_OK : index->kernels->unpin(&args, stream);
+    return o.pin ? HOTBED_OK : index->kernels->release(&args, stream);
 }
 
 hotbed_status hotbed_index_erase_keys(

@@ -2,8 +2,9 @@
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 
-/* A tile of 4 lanes a key, as in storage/lookup.cu. */
-enum { TILE = 4, BLOCK = 256, WAVES = 1, WARP = 32, WARP_KEYS = WARP / TILE };
+/* A tile of 4 lanes a key, as in storage/lookup.cu.  More blocks than fit at once: registers leave room for
+ * fewer than 2048 threads a multiprocessor, and with one round of blocks the last would run almost alone. */
+enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32, WARP_KEYS = WARP / TILE };
 
 static __global__ void __launch_bounds__(BLOCK) index_find_kernel(hotbed_index_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
@@ -44,6 +45,11 @@ static __global__ void __launch_bounds__(BLOCK) index_place_kernel(hotbed_index_
             hotbed_call_evicted(
                 &a, r, at + hotbed_bits_set(all & ((1U << threadIdx.x % WARP) - 1U)));
     }
+}
+
+static __global__ void __launch_bounds__(BLOCK) index_release_kernel(hotbed_index_args a) {
+    for (uint64_t i = hotbed_cuda_thread(); i < a.n; i += hotbed_cuda_threads())
+        hotbed_call_release(&a, i);
 }
 
 static __global__ void __launch_bounds__(BLOCK) index_erase_kernel(hotbed_index_args a) {
@@ -122,6 +128,10 @@ static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream)
     return launch(index_place_kernel, "index_place_kernel", args, args->n * TILE, stream);
 }
 
+static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
+    return launch(index_release_kernel, "index_release_kernel", args, args->n, stream);
+}
+
 static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
     return launch(index_erase_kernel, "index_erase_kernel", args, args->n * TILE, stream);
 }
@@ -145,5 +155,5 @@ static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *s
 }
 
 const hotbed_index_kernels hotbed_index_kernels_cuda = {
-    find, claim, hold, place, erase, pin, unpin, clear, export_keys,
+    find, claim, hold, place, release, erase, pin, unpin, clear, export_keys,
 };

@@ -128,6 +128,12 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     return r;
 }
 
+/* Pass three: take off the pin of a slot that was given. */
+HOTBED_HD void hotbed_call_release(const hotbed_index_args *a, uint64_t i) {
+    if (a->slots[i] != HOTBED_NO_SLOT)
+        hotbed_index_unpin(a->index, a->slots[i], false);
+}
+
 /* One lane: an eviction goes into the lists at `at`. */
 HOTBED_HD void hotbed_call_evicted(const hotbed_index_args *a, hotbed_index_result r, uint64_t at) {
     if (a->evicted_keys != NULL)

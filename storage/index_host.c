@@ -29,6 +29,11 @@ static void place_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
+static void release_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_call_release(args, i);
+}
+
 static void erase_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         hotbed_call_erase(args, i, 1);
@@ -78,6 +83,10 @@ static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream)
     return hotbed_host_launch(stream, args->n, GRAIN, place_body, args, sizeof *args);
 }
 
+static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, release_body, args, sizeof *args);
+}
+
 static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
 }
@@ -102,5 +111,5 @@ static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *s
 }
 
 const hotbed_index_kernels hotbed_index_kernels_host = {
-    find, claim, hold, place, erase, pin, unpin, clear, export_keys,
+    find, claim, hold, place, release, erase, pin, unpin, clear, export_keys,
 };

@@ -16,9 +16,10 @@ typedef struct hotbed_index_kernels {
     /* slots and outcomes of keys, in tables that do not evict: one pass. */
     hotbed_status (*claim)(const hotbed_index_args *args, hotbed_stream *stream);
     /* The same where tables may evict: hold, then place, which appends to the evicted lists from
-     * *num_evicted on and adds to it; then unpin, unless pins are wanted. */
+     * *num_evicted on and adds to it; then release, unless pins are wanted. */
     hotbed_status (*hold)(const hotbed_index_args *args, hotbed_stream *stream);
     hotbed_status (*place)(const hotbed_index_args *args, hotbed_stream *stream);
+    hotbed_status (*release)(const hotbed_index_args *args, hotbed_stream *stream);
     /* outcomes: 1 erased, 0 not. */
     hotbed_status (*erase)(const hotbed_index_args *args, hotbed_stream *stream);
     /* slots; others than those of keys are skipped. */

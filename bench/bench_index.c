@@ -124,10 +124,10 @@ static bool send_keys(bench_state *state, alone *a, uint64_t n) {
 
 static bool insert_numbers(bench_state *state, alone *a, uint64_t first, uint64_t end) {
     bool ok = true;
+    hotbed_index_insert call = a->call;
     for (; ok && first < end; first += a->n) {
-        hotbed_index_insert call = a->call;
         call.n = end - first < a->n ? end - first : a->n;
-        call.score = first / a->n;
+        call.score++;
         for (uint64_t i = 0; i < call.n; i++)
             a->numbers[i] = first + i;
         ok = send_keys(state, a, call.n) &&

@@ -7,7 +7,7 @@
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 
-enum { TABLES = 3, SLOTS = 640, KEYS = 40, STEPS = 40 };
+enum { TABLES = 3, SLOTS = 256, KEYS = 40, STEPS = 40 };
 
 static const uint32_t widths[] = {1, 2, 4, 8, 32};
 

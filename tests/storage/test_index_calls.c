@@ -37,7 +37,7 @@ static void open_box(box *b, uint32_t width) {
     b->args.index.metas = b->words[1];
     for (uint32_t t = 0; t < TABLES; t++) {
         b->ranges[t] =
-            hotbed_index_range_make(150, t > 0, b->args.index_slots / HOTBED_BUCKET_SLOTS);
+            hotbed_index_range_make(50, t > 0, b->args.index_slots / HOTBED_BUCKET_SLOTS);
         b->args.index_slots += hotbed_index_range_slots(b->ranges[t]);
         b->args.range = b->ranges[t];
         for (uint64_t i = 0; i < hotbed_index_range_slots(b->ranges[t]); i++)

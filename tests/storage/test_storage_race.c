@@ -17,19 +17,31 @@ static void two_tables(setup *s) {
  * made and uploaded before, and compared after, so that nothing but the events orders the work. */
 typedef struct drill {
     rig r;
+    bool evicts;
     hotbed_stream *ahead;
     lane lanes
         [STEPS]; /* batch, arrays and outputs of each step; tickets are those of the first few */
     hotbed_event *prefetched[STEPS], *trained[STEPS];
 } drill;
 
-static void drill_open(drill *d, hotbed_backend backend, uint64_t seed) {
+static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evicts) {
     setup s;
     rng random = rng_start(seed);
     two_tables(&s);
+    for (int t = 0; t < 2 && evicts; t++) {
+        s.tables[t].capacity = 150;
+        s.tables[t].evict = HOTBED_EVICT_LOWEST;
+        s.tables[t].initializer.kind = HOTBED_INIT_DEBUG;
+    }
+    if (evicts) {
+        s.options.optimizer.kind = HOTBED_OPT_SGD;
+        s.options.optimizer.learning_rate = 0.0F;
+    }
+    d->evicts = evicts;
     rig_open(&d->r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &d->ahead));
-    const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 60, .weights = true};
+    const recipe how = {
+        .batch_size = BATCH, .max_bag = 3, .key_space = evicts ? 3000 : 60, .weights = true};
     for (int i = 0; i < STEPS; i++) {
         lane *l = &d->lanes[i];
         lane_open(&d->r, l, MAX_KEYS, BATCH);
@@ -69,7 +81,8 @@ static void drill_close(drill *d) {
         CHECK_BYTES(seen, l->scratch[1], BATCH * stride * sizeof(float));
         free(seen);
     }
-    rig_check(&d->r);
+    if (!d->evicts)
+        rig_check(&d->r);
     for (int i = 0; i < STEPS; i++) {
         hotbed_event_destroy(d->prefetched[i]);
         hotbed_event_destroy(d->trained[i]);
@@ -100,18 +113,39 @@ static void train(drill *d, int i) {
     CHECK_OK(hotbed_event_record(d->trained[i], d->r.stream));
 }
 
+static void run_from_one_thread(drill *d) {
+    prefetch(d, 0);
+    for (int i = 0; i < STEPS; i++) {
+        if (i + 1 < STEPS)
+            prefetch(d, i + 1);
+        train(d, i);
+    }
+    drill_model(d); /* meanwhile */
+}
+
 static void two_streams_from_one_thread(hotbed_backend backend) {
     static drill d;
     memset(&d, 0, sizeof d);
-    drill_open(&d, backend, 1);
-    prefetch(&d, 0);
-    for (int i = 0; i < STEPS; i++) {
-        if (i + 1 < STEPS)
-            prefetch(&d, i + 1);
-        train(&d, i);
-    }
-    drill_model(&d); /* meanwhile */
+    drill_open(&d, backend, 1, false);
+    run_from_one_thread(&d);
     drill_close(&d);
+}
+
+/* Prefetches give slots to other keys while a forward reads those that its ticket pinned.  A row's value
+ * is its key's and steps do not change it, so outputs are the same whatever was evicted. */
+static void eviction_beside_a_forward(hotbed_backend backend) {
+    static drill d;
+    for (uint64_t seed = 3; seed < 8; seed++) {
+        hotbed_table_stats stats;
+        memset(&d, 0, sizeof d);
+        drill_open(&d, backend, seed, true);
+        run_from_one_thread(&d);
+        CHECK_OK(hotbed_stream_sync(d.r.stream));
+        CHECK_OK(hotbed_storage_stats(d.r.storage, 0, &stats, d.r.stream));
+        CHECK(stats.evictions > 100);
+        CHECK_EQ(stats.refused, 0);
+        drill_close(&d);
+    }
 }
 
 /* --- two threads: one prefetches, one trains; turns are taken through a counter ------------------------- */
@@ -150,7 +184,7 @@ static void *prefetcher(void *argument) {
 static void two_streams_from_two_threads(hotbed_backend backend) {
     static drill d;
     memset(&d, 0, sizeof d);
-    drill_open(&d, backend, 2);
+    drill_open(&d, backend, 2, false);
     turns t = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .d = &d};
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, prefetcher, &t), 0);
@@ -278,6 +312,7 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"two_streams_from_one_thread", two_streams_from_one_thread},
+    {"eviction_beside_a_forward", eviction_beside_a_forward},
     {"two_streams_from_two_threads", two_streams_from_two_threads},
     {"storages_of_several_threads", storages_of_several_threads},
     {"evaluation_beside_prefetch_and_forward", evaluation_beside_prefetch_and_forward},

@@ -57,6 +57,19 @@ HOTBED_HD uint64_t hotbed_call_score(const hotbed_index_args *a, uint64_t i) {
     return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
 }
 
+/* Ask for the first two lines of keys of key number i, a little before it is looked for: a thread that
+ * serves one key after the other would wait for each. */
+HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
+    hotbed_index_range range;
+    if (i >= a->n || !hotbed_call_range(a, i, &range))
+        return;
+    hotbed_candidates c = hotbed_index_candidates(range, a->keys[i]);
+    hotbed_prefetch(a->index.keys + hotbed_index_slot(range, c.first));
+    hotbed_prefetch(a->index.keys + hotbed_index_slot(range, c.first) + HOTBED_BUCKET_SLOTS / 2);
+    hotbed_prefetch(a->index.keys + hotbed_index_slot(range, c.second));
+    hotbed_prefetch(a->index.keys + hotbed_index_slot(range, c.second) + HOTBED_BUCKET_SLOTS / 2);
+}
+
 HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
@@ -115,7 +128,6 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
     uint64_t slot = a->slots[i];
-    hotbed_tile_sync(width); /* rank 0 writes it below */
     if (slot != HOTBED_NO_SLOT || !hotbed_call_range(a, i, &range))
         return r;
     r = hotbed_index_place(

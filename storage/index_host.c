@@ -3,21 +3,27 @@
 
 #include "base/host_launch.h"
 
-enum { GRAIN = 1024, SLOTS_GRAIN = 4096 };
+enum { GRAIN = 1024, SLOTS_GRAIN = 4096, AHEAD = 8 };
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_call_prefetch(args, i + AHEAD);
         hotbed_call_find(args, i, 1);
+    }
 }
 
 static void claim_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_call_prefetch(args, i + AHEAD);
         hotbed_call_claim(args, i, 1);
+    }
 }
 
 static void hold_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_call_prefetch(args, i + AHEAD);
         hotbed_call_hold(args, i, 1);
+    }
 }
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {

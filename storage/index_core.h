@@ -270,17 +270,14 @@ HOTBED_HD uint32_t hotbed_index_scan(
     return hotbed_tile_or(width, free);
 }
 
-/* Take one of the free slots of a line; HOTBED_NO_SLOT when others took them all. */
+/* Take a free slot of a line, the first at or after `from`; HOTBED_NO_SLOT when another tile took it. */
 HOTBED_HD uint64_t hotbed_index_take(
-    hotbed_index_view index, uint64_t line, uint32_t free, uint64_t meta, uint32_t width) {
-    while (free != 0) {
-        uint64_t slot = line + hotbed_lowest_bit(free);
-        bool won = hotbed_tile_rank(width) == 0 && hotbed_cas_u64(&index.metas[slot], 0, meta);
-        if (hotbed_tile_ballot(width, won) != 0)
-            return slot;
-        free &= free - 1;
-    }
-    return HOTBED_NO_SLOT;
+    hotbed_index_view index, uint64_t line, uint32_t free, uint32_t from, uint64_t meta,
+    uint32_t width) {
+    uint32_t after = free >> from << from;
+    uint64_t slot = line + hotbed_lowest_bit(after != 0 ? after : free);
+    bool won = hotbed_tile_rank(width) == 0 && hotbed_cas_u64(&index.metas[slot], 0, meta);
+    return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_NO_SLOT;
 }
 
 /* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer. */
@@ -289,6 +286,8 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
     hotbed_index_result result = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_INSERTED};
+    /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
+    uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
     for (;;) {
         hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT};
         bool evicts = range.evicts != 0;
@@ -302,21 +301,27 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             line[1] = hotbed_index_slot(range, c.second);
             free[1] = hotbed_index_scan(index, line[1], evicts, &scan, width);
         }
-        bool swap = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]);
-        for (uint32_t i = 0; i < 2; i++) {
-            bool second = swap != (i == 1);
+        if ((free[0] | free[1]) != 0) {
+            bool second = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]);
             result.slot = hotbed_index_take(
-                index, second ? line[1] : line[0], second ? free[1] : free[0], meta, width);
+                index, second ? line[1] : line[0], second ? free[1] : free[0], from, meta, width);
             if (result.slot != HOTBED_NO_SLOT)
                 return result;
+            continue; /* look again: which of the two is emptier may have changed */
         }
-        for (uint32_t choice = 2; choice < range.choices; choice++) {
+        bool lost = false;
+        for (uint32_t choice = 2; choice < range.choices && !lost; choice++) {
             uint64_t next = hotbed_index_slot(range, hotbed_index_walk(range, c, choice));
             uint32_t bits = hotbed_index_scan(index, next, evicts, &scan, width);
-            result.slot = hotbed_index_take(index, next, bits, meta, width);
+            if (bits == 0)
+                continue;
+            result.slot = hotbed_index_take(index, next, bits, from, meta, width);
             if (result.slot != HOTBED_NO_SLOT)
                 return result;
+            lost = true;
         }
+        if (lost)
+            continue;
         if (!evicts) {
             result.outcome = HOTBED_INDEX_FULL;
             return result;

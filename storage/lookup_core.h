@@ -117,6 +117,7 @@ HOTBED_HD void hotbed_forward_plain(
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
+                v[k] = hotbed_f32x4_of(0.0F);
                 if (r + k >= count)
                     continue;
                 const float *from = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(

@@ -1,5 +1,6 @@
 /* tests/storage/test_storage_rows.c - rows by key: get, set, erase, clear, export, state. */
 #include "tests/storage/rig.h"
+#include <math.h>
 
 #include <stdlib.h>
 
@@ -115,7 +116,7 @@ static void set_rows(desk *d, uint32_t table) {
         for (unsigned s = 0; s < 2; s++)
             for (uint32_t e = 0; e < m->state_dim; e++) {
                 float *place = &d->host.states[s][i * m->state_dim + e];
-                *place = rng_float(&d->random);
+                *place = fabsf(rng_float(&d->random)); /* as sums of squares are */
                 if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
                     row->states[s][e] = *place;
             }

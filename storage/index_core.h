@@ -149,33 +149,55 @@ HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
 
 /* --- find ------------------------------------------------------------------------------------- */
 
-/* Slot of `key`, or HOTBED_NO_SLOT.  All lanes get the same answer. */
-HOTBED_HD uint64_t
-hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+/* A key and the lines of its first two candidates. */
+typedef struct hotbed_probe {
+    uint64_t key;
+    uint64_t first, second; /* slots */
+} hotbed_probe;
+
+HOTBED_HD hotbed_probe hotbed_index_probe(hotbed_index_range range, uint64_t key) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
-    uint64_t first = hotbed_index_slot(range, c.first);
-    uint64_t second = range.choices > 1 ? hotbed_index_slot(range, c.second) : first;
-    uint32_t bits = hotbed_line_match(index.keys + first, key, width);
-    bits |= hotbed_line_match(index.keys + second, key, width) << HOTBED_BUCKET_SLOTS;
-    uint32_t hit = hotbed_tile_ballot(width, bits != 0);
-    if (hit != 0) {
-        uint32_t bit =
-            hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
-        return bit < HOTBED_BUCKET_SLOTS ? first + bit : second + bit - HOTBED_BUCKET_SLOTS;
-    }
+    hotbed_probe probe;
+    probe.key = key;
+    probe.first = hotbed_index_slot(range, c.first);
+    probe.second = range.choices > 1 ? hotbed_index_slot(range, c.second) : probe.first;
+    return probe;
+}
+
+/* Bits of the key's slots in the two lines, of those that this lane reads. */
+HOTBED_HD uint32_t
+hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
+    uint32_t bits = hotbed_line_match(index.keys + probe.first, probe.key, width);
+    return bits | hotbed_line_match(index.keys + probe.second, probe.key, width)
+                      << HOTBED_BUCKET_SLOTS;
+}
+
+/* The slot, from the lanes' bits; `hit` is the ballot of who has any, not 0. */
+HOTBED_HD uint64_t
+hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_t width) {
+    uint32_t bit = hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
+    return bit < HOTBED_BUCKET_SLOTS ? probe.first + bit : probe.second + bit - HOTBED_BUCKET_SLOTS;
+}
+
+/* Slot of a key that its first two candidates do not hold. */
+HOTBED_HD uint64_t hotbed_index_find_walk(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     if (range.choices <= 2)
         return HOTBED_NO_SLOT;
-    uint64_t empty = hotbed_index_marker(range, c.first, false);
-    bits = hotbed_line_match(index.keys + first, empty, width);
-    empty = hotbed_index_marker(range, c.second, false);
-    bits |= hotbed_line_match(index.keys + second, empty, width);
+    hotbed_candidates c = hotbed_index_candidates(range, key);
+    uint32_t bits = hotbed_line_match(
+        index.keys + hotbed_index_slot(range, c.first), hotbed_index_marker(range, c.first, false),
+        width);
+    bits |= hotbed_line_match(
+        index.keys + hotbed_index_slot(range, c.second),
+        hotbed_index_marker(range, c.second, false), width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
         if (hotbed_tile_ballot(width, bits != 0) != 0)
             return HOTBED_NO_SLOT; /* a candidate before this one was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
         bits = hotbed_line_match(index.keys + slot, key, width);
-        hit = hotbed_tile_ballot(width, bits != 0);
+        uint32_t hit = hotbed_tile_ballot(width, bits != 0);
         if (hit != 0)
             return slot +
                    hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
@@ -183,6 +205,66 @@ hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t ke
             hotbed_line_match(index.keys + slot, hotbed_index_marker(range, bucket, false), width);
     }
     return HOTBED_NO_SLOT;
+}
+
+/* Slot of `key`, or HOTBED_NO_SLOT.  All lanes get the same answer. */
+HOTBED_HD uint64_t
+hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    hotbed_probe probe = hotbed_index_probe(range, key);
+    uint32_t bits = hotbed_index_probe_match(index, probe, width);
+    uint32_t hit = hotbed_tile_ballot(width, bits != 0);
+    return hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
+                    : hotbed_index_find_walk(index, range, key, width);
+}
+
+/* Lane `lane`'s probe. */
+HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, uint32_t width) {
+    hotbed_probe probe;
+    probe.key = hotbed_tile_shuffle_u64(width, mine.key, lane);
+    probe.first = hotbed_tile_shuffle_u64(width, mine.first, lane);
+    probe.second = hotbed_tile_shuffle_u64(width, mine.second, lane);
+    return probe;
+}
+
+/* Slot of each lane's own key, for lanes in `wanted`, a bit each: hashing is done by one lane a key, the
+ * lines are read by all, of two keys at a time. */
+HOTBED_HD uint64_t hotbed_index_find_each(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
+    uint32_t width) {
+    uint32_t rank = hotbed_tile_rank(width);
+    uint64_t found = HOTBED_NO_SLOT;
+    hotbed_probe mine = {key, 0, 0};
+    if ((wanted >> rank & 1U) != 0)
+        mine = hotbed_index_probe(range, key);
+    for (uint32_t lane = 0; lane < width; lane += 2) {
+        uint32_t bits[2] = {0, 0};
+        hotbed_probe probe[2];
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < 2; k++) {
+            probe[k] = hotbed_index_probe_of(mine, lane + k < width ? lane + k : lane, width);
+            if ((wanted >> lane >> k & 1U) != 0)
+                bits[k] = hotbed_index_probe_match(index, probe[k], width);
+        }
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < 2; k++) {
+            if ((wanted >> lane >> k & 1U) == 0)
+                continue;
+            uint32_t hit = hotbed_tile_ballot(width, bits[k] != 0);
+            uint64_t slot = HOTBED_NO_SLOT;
+            if (hit != 0) {
+                slot = hotbed_index_probe_slot(probe[k], bits[k], hit, width);
+            } else {
+                hotbed_index_range of = range;
+                of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane + k);
+                of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane + k);
+                of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane + k);
+                slot = hotbed_index_find_walk(index, of, probe[k].key, width);
+            }
+            if (rank == lane + k)
+                found = slot;
+        }
+    }
+    return found;
 }
 
 /* --- claim: find, or insert and perhaps evict --------------------------------------------------- */

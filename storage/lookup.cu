@@ -53,16 +53,9 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
 
 static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view s) {
     uint32_t uniques = s.unique_offsets[s.num_tables];
-    for (uint64_t u = hotbed_cuda_thread() / TILE; u < uniques; u += hotbed_cuda_threads() / TILE) {
-        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
-        bool missing;
-        uint64_t slot = hotbed_find_unique(&s, (uint32_t)u, t, &missing, TILE);
-        if (hotbed_tile_rank(TILE) == 0) {
-            s.slots[u] = slot;
-            if (missing)
-                s.missing[hotbed_add_relaxed_u32(s.num_missing, 1)] = (uint32_t)u;
-        }
-    }
+    for (uint64_t u = hotbed_cuda_thread() / TILE * TILE; u < uniques; u += hotbed_cuda_threads())
+        hotbed_find_uniques(
+            &s, (uint32_t)u, uniques - u < TILE ? (uint32_t)(uniques - u) : TILE, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view s) {
@@ -73,12 +66,9 @@ static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view s)
 }
 
 static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view s) {
-    uint32_t n = s.feature_starts[s.num_features];
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE) {
-        uint64_t slot = hotbed_find_key(&s, (uint32_t)i, TILE);
-        if (hotbed_tile_rank(TILE) == 0)
-            s.slots[i] = slot;
-    }
+    uint64_t n = s.feature_starts[s.num_features];
+    for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
+        hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
 }
 
 template <uint32_t WIDTH>
@@ -123,7 +113,7 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     find_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("find_kernel");
 }
@@ -135,7 +125,7 @@ static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) 
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     find_keys_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("find_keys_kernel");
 }

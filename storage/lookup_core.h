@@ -17,29 +17,42 @@ HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, b
 
 /* --- find, then place --------------------------------------------------------------------------- */
 
-/* Slot of unique u of table t, scored and pinned, if the table has its key; else HOTBED_NO_SLOT, and the
- * key may be placed if *missing.  All keys of a batch are looked for before the first is placed: one that
- * is present is pinned by then, so the batch does not evict its own rows. */
-HOTBED_HD uint64_t hotbed_find_unique(
-    const hotbed_step_view *s, uint32_t u, uint32_t t, bool *missing, uint32_t width) {
+/* The slot of a static table's key: its row, or HOTBED_NO_SLOT and a fault. */
+HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uint64_t key) {
+    const hotbed_table_view *table = &s->tables[t];
+    if (key < table->capacity)
+        return table->first_slot + key;
+    hotbed_fault_latch(
+        s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
+    return HOTBED_NO_SLOT;
+}
+
+/* Slots of uniques first .. first+count-1, at most as many as the tile has lanes, scored and pinned; those
+ * that their tables do not have are noted in `missing`.  All keys of a batch are looked for before the
+ * first is placed: one that is present is pinned by then, so the batch does not evict its own rows. */
+HOTBED_HD void hotbed_find_uniques(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    bool mine = lane < count;
+    uint32_t u = first + (mine ? lane : 0);
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u];
-    *missing = false;
-    if (table->is_static != 0) {
-        if (key < table->capacity)
-            return table->first_slot + key;
-        if (hotbed_tile_rank(width) == 0) {
+    bool hashed = mine && table->is_static == 0;
+    uint64_t slot = hotbed_index_find_each(
+        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
+    if (!mine)
+        return;
+    if (!hashed) {
+        slot = hotbed_static_slot(s, t, key);
+        if (slot == HOTBED_NO_SLOT)
             hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
-            hotbed_fault_latch(
-                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
-        }
-        return HOTBED_NO_SLOT;
-    }
-    uint64_t slot = hotbed_index_find(s->index, table->range, key, width);
-    if (slot != HOTBED_NO_SLOT && hotbed_tile_rank(width) == 0)
+    } else if (slot != HOTBED_NO_SLOT) {
         hotbed_index_touch_found(s->index, slot, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1);
-    *missing = slot == HOTBED_NO_SLOT;
-    return slot;
+    } else {
+        s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
+    }
+    s->slots[u] = slot;
 }
 
 /* Claim a slot for unique u, which its table does not have, initialise the row and publish the key. */
@@ -70,20 +83,20 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
         hotbed_index_publish(s->index, r.slot, key);
 }
 
-/* eval: slot of key number i. */
-HOTBED_HD uint64_t hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    uint32_t feature = hotbed_part_of(s->feature_starts, s->num_features, i);
-    uint32_t t = s->feature_tables[feature];
+/* eval: slots of keys first .. first+count-1, at most as many as the tile has lanes. */
+HOTBED_HD void hotbed_find_keys(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    bool mine = lane < count;
+    uint32_t i = first + (mine ? lane : 0);
+    uint32_t t = s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->keys[i];
-    if (table->is_static == 0)
-        return hotbed_index_find(s->index, table->range, key, width);
-    if (key < table->capacity)
-        return table->first_slot + key;
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_fault_latch(
-            s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
-    return HOTBED_NO_SLOT;
+    bool hashed = mine && table->is_static == 0;
+    uint64_t slot = hotbed_index_find_each(
+        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
+    if (mine)
+        s->slots[i] = hashed ? slot : hotbed_static_slot(s, t, key);
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -107,9 +120,9 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
 enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of them is written */
 
 /* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
- * nothing is left to decide a row.  Lane k has the address of row k. */
+ * nothing is left to decide a row.  Row k is lane k's `row` bytes from `rows`. */
 HOTBED_HD void hotbed_forward_plain(
-    const float *row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
+    const uint8_t *rows, uint64_t row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
     uint32_t width) {
     for (uint32_t e = 4 * hotbed_tile_rank(width);
          e < (dim + 4 * width - 1) / (4 * width) * 4 * width; e += 4 * width) {
@@ -120,10 +133,9 @@ HOTBED_HD void hotbed_forward_plain(
                 v[k] = hotbed_f32x4_of(0.0F);
                 if (r + k >= count)
                     continue;
-                const float *from = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
-                    width, (uint64_t)(uintptr_t)row, r + k);
+                uint64_t at = hotbed_tile_shuffle_u64(width, row, r + k);
                 if (e < dim)
-                    v[k] = *(const hotbed_f32x4 *)(const void *)(from + e);
+                    v[k] = *(const hotbed_f32x4 *)(const void *)(rows + at + 4 * (uint64_t)e);
             }
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
@@ -143,14 +155,13 @@ HOTBED_HD void hotbed_forward_rows(
     uint32_t t = s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
     uint64_t slot = hotbed_forward_slot(s, i);
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
-    const uint8_t *row = slot == HOTBED_NO_SLOT ? NULL : hotbed_row_at(&s->tables[t], slot);
-    bool plain = table == &s->tables[t] && row != NULL && table->dtype == HOTBED_F32 &&
+    bool plain = table == &s->tables[t] && slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 &&
                  s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
                  ((uintptr_t)output & 15U) == 0;
     if (hotbed_tile_ballot(width, !plain) == 0) {
         hotbed_forward_plain(
-            (const float *)(const void *)row, table->dim, count, (float *)output + first * stride,
-            stride, width);
+            table->rows, (slot - table->first_slot) * table->row_bytes, table->dim, count,
+            (float *)output + first * stride, stride, width);
         return;
     }
     for (uint32_t r = 0; r < count; r++) {

@@ -62,17 +62,8 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->unique_offsets[s->num_tables])
         end = s->unique_offsets[s->num_tables];
-    if (begin >= end)
-        return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
-    for (uint32_t u = (uint32_t)begin; u < end; u++) {
-        while (u >= s->unique_offsets[t + 1])
-            t++;
-        bool missing;
-        s->slots[u] = hotbed_find_unique(s, u, t, &missing, 1);
-        if (missing)
-            s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
-    }
+    for (uint64_t u = begin; u < end; u++)
+        hotbed_find_uniques(s, (uint32_t)u, 1, 1);
 }
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {
@@ -88,7 +79,7 @@ static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     if (end > s->feature_starts[s->num_features])
         end = s->feature_starts[s->num_features];
     for (uint64_t i = begin; i < end; i++)
-        s->slots[i] = hotbed_find_key(s, (uint32_t)i, 1);
+        hotbed_find_keys(s, (uint32_t)i, 1, 1);
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {

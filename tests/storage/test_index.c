@@ -280,6 +280,31 @@ static void tables_are_described(hotbed_backend backend) {
     close_box(&b);
 }
 
+/* What an index allocates is its slots, and little beside. */
+static void a_slot_takes_16_bytes(hotbed_backend backend) {
+    box b;
+    hotbed_stream *stream;
+    hotbed_index *index;
+    hotbed_index_info info;
+    hotbed_counters before, after;
+    const uint64_t capacity = 100000;
+    hotbed_index_options options;
+    open_one(&b, backend, capacity, HOTBED_EVICT_NEVER); /* the backend has what it needs */
+    hotbed_index_options_init(&options);
+    options.num_tables = 1;
+    options.capacities = &capacity;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_counters_read(&before);
+    CHECK_OK(hotbed_index_create(&options, stream, &index));
+    hotbed_counters_read(&after);
+    CHECK_OK(hotbed_index_table(index, 0, &info));
+    CHECK(after.allocated_bytes - before.allocated_bytes >= 16 * info.slots);
+    CHECK(after.allocated_bytes - before.allocated_bytes <= 16 * info.slots + 4096);
+    hotbed_index_destroy(index);
+    hotbed_stream_destroy(stream);
+    close_box(&b);
+}
+
 /* --- keys ------------------------------------------------------------------------------------------ */
 
 /* The edges of both key types, and the small numbers that mark free slots inside. */
@@ -913,6 +938,7 @@ const hotbed_test hotbed_tests[] = {
     {"bad_arguments_are_refused", bad_arguments_are_refused},
     {"a_table_number_out_of_range_is_a_fault", a_table_number_out_of_range_is_a_fault},
     {"tables_are_described", tables_are_described},
+    {"a_slot_takes_16_bytes", a_slot_takes_16_bytes},
     {"every_key_value_is_stored", every_key_value_is_stored},
     {"a_table_takes_as_many_keys_as_it_was_made_for",
      a_table_takes_as_many_keys_as_it_was_made_for},

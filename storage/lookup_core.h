@@ -120,9 +120,9 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
 enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of them is written */
 
 /* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
- * nothing is left to decide a row.  Row k is lane k's `row` bytes from `rows`. */
+ * nothing is left to decide a row.  Lane k has the address of row k. */
 HOTBED_HD void hotbed_forward_plain(
-    const uint8_t *rows, uint64_t row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
+    const float *row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
     uint32_t width) {
     for (uint32_t e = 4 * hotbed_tile_rank(width);
          e < (dim + 4 * width - 1) / (4 * width) * 4 * width; e += 4 * width) {
@@ -133,9 +133,10 @@ HOTBED_HD void hotbed_forward_plain(
                 v[k] = hotbed_f32x4_of(0.0F);
                 if (r + k >= count)
                     continue;
-                uint64_t at = hotbed_tile_shuffle_u64(width, row, r + k);
+                const float *from = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
+                    width, (uint64_t)(uintptr_t)row, r + k);
                 if (e < dim)
-                    v[k] = *(const hotbed_f32x4 *)(const void *)(rows + at + 4 * (uint64_t)e);
+                    v[k] = *(const hotbed_f32x4 *)(const void *)(from + e);
             }
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
@@ -160,7 +161,7 @@ HOTBED_HD void hotbed_forward_rows(
                  ((uintptr_t)output & 15U) == 0;
     if (hotbed_tile_ballot(width, !plain) == 0) {
         hotbed_forward_plain(
-            table->rows, (slot - table->first_slot) * table->row_bytes, table->dim, count,
+            (const float *)(const void *)hotbed_row_at(table, slot), table->dim, count,
             (float *)output + first * stride, stride, width);
         return;
     }

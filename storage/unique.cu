@@ -2,8 +2,8 @@
  * Host counterpart: unique_host.c.
  *
  * Each table's keys have a part of one scratch hash; an entry is the position of a key's occurrence, made
- * the first one by atomicMin.  A prefix sum over "is a first occurrence" numbers the uniques in that
- * order, and a stable radix sort of (unique, position) groups the occurrences.
+ * the first one by atomicMin.  Bits mark the first occurrences, and a prefix sum over their words numbers
+ * the uniques in that order; a stable radix sort of (unique, position) groups the occurrences.
  */
 #include "base/cuda_launch.h"
 #include "base/sort.h"
@@ -17,7 +17,8 @@ enum { BLOCK = 256, WAVES = 1 };
 typedef struct unique_scratch {
     uint32_t *entries; /* [2 * bound] the hash; table t's part begins at 2 * table_starts[t] */
     uint32_t *places;  /* [bound] entry of each key */
-    uint32_t *numbers; /* [bound + 1] 1 at first occurrences, then its prefix sum */
+    uint32_t *firsts;  /* [words] a bit each key: whether it is a first occurrence */
+    uint32_t *before;  /* [words] first occurrences before each word of 32 keys */
     uint32_t *order;   /* [bound] 0, 1, 2, ... */
     uint32_t *sorted;  /* [bound] uniques, sorted */
     void *memory;      /* of scan and sort */
@@ -29,13 +30,14 @@ static size_t round_up(size_t bytes) {
 }
 
 static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
-    size_t scan = hotbed_scan_scratch(HOTBED_BACKEND_CUDA, bound + 1);
+    size_t marks = bound / 32 + 1; /* words for `bound` keys, and one past the last */
+    size_t scan = hotbed_scan_scratch(HOTBED_BACKEND_CUDA, marks);
     size_t sort = hotbed_sort_pairs_scratch(HOTBED_BACKEND_CUDA, bound);
-    const size_t words[5] = {2 * (size_t)bound, bound, bound + 1, bound, bound};
-    uint32_t **const parts[5] = {
-        &scratch->entries, &scratch->places, &scratch->numbers, &scratch->order, &scratch->sorted};
+    const size_t words[6] = {2 * (size_t)bound, bound, marks, marks, bound, bound};
+    uint32_t **const parts[6] = {&scratch->entries, &scratch->places, &scratch->firsts,
+                                 &scratch->before,  &scratch->order,  &scratch->sorted};
     size_t used = 0;
-    for (int p = 0; p < 5; p++) {
+    for (int p = 0; p < 6; p++) {
         *parts[p] = (uint32_t *)(void *)(base + used);
         used += round_up(words[p] * sizeof(uint32_t));
     }
@@ -72,11 +74,26 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* Mark the first occurrences, a word of 32 keys a warp, and count them. */
 static __global__ void __launch_bounds__(BLOCK)
     first_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables];
-    for (uint64_t i = hotbed_cuda_thread(); i <= s.bound; i += hotbed_cuda_threads())
-        scratch.numbers[i] = i < n && scratch.entries[scratch.places[i]] == i;
+    for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.bound / 32;
+         word += hotbed_cuda_threads() / 32) {
+        uint64_t i = word * 32 + threadIdx.x % 32;
+        bool first = i < n && scratch.entries[scratch.places[i]] == i;
+        uint32_t bits = __ballot_sync(0xffffffffU, first);
+        if (threadIdx.x % 32 == 0) {
+            scratch.firsts[word] = bits;
+            scratch.before[word] = hotbed_bits_set(bits);
+        }
+    }
+}
+
+/* Number of first occurrences before key i. */
+static __device__ uint32_t number_of(const unique_scratch &scratch, uint64_t i) {
+    uint32_t below = (1U << (i % 32)) - 1U;
+    return scratch.before[i / 32] + hotbed_bits_set(scratch.firsts[i / 32] & below);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -89,18 +106,18 @@ static __global__ void __launch_bounds__(BLOCK)
             continue;
         }
         uint32_t first = scratch.entries[scratch.places[i]];
-        uint32_t unique = scratch.numbers[first];
+        uint32_t unique = number_of(scratch, first);
         s.inverse[i] = unique;
         if (first == i)
             s.unique_keys[unique] = s.keys[i];
     }
     for (uint64_t t = hotbed_cuda_thread(); t <= s.num_tables; t += hotbed_cuda_threads()) {
-        uint32_t start = s.table_starts[t];
-        s.unique_offsets[t] = scratch.numbers[start];
+        uint32_t start = s.table_starts[t], before = number_of(scratch, start);
+        s.unique_offsets[t] = before;
         if (t < s.num_tables) {
             uint32_t next = s.table_starts[t + 1];
             s.tallies[t].keys += next - start;
-            s.tallies[t].uniques += scratch.numbers[next] - scratch.numbers[start];
+            s.tallies[t].uniques += number_of(scratch, next) - before;
         }
     }
 }
@@ -149,7 +166,8 @@ static hotbed_status unique(
     first_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("first_kernel"));
     HOTBED_TRY(hotbed_scan(
-        bound + 1, scratch.numbers, scratch.numbers, scratch.memory, scratch.memory_bytes, stream));
+        bound / 32 + 1, scratch.before, scratch.before, scratch.memory, scratch.memory_bytes,
+        stream));
     number_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
     if (bound > 0)

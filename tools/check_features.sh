@@ -1,0 +1,48 @@
+#!/bin/sh
+# tools/check_features.sh - docs/features.md names tests that are there, and one for each row that is done.
+#
+# In a row, `test_x`: one, another; names tests in tests/*/test_x.c.
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+awk -F '|' '
+function report(text) { printf "docs/features.md:%d: %s\n", FNR, text; bad = 1 }
+!/^\| [A-Z][0-9]+ \|/ { next }
+{
+    line = $0
+    named = 0
+    while (match(line, /`(test|train|workloads|header)[a-z0-9_.*]+`(: [^;|]*)?/)) {
+        part = substr(line, RSTART, RLENGTH)
+        line = substr(line, RSTART + RLENGTH)
+        named = 1
+        split(part, at, "`")
+        print FNR, at[2] >"'"$work/programs"'"
+        n = split(at[3], words, /[^a-z0-9_]+/)
+        for (w = 1; w <= n; w++)
+            if (words[w] ~ /_.*_/ && at[2] ~ /^test_/)
+                print FNR, at[2], words[w] >"'"$work/tests"'"
+    }
+    if (/\| done/ && !named && !/\.ci\/run/)
+        report($2 "is done without a test")
+}
+END { exit bad }' docs/features.md
+
+status=0
+while read -r line program; do
+    name=${program%.host}
+    name=${name%.cuda}
+    case $name in
+    header.*) continue ;;
+    esac
+    ls tests/*/"$name".* >/dev/null 2>&1 || grep -qrw "$name" bench/CMakeLists.txt ||
+        { echo "docs/features.md:$line: there is no $program" && status=1; }
+done <"$work/programs"
+while read -r line program test; do
+    grep -q "{\"$test\"," tests/*/"$program".c ||
+        grep -q "^    {\"$test\",\$" tests/*/"$program".c ||
+        { echo "docs/features.md:$line: $program has no test $test" && status=1; }
+done <"$work/tests"
+[ $status -eq 0 ] && echo "$(wc -l <"$work/tests") tests named"
+exit $status

@@ -25,10 +25,13 @@ typedef enum hotbed_fault_what {
     HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
 } hotbed_fault_what;
 
-/* Latch a fault unless one is latched.  Called from kernels and host bodies. */
+/* Latch a fault unless one is latched; nothing where `fault` is NULL.  Called from kernels and host
+ * bodies. */
 HOTBED_HD void hotbed_fault_latch(
     hotbed_fault *fault, uint32_t status, uint32_t what, uint32_t table, uint64_t key,
     uint64_t bound) {
+    if (fault == NULL)
+        return;
 #if defined(__CUDA_ARCH__)
     uint32_t number = *(volatile uint32_t *)&fault->taken + 1;
     uint32_t last = *(volatile uint32_t *)&fault->claim;

@@ -189,8 +189,7 @@ static hotbed_status fail_fault(hotbed_fault fault) {
 }
 
 /* The latched fault, cleared. */
-static hotbed_status take_fault(hotbed_stream *stream) {
-    hotbed_fault *fault = stream->fault;
+static hotbed_status take_fault(hotbed_fault *fault) {
     /* Pairs with the release in hotbed_fault_latch(): the values are whole once status is set. */
     uint32_t status = __atomic_load_n(&fault->status, __ATOMIC_ACQUIRE);
     if (status == HOTBED_OK)
@@ -208,6 +207,11 @@ static hotbed_status take_fault(hotbed_stream *stream) {
     return fail_fault(copy);
 }
 
+void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity) {
+    hotbed_status status = take_fault(fault);
+    (void)snprintf(text, capacity, "%s", status == HOTBED_OK ? "" : hotbed_last_error());
+}
+
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_sync", "stream");
@@ -215,7 +219,7 @@ hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
         return fail_recording("hotbed_stream_sync", "waits");
     hotbed_count_wait();
     HOTBED_TRY(stream->ops->stream_sync(stream));
-    return take_fault(stream);
+    return take_fault(stream->fault);
 }
 
 hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
@@ -228,7 +232,7 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_fault", "stream");
-    return take_fault(stream);
+    return take_fault(stream->fault);
 }
 
 hotbed_status hotbed_stream_call(

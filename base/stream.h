@@ -13,6 +13,10 @@ extern "C" {
 /* Where kernels on `stream` latch faults. */
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
 
+/* Clear a latched fault, in `text` as hotbed_stream_sync() would say it; "" when none is latched.  Does
+ * not wait.  One thread at a time. */
+void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity);
+
 /* At least `bytes` of device memory for work that the caller enqueues on `stream` next, 256-byte
  * aligned.  The next call on the same stream gives the same memory again: stream order keeps users
  * apart.  Grows by allocating; what it outgrew is freed with the stream, since graphs may hold it.

@@ -275,7 +275,8 @@ HOTBED_HD uint64_t hotbed_meta_score(uint64_t meta) {
 
 /* Eviction order: the lowest goes first, and keys on probation before all others. */
 HOTBED_HD uint64_t hotbed_meta_rank(uint64_t meta) {
-    return (meta & HOTBED_META_PROBATION) != 0 ? 0 : hotbed_meta_score(meta) + 1;
+    uint64_t rank = hotbed_meta_score(meta);
+    return (meta & HOTBED_META_PROBATION) != 0 ? rank : rank + HOTBED_SCORE_MOST + 1;
 }
 
 HOTBED_HD uint64_t hotbed_meta_rescore(uint64_t meta, hotbed_score_rule rule, uint64_t score) {

@@ -13,8 +13,8 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
         uint64_t start = hotbed_feature_start(&s, f, &this_good);
         if (!this_good)
             hotbed_fault_latch(
-                s.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, (uint64_t)f * s.batch_size,
-                start);
+                s.offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0,
+                (uint64_t)f * s.batch_size, start);
         good = good && this_good;
         s.feature_starts[f] = (uint32_t)start;
     }
@@ -35,6 +35,11 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     }
     if (threadIdx.x == 0 && s.eval == 0) {
         s.clock->prefetches++;
+        if (s.timer != NULL) {
+            uint64_t nanoseconds;
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+            hotbed_timer_tick(s.timer, nanoseconds / 1000);
+        }
         *s.num_missing = 0;
     }
 }
@@ -45,7 +50,8 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
         hotbed_bag bag = hotbed_bag_at(&s, b, (uint32_t)(b / s.batch_size));
         if (!bag.good)
             hotbed_fault_latch(
-                s.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b, (uint64_t)s.offsets[b]);
+                s.offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b,
+                (uint64_t)s.offsets[b]);
         for (uint32_t i = bag.begin; i < bag.end; i++)
             s.bags[i] = (uint32_t)b;
     }

@@ -3,6 +3,7 @@
 #define HOTBED_STORAGE_LOOKUP_CORE_H
 
 #include "base/fault.h"
+#include "storage/score_core.h"
 #include "storage/step_core.h"
 
 /* First key of feature f as the batch's offsets say, and whether that can be. */
@@ -48,21 +49,26 @@ HOTBED_HD void hotbed_find_uniques(
         if (slot == HOTBED_NO_SLOT)
             hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
     } else if (slot != HOTBED_NO_SLOT) {
-        hotbed_index_touch_found(s->index, slot, HOTBED_SCORE_ASSIGN, s->clock->prefetches, 1);
+        hotbed_index_touch_found(
+            s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
     } else {
         s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
     }
     s->slots[u] = slot;
 }
 
-/* Claim a slot for unique u, which its table does not have, initialise the row and publish the key. */
+/* Claim a slot for a unique of `missing`, initialise the row and publish the key. */
 HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32_t width) {
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return;
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     hotbed_tally *tally = &s->tallies[t];
     uint64_t key = s->unique_keys[u];
-    hotbed_index_result r = hotbed_index_place(
-        s->index, table->range, key, hotbed_meta_new(s->clock->prefetches, 1), width);
+    uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, t, u), 1);
+    if (table->probation != 0)
+        meta |= HOTBED_META_PROBATION;
+    hotbed_index_result r = hotbed_index_place(s->index, table->range, key, meta, width);
     if (hotbed_tile_rank(width) == 0) {
         s->slots[u] = r.slot;
         if (r.outcome == HOTBED_INDEX_EVICTED)

@@ -4,6 +4,8 @@
 #include "base/host_launch.h"
 #include "base/stream.h"
 
+#include <time.h>
+
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
 
 typedef struct forward_args {
@@ -21,8 +23,8 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
         uint64_t start = hotbed_feature_start(s, f, &this_good);
         if (!this_good && good)
             hotbed_fault_latch(
-                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, (uint64_t)f * s->batch_size,
-                start);
+                s->offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0,
+                (uint64_t)f * s->batch_size, start);
         good = good && this_good;
         s->feature_starts[f] = (uint32_t)start;
     }
@@ -36,6 +38,12 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
     }
     if (s->eval == 0) {
         s->clock->prefetches++;
+        if (s->timer != NULL) {
+            struct timespec now;
+            (void)clock_gettime(CLOCK_MONOTONIC, &now);
+            hotbed_timer_tick(
+                s->timer, (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U);
+        }
         *s->num_missing = 0;
     }
 }
@@ -46,7 +54,8 @@ static void bags_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_bag bag = hotbed_bag_at(s, b, (uint32_t)(b / s->batch_size));
         if (!bag.good)
             hotbed_fault_latch(
-                s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b, (uint64_t)s->offsets[b]);
+                s->offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b,
+                (uint64_t)s->offsets[b]);
         for (uint32_t i = bag.begin; i < bag.end; i++)
             s->bags[i] = (uint32_t)b;
     }

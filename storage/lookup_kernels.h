@@ -12,7 +12,7 @@ extern "C" {
 /* All are async and loop to the number of keys or uniques that the device holds. */
 typedef struct hotbed_lookup_kernels {
     /* feature_starts and table_starts from the offsets; offsets that cannot be latch a fault and make the
-     * batch empty.  In training also counts the prefetch and zeroes num_missing. */
+     * batch empty.  In training also counts the prefetch, moves the timer and zeroes num_missing. */
     hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
     /* bags from the offsets. */
     hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);

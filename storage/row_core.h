@@ -4,6 +4,7 @@
 
 #include "base/float.h"
 #include "base/port.h"
+#include "hotbed/storage.h"
 #include "hotbed/types.h"
 #include "storage/index_core.h"
 #include "storage/init_core.h"
@@ -14,8 +15,10 @@ typedef struct hotbed_table_view {
     uint64_t row_bytes; /* embedding, then each state, every part padded to its alignment */
     uint64_t first_slot;
     uint64_t slots;
-    uint64_t capacity;        /* STATIC: number of rows, keys below it are valid */
-    hotbed_index_range range; /* HASH */
+    uint64_t capacity;          /* STATIC: number of rows, keys below it are valid */
+    hotbed_index_range range;   /* HASH */
+    hotbed_index_range counter; /* FREQUENCY: where keys are counted that are not yet admitted */
+    uint64_t admit; /* FREQUENCY: the count that admits; PROBABILISTIC: random words below it do */
     hotbed_init_view init;
     float eval_value;  /* of a key that eval does not find */
     float state_value; /* of a new row's optimiser state */
@@ -25,6 +28,10 @@ typedef struct hotbed_table_view {
     uint32_t states;          /* number of F32 state vectors */
     uint32_t state_dim;       /* elements of each: dim or 1 */
     uint32_t state_offset[2]; /* bytes from the row's start */
+    uint32_t score;           /* hotbed_score_strategy */
+    uint32_t probation;       /* new keys are on probation */
+    uint32_t admission;       /* hotbed_admission */
+    uint32_t unused;
 } hotbed_table_view;
 
 HOTBED_HD uint8_t *hotbed_row_at(const hotbed_table_view *table, uint64_t slot) {

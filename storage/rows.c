@@ -21,6 +21,8 @@ static hotbed_status make_args(
         .table = storage->tables[table].view,
         .index = storage->index,
         .clock = storage->clock,
+        .timer = storage->timer,
+        .custom_scores = storage->custom_scores,
         .faults = hotbed_stream_faults(stream),
         .keys = keys,
         .flags = flags,
@@ -78,6 +80,10 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
         return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    if (args.table.counter.buckets > 0) {
+        args.table.range = args.table.counter;
+        HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    }
     return hotbed_stream_finish(stream);
 }
 

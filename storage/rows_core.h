@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "storage/index_call_core.h"
 #include "storage/row_core.h"
+#include "storage/score_core.h"
 #include "storage/step_core.h"
 
 /* hotbed_rows as kernels see it: dense arrays, NULL parts are skipped. */
@@ -58,7 +59,9 @@ HOTBED_HD void hotbed_row_set(
 typedef struct hotbed_rows_args {
     hotbed_table_view table;
     hotbed_index_view index;
-    const hotbed_clock *clock; /* score of keys that set() inserts without one */
+    const hotbed_clock *clock;     /* these three: scores of keys that set() inserts without one */
+    hotbed_timer *timer;           /* NULL: no table has timestamps */
+    const uint64_t *custom_scores; /* [num_tables] */
     hotbed_fault *faults;
     const uint64_t *keys; /* [n] */
     hotbed_rows_view rows;
@@ -89,6 +92,20 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
                                 : hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]));
 }
 
+/* The score of a key that set() inserts, where it gives none. */
+HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
+    switch (a->table.score) {
+    case HOTBED_SCORE_TIMESTAMP:
+        return a->timer->now;
+    case HOTBED_SCORE_LFU:
+        return 1;
+    case HOTBED_SCORE_CUSTOM:
+        return a->custom_scores[a->table_number];
+    default:
+        return a->clock->prefetches;
+    }
+}
+
 /* Insert or overwrite the row of key number i. */
 HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
@@ -100,7 +117,9 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
         bool scored = a->rows.scores != NULL;
         r = hotbed_index_claim(
             a->index, a->table.range, key, scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP,
-            scored ? a->rows.scores[i] : a->clock->prefetches, 0, width);
+            scored ? a->rows.scores[i] : hotbed_rows_score(a), 0, width);
+        if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
+            hotbed_timer_note(a->timer, a->rows.scores[i]);
     }
     if (r.slot == HOTBED_NO_SLOT) {
         if (hotbed_tile_rank(width) != 0)

@@ -10,8 +10,15 @@
 
 /* Cumulative counts of a table; hotbed_table_stats is made from them. */
 typedef struct hotbed_tally {
-    uint64_t keys, uniques, inserts, evictions, refused;
+    uint64_t keys, uniques, inserts, evictions, refused, rejected;
 } hotbed_tally;
+
+/* The time of TIMESTAMP tables, in microseconds. */
+typedef struct hotbed_timer {
+    uint64_t now;    /* of the last prefetch; 0: there was none */
+    uint64_t offset; /* of the time from the machine's clock, modulo 2^64 */
+    uint64_t newest; /* largest timestamp that was set by key */
+} hotbed_timer;
 
 struct hotbed_fault; /* base/stream.h */
 
@@ -25,7 +32,9 @@ typedef struct hotbed_step_view {
     hotbed_index_view index;
     uint64_t index_slots; /* slots below it are in the index, others of static tables */
     hotbed_clock *clock;
-    hotbed_tally *tallies; /* [num_tables] */
+    hotbed_tally *tallies;         /* [num_tables] */
+    hotbed_timer *timer;           /* NULL: no table has timestamps */
+    const uint64_t *custom_scores; /* [num_tables] */
     /* the batch */
     const uint64_t *keys;   /* [bound] */
     const int64_t *offsets; /* [num_features * batch_size + 1], or NULL */
@@ -42,9 +51,11 @@ typedef struct hotbed_step_view {
     uint32_t *positions;      /* [bound] ascending in each unique */
     uint32_t *counts;         /* [bound] occurrences of each unique */
     uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
-    uint32_t *missing;        /* [bound] uniques that their tables do not have, any order */
-    uint32_t *num_missing;    /* one word */
-    struct hotbed_fault *faults;
+    uint32_t *missing;     /* [bound] uniques that their tables do not have, any order; those that
+                               * are not admitted are marked, see score_core.h */
+    uint32_t *num_missing; /* one word */
+    struct hotbed_fault *faults;        /* of keys; NULL: not latched */
+    struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */

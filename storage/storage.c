@@ -24,6 +24,39 @@ static bool name_is_good(const char *name) {
     return n > 0;
 }
 
+static hotbed_status check_scoring(const hotbed_table_options *o) {
+    if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_CUSTOM)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown score %d", o->name, (int)o->score);
+    if ((int)o->insertion < HOTBED_INSERT_PLAIN || o->insertion > HOTBED_INSERT_PROBATION)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown insertion %d", o->name, (int)o->insertion);
+    if ((int)o->admission < HOTBED_ADMIT_ALL || o->admission > HOTBED_ADMIT_PROBABILISTIC)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown admission %d", o->name, (int)o->admission);
+    bool plain = o->score == HOTBED_SCORE_STEP && o->insertion == HOTBED_INSERT_PLAIN &&
+                 o->admission == HOTBED_ADMIT_ALL;
+    if (o->kind == HOTBED_TABLE_STATIC && !plain)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: a static table has no score, insertion or admission",
+            o->name);
+    if (o->admission == HOTBED_ADMIT_FREQUENCY &&
+        (o->admission_threshold < 1 || o->admission_threshold > HOTBED_SCORE_MOST))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_threshold %llu is not in [1, 2^53 - 1]",
+            o->name, (unsigned long long)o->admission_threshold);
+    if (o->admission_capacity > HOTBED_CAPACITY_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_capacity %llu is over 2^35", o->name,
+            (unsigned long long)o->admission_capacity);
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC &&
+        !(o->admission_probability > 0.0F && o->admission_probability <= 1.0F))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_probability %g is not in (0, 1]", o->name,
+            (double)o->admission_probability);
+    return HOTBED_OK;
+}
+
 static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
     char what[64];
     if (o->name == NULL)
@@ -50,6 +83,7 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
             HOTBED_ERR_ARGUMENT, "table %s: unknown evict %d", o->name, (int)o->evict);
     if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
+    HOTBED_TRY(check_scoring(o));
     (void)snprintf(what, sizeof what, "table %u: initializer", number);
     HOTBED_TRY(hotbed_initializer_check(&o->initializer, what));
     (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
@@ -91,6 +125,8 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
     if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
+    if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
     return HOTBED_OK;
 }
 
@@ -103,6 +139,7 @@ static void make_table(
     table->kind = o->kind;
     table->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     table->capacity = o->capacity;
+    table->counted = o->admission_capacity == 0 ? o->capacity : o->admission_capacity;
     view->capacity = o->capacity;
     view->dim = o->dim;
     view->dtype = (uint32_t)table->dtype;
@@ -120,6 +157,24 @@ static void make_table(
     view->first_slot = storage->index_slots;
     view->slots = hotbed_index_range_slots(view->range);
     storage->index_slots += view->slots;
+    view->score = (uint32_t)o->score;
+    view->probation = o->insertion == HOTBED_INSERT_PROBATION;
+    view->admission = (uint32_t)o->admission;
+    if (o->admission == HOTBED_ADMIT_FREQUENCY)
+        view->admit = o->admission_threshold;
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC)
+        view->admit = (uint64_t)ceil((double)o->admission_probability * 4294967296.0);
+    storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP;
+    storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
+}
+
+/* Room in the index for the keys that the table counts, after the slots of all tables. */
+static void make_counter(hotbed_storage *storage, hotbed_table *table) {
+    if (table->view.admission != HOTBED_ADMIT_FREQUENCY)
+        return;
+    table->view.counter =
+        hotbed_index_range_make(table->counted, true, storage->index_slots / HOTBED_BUCKET_SLOTS);
+    storage->index_slots += hotbed_index_range_slots(table->view.counter);
 }
 
 static int by_name(const void *a, const void *b) {
@@ -163,6 +218,8 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
             storage->plain_rows = false;
     }
     HOTBED_TRY(check_names(storage));
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        make_counter(storage, &storage->tables[t]);
     uint64_t next = storage->index_slots; /* static tables have the slots after the index's */
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_view *view = &storage->tables[t].view;
@@ -199,14 +256,14 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA) {
         hotbed_kernels cuda = {
             &hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda, &hotbed_update_kernels_cuda,
-            &hotbed_rows_kernels_cuda};
+            &hotbed_rows_kernels_cuda, &hotbed_score_kernels_cuda};
         return cuda;
     }
 #endif
     (void)backend;
     hotbed_kernels host = {
         &hotbed_unique_kernels_host, &hotbed_lookup_kernels_host, &hotbed_update_kernels_host,
-        &hotbed_rows_kernels_host};
+        &hotbed_rows_kernels_host, &hotbed_score_kernels_host};
     return host;
 }
 
@@ -227,6 +284,11 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_keys));
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_metas));
+    if (storage->check == HOTBED_CHECK_WARN) {
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_PINNED, sizeof(hotbed_fault), NULL, &storage->warning));
+        memset(storage->warning.data, 0, sizeof(hotbed_fault));
+    }
     storage->index.keys = storage->index_keys.data;
     storage->index.metas = storage->index_metas.data;
     return HOTBED_OK;
@@ -243,6 +305,11 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
         hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint64_t));
     storage->clock = hotbed_carve_take(&carve, sizeof *storage->clock);
     storage->tallies = hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->tallies);
+    storage->custom_scores =
+        hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
+    storage->timer = NULL;
+    if (storage->timed)
+        storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);
     return carve.used;
 }
 
@@ -262,6 +329,8 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     (void)carve_description(storage, storage->described.data);
     for (uint32_t t = 0; t < storage->num_tables; t++)
         host.device_tables[t] = storage->tables[t].view;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        host.custom_scores[t] = 1;
     memcpy(
         host.device_feature_tables, storage->feature_tables,
         storage->num_features * sizeof(uint32_t));
@@ -289,6 +358,7 @@ static hotbed_status create(
     storage->optimizer = options->optimizer;
     storage->optimizer_view = hotbed_optimizer_make(&options->optimizer);
     storage->seed = options->seed;
+    storage->check = options->check;
     storage->num_tables = options->num_tables;
     storage->num_features =
         options->num_features == 0 ? options->num_tables : options->num_features;
@@ -345,6 +415,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);
+    hotbed_memory_free(&storage->warning);
     hotbed_delete(storage->tables);
     hotbed_delete(storage->feature_tables);
     hotbed_delete(storage->columns);
@@ -374,6 +445,12 @@ hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
+hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream) {
+    if (storage->check == HOTBED_CHECK_ERROR)
+        return hotbed_stream_faults(stream);
+    return storage->warning.data; /* NULL unless WARN */
+}
+
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
     hotbed_step_view step = {
         .tables = storage->device_tables,
@@ -383,6 +460,8 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .index_slots = storage->index_slots,
         .clock = storage->clock,
         .tallies = storage->tallies,
+        .timer = storage->timer,
+        .custom_scores = storage->custom_scores,
         .num_tables = storage->num_tables,
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
@@ -409,7 +488,9 @@ hotbed_status hotbed_storage_table(
         .slots = t->view.slots,
         .first_slot = t->view.first_slot,
         .row_bytes = t->view.row_bytes,
-        .index_bytes = t->kind == HOTBED_TABLE_STATIC ? 0 : t->view.slots * 16,
+        .index_bytes = t->kind == HOTBED_TABLE_STATIC
+                           ? 0
+                           : (t->view.slots + hotbed_index_range_slots(t->view.counter)) * 16,
         .weights = t->view.rows,
         .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
     };
@@ -511,9 +592,21 @@ hotbed_status hotbed_storage_stats(
     HOTBED_TRY(hotbed_stream_finish(stream));
     out->keys = tally.keys;
     out->uniques = tally.uniques;
-    out->hits = tally.uniques - tally.inserts - tally.refused;
+    out->hits = tally.uniques - tally.inserts - tally.refused - tally.rejected;
     out->inserts = tally.inserts;
     out->evictions = tally.evictions;
     out->refused = tally.refused;
+    out->rejected = tally.rejected;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {
+    if (storage == NULL || text == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
+    if (capacity == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
+    text[0] = 0;
+    if (storage->warning.data != NULL)
+        hotbed_fault_text(storage->warning.data, text, capacity);
     return HOTBED_OK;
 }

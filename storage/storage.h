@@ -7,6 +7,7 @@
 #include "hotbed/storage.h"
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
+#include "storage/score_kernels.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
 
@@ -21,6 +22,7 @@ typedef struct hotbed_kernels {
     const hotbed_lookup_kernels *lookup;
     const hotbed_update_kernels *update;
     const hotbed_rows_kernels *rows;
+    const hotbed_score_kernels *score;
 } hotbed_kernels;
 
 typedef struct hotbed_table {
@@ -28,6 +30,7 @@ typedef struct hotbed_table {
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint64_t capacity;
+    uint64_t counted;       /* FREQUENCY: keys that admission counts */
     hotbed_table_view view; /* host copy of what the device has */
     hotbed_memory rows;
 } hotbed_table;
@@ -45,7 +48,10 @@ struct hotbed_storage {
     uint64_t seed;
     uint32_t num_tables, num_features;
     uint32_t max_dim;
+    hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
+    bool timed;               /* a table's scores are timestamps */
+    bool admits;              /* a table does not take all keys */
     uint32_t tickets;         /* that exist; atomic */
     uint32_t held;            /* tickets that hold pins; atomic */
     hotbed_table *tables;     /* [num_tables] */
@@ -60,6 +66,9 @@ struct hotbed_storage {
     uint64_t *device_columns;
     hotbed_clock *clock;
     hotbed_tally *tallies;
+    hotbed_timer *timer; /* NULL unless `timed` */
+    uint64_t *custom_scores;
+    hotbed_memory warning; /* pinned: a hotbed_fault, for CHECK_WARN */
 };
 
 struct hotbed_ticket {
@@ -83,6 +92,9 @@ hotbed_status hotbed_storage_same_device(
 
 /* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
+
+/* Where kernels on `stream` latch faults of keys; NULL: nowhere. */
+hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream);
 
 /* A step's view with what the storage gives. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);

@@ -138,13 +138,16 @@ static hotbed_status read_batch(
     return HOTBED_OK;
 }
 
-static void put_batch(hotbed_step_view *step, const hotbed_batch *batch, hotbed_stream *stream) {
+static void put_batch(
+    const hotbed_storage *storage, hotbed_step_view *step, const hotbed_batch *batch,
+    hotbed_stream *stream) {
     step->keys = batch->keys;
     step->offsets = batch->offsets;
     step->weights = batch->weights;
     step->bound = batch->num_keys;
     step->batch_size = batch->batch_size;
-    step->faults = hotbed_stream_faults(stream);
+    step->faults = hotbed_storage_faults(storage, stream);
+    step->offset_faults = hotbed_stream_faults(stream);
 }
 
 hotbed_status hotbed_storage_prefetch(
@@ -165,7 +168,7 @@ hotbed_status hotbed_storage_prefetch(
             ticket->max_batch_size);
     HOTBED_TRY(release(ticket, stream));
     hotbed_step_view *s = &ticket->step;
-    put_batch(s, &b, stream);
+    put_batch(storage, s, &b, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
     s->bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
     ticket->last = stream;
@@ -176,6 +179,8 @@ hotbed_status hotbed_storage_prefetch(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
     HOTBED_TRY(storage->kernels.lookup->find(s, stream));
     set_holds(ticket, true);
+    if (storage->admits)
+        HOTBED_TRY(storage->kernels.score->admit(s, stream));
     return storage->kernels.lookup->place(s, stream);
 }
 
@@ -223,7 +228,7 @@ hotbed_status hotbed_storage_forward(
     HOTBED_TRY(
         check_output(storage, output, "output", output_rows(storage, &ticket->step), &stride));
     ticket->last = stream;
-    ticket->step.faults = hotbed_stream_faults(stream);
+    ticket->step.faults = hotbed_storage_faults(storage, stream);
     return storage->kernels.lookup->forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
@@ -237,7 +242,7 @@ hotbed_status hotbed_storage_backward(
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     ticket->last = stream;
-    ticket->step.faults = hotbed_stream_faults(stream);
+    ticket->step.faults = hotbed_storage_faults(storage, stream);
     hotbed_gradient_view view = {gradient, stride};
     HOTBED_TRY(storage->kernels.update->update(
         &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
@@ -277,7 +282,7 @@ hotbed_status hotbed_storage_eval(
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(read_batch(storage, batch, &b));
     hotbed_step_view step = hotbed_storage_step(storage);
-    put_batch(&step, &b, stream);
+    put_batch(storage, &step, &b, stream);
     step.eval = 1;
     HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
@@ -305,4 +310,20 @@ hotbed_status hotbed_storage_set_learning_rate(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)learning_rate);
     return storage->kernels.update->set_learning_rate(storage->clock, learning_rate, stream);
+}
+
+hotbed_status hotbed_storage_set_score(
+    hotbed_storage *storage, uint32_t table, uint64_t value, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    if (storage->tables[table].view.score != HOTBED_SCORE_CUSTOM)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: its scores are not CUSTOM",
+            storage->tables[table].name);
+    if (value < 1 || value > HOTBED_SCORE_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "score %llu is not in [1, 2^53 - 1]", (unsigned long long)value);
+    return storage->kernels.score->set(storage->custom_scores + table, value, stream);
 }

@@ -20,7 +20,7 @@
  *
  * Faults (a full table, a key outside of a static table) are found by kernels: the affected key gets a
  * defined row and trains nothing, the other keys are served, and the stream's next hotbed_stream_sync()
- * returns FULL or RANGE with table and key.  The storage stays usable.
+ * returns FULL or RANGE with table and key, or what hotbed_check says.  The storage stays usable.
  *
  * Sums run in a fixed order, so two runs, both backends and any prefetch depth give the same bytes:
  * see hotbed_storage_backward().  Ideas: FBGEMM's table-batched embeddings (fusion, fused backward),
@@ -46,6 +46,44 @@ typedef enum hotbed_table_kind {
         1, /* keys are 0 .. capacity-1 and all rows exist, as in nn.EmbeddingBag */
 } hotbed_table_kind;
 
+/* What the score of a key is.  Training gives each key of a batch a score at prefetch; a table that evicts
+ * gives up its lowest scores first.  Every strategy works without eviction too: the table then keeps all
+ * its keys and the scores are what export shows. */
+typedef enum hotbed_score_strategy {
+    HOTBED_SCORE_STEP = 0,      /* number of the last prefetch that had the key */
+    HOTBED_SCORE_TIMESTAMP = 1, /* LRU: when that was, in microseconds since the storage's first
+                                 * prefetch; one time a batch, later than the batch before and than
+                                 * every score that hotbed_storage_set_rows() has set */
+    HOTBED_SCORE_LFU = 2,       /* occurrences so far, counted exactly, up to 2^53 - 1 */
+    HOTBED_SCORE_CUSTOM = 3,    /* as hotbed_storage_set_score() says */
+} hotbed_score_strategy;
+
+/* Where a new key stands in the order of eviction.  Its score is the same either way. */
+typedef enum hotbed_insertion {
+    HOTBED_INSERT_PLAIN = 0, /* where its score puts it */
+    HOTBED_INSERT_PROBATION =
+        1, /* before all that have been seen again, until a later batch has it */
+} hotbed_insertion;
+
+/* Which keys that a batch has and the table does not get a row.  A key that is rejected has no slot: it
+ * reads as its initial row, the same each time, trains nothing, and is no fault.  Counts are exact while
+ * the counter has room, and are not part of a checkpoint: a storage that loads one counts from 0. */
+typedef enum hotbed_admission {
+    HOTBED_ADMIT_ALL = 0,
+    HOTBED_ADMIT_FREQUENCY = 1,     /* those seen admission_threshold times, this batch included */
+    HOTBED_ADMIT_PROBABILISTIC = 2, /* a share of admission_probability of them, drawn anew in each
+                                     * batch from (seed, table, key, number of the prefetch) */
+} hotbed_admission;
+
+/* What keys in batches lead to that get no slot because a table is full or their number is not in it.
+ * They are counted in hotbed_table_stats.refused whatever is chosen here (by eval: not).  Offsets that
+ * cannot be, and rows that hotbed_storage_set_rows() has no room for, are faults always. */
+typedef enum hotbed_check {
+    HOTBED_CHECK_ERROR = 0,  /* a fault FULL or RANGE */
+    HOTBED_CHECK_WARN = 1,   /* a text for hotbed_storage_warning() */
+    HOTBED_CHECK_IGNORE = 2, /* nothing else */
+} hotbed_check;
+
 /* Where rows live, see docs/design.md.  The seed's StorageMode. */
 typedef enum hotbed_mode {
     HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT, or what hbm_bytes leads to */
@@ -63,10 +101,17 @@ typedef struct hotbed_table_options {
     uint64_t capacity; /* HASH: keys that are stored before one is refused or evicted; STATIC:
                         * number of rows; 1 .. 2^35; required */
     hotbed_table_kind kind;
-    hotbed_dtype dtype;                  /* of the embedding; 0 is F32 */
-    hotbed_evict evict;                  /* HASH only; NEVER: a key refused is a fault FULL */
+    hotbed_dtype dtype; /* of the embedding; 0 is F32 */
+    hotbed_evict evict; /* HASH only; NEVER: a key refused is a fault FULL, see hotbed_check */
     hotbed_initializer initializer;      /* of a new row's embedding */
     hotbed_initializer eval_initializer; /* row of a missing key in eval; CONSTANT only */
+    hotbed_score_strategy score;         /* HASH only */
+    hotbed_insertion insertion;          /* HASH only */
+    hotbed_admission admission;          /* HASH only */
+    float admission_probability;         /* PROBABILISTIC: in (0, 1] */
+    uint64_t admission_threshold;        /* FREQUENCY: 1 .. 2^53 - 1 */
+    uint64_t admission_capacity; /* FREQUENCY: keys that are counted before the lowest count is
+                                  * forgotten; 16 bytes each; 0: capacity; at most 2^35 */
 } hotbed_table_options;
 
 static inline void hotbed_table_options_init(hotbed_table_options *options) {
@@ -88,6 +133,7 @@ typedef struct hotbed_storage_options {
     uint64_t seed;                      /* of the initialisers */
     hotbed_mode mode;
     uint64_t hbm_bytes; /* budget for rows in device memory; 0 is no limit */
+    hotbed_check check; /* 0 is ERROR */
 } hotbed_storage_options;
 
 static inline void hotbed_storage_options_init(hotbed_storage_options *options) {
@@ -138,8 +184,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
  * allowed. */
 HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
 
-/* Dedup the batch's keys a table, find or insert each unique key, initialise new rows, set scores, and
- * pin the rows.  The ticket then holds the batch; pins that it still held are released first.  Async.
+/* Dedup the batch's keys a table, find or insert each unique key that is admitted, initialise new rows,
+ * set scores, and pin the rows.  The ticket then holds the batch; pins that it still held are released
+ * first.  Async.
  * The batch's arrays must stay valid and unchanged until the ticket's backward, cancel or next prefetch
  * is passed by the stream.
  * Errors: ARGUMENT (NULL, sizes over the ticket's, num_keys without offsets not features * samples).
@@ -192,6 +239,11 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
 
+/* Set the score that keys of a CUSTOM table get in all later prefetches on `stream`; it is 1 at first.
+ * Async.  Errors: ARGUMENT (the table is not CUSTOM; value not in [1, 2^53 - 1]). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_score(
+    hotbed_storage *storage, uint32_t table, uint64_t value, hotbed_stream *stream);
+
 /* --- what a ticket holds --------------------------------------------------------------------- */
 
 /* Device arrays of a prefetched ticket (the seed's PrefetchState), valid until its next prefetch.  The
@@ -200,7 +252,8 @@ typedef struct hotbed_ticket_view {
     const uint64_t *unique_keys;    /* [unique_offsets[T]] a table, in order of first occurrence */
     const uint32_t *inverse;        /* [num_keys] position of each key in unique_keys */
     const uint32_t *unique_offsets; /* [num_tables + 1] uniques of table t: [t] up to [t + 1] */
-    const uint64_t *slots;          /* slot of each unique key, or HOTBED_SLOT_NONE */
+    const uint64_t *slots;          /* slot of each unique key, or HOTBED_SLOT_NONE: refused, or not
+                                     * admitted */
     const uint32_t *counts;         /* occurrences of each unique key in the batch */
 } hotbed_ticket_view;
 
@@ -221,8 +274,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *found, hotbed_stream *stream);
 
-/* Insert or overwrite the rows of n distinct keys.  Async.  A part that is NULL, or `rows` itself, keeps
- * its value, or gets its initial value when the key is new.
+/* Insert or overwrite the rows of n distinct keys, admitted or not.  Async.  A part that is NULL, or
+ * `rows` itself, keeps its value, or gets its initial value when the key is new: as score, what the last
+ * prefetch would have given it, or 1 in LFU tables.
  * Errors: ARGUMENT.  Faults: FULL, RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
@@ -234,7 +288,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
     hotbed_stream *stream);
 
-/* Remove all keys of table `table`, pinned ones too (STATIC: set all rows to their initial value).
+/* Remove all keys of table `table`, pinned ones too, and what admission has counted (STATIC: set all rows
+ * to their initial value).
  * Synchronous; STATE when tickets hold pins. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
@@ -256,7 +311,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_keys(
 /* What training state the storage has beside its rows; plain numbers, for checkpoints. */
 typedef struct hotbed_storage_state {
     uint64_t optimizer_steps; /* backwards so far: Adam's t */
-    uint64_t clock;           /* prefetches so far: the score of keys seen in the last one */
+    uint64_t clock;           /* prefetches so far: the STEP score of keys seen in the last one */
     double beta1_power;       /* beta1^t and beta2^t, as running products */
     double beta2_power;
     float learning_rate;
@@ -277,7 +332,7 @@ typedef struct hotbed_table_info {
     uint64_t slots;       /* rows allocated */
     uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
     uint64_t row_bytes;   /* embedding + state + padding */
-    uint64_t index_bytes; /* 16 a slot for HASH, 0 for STATIC */
+    uint64_t index_bytes; /* HASH: 16 a slot and a place where admission counts; STATIC: 0 */
     void *weights; /* device address of slot first_slot's embedding; element e of slot s is at
                            * byte (s - first_slot) * row_bytes + e * element size */
     uint64_t state_offsets[2]; /* bytes from a row's start to each F32 state */
@@ -311,12 +366,24 @@ typedef struct hotbed_table_stats {
     uint64_t hits;    /* uniques that were found */
     uint64_t inserts; /* uniques that got a new row */
     uint64_t evictions;
-    uint64_t refused; /* uniques that got no slot: full, or out of range */
+    uint64_t refused;  /* uniques that got no slot: full, or out of range */
+    uint64_t rejected; /* uniques that got no slot: not admitted */
 } hotbed_table_stats;
 
 /* Cumulative counts of a table as of the work that `stream` has passed.  Synchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
     hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream);
+
+/* The first key since the last call that got no slot, as text, in a storage of CHECK_WARN: table, key and
+ * why, as the fault would have said.  "" when there was none, and with other checks.  Does not wait: it
+ * knows of work that is done, and perhaps of more.
+ *
+ *   text      out  cut to fit, always ended by 0
+ *   capacity  in   bytes of text, at least 1; 256 are enough
+ *
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity);
 
 #ifdef __cplusplus
 }

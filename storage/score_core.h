@@ -1,0 +1,126 @@
+/* storage/score_core.h - what a batch's keys score, and which of those that a table lacks are admitted. */
+#ifndef HOTBED_STORAGE_SCORE_CORE_H
+#define HOTBED_STORAGE_SCORE_CORE_H
+
+#include "base/philox.h"
+#include "storage/step_core.h"
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* A prefetch at `clock` microseconds of the machine's clock.  Its time is later than all before, those
+ * that were set by key included: a checkpoint's timestamps are of another clock. */
+HOTBED_HD void hotbed_timer_tick(hotbed_timer *timer, uint64_t clock) {
+    if (timer->now == 0)
+        timer->offset = 0 - clock;
+    uint64_t time = clock + timer->offset;
+    uint64_t least = (timer->now > timer->newest ? timer->now : timer->newest) + 1;
+    if ((int64_t)(time - least) < 0) {
+        timer->offset += least - time;
+        time = least;
+    }
+    timer->now = time < HOTBED_SCORE_MOST ? time : HOTBED_SCORE_MOST;
+}
+
+/* A timestamp was set by key. */
+HOTBED_HD void hotbed_timer_note(hotbed_timer *timer, uint64_t time) {
+    if (time > HOTBED_SCORE_MOST)
+        time = HOTBED_SCORE_MOST;
+    uint64_t old = hotbed_load_relaxed_u64(&timer->newest);
+    while (time > old && !hotbed_cas_u64(&timer->newest, old, time))
+        old = hotbed_load_relaxed_u64(&timer->newest);
+}
+
+/* --- scores ------------------------------------------------------------------------------------ */
+
+/* Occurrences of unique u in the batch. */
+HOTBED_HD uint64_t hotbed_unique_count(const hotbed_step_view *s, uint32_t u) {
+    return s->starts[u + 1] - s->starts[u];
+}
+
+/* What the batch scores unique u of table t; how, for a key that the table has, is the rule. */
+HOTBED_HD uint64_t hotbed_unique_score(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t t, uint32_t u) {
+    switch (table->score) {
+    case HOTBED_SCORE_TIMESTAMP:
+        return s->timer->now;
+    case HOTBED_SCORE_LFU:
+        return hotbed_unique_count(s, u);
+    case HOTBED_SCORE_CUSTOM:
+        return s->custom_scores[t];
+    default:
+        return s->clock->prefetches;
+    }
+}
+
+HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
+    return table->score == HOTBED_SCORE_LFU ? HOTBED_SCORE_ADD : HOTBED_SCORE_ASSIGN;
+}
+
+/* --- admission --------------------------------------------------------------------------------- */
+
+/* Marks of `missing`, whose uniques are below 2^30. */
+#define HOTBED_MISSING_REJECTED ((uint32_t)1 << 31) /* not to be placed */
+#define HOTBED_MISSING_COUNTED  ((uint32_t)1 << 30) /* to be placed in the table's counter */
+
+/* Whether this prefetch admits `key`, of tables of PROBABILISTIC. */
+HOTBED_HD bool hotbed_admit_drawn(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key) {
+    uint64_t step = s->clock->prefetches;
+    hotbed_u32x4 counter;
+    counter.x = (uint32_t)key;
+    counter.y = (uint32_t)(key >> 32);
+    counter.z = (uint32_t)step;
+    counter.w = table->init.table;
+    /* Other words than those of the initialisers, which draw with the seed itself. */
+    return hotbed_philox(counter, table->init.seed0 + (uint32_t)(step >> 32), ~table->init.seed1)
+               .x < table->admit;
+}
+
+/* Decide on number i of `missing`, and mark it if it is rejected.  Nothing is placed meanwhile, in tables
+ * or counters, so a count that is found is this tile's to change. */
+HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    uint32_t u = s->missing[i];
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    if (table->admission == HOTBED_ADMIT_ALL)
+        return;
+    uint64_t key = s->unique_keys[u];
+    uint32_t marks = HOTBED_MISSING_REJECTED;
+    bool admitted;
+    if (table->admission == HOTBED_ADMIT_PROBABILISTIC) {
+        admitted = hotbed_admit_drawn(s, table, key);
+        hotbed_tile_sync(width);
+    } else {
+        uint64_t count = hotbed_unique_count(s, u), before = 0;
+        uint64_t slot = hotbed_index_find(s->index, table->counter, key, width);
+        if (slot != HOTBED_NO_SLOT)
+            before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->index.metas[slot]));
+        hotbed_tile_sync(width); /* all lanes have read the count */
+        admitted = before + count >= table->admit;
+        if (slot == HOTBED_NO_SLOT)
+            marks |= HOTBED_MISSING_COUNTED;
+        else if (admitted)
+            (void)hotbed_index_erase(s->index, table->counter, key, width);
+        else if (hotbed_tile_rank(width) == 0)
+            hotbed_index_touch_found(s->index, slot, HOTBED_SCORE_ADD, count, 0);
+    }
+    if (admitted || hotbed_tile_rank(width) != 0)
+        return;
+    s->missing[i] = u | marks;
+    hotbed_add_relaxed_u64(&s->tallies[t].rejected, 1);
+}
+
+/* Place number i of `missing` in its table's counter if it is to be; a full one forgets a low count. */
+HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    if ((s->missing[i] & HOTBED_MISSING_COUNTED) == 0)
+        return;
+    uint32_t u = s->missing[i] & (HOTBED_MISSING_COUNTED - 1);
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    uint64_t key = s->unique_keys[u];
+    hotbed_index_result r = hotbed_index_place(
+        s->index, s->tables[t].counter, key, hotbed_meta_new(hotbed_unique_count(s, u), 0), width);
+    if (r.slot != HOTBED_NO_SLOT && hotbed_tile_rank(width) == 0)
+        hotbed_index_publish(s->index, r.slot, key);
+}
+
+#endif

@@ -284,6 +284,76 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* Keys that are counted, admitted and scored by count, all in launches: compared with plain counts. */
+static void admission_and_counts_are_recorded(hotbed_backend backend) {
+    enum { KEYS = 40, THRESHOLD = 5, LAUNCHES = 60 };
+    setup s;
+    rig r;
+    hotbed_ticket *ticket;
+    hotbed_graph *graph;
+    hotbed_batch batch;
+    hotbed_counters before, after;
+    rng random = rng_start(40);
+    uint64_t seen[KEYS] = {0}, score[KEYS] = {0}, rejected = 0;
+    setup_start(&s, 1, 4, 100);
+    s.tables[0].score = HOTBED_SCORE_LFU;
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+    s.tables[0].admission_threshold = THRESHOLD;
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_ticket_create(r.storage, MAX_KEYS, MAX_KEYS, r.stream, &ticket));
+    float *gradient = rig_alloc(&r, MAX_KEYS * 4 * sizeof(float));
+    float *output = rig_alloc(&r, MAX_KEYS * 4 * sizeof(float));
+    uint64_t *keys = rig_alloc(&r, MAX_KEYS * sizeof *keys);
+    hotbed_batch_init(&batch);
+    batch.batch_size = MAX_KEYS;
+    batch.num_keys = MAX_KEYS;
+    batch.keys = keys;
+    CHECK_OK(hotbed_fill(gradient, 0, MAX_KEYS * 4 * sizeof(float), r.stream));
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+    CHECK_OK(hotbed_storage_forward(r.storage, ticket, output, 0, r.stream));
+    CHECK_OK(hotbed_storage_backward(r.storage, ticket, gradient, 0, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    for (int launch = 0; launch < LAUNCHES; launch++) {
+        uint64_t host[MAX_KEYS], counts[KEYS] = {0};
+        uint64_t space = 1 + rng_below(&random, KEYS); /* low keys often, high ones hardly */
+        for (int i = 0; i < MAX_KEYS; i++) {
+            host[i] = space - 1 - (i > 4 ? 0 : rng_below(&random, space));
+            counts[host[i]]++;
+        }
+        rig_upload(&r, keys, host, sizeof host);
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_graph_launch(graph, r.stream));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        for (uint64_t k = 0; k < KEYS; k++) {
+            seen[k] += counts[k];
+            if (seen[k] >= THRESHOLD)
+                score[k] += counts[k]; /* from the batch that admits it on */
+            else
+                rejected += counts[k] > 0;
+        }
+    }
+    uint64_t exported[KEYS], scores[KEYS], n = 0, expected = 0;
+    CHECK_OK(hotbed_storage_export_keys(r.storage, 0, KEYS, exported, scores, &n, r.stream));
+    for (uint64_t k = 0; k < KEYS; k++)
+        expected += score[k] > 0;
+    CHECK_EQ(n, expected);
+    CHECK(rejected > 0 && n < KEYS && n > KEYS / 4);
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_EQ(scores[i], score[exported[i]]);
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+    CHECK_EQ(stats.rejected, rejected);
+    CHECK_EQ(rig_pinned(&r), 0);
+    hotbed_graph_destroy(graph);
+    hotbed_ticket_destroy(ticket);
+    rig_close(&r);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_step_is_launched_1000_times", a_step_is_launched_1000_times},
     {"sequences_and_means_are_launched_too", sequences_and_means_are_launched_too},
@@ -291,5 +361,6 @@ const hotbed_test hotbed_tests[] = {
     {"an_evaluation_is_launched", an_evaluation_is_launched},
     {"waiting_calls_are_refused_while_recording", waiting_calls_are_refused_while_recording},
     {"eager_steps_neither_wait_nor_allocate", eager_steps_neither_wait_nor_allocate},
+    {"admission_and_counts_are_recorded", admission_and_counts_are_recorded},
     {NULL, NULL},
 };

@@ -1,0 +1,777 @@
+/* tests/storage/test_storage_scores.c - what keys score, which is evicted, which are admitted, and what
+ * becomes of those that get no slot.
+ *
+ * Tables that evict have 32 slots in two buckets here, and a key one bucket that it may be in: the slots
+ * that the ticket shows tell the model which, and from then on it knows the victim before the library.
+ */
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+#define SCORE_MOST (((uint64_t)1 << 53) - 1)
+
+/* --- one table, one ticket ------------------------------------------------------------------------ */
+
+enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
+
+/* What the model has in a slot. */
+typedef struct place {
+    uint64_t key, score;
+    bool used, probation, hit;
+} place;
+
+typedef struct bench {
+    rig r;
+    setup s;
+    hotbed_ticket *ticket;
+    uint64_t *device_keys;
+    place places[SLOTS];
+    uint64_t step, custom, evictions;
+    uint64_t not_lowest; /* evictions of a key whose score was not the lowest */
+} bench;
+
+static void bench_open(
+    bench *b, hotbed_backend backend, hotbed_score_strategy score, hotbed_insertion insertion) {
+    memset(b, 0, sizeof *b);
+    setup_start(&b->s, 1, 3, BUCKET);
+    b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    b->s.tables[0].score = score;
+    b->s.tables[0].insertion = insertion;
+    rig_open_bare(&b->r, backend, &b->s.options);
+    CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
+    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+    b->custom = 1;
+}
+
+static void bench_close(bench *b) {
+    hotbed_ticket_destroy(b->ticket);
+    rig_close(&b->r);
+}
+
+static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = n;
+    batch.num_keys = n;
+    batch.keys = b->device_keys;
+    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
+    b->step++;
+}
+
+static uint64_t score_of(bench *b, uint64_t key) {
+    uint64_t score = 0;
+    uint8_t found = 0;
+    rig_upload(&b->r, b->device_keys, &key, sizeof key);
+    uint64_t *device = rig_alloc(&b->r, 2 * sizeof *device);
+    const hotbed_rows rows = {.scores = device};
+    CHECK_OK(hotbed_storage_get_rows(
+        b->r.storage, 0, 1, b->device_keys, &rows, (uint8_t *)(device + 1), b->r.stream));
+    rig_download(&b->r, &score, device, sizeof score);
+    rig_download(&b->r, &found, device + 1, 1);
+    hotbed_memory_free(&b->r.memories[--b->r.num_memories]);
+    CHECK_EQ(found, 1);
+    return score;
+}
+
+/* The place that a bucket gives up: on probation first, then by score, then by slot. */
+static uint64_t victim(const bench *b, uint64_t bucket) {
+    uint64_t best = SLOTS;
+    for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++) {
+        const place *p = &b->places[i];
+        if (!p->used)
+            return i; /* any free one will do */
+        if (p->hit)
+            continue; /* of this batch */
+        const place *q = &b->places[best == SLOTS ? i : best];
+        if (best == SLOTS || (p->probation && !q->probation) ||
+            (p->probation == q->probation && p->score < q->score))
+            best = i;
+    }
+    return best;
+}
+
+static void note_eviction(bench *b, uint64_t slot) {
+    uint64_t bucket = slot / BUCKET;
+    b->evictions++;
+    for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++)
+        if (!b->places[i].hit && b->places[i].score < b->places[slot].score) {
+            b->not_lowest++;
+            return;
+        }
+}
+
+/* One batch, here and in the model; one of its keys at most is new.  Rows are left unpinned. */
+static void step(bench *b, uint32_t n, const uint64_t *keys) {
+    uint64_t unique[MOST_KEYS], slots[MOST_KEYS];
+    uint32_t counts[MOST_KEYS], uniques[2];
+    hotbed_ticket_view view;
+    hotbed_score_strategy kind = b->s.tables[0].score;
+    prefetch(b, n, keys);
+    CHECK_OK(hotbed_ticket_read(b->ticket, &view));
+    rig_download(&b->r, uniques, view.unique_offsets, sizeof uniques);
+    rig_download(&b->r, unique, view.unique_keys, uniques[1] * sizeof *unique);
+    rig_download(&b->r, slots, view.slots, uniques[1] * sizeof *slots);
+    rig_download(&b->r, counts, view.counts, uniques[1] * sizeof *counts);
+    CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
+    uint64_t now = kind == HOTBED_SCORE_TIMESTAMP ? score_of(b, unique[0]) : b->step;
+    if (kind == HOTBED_SCORE_CUSTOM)
+        now = b->custom;
+    uint32_t new_key = uniques[1];
+    for (uint32_t u = 0; u < uniques[1]; u++) {
+        CHECK(slots[u] < SLOTS);
+        place *p = &b->places[slots[u]];
+        if (!p->used || p->key != unique[u]) {
+            CHECK_EQ(new_key, uniques[1]);
+            new_key = u;
+            continue;
+        }
+        p->score = kind == HOTBED_SCORE_LFU ? p->score + counts[u] : now;
+        p->probation = false;
+        p->hit = true;
+    }
+    if (new_key < uniques[1]) {
+        place *p = &b->places[slots[new_key]];
+        if (p->used) {
+            CHECK_EQ(slots[new_key], victim(b, slots[new_key] / BUCKET));
+            note_eviction(b, slots[new_key]);
+        } else {
+            CHECK(!b->places[victim(b, slots[new_key] / BUCKET)].used);
+        }
+        p->used = true;
+        p->key = unique[new_key];
+        p->score = kind == HOTBED_SCORE_LFU ? counts[new_key] : now;
+        p->probation = b->s.tables[0].insertion == HOTBED_INSERT_PROBATION;
+    }
+    for (uint32_t i = 0; i < SLOTS; i++)
+        b->places[i].hit = false;
+}
+
+/* Keys and scores are the model's; probation does not show. */
+static void check_export(bench *b) {
+    uint64_t keys[SLOTS], scores[SLOTS], n = 0, used = 0;
+    CHECK_OK(hotbed_storage_export_keys(b->r.storage, 0, SLOTS, keys, scores, &n, b->r.stream));
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        if (!b->places[i].used)
+            continue;
+        used++;
+        uint64_t at = 0;
+        while (at < n && keys[at] != b->places[i].key)
+            at++;
+        CHECK(at < n);
+        if (at < n)
+            CHECK_EQ(scores[at], b->places[i].score);
+    }
+    CHECK_EQ(used, n);
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(b->r.storage, 0, &stats, b->r.stream));
+    CHECK_EQ(stats.evictions, b->evictions);
+    CHECK_EQ(stats.rejected, 0);
+}
+
+static void trace(bench *b, rng *random, int steps) {
+    uint64_t keys[MOST_KEYS], fresh = 1000;
+    for (int i = 0; i < steps; i++) {
+        uint32_t n = 0;
+        if (b->s.tables[0].score == HOTBED_SCORE_CUSTOM && rng_below(random, 2) == 0) {
+            b->custom = 1 + rng_below(random, 1000);
+            CHECK_OK(hotbed_storage_set_score(b->r.storage, 0, b->custom, b->r.stream));
+        }
+        for (uint64_t k = rng_below(random, 6); k > 0; k--) { /* keys that are there, some twice */
+            const place *p = &b->places[rng_below(random, SLOTS)];
+            for (uint64_t times = 1 + rng_below(random, 3); p->used && times > 0; times--)
+                keys[n++] = p->key;
+        }
+        if (rng_below(random, 4) != 0 || n == 0)
+            for (uint64_t times = 1 + rng_below(random, 3), key = fresh++; times > 0; times--)
+                keys[n++] = key;
+        step(b, n, keys);
+        if (i % 50 == 49)
+            check_export(b);
+    }
+    CHECK(b->evictions > (uint64_t)steps / 4);
+}
+
+static void strategy(
+    hotbed_backend backend, hotbed_score_strategy score, hotbed_insertion insertion) {
+    static bench b;
+    rng random = rng_start((uint64_t)score * 2 + (uint64_t)insertion);
+    bench_open(&b, backend, score, insertion);
+    trace(&b, &random, 300);
+    CHECK_EQ(b.not_lowest > 0, insertion == HOTBED_INSERT_PROBATION);
+    bench_close(&b);
+}
+
+static void the_oldest_step_is_evicted(hotbed_backend backend) {
+    strategy(backend, HOTBED_SCORE_STEP, HOTBED_INSERT_PLAIN);
+}
+
+static void the_oldest_time_is_evicted(hotbed_backend backend) {
+    strategy(backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+}
+
+static void the_lowest_count_is_evicted(hotbed_backend backend) {
+    strategy(backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
+}
+
+static void the_lowest_custom_score_is_evicted(hotbed_backend backend) {
+    strategy(backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PLAIN);
+}
+
+static void keys_on_probation_go_first(hotbed_backend backend) {
+    strategy(backend, HOTBED_SCORE_STEP, HOTBED_INSERT_PROBATION);
+    strategy(backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PROBATION);
+}
+
+/* --- values of scores ------------------------------------------------------------------------------- */
+
+static void set_scores(bench *b, uint32_t n, const uint64_t *keys, const uint64_t *scores) {
+    uint64_t *device = rig_copy(&b->r, scores, n * sizeof *scores);
+    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    const hotbed_rows rows = {.scores = device};
+    CHECK_OK(hotbed_storage_set_rows(b->r.storage, 0, n, b->device_keys, &rows, b->r.stream));
+    CHECK_OK(hotbed_stream_sync(b->r.stream));
+}
+
+/* A float would lose the odd ones. */
+static void counts_are_exact_beyond_floats(hotbed_backend backend) {
+    static bench b;
+    bench_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
+    const uint64_t set_keys[] = {7, 8}, scores[] = {(1U << 24) - 1U, SCORE_MOST - 4U};
+    set_scores(&b, 2, set_keys, scores);
+    const uint64_t keys[] = {7, 8, 7, 8, 7, 9};
+    for (uint64_t i = 1; i <= 5; i++) {
+        prefetch(&b, 6, keys);
+        CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+        CHECK_EQ(score_of(&b, 7), scores[0] + 3 * i);
+        CHECK_EQ(score_of(&b, 8), i >= 2 ? SCORE_MOST : scores[1] + 2 * i); /* and stays there */
+        CHECK_EQ(score_of(&b, 9), i);
+    }
+    bench_close(&b);
+}
+
+static void one_time_a_batch_and_later_each_time(hotbed_backend backend) {
+    static bench b;
+    bench_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+    uint64_t last = 0;
+    for (uint64_t i = 0; i < 20; i++) {
+        const uint64_t keys[] = {1, 2 + i % 3, 1};
+        prefetch(&b, 3, keys);
+        CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+        uint64_t now = score_of(&b, 1);
+        CHECK_EQ(score_of(&b, 2 + i % 3), now);
+        CHECK(now > last);
+        last = now;
+    }
+    CHECK(last < UINT64_C(600) * 1000 * 1000); /* microseconds since the first */
+    bench_close(&b);
+}
+
+/* Timestamps of another storage, perhaps of another machine, are in the past. */
+static void time_goes_on_after_an_import(hotbed_backend backend) {
+    static bench b;
+    bench_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+    const uint64_t keys[] = {1, 2, 3}, times[] = {5, UINT64_C(1) << 50, 77};
+    set_scores(&b, 3, keys, times);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(score_of(&b, keys[i]), times[i]);
+    prefetch(&b, 1, keys);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    CHECK(score_of(&b, 1) > times[1]);
+    CHECK(score_of(&b, 1) < times[1] + UINT64_C(600) * 1000 * 1000);
+    const uint64_t old[] = {4}, time[] = {9}; /* and an older one leaves the clock alone */
+    uint64_t before = score_of(&b, 1);
+    set_scores(&b, 1, old, time);
+    prefetch(&b, 1, keys);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    CHECK(score_of(&b, 1) > before);
+    bench_close(&b);
+}
+
+/* Scores that are exported and set elsewhere are what they were, and keys that are set without a score get
+ * one that fits the strategy. */
+static void scores_come_back(hotbed_backend backend) {
+    static bench a, b;
+    for (int kind = HOTBED_SCORE_STEP; kind <= HOTBED_SCORE_CUSTOM; kind++) {
+        rng random = rng_start((uint64_t)kind);
+        uint64_t keys[SLOTS], scores[SLOTS], n = 0;
+        bench_open(&a, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PROBATION);
+        bench_open(&b, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PLAIN);
+        trace(&a, &random, 100);
+        CHECK_OK(hotbed_storage_export_keys(a.r.storage, 0, SLOTS, keys, scores, &n, a.r.stream));
+        set_scores(&b, (uint32_t)n, keys, scores);
+        CHECK_EQ(rig_size(&b.r, 0), n);
+        for (uint64_t i = 0; i < n; i++)
+            CHECK_EQ(score_of(&b, keys[i]), scores[i]);
+        const uint64_t key = 5;
+        const hotbed_rows nothing = {0};
+        rig_upload(&a.r, a.device_keys, &key, sizeof key);
+        CHECK_OK(hotbed_storage_set_rows(a.r.storage, 0, 1, a.device_keys, &nothing, a.r.stream));
+        uint64_t last = 0;
+        for (uint64_t i = 0; i < n; i++)
+            last = scores[i] > last ? scores[i] : last;
+        if (kind == HOTBED_SCORE_LFU)
+            CHECK_EQ(score_of(&a, key), 1);
+        else if (kind == HOTBED_SCORE_CUSTOM)
+            CHECK_EQ(score_of(&a, key), a.custom);
+        else
+            CHECK_EQ(score_of(&a, key), last);
+        bench_close(&a);
+        bench_close(&b);
+    }
+}
+
+static void bad_options_are_named(hotbed_backend backend) {
+    hotbed_stream *stream;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    for (int i = 0; i < 11; i++) {
+        static const char *const names[] = {
+            "score",
+            "insertion",
+            "admission",
+            "admission_threshold",
+            "static",
+            "static",
+            "admission_probability",
+            "admission_probability",
+            "check",
+            "static",
+            "admission_capacity"};
+        setup s;
+        setup_start(&s, 1, 4, 10);
+        hotbed_storage *storage;
+        hotbed_table_options *t = &s.tables[0];
+        if (i == 4 || i == 5 || i == 9)
+            t->kind = HOTBED_TABLE_STATIC;
+        if (i == 0)
+            t->score = (hotbed_score_strategy)9;
+        if (i == 1 || i == 9)
+            t->insertion = i == 1 ? (hotbed_insertion)2 : HOTBED_INSERT_PROBATION;
+        if (i == 2)
+            t->admission = (hotbed_admission)-1;
+        if (i == 3 || i == 4 || i == 10)
+            t->admission = HOTBED_ADMIT_FREQUENCY;
+        if (i == 5)
+            t->score = HOTBED_SCORE_LFU;
+        if (i == 6 || i == 7)
+            t->admission = HOTBED_ADMIT_PROBABILISTIC;
+        if (i == 7)
+            t->admission_probability = 1.5F;
+        if (i == 8)
+            s.options.check = (hotbed_check)3;
+        if (i == 10) {
+            t->admission_threshold = 2;
+            t->admission_capacity = (UINT64_C(1) << 35) + 1;
+        }
+        CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_ARGUMENT);
+        if (strstr(hotbed_last_error(), names[i]) == NULL)
+            CHECK_STRING(hotbed_last_error(), names[i]);
+    }
+    static bench b;
+    bench_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
+    hotbed_stream *s = b.r.stream;
+    CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, 5, s), HOTBED_ERR_ARGUMENT);
+    bench_close(&b);
+    bench_open(&b, backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PLAIN);
+    s = b.r.stream;
+    char text[8];
+    CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 1, 5, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, 0, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, SCORE_MOST + 1, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_score(NULL, 0, 1, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, 1, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(b.r.storage, NULL, sizeof text), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(b.r.storage, text, 0), HOTBED_ERR_ARGUMENT);
+    bench_close(&b);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- admission ----------------------------------------------------------------------------------------- */
+
+/* How often the model saw each key, which lane_fill() made from a number below `space`. */
+typedef struct tally {
+    uint64_t key, count;
+} tally;
+
+static tally *find_tally(tally *tallies, uint64_t *n, uint64_t key) {
+    uint64_t at = 0;
+    while (at < *n && tallies[at].key != key)
+        at++;
+    CHECK(at < 512);
+    if (at == *n)
+        tallies[(*n)++] = (tally){key, 0};
+    return &tallies[at];
+}
+
+/* Table 0 admits from the third time on, table 1 all, table 2 is static.  Rows, outputs and training are
+ * compared with the model, in which a rejected key is one that got no slot. */
+static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
+    static tally tallies[512];
+    for (int pooling = 0; pooling < 2; pooling++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start(20 + (uint64_t)pooling);
+        uint64_t n = 0, rejected = 0, admitted = 0;
+        setup_start(&s, 3, 5, 1000);
+        s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+        s.tables[0].admission_threshold = 3;
+        s.tables[2].kind = HOTBED_TABLE_STATIC;
+        s.tables[2].capacity = 10;
+        s.options.pooling = (hotbed_pooling)pooling;
+        s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 300, 40);
+        const recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
+        for (int round = 0; round < 12; round++) {
+            lane_fill(&l, &random, &how);
+            CHECK_OK(lane_prefetch_with_slots(&l)); /* no fault */
+            lane_check(&l);
+            for (uint32_t u = 0; u < l.model->unique_offsets[1]; u++) {
+                tally *t = find_tally(tallies, &n, l.model->unique_keys[u]);
+                t->count += l.model->counts[u];
+                CHECK_EQ(l.model->rows[u] == UINT32_MAX, t->count < 3);
+                rejected += t->count < 3;
+            }
+            lane_forward(&l);
+            lane_forward(&l); /* the same row twice */
+            lane_eval(&l);
+            lane_backward(&l, &random);
+            CHECK_OK(hotbed_stream_sync(r.stream));
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            CHECK_EQ(oracle_find(r.model, 0, tallies[i].key) != NULL, tallies[i].count >= 3);
+            admitted += tallies[i].count >= 3;
+        }
+        CHECK(admitted > 20 && admitted < n);
+        hotbed_table_stats stats;
+        CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+        CHECK_EQ(stats.rejected, rejected);
+        CHECK_EQ(stats.inserts, admitted);
+        CHECK_EQ(r.model->tables[0].stats.refused, rejected);
+        r.model->tables[0].stats.refused = 0;
+        rig_check(&r); /* the set of keys, their rows, and the other statistics */
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+/* A table of one feature whose batches are these keys; gives which got a slot. */
+static void admitted_of(bench *b, uint32_t n, const uint64_t *keys, bool *got) {
+    uint64_t slots[MOST_KEYS];
+    hotbed_ticket_view view;
+    prefetch(b, n, keys);
+    CHECK_OK(hotbed_ticket_read(b->ticket, &view));
+    rig_download(&b->r, slots, view.slots, n * sizeof *slots);
+    CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
+    CHECK_OK(hotbed_stream_sync(b->r.stream));
+    for (uint32_t i = 0; i < n; i++)
+        got[i] = slots[i] != HOTBED_SLOT_NONE;
+}
+
+static void admission_setup(bench *b, hotbed_admission admission) {
+    memset(b, 0, sizeof *b);
+    setup_start(&b->s, 1, 3, 20000);
+    b->s.tables[0].admission = admission;
+    b->s.tables[0].admission_threshold = 2;
+    b->s.tables[0].admission_capacity = 1;
+    b->s.tables[0].admission_probability = 0.25F;
+}
+
+static void admission_open(bench *b, hotbed_backend backend) {
+    rig_open_bare(&b->r, backend, &b->s.options);
+    CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
+    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+}
+
+/* Keys that are set are not asked; clear forgets counts; an evicted key must earn its place again. */
+static void what_bypasses_and_resets_the_count(hotbed_backend backend) {
+    static bench b;
+    admission_setup(&b, HOTBED_ADMIT_FREQUENCY);
+    admission_open(&b, backend);
+    bool got[2];
+    const uint64_t keys[] = {(uint64_t)-5, 6}, scores[] = {1, 1};
+    admitted_of(&b, 2, keys, got);
+    CHECK(!got[0] && !got[1]);
+    set_scores(&b, 1, keys + 1, scores);
+    CHECK_EQ(score_of(&b, 6), 1);
+    CHECK_OK(hotbed_storage_clear(b.r.storage, 0, b.r.stream));
+    admitted_of(&b, 2, keys, got);
+    CHECK(!got[0] && !got[1]);
+    admitted_of(&b, 2, keys, got);
+    CHECK(got[0] && got[1]);
+    CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, b.device_keys, NULL, b.r.stream));
+    admitted_of(&b, 2, keys, got);
+    CHECK(!got[0] && got[1]);
+    admitted_of(&b, 2, keys, got);
+    CHECK(got[0] && got[1]);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
+    CHECK_EQ(info.index_bytes, 16 * (info.slots + SLOTS));
+    bench_close(&b);
+}
+
+/* Far more keys than are counted: low counts are forgotten, none is admitted early, and keys that come
+ * often are. */
+static void a_full_counter_forgets_low_counts(hotbed_backend backend) {
+    static bench b;
+    admission_setup(&b, HOTBED_ADMIT_FREQUENCY);
+    b.s.tables[0].admission_threshold = 5;
+    admission_open(&b, backend);
+    bool got[MOST_KEYS];
+    uint64_t keys[MOST_KEYS], next = 100, rare = 0;
+    for (int i = 0; i < 40; i++) {
+        for (uint32_t k = 0; k < 30; k++)
+            keys[k] = next++; /* once in a lifetime */
+        for (uint32_t k = 30; k < 34; k++)
+            keys[k] = k;
+        admitted_of(&b, 34, keys, got);
+        for (uint32_t k = 0; k < 30; k++)
+            rare += got[k];
+        for (uint32_t k = 30; k < 34 && i < 4; k++)
+            CHECK(!got[k]);
+    }
+    CHECK_EQ(rare, 0);
+    CHECK(got[30] && got[31] && got[32] && got[33]);
+    CHECK_EQ(rig_size(&b.r, 0), 4);
+    bench_close(&b);
+}
+
+static uint64_t drawn(hotbed_backend backend, uint64_t seed, float probability, uint64_t *hash) {
+    static bench b;
+    admission_setup(&b, HOTBED_ADMIT_PROBABILISTIC);
+    b.s.options.seed = seed;
+    b.s.tables[0].admission_probability = probability;
+    admission_open(&b, backend);
+    bool got[MOST_KEYS];
+    uint64_t keys[MOST_KEYS], all = 0;
+    *hash = 0;
+    for (uint64_t i = 0; i < 50; i++) {
+        for (uint64_t k = 0; k < MOST_KEYS; k++)
+            keys[k] = i * MOST_KEYS + k;
+        admitted_of(&b, MOST_KEYS, keys, got);
+        for (uint32_t k = 0; k < MOST_KEYS; k++) {
+            all += got[k];
+            *hash = *hash * 31 + got[k];
+        }
+    }
+    CHECK_EQ(rig_size(&b.r, 0), all);
+    admitted_of(&b, MOST_KEYS, keys, got); /* who was rejected has another chance */
+    uint64_t more = rig_size(&b.r, 0) - all;
+    CHECK_EQ(more > 0, probability < 1.0F);
+    CHECK(more < MOST_KEYS);
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(b.r.storage, 0, &stats, b.r.stream));
+    CHECK_EQ(stats.hits + stats.inserts + stats.rejected, stats.uniques);
+    CHECK_EQ(stats.inserts, all + more);
+    bench_close(&b);
+    return all;
+}
+
+static void a_share_of_new_keys_is_admitted(hotbed_backend backend) {
+    uint64_t hash[4];
+    uint64_t first = drawn(backend, 1, 0.25F, &hash[0]); /* of 3200: 800, deviation 24.5 */
+    CHECK(first > 700 && first < 900);
+    CHECK_EQ(drawn(backend, 1, 0.25F, &hash[1]), first);
+    CHECK_EQ(hash[0], hash[1]);
+    (void)drawn(backend, 2, 0.25F, &hash[2]);
+    CHECK(hash[0] != hash[2]);
+    CHECK_EQ(drawn(backend, 1, 1.0F, &hash[3]), 3200);
+}
+
+/* --- check --------------------------------------------------------------------------------------------- */
+
+typedef struct checked {
+    setup s;
+    rig r;
+    lane l;
+    rng random;
+} checked;
+
+static void checked_open(checked *c, hotbed_backend backend, hotbed_check check) {
+    c->random = rng_start(30);
+    setup_start(&c->s, 2, 4, 4);
+    c->s.tables[1].kind = HOTBED_TABLE_STATIC;
+    c->s.tables[1].capacity = 10;
+    c->s.options.check = check;
+    rig_open(&c->r, backend, &c->s.options);
+    lane_open(&c->r, &c->l, 128, 64);
+}
+
+/* A batch of 64 keys for table 0, which fills it, or of one; and key `key` for table 1 at the end. */
+static hotbed_status checked_batch(checked *c, bool fill, uint64_t key) {
+    const recipe how = {.batch_size = fill ? 64 : 1, .key_space = fill ? 0 : 1};
+    lane_fill(&c->l, &c->random, &how);
+    ((uint64_t *)c->l.host.keys)[fill ? 127 : 1] = key;
+    lane_upload(&c->l);
+    hotbed_status status = lane_prefetch_with_slots(&c->l);
+    lane_check(&c->l);
+    lane_forward(&c->l); /* first values for who has no slot */
+    lane_backward(&c->l, &c->random);
+    return status;
+}
+
+static void checked_close(checked *c) {
+    CHECK(c->r.model->tables[1].stats.refused > 0);
+    CHECK_OK(hotbed_stream_sync(c->r.stream));
+    rig_check(&c->r); /* `refused` too */
+    lane_close(&c->l);
+    rig_close(&c->r);
+}
+
+static void warning_is(checked *c, const char *part, const char *part2) {
+    char text[256] = "unset";
+    CHECK_OK(hotbed_storage_warning(c->r.storage, text, sizeof text));
+    if (part == NULL)
+        CHECK_STRING(text, "");
+    else if (strstr(text, part) == NULL || strstr(text, part2) == NULL)
+        CHECK_STRING(text, part);
+}
+
+static void keys_without_a_slot_are_errors(hotbed_backend backend) {
+    static checked c;
+    checked_open(&c, backend, HOTBED_CHECK_ERROR);
+    CHECK_EQ(checked_batch(&c, false, 10), HOTBED_ERR_RANGE);
+    CHECK_EQ(checked_batch(&c, true, 9), HOTBED_ERR_FULL);
+    warning_is(&c, NULL, NULL);
+    checked_close(&c);
+}
+
+static void or_warnings(hotbed_backend backend) {
+    static checked c;
+    checked_open(&c, backend, HOTBED_CHECK_WARN);
+    warning_is(&c, NULL, NULL);
+    CHECK_EQ(checked_batch(&c, false, 4242), HOTBED_OK);
+    warning_is(&c, "table 1", "4242");
+    warning_is(&c, NULL, NULL); /* taken */
+    CHECK_EQ(checked_batch(&c, true, 9), HOTBED_OK);
+    char text[8] = "unset";
+    CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text));
+    CHECK_STRING(text, "table 0"); /* cut */
+    const recipe one = {.batch_size = 1, .key_space = 1};
+    lane_fill(&c.l, &c.random, &one);
+    ((uint64_t *)c.l.host.keys)[1] = 77;
+    lane_upload(&c.l);
+    lane_eval(&c.l);
+    CHECK_OK(hotbed_stream_sync(c.r.stream));
+    warning_is(&c, "table 1", "77");
+    /* Rows that the caller sets are another matter. */
+    const hotbed_rows nothing = {0};
+    CHECK_OK(hotbed_storage_set_rows(
+        c.r.storage, 1, 1, (const uint64_t *)c.l.device.keys + 1, &nothing, c.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(c.r.stream), HOTBED_ERR_RANGE);
+    checked_close(&c);
+}
+
+static void or_nothing(hotbed_backend backend) {
+    static checked c;
+    checked_open(&c, backend, HOTBED_CHECK_IGNORE);
+    CHECK_EQ(checked_batch(&c, false, UINT64_MAX), HOTBED_OK);
+    CHECK_EQ(checked_batch(&c, true, 10), HOTBED_OK);
+    warning_is(&c, NULL, NULL);
+    checked_close(&c);
+}
+
+/* Offsets that cannot be are no matter of keys. */
+static void bad_offsets_are_errors_always(hotbed_backend backend) {
+    static checked c;
+    checked_open(&c, backend, HOTBED_CHECK_IGNORE);
+    const recipe how = {.batch_size = 4, .max_bag = 3, .key_space = 3};
+    lane_fill(&c.l, &c.random, &how);
+    ((int64_t *)c.l.host.offsets)[8] = 1000;
+    lane_upload(&c.l);
+    const hotbed_batch batch = lane_batch(&c.l);
+    CHECK_OK(hotbed_storage_prefetch(c.r.storage, &batch, c.l.ticket, c.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(c.r.stream), HOTBED_ERR_RANGE);
+    CHECK_OK(hotbed_ticket_cancel(c.l.ticket, c.r.stream));
+    lane_close(&c.l);
+    CHECK_OK(hotbed_storage_clear(c.r.storage, 0, c.r.stream));
+    rig_close(&c.r);
+}
+
+/* --- parity --------------------------------------------------------------------------------------------- */
+
+static int by_key(const void *a, const void *b) {
+    const tally *x = a, *y = b;
+    return (x->key > y->key) - (x->key < y->key);
+}
+
+/* Keys and scores of a table, by key. */
+static uint64_t listed(bench *b, tally *out) {
+    static uint64_t keys[4096], scores[4096];
+    uint64_t n = 0;
+    CHECK_OK(hotbed_storage_export_keys(b->r.storage, 0, 4096, keys, scores, &n, b->r.stream));
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = (tally){keys[i], scores[i]};
+    qsort(out, n, sizeof *out, by_key);
+    return n;
+}
+
+static void eviction_and_admission_are_the_same_on_both(hotbed_backend backend) {
+    static bench b[2];
+    static tally lists[2][4096];
+    static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
+    (void)backend;
+    if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
+        SKIP(hotbed_last_error());
+    static const hotbed_score_strategy kinds[] = {
+        HOTBED_SCORE_STEP, HOTBED_SCORE_LFU, HOTBED_SCORE_CUSTOM};
+    uint64_t n[2];
+    for (int kind = 0; kind < 3; kind++) {
+        for (int i = 0; i < 2; i++) {
+            rng random = rng_start((uint64_t)kind);
+            bench_open(&b[i], backends[i], kinds[kind], HOTBED_INSERT_PROBATION);
+            trace(&b[i], &random, 200);
+            n[i] = listed(&b[i], lists[i]);
+            bench_close(&b[i]);
+        }
+        CHECK_EQ(n[0], n[1]);
+        CHECK_BYTES(lists[0], lists[1], (size_t)n[0] * sizeof(tally));
+    }
+    for (int kind = HOTBED_ADMIT_FREQUENCY; kind <= HOTBED_ADMIT_PROBABILISTIC; kind++) {
+        for (int i = 0; i < 2; i++) {
+            rng random = rng_start((uint64_t)kind);
+            admission_setup(&b[i], (hotbed_admission)kind);
+            b[i].s.tables[0].score = HOTBED_SCORE_LFU;
+            b[i].s.tables[0].admission_capacity = 0;
+            admission_open(&b[i], backends[i]);
+            for (int batch = 0; batch < 50; batch++) {
+                uint64_t keys[MOST_KEYS];
+                for (uint32_t k = 0; k < MOST_KEYS; k++)
+                    keys[k] = rng_below(&random, 2000);
+                prefetch(&b[i], MOST_KEYS, keys);
+                CHECK_OK(hotbed_ticket_cancel(b[i].ticket, b[i].r.stream));
+                CHECK_OK(hotbed_stream_sync(b[i].r.stream));
+            }
+            n[i] = listed(&b[i], lists[i]);
+            bench_close(&b[i]);
+        }
+        CHECK_EQ(n[0], n[1]);
+        CHECK(n[0] > 300);
+        CHECK_BYTES(lists[0], lists[1], (size_t)n[0] * sizeof(tally));
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"the_oldest_step_is_evicted", the_oldest_step_is_evicted},
+    {"the_oldest_time_is_evicted", the_oldest_time_is_evicted},
+    {"the_lowest_count_is_evicted", the_lowest_count_is_evicted},
+    {"the_lowest_custom_score_is_evicted", the_lowest_custom_score_is_evicted},
+    {"keys_on_probation_go_first", keys_on_probation_go_first},
+    {"counts_are_exact_beyond_floats", counts_are_exact_beyond_floats},
+    {"one_time_a_batch_and_later_each_time", one_time_a_batch_and_later_each_time},
+    {"time_goes_on_after_an_import", time_goes_on_after_an_import},
+    {"scores_come_back", scores_come_back},
+    {"bad_options_are_named", bad_options_are_named},
+    {"keys_are_admitted_when_seen_often_enough", keys_are_admitted_when_seen_often_enough},
+    {"what_bypasses_and_resets_the_count", what_bypasses_and_resets_the_count},
+    {"a_full_counter_forgets_low_counts", a_full_counter_forgets_low_counts},
+    {"a_share_of_new_keys_is_admitted", a_share_of_new_keys_is_admitted},
+    {"keys_without_a_slot_are_errors", keys_without_a_slot_are_errors},
+    {"or_warnings", or_warnings},
+    {"or_nothing", or_nothing},
+    {"bad_offsets_are_errors_always", bad_offsets_are_errors_always},
+    {"eviction_and_admission_are_the_same_on_both", eviction_and_admission_are_the_same_on_both},
+    {NULL, NULL},
+};

@@ -23,10 +23,11 @@ typedef enum hotbed_fault_what {
     HOTBED_FAULT_OFFSET = 3,       /* key: bag number; bound: the offset found */
     HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
     HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
+    HOTBED_FAULT_EXTERNAL = 6,     /* table; key: rows of the call */
 } hotbed_fault_what;
 
 /* Latch a fault unless one is latched; nothing where `fault` is NULL.  Called from kernels and host
- * bodies. */
+ * bodies, and, while the stream runs nothing else, from a hotbed_stream_call(). */
 HOTBED_HD void hotbed_fault_latch(
     hotbed_fault *fault, uint32_t status, uint32_t what, uint32_t table, uint64_t key,
     uint64_t bound) {

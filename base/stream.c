@@ -182,6 +182,12 @@ static hotbed_status fail_fault(hotbed_fault fault) {
     case HOTBED_FAULT_TABLE_NUMBER:
         return hotbed_fail(
             status, "table %u of key %s is not below %" PRIu64, fault.table, key, fault.bound);
+    case HOTBED_FAULT_EXTERNAL:
+        return hotbed_fail(
+            status,
+            "external store: a call for %" PRIu64
+            " rows of table %u failed; hotbed_external_failure() says why",
+            fault.key, fault.table);
     }
     return hotbed_fail(
         status, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,

@@ -23,7 +23,7 @@ allow() {
 public='hotbed/(status|stream|types|version|cuda)\.h$'
 allow include 'hotbed/'
 allow base "base/|$public|tests/support/emulate\.h$"
-allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table)\.h$"
+allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external)\.h$"
 allow dist "base/|storage/|dist/|$public|hotbed/"
 allow pipeline "base/|storage/|dist/|pipeline/|hotbed/"
 allow checkpoint "base/|storage/|dist/comm\.h$|checkpoint/|hotbed/"

@@ -1,0 +1,163 @@
+/* storage/external_request.c - calls of an external store in stream order, with pinned arrays. */
+#include "storage/external.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "storage/row_layout.h"
+
+struct hotbed_external_request {
+    hotbed_external *external;
+    hotbed_stream *stream;
+    hotbed_fault *faults;
+    hotbed_memory memory; /* pinned: all arrays of the view */
+    hotbed_external_request_view view;
+};
+
+typedef enum operation { FIND, INSERT, ERASE } operation;
+
+/* --- on a thread of the library ------------------------------------------------------------------- */
+
+static hotbed_status call_store(const hotbed_external_request *r, operation what, uint64_t n) {
+    const hotbed_external_request_view *v = &r->view;
+    switch (what) {
+    case FIND:
+        return hotbed_external_find(
+            r->external, v->table, n, v->keys, v->found, v->rows, v->scores);
+    case INSERT:
+        return hotbed_external_insert(r->external, v->table, n, v->keys, v->rows, v->scores);
+    case ERASE:
+        return hotbed_external_erase(r->external, v->table, n, v->keys, v->found);
+    }
+    return HOTBED_OK;
+}
+
+static void run(const hotbed_external_request *r, operation what) {
+    const hotbed_external_request_view *v = &r->view;
+    uint64_t start = hotbed_external_now(), n = *v->n;
+    hotbed_status status;
+    if (n > v->capacity) {
+        memset(v->found, HOTBED_EXTERNAL_UNKNOWN, v->capacity);
+        status = hotbed_external_failed(
+            r->external, hotbed_fail(
+                             HOTBED_ERR_RANGE, "a request of %llu rows has a capacity of %llu",
+                             (unsigned long long)n, (unsigned long long)v->capacity));
+    } else {
+        status = call_store(r, what, n);
+    }
+    hotbed_external_count_stream_wait(r->external, hotbed_external_now() - start);
+    *v->status = (uint32_t)status;
+    if (status != HOTBED_OK)
+        hotbed_fault_latch(
+            r->faults, (uint32_t)status, HOTBED_FAULT_EXTERNAL, v->table, n, v->capacity);
+}
+
+static void run_find(void *argument) {
+    run(argument, FIND);
+}
+
+static void run_insert(void *argument) {
+    run(argument, INSERT);
+}
+
+static void run_erase(void *argument) {
+    run(argument, ERASE);
+}
+
+/* --- requests ------------------------------------------------------------------------------------- */
+
+/* Arrays one after the other, each 256-byte aligned; with base NULL only their size. */
+static uint64_t lay_out(hotbed_external_request_view *view, uint8_t *base) {
+    uint64_t bytes[] = {
+        sizeof(uint64_t) + sizeof(uint32_t), view->capacity * sizeof(uint64_t),
+        view->capacity * view->row_bytes, view->capacity * sizeof(uint64_t), view->capacity};
+    uint8_t *at[sizeof bytes / sizeof bytes[0]] = {0};
+    uint64_t offset = 0;
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        if (base != NULL)
+            at[i] = base + offset;
+        offset += hotbed_round_up(bytes[i], 256);
+    }
+    if (base != NULL) {
+        view->n = (uint64_t *)(void *)at[0];
+        view->status = (uint32_t *)(void *)(at[0] + sizeof(uint64_t));
+        view->keys = (uint64_t *)(void *)at[1];
+        view->rows = at[2];
+        view->scores = (uint64_t *)(void *)at[3];
+        view->found = at[4];
+    }
+    return offset;
+}
+
+hotbed_status hotbed_external_request_create(
+    hotbed_external *external, uint32_t table, uint64_t capacity, hotbed_stream *stream,
+    hotbed_external_request **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    hotbed_external_table of;
+    HOTBED_TRY(hotbed_external_table_read(external, table, &of));
+    if (capacity < 1 || capacity > HOTBED_EXTERNAL_BATCH_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "capacity %llu is not in [1, 2^30]", (unsigned long long)capacity);
+    HOTBED_TRY(hotbed_external_reserve(external, capacity));
+    hotbed_external_request *r = hotbed_new(sizeof *r);
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a request");
+    r->external = external;
+    r->stream = stream;
+    r->faults = hotbed_stream_faults(stream);
+    r->view.table = table;
+    r->view.capacity = capacity;
+    r->view.row_bytes = of.row_bytes;
+    hotbed_status status = hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_PINNED, lay_out(&r->view, NULL), NULL, &r->memory);
+    if (status != HOTBED_OK) {
+        hotbed_delete(r);
+        return status;
+    }
+    (void)lay_out(&r->view, r->memory.data);
+    *r->view.n = 0;
+    *r->view.status = HOTBED_OK;
+    *out = r;
+    return HOTBED_OK;
+}
+
+void hotbed_external_request_destroy(hotbed_external_request *request) {
+    if (request == NULL)
+        return;
+    hotbed_memory_free(&request->memory);
+    hotbed_delete(request);
+}
+
+hotbed_status hotbed_external_request_read(
+    const hotbed_external_request *request, hotbed_external_request_view *out) {
+    if (request == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", request == NULL ? "request" : "out");
+    *out = request->view;
+    return HOTBED_OK;
+}
+
+static hotbed_status enqueue(
+    hotbed_external_request *request, void (*function)(void *argument), hotbed_stream *stream) {
+    if (request == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is NULL", request == NULL ? "request" : "stream");
+    if (stream != request->stream)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "the request was made on another stream");
+    return hotbed_stream_call(stream, function, request);
+}
+
+hotbed_status hotbed_external_find_async(hotbed_external_request *request, hotbed_stream *stream) {
+    return enqueue(request, run_find, stream);
+}
+
+hotbed_status hotbed_external_insert_async(
+    hotbed_external_request *request, hotbed_stream *stream) {
+    return enqueue(request, run_insert, stream);
+}
+
+hotbed_status hotbed_external_erase_async(hotbed_external_request *request, hotbed_stream *stream) {
+    return enqueue(request, run_erase, stream);
+}

@@ -1,0 +1,400 @@
+/* tests/storage/test_external_rocksdb.c - what RocksDB stores keep on disk, and say about a damaged one. */
+#include "hotbed/external.h"
+
+#include "tests/support/harness.h"
+
+#include <dirent.h>
+#include <rocksdb/c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 400, ROW = 48, PATH_BYTES = 600 };
+
+static uint64_t keys[N], scores[N], keys_back[N], scores_back[N];
+static uint8_t rows[N * ROW], rows_back[N * ROW], found[N];
+
+static void path_of(char *path, const char *name) {
+    static const char *directory; /* one for all tests */
+    if (directory == NULL)
+        directory = hotbed_test_directory();
+    snprintf(path, PATH_BYTES, "%s/%s", directory, name);
+}
+
+/* Distinct keys from everywhere, random rows. */
+static void random_rows(void) {
+    uint64_t start = hotbed_test_random();
+    for (uint64_t i = 0; i < N; i++) {
+        keys[i] = start + i * 0x9e3779b97f4a7c15U;
+        scores[i] = hotbed_test_random();
+    }
+    for (size_t i = 0; i < sizeof rows; i++)
+        rows[i] = (uint8_t)hotbed_test_random();
+}
+
+static hotbed_status open_tables(
+    const char *path, uint32_t num_tables, const hotbed_external_table *tables,
+    const hotbed_rocksdb_options *rocksdb, hotbed_external **out) {
+    hotbed_external_options o;
+    hotbed_external_options_init(&o);
+    o.num_tables = num_tables;
+    o.tables = tables;
+    return hotbed_external_create_rocksdb(path, rocksdb, &o, out);
+}
+
+static hotbed_status open_one(const char *path, uint64_t row_bytes, hotbed_external **out) {
+    hotbed_external_table one = {"one", row_bytes};
+    return open_tables(path, 1, &one, NULL, out);
+}
+
+static void check_rows(hotbed_external *x, uint32_t table, uint64_t n) {
+    memset(rows_back, 0, sizeof rows_back);
+    CHECK_OK(hotbed_external_find(x, table, n, keys, found, rows_back, scores_back));
+    CHECK_BYTES(rows_back, rows, n * ROW);
+    CHECK_BYTES(scores_back, scores, n * sizeof scores[0]);
+    uint64_t size = 0;
+    CHECK_OK(hotbed_external_size(x, table, &size));
+    CHECK_EQ(size, n);
+}
+
+static bool last_error_has(const char *part) {
+    return strstr(hotbed_last_error(), part) != NULL;
+}
+
+/* --- files -------------------------------------------------------------------------------------------- */
+
+/* The path of the largest file in `directory` whose name ends so; false: there is none. */
+static bool file_of(const char *directory, const char *ending, char *path, long *bytes) {
+    DIR *d = opendir(directory);
+    CHECK(d != NULL);
+    *bytes = -1;
+    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
+        size_t length = strlen(entry->d_name), end = strlen(ending);
+        if (length < end || strcmp(entry->d_name + length - end, ending) != 0)
+            continue;
+        char one[PATH_BYTES + 300];
+        snprintf(one, sizeof one, "%s/%s", directory, entry->d_name);
+        FILE *f = fopen(one, "rb");
+        CHECK(f != NULL && fseek(f, 0, SEEK_END) == 0);
+        if (ftell(f) > *bytes) {
+            *bytes = ftell(f);
+            snprintf(path, PATH_BYTES, "%.*s", PATH_BYTES - 1, one);
+        }
+        fclose(f);
+    }
+    closedir(d);
+    return *bytes >= 0;
+}
+
+static void flip_byte(const char *path, long at) {
+    FILE *f = fopen(path, "r+b");
+    CHECK(f != NULL && fseek(f, at, SEEK_SET) == 0);
+    int byte = fgetc(f);
+    CHECK(byte != EOF && fseek(f, at, SEEK_SET) == 0);
+    CHECK(fputc(byte ^ 0x10, f) != EOF);
+    CHECK_EQ(fclose(f), 0);
+}
+
+/* --- tests -------------------------------------------------------------------------------------------- */
+
+static void rows_are_there_when_opened_again(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES];
+    path_of(path, "again");
+    random_rows();
+    hotbed_external_table tables[3] = {{"b", ROW}, {"a", ROW}, {"c", 5}};
+    hotbed_rocksdb_options synced;
+    hotbed_rocksdb_options_init(&synced);
+    synced.sync = true;
+    hotbed_external *x = NULL;
+    CHECK_OK(open_tables(path, 2, tables, &synced, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    CHECK_OK(hotbed_external_insert(x, 1, N / 2, keys, rows, scores));
+    CHECK_OK(hotbed_external_flush(x));
+    hotbed_external_destroy(x);
+    /* By name, whatever their numbers; a new one is empty. */
+    hotbed_external_table others[3] = {{"c", 5}, {"a", ROW}, {"b", ROW}};
+    CHECK_OK(open_tables(path, 3, others, NULL, &x));
+    check_rows(x, 2, N);
+    check_rows(x, 1, N / 2);
+    uint64_t size = 9;
+    CHECK_OK(hotbed_external_size(x, 0, &size));
+    CHECK_EQ(size, 0);
+    CHECK_OK(hotbed_external_insert(x, 0, 3, keys, rows, scores));
+    hotbed_external_destroy(x);
+    /* Tables that are not named are left alone. */
+    CHECK_OK(open_tables(path, 1, others, NULL, &x));
+    CHECK_OK(hotbed_external_size(x, 0, &size));
+    CHECK_EQ(size, 3);
+    hotbed_external_destroy(x);
+    CHECK_OK(open_tables(path, 3, tables, NULL, &x));
+    check_rows(x, 0, N);
+    hotbed_external_destroy(x);
+}
+
+static void rows_are_in_the_order_of_their_keys(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES];
+    path_of(path, "order");
+    random_rows();
+    keys[0] = UINT64_MAX, keys[1] = 0, keys[2] = (uint64_t)1 << 63;
+    hotbed_external_table tables[2] = {{"one", ROW}, {"two", ROW}};
+    hotbed_external *x = NULL;
+    CHECK_OK(open_tables(path, 2, tables, NULL, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, NULL));
+    CHECK_OK(hotbed_external_insert(x, 1, 9, keys, rows, NULL));
+    hotbed_external_cursor *cursor = NULL;
+    CHECK_OK(hotbed_external_cursor_create(x, 0, &cursor));
+    uint64_t n = 0;
+    CHECK_OK(hotbed_external_cursor_next(cursor, N, keys_back, rows_back, NULL, &n));
+    CHECK_EQ(n, N);
+    for (uint64_t i = 1; i < N; i++)
+        CHECK(keys_back[i - 1] < keys_back[i]);
+    CHECK_OK(hotbed_external_cursor_next(cursor, N, keys_back, rows_back, NULL, &n));
+    CHECK_EQ(n, 0);
+    hotbed_external_cursor_destroy(cursor);
+    hotbed_external_destroy(x);
+}
+
+static void rows_of_another_size_are_refused(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES];
+    path_of(path, "size");
+    random_rows();
+    hotbed_external *x = NULL;
+    CHECK_OK(open_one(path, ROW, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    hotbed_external_destroy(x);
+    CHECK_STATUS(open_one(path, ROW + 4, &x), HOTBED_ERR_ARGUMENT);
+    CHECK(x == NULL && last_error_has("table one: row_bytes is 52") && last_error_has("with 48"));
+    CHECK_OK(open_one(path, ROW, &x));
+    check_rows(x, 0, N);
+    hotbed_external_destroy(x);
+}
+
+static void a_database_has_one_owner_and_a_place(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES], deeper[PATH_BYTES + 20];
+    path_of(path, "owner");
+    hotbed_external_table one = {"one", ROW};
+    hotbed_rocksdb_options options;
+    hotbed_rocksdb_options_init(&options);
+    options.must_exist = true;
+    hotbed_external *x = NULL, *second = NULL;
+    CHECK_STATUS(open_tables(path, 1, &one, &options, &x), HOTBED_ERR_IO);
+    CHECK(x == NULL && last_error_has("does not exist"));
+    CHECK_OK(open_one(path, ROW, &x));
+    CHECK_STATUS(open_one(path, ROW, &second), HOTBED_ERR_IO);
+    CHECK(second == NULL && last_error_has("LOCK"));
+    hotbed_external_destroy(x);
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
+    hotbed_external_destroy(x);
+    snprintf(deeper, sizeof deeper, "%s/CURRENT/under", path); /* CURRENT is a file */
+    CHECK_STATUS(open_one(deeper, ROW, &x), HOTBED_ERR_IO);
+    CHECK_STATUS(open_one("", ROW, &x), HOTBED_ERR_ARGUMENT);
+    options.cache_bytes = UINT64_MAX;
+    CHECK_STATUS(open_tables(path, 1, &one, &options, &x), HOTBED_ERR_ARGUMENT);
+    CHECK(x == NULL);
+}
+
+/* Write into the database at `path` without Hotbed. */
+static void put(
+    const char *path, const char *key, size_t key_bytes, const char *value, size_t bytes) {
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_writeoptions_t *write = rocksdb_writeoptions_create();
+    char *error = NULL;
+    rocksdb_options_set_create_if_missing(options, 1);
+    rocksdb_t *db = rocksdb_open(options, path, &error);
+    CHECK(error == NULL);
+    rocksdb_put(db, write, key, key_bytes, value, bytes, &error);
+    CHECK(error == NULL);
+    rocksdb_close(db);
+    rocksdb_writeoptions_destroy(write);
+    rocksdb_options_destroy(options);
+}
+
+static void other_databases_are_refused(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES];
+    hotbed_external *x = NULL;
+    path_of(path, "foreign");
+    put(path, "somebody", 8, "else", 4);
+    CHECK_STATUS(open_one(path, ROW, &x), HOTBED_ERR_CORRUPT);
+    CHECK(x == NULL && last_error_has("something else than Hotbed"));
+    path_of(path, "newer");
+    CHECK_OK(open_one(path, ROW, &x));
+    hotbed_external_destroy(x);
+    put(path, "hotbed", 6, "\002\000\000\000", 4);
+    CHECK_STATUS(open_one(path, ROW, &x), HOTBED_ERR_UNSUPPORTED);
+    CHECK(last_error_has("format 2, this library knows format 1"));
+    put(path, "hotbed", 6, "?", 1);
+    CHECK_STATUS(open_one(path, ROW, &x), HOTBED_ERR_CORRUPT);
+    put(path, "hotbed", 6, "\001\000\000\000", 4);
+    CHECK_OK(open_one(path, ROW, &x));
+    hotbed_external_destroy(x);
+    put(path, "tone", 4, "\001\000\000\000\000\000\000\000", 8);
+    CHECK_STATUS(open_one(path, ROW, &x), HOTBED_ERR_CORRUPT);
+    CHECK(last_error_has("the record of table one is damaged"));
+}
+
+/* Rows that somebody wrote without Hotbed: a wrong length, and right lengths without a seal. */
+static void foreign_rows_are_not_served(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES], value[24 + ROW] = {0};
+    path_of(path, "rows");
+    random_rows();
+    hotbed_external *x = NULL;
+    CHECK_OK(open_one(path, ROW, &x));
+    for (uint64_t i = 0; i < 30; i++)
+        keys[i] = i;
+    CHECK_OK(hotbed_external_insert(x, 0, 30, keys, rows, scores));
+    hotbed_external_destroy(x);
+    put(path, "r\0\0\0\0\0\0\0\0\0\0\0\007", 13, value, sizeof value);
+    put(path, "r\0\0\0\0\0\0\0\0\0\0\0\011", 13, value, 20);
+    CHECK_OK(open_one(path, ROW, &x));
+    uint64_t damaged[] = {7, 9};
+    CHECK_STATUS(
+        hotbed_external_find(x, 0, 1, &damaged[0], found, rows_back, NULL), HOTBED_ERR_CORRUPT);
+    CHECK(last_error_has("key 7: the row is damaged"));
+    CHECK_STATUS(
+        hotbed_external_find(x, 0, 1, &damaged[1], found, rows_back, NULL), HOTBED_ERR_CORRUPT);
+    CHECK(last_error_has("key 9: a value of 20 bytes where rows have 72"));
+    hotbed_external_cursor *cursor = NULL;
+    uint64_t n = 9;
+    CHECK_OK(hotbed_external_cursor_create(x, 0, &cursor));
+    CHECK_OK(hotbed_external_cursor_next(cursor, 5, keys_back, rows_back, NULL, &n));
+    CHECK_EQ(n, 5);
+    CHECK_STATUS(
+        hotbed_external_cursor_next(cursor, 5, keys_back, rows_back, NULL, &n), HOTBED_ERR_CORRUPT);
+    CHECK_STATUS(/* not the end, and not later rows */
+                 hotbed_external_cursor_next(cursor, 5, keys_back, rows_back, NULL, &n),
+                 HOTBED_ERR_CORRUPT);
+    hotbed_external_cursor_destroy(cursor);
+    CHECK_OK(hotbed_external_erase(x, 0, 2, damaged, NULL));
+    CHECK_OK(hotbed_external_insert(x, 0, 30, keys, rows, scores));
+    check_rows(x, 0, 30);
+    hotbed_external_destroy(x);
+}
+
+/* The log of a process that died while it wrote the last batch. */
+static void a_batch_that_was_cut_off_is_gone_whole(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES], log[PATH_BYTES];
+    long bytes = 0;
+    path_of(path, "cut");
+    random_rows();
+    hotbed_external *x = NULL;
+    CHECK_OK(open_one(path, ROW, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N / 2, keys, rows, scores));
+    CHECK_OK(hotbed_external_insert(
+        x, 0, N / 2, keys + N / 2, rows + (size_t)N / 2 * ROW, scores + N / 2));
+    hotbed_external_destroy(x);
+    CHECK(file_of(path, ".log", log, &bytes) && bytes > N * ROW);
+    CHECK_EQ(truncate(log, bytes - 500), 0);
+    CHECK_OK(open_one(path, ROW, &x));
+    check_rows(x, 0, N / 2);
+    hotbed_external_destroy(x);
+}
+
+static void a_damaged_log_is_an_error(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES], log[PATH_BYTES];
+    long bytes = 0;
+    path_of(path, "log");
+    random_rows();
+    hotbed_external *x = NULL;
+    CHECK_OK(open_one(path, ROW, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    hotbed_external_destroy(x);
+    CHECK(file_of(path, ".log", log, &bytes) && bytes > N * ROW);
+    flip_byte(log, bytes / 4);
+    CHECK_STATUS(open_one(path, ROW, &x), HOTBED_ERR_CORRUPT);
+    CHECK(x == NULL && last_error_has("store rocksdb: open failed: Corruption"));
+}
+
+static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES], file[PATH_BYTES];
+    long bytes = 0;
+    path_of(path, "file");
+    random_rows();
+    hotbed_external_table one = {"one", ROW};
+    hotbed_rocksdb_options options;
+    hotbed_rocksdb_options_init(&options);
+    hotbed_external *x = NULL;
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    hotbed_external_destroy(x);
+    CHECK_OK(open_tables(path, 1, &one, &options, &x)); /* replays the log into a file */
+    check_rows(x, 0, N);
+    hotbed_external_destroy(x);
+    CHECK(file_of(path, ".sst", file, &bytes) && bytes > N * ROW);
+    flip_byte(file, bytes / 3);
+    CHECK_OK(open_tables(path, 1, &one, &options, &x)); /* data is checked when it is read */
+    CHECK_STATUS(
+        hotbed_external_find(x, 0, N, keys, found, rows_back, scores_back), HOTBED_ERR_CORRUPT);
+    CHECK(last_error_has("Corruption: block checksum mismatch"));
+    for (int i = 0; i < N; i++)
+        CHECK_EQ(found[i], HOTBED_EXTERNAL_UNKNOWN);
+    uint64_t size = 0;
+    CHECK_STATUS(hotbed_external_size(x, 0, &size), HOTBED_ERR_CORRUPT);
+    hotbed_external_cursor *cursor = NULL;
+    uint64_t n = 1;
+    hotbed_status status = HOTBED_OK;
+    CHECK_OK(hotbed_external_cursor_create(x, 0, &cursor));
+    while (status == HOTBED_OK && n > 0)
+        status = hotbed_external_cursor_next(cursor, 50, keys_back, rows_back, NULL, &n);
+    CHECK_EQ(status, HOTBED_ERR_CORRUPT);
+    CHECK_STATUS(/* again, not the end */
+                 hotbed_external_cursor_next(cursor, 50, keys_back, rows_back, NULL, &n),
+                 HOTBED_ERR_CORRUPT);
+    hotbed_external_cursor_destroy(cursor);
+    hotbed_external_destroy(x);
+    CHECK(file_of(path, "CURRENT", file, &bytes));
+    flip_byte(file, 0);
+    CHECK(open_one(path, ROW, &x) != HOTBED_OK);
+    CHECK(x == NULL);
+}
+
+/* More than fits the buffer, so that rows are in the buffer, in files, and merged. */
+static void small_buffers_hold_large_tables(hotbed_backend backend) {
+    (void)backend;
+    char path[PATH_BYTES];
+    path_of(path, "small");
+    random_rows();
+    hotbed_external_table one = {"one", ROW};
+    hotbed_rocksdb_options options;
+    hotbed_rocksdb_options_init(&options);
+    options.buffer_bytes = (uint64_t)64 << 10;
+    options.cache_bytes = (uint64_t)16 << 10;
+    hotbed_external *x = NULL;
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
+    for (int i = 0; i < 12; i++) {
+        for (size_t k = 0; k < sizeof rows; k++)
+            rows[k] = (uint8_t)hotbed_test_random();
+        CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+        check_rows(x, 0, N);
+    }
+    CHECK_OK(hotbed_external_erase(x, 0, N / 2, keys + N / 2, found));
+    check_rows(x, 0, N / 2);
+    hotbed_external_destroy(x);
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
+    check_rows(x, 0, N / 2);
+    hotbed_external_destroy(x);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"rows_are_there_when_opened_again", rows_are_there_when_opened_again},
+    {"rows_are_in_the_order_of_their_keys", rows_are_in_the_order_of_their_keys},
+    {"rows_of_another_size_are_refused", rows_of_another_size_are_refused},
+    {"a_database_has_one_owner_and_a_place", a_database_has_one_owner_and_a_place},
+    {"other_databases_are_refused", other_databases_are_refused},
+    {"foreign_rows_are_not_served", foreign_rows_are_not_served},
+    {"a_batch_that_was_cut_off_is_gone_whole", a_batch_that_was_cut_off_is_gone_whole},
+    {"a_damaged_log_is_an_error", a_damaged_log_is_an_error},
+    {"a_damaged_table_file_is_an_error", a_damaged_table_file_is_an_error},
+    {"small_buffers_hold_large_tables", small_buffers_hold_large_tables},
+    {NULL, NULL},
+};

@@ -142,9 +142,10 @@ static hotbed_status fail_rocksdb(hotbed_external_call *call, char *error) {
 
 static hotbed_status fail_length(
     hotbed_external_call *call, const table *t, uint64_t key, size_t bytes) {
+    unsigned long long want = NOTE_BYTES + t->row_bytes;
     snprintf(
         call->reason, sizeof call->reason, "key %llu: a value of %zu bytes where rows have %llu",
-        (unsigned long long)key, bytes, (unsigned long long)(NOTE_BYTES + t->row_bytes));
+        (unsigned long long)key, bytes, want);
     return HOTBED_ERR_CORRUPT;
 }
 

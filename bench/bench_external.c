@@ -1,0 +1,139 @@
+/* bench/bench_external.c - external stores: rows found and written a second, in memory and in RocksDB.
+ *
+ * A table of 16 batches; each iteration finds or overwrites one batch of distinct keys.  The RocksDB store
+ * lies in TMPDIR or /tmp, is removed at the end, and is not synced: this is the cost of the library and
+ * of memory, and of a disk only where the table does not fit its caches.
+ */
+#include "bench/bench.h"
+
+#include "hotbed/external.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BATCHES = 16, IN_MEMORY = 0, IN_ROCKSDB = 1, PATH_BYTES = 512 };
+
+typedef struct fixture {
+    hotbed_external *external;
+    uint64_t n, row_bytes;
+    uint64_t *keys, *scores;
+    uint8_t *rows, *found;
+    char path[PATH_BYTES]; /* of the database, or "" */
+} fixture;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* A directory that holds files only. */
+static void remove_directory(const char *path) {
+    DIR *d = opendir(path);
+    if (d == NULL)
+        return;
+    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
+        char file[PATH_BYTES + 300];
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        (void)!unlink(file); /* "." and ".." stay */
+    }
+    closedir(d);
+    (void)!rmdir(path);
+}
+
+static void end(fixture *f) {
+    hotbed_external_destroy(f->external);
+    if (f->path[0] != 0)
+        remove_directory(f->path);
+    free(f->keys);
+    free(f->scores);
+    free(f->rows);
+    free(f->found);
+}
+
+static hotbed_status open_store(int64_t kind, fixture *f) {
+    hotbed_external_table table = {"table", f->row_bytes};
+    hotbed_external_options o;
+    hotbed_external_options_init(&o);
+    o.num_tables = 1;
+    o.tables = &table;
+    if (kind == IN_MEMORY)
+        return hotbed_external_create_memory(&o, &f->external);
+    const char *directory = getenv("TMPDIR");
+    snprintf(
+        f->path, sizeof f->path, "%s/hotbed-bench-%ld", directory == NULL ? "/tmp" : directory,
+        (long)getpid());
+    return hotbed_external_create_rocksdb(f->path, NULL, &o, &f->external);
+}
+
+static void choose(fixture *f, uint64_t batch) {
+    for (uint64_t i = 0; i < f->n; i++) {
+        f->keys[i] = (i * BATCHES + batch % BATCHES) * 0x9e3779b97f4a7c15U;
+        f->scores[i] = batch;
+    }
+}
+
+/* Arguments: kind of store, rows a batch, bytes a row. */
+static bool prepare(bench_state *state, fixture *f) {
+    *f = (fixture){.n = (uint64_t)bench_arg(state, 1), .row_bytes = (uint64_t)bench_arg(state, 2)};
+    if (hotbed_stream_backend(bench_stream(state)) != HOTBED_BACKEND_HOST) {
+        bench_skip(state, "stores are on the host");
+        return false;
+    }
+    f->keys = malloc(f->n * sizeof *f->keys);
+    f->scores = malloc(f->n * sizeof *f->scores);
+    f->rows = calloc(f->n, f->row_bytes);
+    f->found = malloc(f->n);
+    bool ok = f->keys != NULL && f->scores != NULL && f->rows != NULL && f->found != NULL;
+    if (!ok)
+        bench_skip(state, "no memory");
+    ok = ok && bench_ok(state, open_store(bench_arg(state, 0), f));
+    for (uint64_t b = 0; ok && b < BATCHES; b++) {
+        choose(f, b);
+        ok = bench_ok(
+            state, hotbed_external_insert(f->external, 0, f->n, f->keys, f->rows, f->scores));
+    }
+    if (!ok)
+        end(f);
+    return ok;
+}
+
+static void run(bench_state *state, bool writes) {
+    fixture f;
+    if (!prepare(state, &f))
+        return;
+    bool ok = true;
+    for (uint64_t b = 0; ok && bench_next(state); b++) {
+        choose(&f, b * 5);
+        double start = now();
+        ok = bench_ok(
+            state,
+            writes ? hotbed_external_insert(f.external, 0, f.n, f.keys, f.rows, f.scores)
+                   : hotbed_external_find(f.external, 0, f.n, f.keys, f.found, f.rows, f.scores));
+        bench_seconds(state, now() - start);
+    }
+    bench_items(state, (int64_t)f.n);
+    bench_bytes(state, (int64_t)(2 * f.n * f.row_bytes)); /* read here, written there */
+    end(&f);
+}
+
+static void find(bench_state *state) {
+    run(state, false);
+}
+
+static void insert(bench_state *state) {
+    run(state, true);
+}
+
+static const char *const names[] = {"rocksdb", "rows", "bytes", NULL};
+static const int64_t args[] = {IN_MEMORY, 4096, 256,        IN_MEMORY, 4096, 1536,     IN_ROCKSDB,
+                               4096,      256,  IN_ROCKSDB, 4096,      1536, INT64_MIN};
+
+const bench_case bench_external_cases[] = {
+    {"external/find", find, names, args, NULL},
+    {"external/insert", insert, names, args, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};

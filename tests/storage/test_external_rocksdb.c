@@ -358,6 +358,82 @@ static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
     CHECK(x == NULL);
 }
 
+/* --- the bytes, from docs/formats.md alone ------------------------------------------------------------ */
+
+static uint64_t hash(uint64_t key) {
+    key = (key ^ key >> 33) * 0xff51afd7ed558ccdU;
+    key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53U;
+    return key ^ key >> 33;
+}
+
+static uint64_t step(uint64_t lane, uint64_t word) {
+    lane = (lane ^ word) * 0x9e3779b97f4a7c15U;
+    return lane ^ lane >> 29;
+}
+
+static uint64_t number(const uint8_t *at, size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+/* The value of `key`, which has `bytes` bytes. */
+static void get(rocksdb_t *db, const char *key, size_t key_bytes, uint8_t *value, size_t bytes) {
+    rocksdb_readoptions_t *options = rocksdb_readoptions_create();
+    char *error = NULL;
+    size_t got = 0;
+    char *data = rocksdb_get(db, options, key, key_bytes, &got, &error);
+    CHECK(error == NULL && data != NULL);
+    CHECK_EQ(got, bytes);
+    memcpy(value, data, bytes);
+    rocksdb_free(data);
+    rocksdb_readoptions_destroy(options);
+}
+
+static void a_database_is_as_documented(hotbed_backend backend) {
+    (void)backend;
+    enum { BYTES = 45 }; /* five words and a part */
+    char path[PATH_BYTES];
+    path_of(path, "format");
+    random_rows();
+    hotbed_external_table tables[2] = {{"zero", 8}, {"one", BYTES}};
+    hotbed_external *x = NULL;
+    uint64_t key = 0x0102030405060708U;
+    CHECK_OK(open_tables(path, 2, tables, NULL, &x));
+    CHECK_OK(hotbed_external_insert(x, 1, 1, &key, rows, scores));
+    hotbed_external_destroy(x);
+    rocksdb_options_t *options = rocksdb_options_create();
+    char *error = NULL;
+    rocksdb_t *db = rocksdb_open(options, path, &error);
+    CHECK(error == NULL);
+    uint8_t format[4], record[24], value[24 + BYTES], padded[48] = {0};
+    get(db, "hotbed", 6, format, 4);
+    CHECK_EQ(number(format, 4), 1);
+    get(db, "tone", 4, record, 24);
+    CHECK_EQ(number(record, 4), 1);
+    CHECK_EQ(number(record + 4, 4), 1);
+    CHECK_EQ(number(record + 8, 8), BYTES);
+    uint64_t check = number(record, 8) ^ hash(BYTES), name = 0;
+    for (int i = 0; i < 3; i++) {
+        check = hash(check ^ (uint64_t) "one"[i]);
+        name = hash(name ^ (uint64_t) "one"[i]);
+    }
+    CHECK_EQ(number(record + 16, 8), check);
+    get(db, "r\0\0\0\1\1\2\3\4\5\6\7\10", 13, value, sizeof value);
+    CHECK_EQ(number(value, 8), scores[0]);
+    CHECK_BYTES(value + 24, rows, BYTES);
+    memcpy(padded, rows, BYTES);
+    uint64_t lanes[4] = {name, hash(key), scores[0], number(value + 8, 8)}, sum = hash(BYTES);
+    for (size_t i = 0; i < 6; i++)
+        lanes[i % 4] = step(lanes[i % 4], number(padded + 8 * i, 8));
+    for (int l = 0; l < 4; l++)
+        sum = hash(step(sum, lanes[l]));
+    CHECK_EQ(number(value + 16, 8), sum);
+    rocksdb_close(db);
+    rocksdb_options_destroy(options);
+}
+
 /* More than fits the buffer, so that rows are in the buffer, in files, and merged. */
 static void small_buffers_hold_large_tables(hotbed_backend backend) {
     (void)backend;
@@ -395,6 +471,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_batch_that_was_cut_off_is_gone_whole", a_batch_that_was_cut_off_is_gone_whole},
     {"a_damaged_log_is_an_error", a_damaged_log_is_an_error},
     {"a_damaged_table_file_is_an_error", a_damaged_table_file_is_an_error},
+    {"a_database_is_as_documented", a_database_is_as_documented},
     {"small_buffers_hold_large_tables", small_buffers_hold_large_tables},
     {NULL, NULL},
 };

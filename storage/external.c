@@ -64,6 +64,7 @@ struct hotbed_external {
 struct hotbed_external_cursor {
     hotbed_external *external;
     uint32_t table;
+    bool damaged; /* the plug-in gave what is no rows, and has gone on: the walk has a hole */
     void *inner;
 };
 
@@ -632,22 +633,38 @@ hotbed_status hotbed_external_cursor_create(
     return HOTBED_OK;
 }
 
-static hotbed_status next(
-    hotbed_external_cursor *cursor, uint64_t capacity, uint64_t *keys, void *rows, uint64_t *scores,
-    uint64_t *n) {
-    hotbed_external *external = cursor->external;
-    uint64_t given = 0, start = begin(external);
-    hotbed_status status = external->calls.cursor_next(
-        external->self, cursor->inner, capacity, keys, rows, external->notes, &given,
-        &external->call);
-    HOTBED_TRY(
-        end(external, start, status, "export", capacity, external->tables[cursor->table].name));
+/* What cursor_next() gave. */
+static hotbed_status check_export(
+    const hotbed_external_cursor *cursor, uint64_t capacity, const uint64_t *keys, const void *rows,
+    uint64_t given) {
+    const hotbed_external *external = cursor->external;
     if (given > capacity)
         return hotbed_fail(
             HOTBED_ERR_CORRUPT, "store %s: table %s: export gave %llu rows, %llu were asked for",
             external->calls.name, external->tables[cursor->table].name, (unsigned long long)given,
             (unsigned long long)capacity);
-    HOTBED_TRY(check_seals(external, cursor->table, given, keys, NULL, rows));
+    return check_seals(external, cursor->table, given, keys, NULL, rows);
+}
+
+static hotbed_status next(
+    hotbed_external_cursor *cursor, uint64_t capacity, uint64_t *keys, void *rows, uint64_t *scores,
+    uint64_t *n) {
+    hotbed_external *external = cursor->external;
+    const char *name = external->tables[cursor->table].name;
+    if (cursor->damaged)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "store %s: table %s: the export has met a damaged row",
+            external->calls.name, name);
+    uint64_t given = 0, start = begin(external);
+    hotbed_status status = external->calls.cursor_next(
+        external->self, cursor->inner, capacity, keys, rows, external->notes, &given,
+        &external->call);
+    HOTBED_TRY(end(external, start, status, "export", capacity, name));
+    status = check_export(cursor, capacity, keys, rows, given);
+    if (status != HOTBED_OK) {
+        cursor->damaged = true;
+        return status;
+    }
     for (uint64_t i = 0; scores != NULL && i < given; i++)
         scores[i] = external->notes[i].score;
     *n = given;

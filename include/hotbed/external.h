@@ -240,7 +240,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_cursor_create(
  *   scores    out  [capacity]; may be NULL
  *   n         out  rows given; 0: that was all
  *
- * Errors: see above.  The arrays are then undefined and *n is 0; the cursor can be asked again. */
+ * Errors: see above.  The arrays are then undefined and *n is 0; the cursor can be asked again, and gives
+ * the rows that it failed to give.  Past a damaged row it does not go: CORRUPT, again. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_cursor_next(
     hotbed_external_cursor *cursor, uint64_t capacity, uint64_t *keys, void *rows, uint64_t *scores,
     uint64_t *n);

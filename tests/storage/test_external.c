@@ -609,16 +609,19 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     CHECK_OK(hotbed_external_find(b->external, 0, 19, b->keys, b->found, b->rows, NULL));
     hotbed_external_cursor *cursor = NULL;
     uint64_t n = 0;
-    CHECK_OK(hotbed_external_cursor_create(b->external, 1, &cursor));
-    bad_store_next(&b->bad, BAD_BYTE, 1);
-    CHECK_STATUS(
-        hotbed_external_cursor_next(cursor, 5, b->keys, b->rows, NULL, &n), HOTBED_ERR_CORRUPT);
-    CHECK_EQ(n, 0);
-    bad_store_next(&b->bad, BAD_COUNT, 1);
-    CHECK_STATUS(
-        hotbed_external_cursor_next(cursor, 5, b->keys, b->rows, NULL, &n), HOTBED_ERR_CORRUPT);
-    CHECK(last_error_has("gave 6 rows, 5 were asked for"));
-    hotbed_external_cursor_destroy(cursor);
+    static const bad_way export_ways[] = {BAD_BYTE, BAD_SCORE, BAD_COUNT};
+    for (int w = 0; w < 3; w++) {
+        CHECK_OK(hotbed_external_cursor_create(b->external, 1, &cursor));
+        bad_store_next(&b->bad, export_ways[w], 1);
+        for (int again = 0; again < 2; again++) { /* an export has no holes */
+            CHECK_STATUS(
+                hotbed_external_cursor_next(cursor, 5, b->keys, b->rows, NULL, &n),
+                HOTBED_ERR_CORRUPT);
+            CHECK_EQ(n, 0);
+            CHECK(again == 1 || w != 2 || last_error_has("gave 6 rows, 5 were asked for"));
+        }
+        hotbed_external_cursor_destroy(cursor);
+    }
     close_box(b);
 }
 

@@ -144,6 +144,17 @@ HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 #endif
 }
 
+/* This thread's accesses before it are done, for who sees those after it. */
+HOTBED_HD void hotbed_fence(void) {
+#if defined(__CUDA_ARCH__)
+    __threadfence();
+#elif defined(__SANITIZE_THREAD__)
+    __asm__ volatile("" ::: "memory"); /* TSan knows no fences, and runs where this is enough */
+#else
+    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+#endif
+}
+
 /* --- pairs and quads: 16 bytes in one access ------------------------------------------------- */
 
 typedef struct HOTBED_ALIGN(16) hotbed_u64x2 {

@@ -168,12 +168,20 @@ HOTBED_HD void hotbed_call_erase(const hotbed_index_args *a, uint64_t i, uint32_
         a->outcomes[i] = erased;
 }
 
+/* A caller's mistake must not reach the bits beside the pins: no more than HOTBED_PINS_MOST go on, and none
+ * comes off where there is none. */
 HOTBED_HD void hotbed_call_pin(const hotbed_index_args *a, uint64_t i) {
-    if (a->slots[i] < a->index_slots)
-        (void)hotbed_index_touch(a->index, a->slots[i], HOTBED_SCORE_KEEP, 0, 1);
+    if (a->slots[i] >= a->index_slots)
+        return;
+    uint64_t *meta = &a->index.metas[a->slots[i]];
+    for (;;) {
+        uint64_t old = hotbed_load_relaxed_u64(meta);
+        if (old == 0 || (old & HOTBED_META_PINS) == HOTBED_META_PINS ||
+            hotbed_cas_u64(meta, old, old + HOTBED_META_PIN))
+            return;
+    }
 }
 
-/* A caller's mistake must not reach the bits beside the pins: no pin, nothing to take off. */
 HOTBED_HD void hotbed_call_unpin(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] >= a->index_slots)
         return;

@@ -111,9 +111,16 @@ HOTBED_HD void hotbed_find_keys(
 HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
-    if (slot != HOTBED_NO_SLOT)
-        return hotbed_load4(
-            table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
+    if (slot != HOTBED_NO_SLOT) {
+        hotbed_f32x4 row =
+            hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
+        if (s->eval == 0 || table->range.evicts == 0)
+            return row;
+        /* eval does not pin: a prefetch beside it may have given the slot to another key. */
+        hotbed_fence();
+        if (hotbed_load_acquire_u64(&s->index.keys[slot]) == s->keys[i])
+            return row;
+    }
     if (s->eval != 0)
         return hotbed_f32x4_of(table->eval_value);
     return hotbed_row_absent4(table, s->keys[i], e);
@@ -163,8 +170,8 @@ HOTBED_HD void hotbed_forward_rows(
     uint64_t slot = hotbed_forward_slot(s, i);
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
     bool plain = table == &s->tables[t] && slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 &&
-                 s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
-                 ((uintptr_t)output & 15U) == 0;
+                 (s->eval == 0 || table->range.evicts == 0) && s->output_dtype == HOTBED_F32 &&
+                 table->dim % 4 == 0 && stride % 4 == 0 && ((uintptr_t)output & 15U) == 0;
     if (hotbed_tile_ballot(width, !plain) == 0) {
         hotbed_forward_plain(
             (const float *)(const void *)hotbed_row_at(table, slot), table->dim, count,

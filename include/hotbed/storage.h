@@ -228,7 +228,8 @@ hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
 
 /* Output rows of a batch as forward would give them, for evaluation: nothing is inserted, no score, pin
  * or state changes, a missing key reads as the table's eval_initializer.  Async.  It may run beside
- * training on another stream; rows that are being updated then read as old or new, element by element.
+ * training on another stream: rows that are being updated then read as old or new, and keys that
+ * are being evicted as their row or as missing, element by element.
  * Uses the stream's workspace: the first call with a larger num_keys on a stream allocates.
  * Errors: ARGUMENT, MEMORY.  Faults: RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(

@@ -1,4 +1,5 @@
 /* tests/storage/test_storage_eval.c - evaluation changes nothing, and may run beside training. */
+#include "storage/storage.h"
 #include "tests/storage/rig.h"
 
 static void two_tables(setup *s, hotbed_pooling pooling) {
@@ -199,6 +200,54 @@ static void eval_beside_training(hotbed_backend backend) {
     hotbed_stream_destroy(other);
 }
 
+/* What forward does of an eval whose key lost its slot to another between find and read. */
+static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
+    enum { DIM = 8 };
+    setup s;
+    rig r;
+    setup_start(&s, 1, DIM, 100);
+    s.tables[0].dim = DIM;
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].initializer = (hotbed_initializer){.value = 3};
+    s.tables[0].eval_initializer.value = 0.5F;
+    for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_SUM; pooling++) {
+        s.options.pooling = (hotbed_pooling)pooling;
+        rig_open_bare(&r, backend, &s.options);
+        const uint64_t keys[2] = {5, 6};
+        hotbed_batch batch;
+        hotbed_batch_init(&batch);
+        batch.keys = rig_copy(&r, keys, sizeof keys);
+        batch.batch_size = 1;
+        batch.num_keys = 1;
+        hotbed_ticket *ticket;
+        hotbed_ticket_view view;
+        uint64_t slots[2];
+        float output[2][DIM];
+        CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &ticket));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        CHECK_OK(hotbed_ticket_read(ticket, &view));
+        rig_download(&r, &slots[0], view.slots, sizeof slots[0]);
+        slots[1] = slots[0]; /* as if 6 had been there when it was looked for */
+        const uint32_t starts[2] = {0, 2};
+        hotbed_step_view step = hotbed_storage_step(r.storage);
+        step.eval = 1;
+        step.keys = batch.keys;
+        step.bound = 2;
+        step.batch_size = 2;
+        step.slots = rig_copy(&r, slots, sizeof slots);
+        step.feature_starts = rig_copy(&r, starts, sizeof starts);
+        void *device = rig_alloc(&r, sizeof output);
+        CHECK_OK(r.storage->kernels.lookup->forward(&step, device, DIM, DIM, r.stream));
+        rig_download(&r, output, device, sizeof output);
+        for (int e = 0; e < DIM; e++) {
+            CHECK(output[0][e] == 3.0F);
+            CHECK(output[1][e] == 0.5F);
+        }
+        hotbed_ticket_destroy(ticket);
+        rig_close(&r);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"eval_changes_nothing", eval_changes_nothing},
     {"eval_inside_of_a_step", eval_inside_of_a_step},
@@ -206,5 +255,6 @@ const hotbed_test hotbed_tests[] = {
     {"eval_out_of_range_is_a_fault", eval_out_of_range_is_a_fault},
     {"eval_allocates_once", eval_allocates_once},
     {"eval_beside_training", eval_beside_training},
+    {"a_key_evicted_meanwhile_reads_as_missing", a_key_evicted_meanwhile_reads_as_missing},
     {NULL, NULL},
 };

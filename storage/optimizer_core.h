@@ -7,7 +7,7 @@
 
 #include "base/port.h"
 #include "base/tile.h"
-#include "hotbed/types.h"
+#include "hotbed/optimizer.h"
 #include "storage/row_core.h"
 
 /* What changes from step to step; in device memory, so that graphs see the change. */
@@ -22,13 +22,18 @@ typedef struct hotbed_clock {
     uint32_t unused;
 } hotbed_clock;
 
+/* What Adam's averages are divided by: 1 - beta^t. */
+HOTBED_HD float hotbed_correction(double power) {
+    return (float)(1.0 - power);
+}
+
 /* Count one optimiser step. */
 HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) {
     clock->steps++;
     clock->beta1_power = clock->beta1_power * (double)beta1;
     clock->beta2_power = clock->beta2_power * (double)beta2;
-    clock->correction1 = (float)(1.0 - clock->beta1_power);
-    clock->correction2 = (float)(1.0 - clock->beta2_power);
+    clock->correction1 = hotbed_correction(clock->beta1_power);
+    clock->correction2 = hotbed_correction(clock->beta2_power);
 }
 
 /* Hyper-parameters that do not change, and the step's. */

@@ -233,12 +233,25 @@ hotbed_status hotbed_storage_forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
 
-hotbed_status hotbed_storage_backward(
-    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
-    hotbed_stream *stream) {
+/* Checks that backward, reduce and apply share. */
+static hotbed_status check_update(
+    const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(check_ticket(storage, ticket, stream));
     if (storage->optimizer.kind == 0)
         return hotbed_fail(HOTBED_ERR_STATE, "the storage was created without an optimizer");
+    return HOTBED_OK;
+}
+
+static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique_gradients) {
+    if (unique_gradients == NULL && ticket->step.bound > 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unique_gradients is NULL");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_backward(
+    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_update(storage, ticket, stream));
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     ticket->last = stream;
@@ -247,6 +260,35 @@ hotbed_status hotbed_storage_backward(
     HOTBED_TRY(storage->kernels.update->update(
         &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
         ticket->update_scratch_bytes, stream));
+    set_holds(ticket, false);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_reduce(
+    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride, bool add,
+    float *unique_gradients, hotbed_stream *stream) {
+    HOTBED_TRY(check_update(storage, ticket, stream));
+    HOTBED_TRY(
+        check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
+    HOTBED_TRY(check_sums(ticket, unique_gradients));
+    ticket->last = stream;
+    hotbed_gradient_view view = {gradient, stride};
+    hotbed_sums_view sums = {unique_gradients, storage->max_dim, add};
+    return storage->kernels.update->reduce(
+        &ticket->step, &storage->optimizer_view, view, sums, storage->max_dim,
+        ticket->update_scratch, stream);
+}
+
+hotbed_status hotbed_storage_apply(
+    hotbed_storage *storage, hotbed_ticket *ticket, const float *unique_gradients,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_update(storage, ticket, stream));
+    HOTBED_TRY(check_sums(ticket, unique_gradients));
+    ticket->last = stream;
+    hotbed_gradient_view sums = {unique_gradients, storage->max_dim};
+    HOTBED_TRY(storage->kernels.update->apply(
+        &ticket->step, &storage->optimizer_view, sums, storage->max_dim, ticket->update_scratch,
+        stream));
     set_holds(ticket, false);
     return HOTBED_OK;
 }

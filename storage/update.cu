@@ -1,4 +1,4 @@
-/* storage/update.cu - backward on CUDA.  Host counterpart: update_host.c.
+/* storage/update.cu - backward on CUDA, whole and in halves.  Host counterpart: update_host.c.
  *
  * Rows with up to 32 occurrences are summed and updated by one tile.  The others' groups of 32 are summed
  * by tiles of their own first (leaves), and groups of 32 leaves, where there are more, by further ones:
@@ -101,7 +101,7 @@ template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN};
+    const hotbed_update_shape shape = {true, PLAIN, false};
     uint32_t leaves = scratch.used[0];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
@@ -150,12 +150,18 @@ find_source(const update_scratch &scratch, uint64_t u, uint32_t begin, uint32_t 
     return source;
 }
 
-/* Each lane looks up one unique, then the tile updates their rows one after the other. */
-template <uint32_t WIDTH, uint32_t KIND, bool PLAIN>
+static __device__ hotbed_sum_source reduced_source(uint64_t u) {
+    hotbed_sum_source source = {(uint32_t)u, 0, NULL, 0};
+    return source;
+}
+
+/* Each lane looks up one unique, then the tile updates their rows one after the other.  REDUCED: from sums
+ * that are there. */
+template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
 static __global__ void __launch_bounds__(BLOCK) update_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN};
+    const hotbed_update_shape shape = {true, PLAIN, REDUCED};
     uint32_t uniques = s.unique_offsets[s.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
     o.kind = KIND; /* known when compiled: SGD needs half of Adam's registers */
@@ -174,9 +180,37 @@ static __global__ void __launch_bounds__(BLOCK) update_kernel(
             if (slot_r != HOTBED_NO_SLOT)
                 hotbed_update_row(
                     &s, &o, gradient, &s.tables[t_r], slot_r,
-                    find_source(scratch, first + r, begin_r, end_r), shape, WIDTH);
+                    REDUCED ? reduced_source(first + r)
+                            : find_source(scratch, first + r, begin_r, end_r),
+                    shape, WIDTH);
         }
     }
+}
+
+template <uint32_t WIDTH, bool PLAIN>
+static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
+    hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+    update_scratch scratch, hotbed_sums_view sums) {
+    const hotbed_update_shape shape = {true, PLAIN, false};
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
+        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        hotbed_reduce_row(
+            &s, &o, gradient, s.tables[t].dim, u,
+            find_source(scratch, u, s.starts[u], s.starts[u + 1]), shape, sums, WIDTH);
+    }
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK) update_rows_kernel(hotbed_update_rows_args a) {
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < a.n; i += step)
+        hotbed_update_given_row(&a, i, WIDTH);
+}
+
+static __global__ void count_kernel(hotbed_optimizer_clock *clock, float beta1, float beta2) {
+    hotbed_count_step(clock, beta1, beta2);
 }
 
 static __global__ void rate_kernel(hotbed_clock *clock, float learning_rate) {
@@ -190,15 +224,53 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
 
 typedef void (*update_launch)(
     hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch);
+typedef void (*reduce_launch)(
+    hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch,
+    hotbed_sums_view);
 
-template <uint32_t WIDTH, bool PLAIN> static update_launch update_kernel_of(uint32_t kind) {
+/* The kernels of one tile width. */
+typedef struct update_launches {
+    uint32_t width;
+    update_launch leaf;
+    void (*group)(update_scratch);
+    reduce_launch reduce;
+    update_launch update, apply;
+    void (*update_rows)(hotbed_update_rows_args);
+} update_launches;
+
+template <uint32_t WIDTH, bool PLAIN, bool REDUCED>
+static update_launch update_kernel_of(uint32_t kind) {
     if (kind == HOTBED_OPT_ADAM)
-        return update_kernel<WIDTH, HOTBED_OPT_ADAM, PLAIN>;
+        return update_kernel<WIDTH, HOTBED_OPT_ADAM, PLAIN, REDUCED>;
     if (kind == HOTBED_OPT_ADAGRAD)
-        return update_kernel<WIDTH, HOTBED_OPT_ADAGRAD, PLAIN>;
+        return update_kernel<WIDTH, HOTBED_OPT_ADAGRAD, PLAIN, REDUCED>;
     if (kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        return update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, PLAIN>;
-    return update_kernel<WIDTH, HOTBED_OPT_SGD, PLAIN>;
+        return update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, PLAIN, REDUCED>;
+    return update_kernel<WIDTH, HOTBED_OPT_SGD, PLAIN, REDUCED>;
+}
+
+template <uint32_t WIDTH> static update_launches launches_of(bool plain, uint32_t kind) {
+    update_launches all = {
+        WIDTH,
+        plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>,
+        group_kernel<WIDTH>,
+        plain ? reduce_kernel<WIDTH, true> : reduce_kernel<WIDTH, false>,
+        plain ? update_kernel_of<WIDTH, true, false>(kind)
+              : update_kernel_of<WIDTH, false, false>(kind),
+        plain ? update_kernel_of<WIDTH, true, true>(kind)
+              : update_kernel_of<WIDTH, false, true>(kind),
+        update_rows_kernel<WIDTH>};
+    return all;
+}
+
+static update_launches choose(uint32_t max_dim, bool plain, uint32_t kind) {
+    if (max_dim <= 16)
+        return launches_of<4>(plain, kind);
+    if (max_dim <= 32)
+        return launches_of<8>(plain, kind);
+    if (max_dim <= 64)
+        return launches_of<16>(plain, kind);
+    return launches_of<32>(plain, kind);
 }
 
 static bool is_plain(
@@ -209,22 +281,31 @@ static bool is_plain(
            gradient.stride % 4 == 0 && ((uintptr_t)gradient.data & 15U) == 0;
 }
 
-template <uint32_t WIDTH>
-static hotbed_status update_width(
-    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
-    hotbed_gradient_view gradient, update_scratch scratch, hotbed_stream *stream) {
+static unsigned blocks_of(const hotbed_stream *stream, uint64_t rows, uint32_t width) {
+    return hotbed_cuda_blocks(stream, rows * width, BLOCK, WAVES);
+}
+
+/* Sum the parts of rows with more than 32 occurrences; scratch.used is 0. */
+static hotbed_status sum_parts(
+    const update_launches *launch, const hotbed_step_view *step,
+    const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
+    hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * WIDTH, BLOCK, WAVES);
-    bool plain = is_plain(step, optimizer, gradient);
-    update_launch leaf = plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>;
-    update_launch update = plain ? update_kernel_of<WIDTH, true>(optimizer->kind)
-                                 : update_kernel_of<WIDTH, false>(optimizer->kind);
-    leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
+    unsigned blocks = blocks_of(stream, step->bound, launch->width);
+    split_kernel<<<blocks_of(stream, step->bound, 1), BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
+    launch->leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
-    group_kernel<WIDTH><<<blocks, BLOCK, 0, native>>>(scratch);
-    HOTBED_TRY(hotbed_cuda_launched("group_kernel"));
-    update<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
-    return hotbed_cuda_launched("update_kernel");
+    launch->group<<<blocks, BLOCK, 0, native>>>(scratch);
+    return hotbed_cuda_launched("group_kernel");
+}
+
+static hotbed_status step_clock(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, update_scratch scratch,
+    hotbed_stream *stream) {
+    step_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(
+        step->clock, optimizer->beta1, optimizer->beta2, scratch.used);
+    return hotbed_cuda_launched("step_kernel");
 }
 
 static hotbed_status update(
@@ -232,21 +313,59 @@ static hotbed_status update(
     hotbed_gradient_view gradient, uint32_t max_dim, void *memory, size_t scratch_bytes,
     hotbed_stream *stream) {
     update_scratch scratch;
-    cudaStream_t native = hotbed_cuda_native(stream);
     (void)scratch_bytes;
     (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
-    step_kernel<<<1, 1, 0, native>>>(step->clock, optimizer->beta1, optimizer->beta2, scratch.used);
-    HOTBED_TRY(hotbed_cuda_launched("step_kernel"));
-    split_kernel<<<hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES), BLOCK, 0, native>>>(
-        *step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
-    if (max_dim <= 16)
-        return update_width<4>(step, optimizer, gradient, scratch, stream);
-    if (max_dim <= 32)
-        return update_width<8>(step, optimizer, gradient, scratch, stream);
-    if (max_dim <= 64)
-        return update_width<16>(step, optimizer, gradient, scratch, stream);
-    return update_width<32>(step, optimizer, gradient, scratch, stream);
+    update_launches launch = choose(max_dim, is_plain(step, optimizer, gradient), optimizer->kind);
+    HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
+    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
+    launch.update<<<
+        blocks_of(stream, step->bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *step, *optimizer, gradient, scratch);
+    return hotbed_cuda_launched("update_kernel");
+}
+
+static hotbed_status reduce(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *memory,
+    hotbed_stream *stream) {
+    update_scratch scratch;
+    cudaStream_t native = hotbed_cuda_native(stream);
+    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
+    update_launches launch = choose(max_dim, is_plain(step, optimizer, gradient), optimizer->kind);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(scratch.used, 0, 2 * sizeof(uint32_t), native), "cudaMemsetAsync"));
+    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
+    launch.reduce<<<blocks_of(stream, step->bound, launch.width), BLOCK, 0, native>>>(
+        *step, *optimizer, gradient, scratch, sums);
+    return hotbed_cuda_launched("reduce_kernel");
+}
+
+static hotbed_status apply(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, hotbed_gradient_view sums,
+    uint32_t max_dim, void *memory, hotbed_stream *stream) {
+    update_scratch scratch;
+    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
+    bool plain = step->plain_rows != 0 && ((uintptr_t)sums.data & 15U) == 0;
+    update_launches launch = choose(max_dim, plain, optimizer->kind);
+    HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
+    launch.apply<<<
+        blocks_of(stream, step->bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *step, *optimizer, sums, scratch);
+    return hotbed_cuda_launched("update_kernel");
+}
+
+static hotbed_status count_step(
+    const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream) {
+    count_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(
+        clock, optimizer->beta1, optimizer->beta2);
+    return hotbed_cuda_launched("count_kernel");
+}
+
+static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
+    update_launches launch = choose(args->row.dim, false, args->o.kind);
+    launch.update_rows<<<
+        blocks_of(stream, args->n, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
+    return hotbed_cuda_launched("update_rows_kernel");
 }
 
 static hotbed_status set_learning_rate(
@@ -256,4 +375,4 @@ static hotbed_status set_learning_rate(
 }
 
 const hotbed_update_kernels hotbed_update_kernels_cuda = {
-    scratch_bytes_of, update, set_learning_rate};
+    scratch_bytes_of, update, reduce, apply, count_step, update_rows, set_learning_rate};

@@ -23,6 +23,7 @@ typedef struct hotbed_update_shape {
     bool
         plain; /* f32 rows and gradients of dims that are multiples of 4, aligned, sequence output, no
                  * clamp: a load is a load */
+    bool reduced; /* the gradient has the rows' sums, f32: row number source.begin is this row's */
 } hotbed_update_shape;
 
 /* Gradient of key number i, elements e ..: clamped, then scaled as pooling did. */
@@ -141,11 +142,32 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e)
     return sum;
 }
 
+/* Elements of a row, of its state or of its sum. */
+HOTBED_HD hotbed_f32x4
+hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
+    return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
+                 : hotbed_load4(dtype, p, e, count);
+}
+
+HOTBED_HD void hotbed_update_store4(
+    bool plain, uint32_t dtype, void *p, uint32_t e, uint32_t count, hotbed_f32x4 v) {
+    if (plain)
+        *(hotbed_f32x4 *)(void *)((float *)p + e) = v;
+    else
+        hotbed_store4(dtype, p, e, count, v);
+}
+
 /* The row's gradient. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_sum_source source, hotbed_update_shape shape, uint32_t e, uint32_t count,
     uint32_t width) {
+    if (shape.reduced)
+        return count == 0
+                   ? hotbed_f32x4_of(0.0F)
+                   : hotbed_update_load4(
+                         shape.plain, HOTBED_F32,
+                         (const float *)gradient.data + source.begin * gradient.stride, e, count);
     if (!shape.split)
         return hotbed_sum_all(s, o, gradient, shape, source.begin, source.end, e, count, width);
     if (source.partials == NULL)
@@ -190,29 +212,12 @@ HOTBED_HD float hotbed_rowwise_sum(
     return sum;
 }
 
-/* Elements of a row or of its state. */
-HOTBED_HD hotbed_f32x4
-hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
-    return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
-                 : hotbed_load4(dtype, p, e, count);
-}
-
-HOTBED_HD void hotbed_update_store4(
-    bool plain, uint32_t dtype, void *p, uint32_t e, uint32_t count, hotbed_f32x4 v) {
-    if (plain)
-        *(hotbed_f32x4 *)(void *)((float *)p + e) = v;
-    else
-        hotbed_store4(dtype, p, e, count, v);
-}
-
-/* Update the row in `slot`, and unpin it. */
-HOTBED_HD void hotbed_update_row(
-    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
-    hotbed_update_shape shape, uint32_t width) {
-    uint8_t *row = hotbed_row_at(table, slot);
-    float *state0 = (float *)(void *)(row + table->state_offset[0]);
-    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+/* One optimiser step of the row whose parts are at row, state0 and state1; only dim and dtype of `table` are
+ * looked at, and nothing of `s` when the gradient is reduced. */
+HOTBED_HD void hotbed_update_parts(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
+    float *state1, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     float row_sum = 0.0F;
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
         row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
@@ -231,19 +236,90 @@ HOTBED_HD void hotbed_update_row(
         hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         if (count == 0)
             continue;
-        w = hotbed_optimize4(o, s->clock, w, g, &a, &b);
+        w = hotbed_optimize4(o, clock, w, g, &a, &b);
         hotbed_update_store4(shape.plain, table->dtype, row, e, count, w);
         if (elementwise)
             hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
         if (o->kind == HOTBED_OPT_ADAM)
             hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
     }
+}
+
+/* Update the row in `slot`, and unpin it. */
+HOTBED_HD void hotbed_update_row(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    hotbed_update_shape shape, uint32_t width) {
+    uint8_t *row = hotbed_row_at(table, slot);
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    hotbed_update_parts(s, o, s->clock, gradient, table, row, state0, state1, source, shape, width);
     if (slot >= s->index_slots)
         return;
     if (table->range.evicts != 0)
         hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
         hotbed_index_unpin(s->index, slot, table->range.evicts != 0);
+}
+
+/* --- the same in two calls, and on rows of no table ---------------------------------------------- */
+
+/* Where sums of rows go: row u's elements from data + u * stride. */
+typedef struct hotbed_sums_view {
+    float *data;
+    uint64_t stride;
+    bool add; /* to what is there */
+} hotbed_sums_view;
+
+/* Write row u's gradient, of a table of `dim`. */
+HOTBED_HD void hotbed_reduce_row(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    uint32_t dim, uint64_t u, hotbed_sum_source source, hotbed_update_shape shape,
+    hotbed_sums_view sums, uint32_t width) {
+    for (uint32_t first = 0; first < dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+        hotbed_f32x4 sum = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        if (count == 0)
+            continue;
+        uint64_t at = u * sums.stride + e;
+        if (sums.add)
+            sum = hotbed_add4(hotbed_load4(HOTBED_F32, sums.data, at, count), sum);
+        hotbed_store4(HOTBED_F32, sums.data, at, count, sum);
+    }
+}
+
+HOTBED_HD void hotbed_count_step(hotbed_optimizer_clock *clock, float beta1, float beta2) {
+    clock->steps++;
+    clock->beta1_power = clock->beta1_power * (double)beta1;
+    clock->beta2_power = clock->beta2_power * (double)beta2;
+}
+
+/* Rows in arrays of the caller; see hotbed/optimizer.h. */
+typedef struct hotbed_update_rows_args {
+    hotbed_optimizer_view o;
+    const hotbed_optimizer_clock *clock;
+    hotbed_table_view row;        /* dim, dtype */
+    uint8_t *weights, *states[2]; /* a state that there is not is another part again: never read */
+    uint64_t weights_bytes, state_bytes; /* from one row to the next */
+    const float *gradients;              /* [n, dim] */
+    uint64_t n;
+} hotbed_update_rows_args;
+
+HOTBED_HD void hotbed_update_given_row(
+    const hotbed_update_rows_args *a, uint64_t i, uint32_t width) {
+    const hotbed_update_shape shape = {false, false, true};
+    const hotbed_gradient_view gradient = {a->gradients + i * a->row.dim, a->row.dim};
+    const hotbed_sum_source source = {0, 0, NULL, 0};
+    float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes);
+    float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes);
+    hotbed_clock clock;
+    clock.learning_rate = a->clock->learning_rate;
+    clock.correction1 = hotbed_correction(a->clock->beta1_power);
+    clock.correction2 = hotbed_correction(a->clock->beta2_power);
+    hotbed_update_parts(
+        NULL, &a->o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
+        source, shape, width);
 }
 
 #endif

@@ -18,6 +18,20 @@ typedef struct hotbed_update_kernels {
         const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
         hotbed_gradient_view gradient, uint32_t max_dim, void *scratch, size_t scratch_bytes,
         hotbed_stream *stream);
+    /* The sums alone, of each unique.  The scratch is update()'s. */
+    hotbed_status (*reduce)(
+        const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+        hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *scratch,
+        hotbed_stream *stream);
+    /* What update() does, with sums that are there. */
+    hotbed_status (*apply)(
+        const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+        hotbed_gradient_view sums, uint32_t max_dim, void *scratch, hotbed_stream *stream);
+    /* Count an optimiser step of rows outside of storages; and step n > 0 of them. */
+    hotbed_status (*count_step)(
+        const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock,
+        hotbed_stream *stream);
+    hotbed_status (*update_rows)(const hotbed_update_rows_args *args, hotbed_stream *stream);
     /* clock->learning_rate = learning_rate */
     hotbed_status (*set_learning_rate)(
         hotbed_clock *clock, float learning_rate, hotbed_stream *stream);

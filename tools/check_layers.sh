@@ -23,7 +23,7 @@ allow() {
 public='hotbed/(status|stream|types|version|cuda)\.h$'
 allow include 'hotbed/'
 allow base "base/|$public|tests/support/emulate\.h$"
-allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external)\.h$"
+allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external|optimizer)\.h$"
 allow dist "base/|storage/|dist/|$public|hotbed/"
 allow pipeline "base/|storage/|dist/|pipeline/|hotbed/"
 allow checkpoint "base/|storage/|dist/comm\.h$|checkpoint/|hotbed/"
@@ -58,7 +58,7 @@ third CUDA 'cuda|cooperative_groups' '^base/.*cuda.*\.(c|h|cu)$|^base/sort\.cu$'
 files base storage dist | grep '_core\.h$' | while read -r f; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*\([<"][^>"]*[>"]\).*/\1/p' "$f" |
         grep -vE '^<(math|stdbool|stddef|stdint|string)\.h>$' |
-        grep -vE '^"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage|index)\.h)"$' |
+        grep -vE '^"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage|index|optimizer)\.h)"$' |
         sed "s|.*|$f: a core may not include &|"
 done >>"$out"
 

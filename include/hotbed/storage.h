@@ -9,6 +9,7 @@
  *   hotbed_storage_prefetch   dedup the keys, find or insert each unique key, pin its row
  *   hotbed_storage_forward    read the rows, pool the bags
  *   hotbed_storage_backward   sum the gradients of each row, apply the optimiser, unpin
+ * or, for the last one, two: hotbed_storage_reduce and hotbed_storage_apply.
  * Any number of tickets may be in flight (255 a storage); a pinned row is never evicted.  Evaluation is
  * one call, hotbed_storage_eval(), which changes nothing.
  *
@@ -222,6 +223,33 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_backward(
     hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
     hotbed_stream *stream);
 
+/* The first half of hotbed_storage_backward(): only the sums, of each unique key.  Async.  The ticket stays
+ * prefetched, its rows pinned and unchanged, so this can be called again with other gradients of the same
+ * batch: gradient accumulation.
+ *
+ *   gradient          in   as of backward
+ *   add               in   false: write the sums; true: add them, in f32, to what unique_gradients holds
+ *   unique_gradients  out  f32 [num_keys, largest dim]: row u is of unique_keys[u] of the ticket (also of a
+ *                          key that got no slot), its first dim elements are written.  Rows and elements
+ *                          beyond are left as they are
+ *
+ * The sums are those of backward, in its order; max_gradient clamps here.  Ordered by the caller as a
+ * forward is.
+ * Errors: ARGUMENT, STATE (not prefetched; a storage without optimiser). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_reduce(
+    hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride, bool add,
+    float *unique_gradients, hotbed_stream *stream);
+
+/* The second half of hotbed_storage_backward(): count an optimiser step, apply it to the ticket's rows, and
+ * unpin.  Async.  The ticket is then empty.  hotbed_storage_reduce() and this one give the bytes of backward.
+ *
+ *   unique_gradients  in  as hotbed_storage_reduce() writes them, perhaps changed since; not clamped
+ *
+ * Errors: ARGUMENT, STATE (not prefetched; a storage without optimiser). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_apply(
+    hotbed_storage *storage, hotbed_ticket *ticket, const float *unique_gradients,
+    hotbed_stream *stream);
+
 /* Unpin the rows of a prefetched ticket, which is then empty.  Async.  An empty ticket is left as it is. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
@@ -236,7 +264,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);
 
-/* Set the learning rate of all later backwards on `stream`.  Async.  Errors: ARGUMENT (not finite). */
+/* Set the learning rate of all later backwards and applies on `stream`.  Async.  Errors: ARGUMENT (not finite). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
 

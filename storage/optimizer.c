@@ -1,0 +1,108 @@
+/* storage/optimizer.c - optimiser steps on rows outside of storages: checks. */
+#include "hotbed/optimizer.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "storage/row_layout.h"
+#include "storage/types.h"
+#include "storage/update_kernels.h"
+
+static const hotbed_update_kernels *kernels_of(const hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return &hotbed_update_kernels_cuda;
+#endif
+    (void)stream;
+    return &hotbed_update_kernels_host;
+}
+
+static hotbed_status check_call(
+    const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
+    const hotbed_stream *stream) {
+    if (optimizer == NULL || clock == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is NULL",
+            optimizer == NULL ? "optimizer"
+            : clock == NULL   ? "clock"
+                              : "stream");
+    return hotbed_optimizer_check(optimizer);
+}
+
+hotbed_status hotbed_optimizer_step(
+    const hotbed_optimizer *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream) {
+    HOTBED_TRY(check_call(optimizer, clock, stream));
+    hotbed_optimizer_view view = hotbed_optimizer_make(optimizer);
+    return kernels_of(stream)->count_step(&view, clock, stream);
+}
+
+/* Bytes from one row of a part to the next. */
+static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
+    uint64_t unit = states > 0 ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
+    uint64_t least = u->dim * hotbed_dtype_bytes(u->dtype);
+    if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "row_bytes %llu is below %llu, a row's weights, or no multiple of %llu",
+            (unsigned long long)u->row_bytes, (unsigned long long)least, (unsigned long long)unit);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_kind kind) {
+    uint32_t states = hotbed_optimizer_states(kind);
+    if (u->dim < 1 || u->dim > HOTBED_DIM_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "dim %u is not in [1, %d]", u->dim, HOTBED_DIM_MOST);
+    if (hotbed_dtype_bytes(u->dtype) == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)u->dtype);
+    if (u->rows.scores != NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: an optimiser does not change scores");
+    for (uint32_t s = states; s < 2; s++)
+        if (u->rows.states[s] != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
+                hotbed_optimizer_name(kind), states);
+    HOTBED_TRY(check_row_bytes(u, states));
+    if (u->n == 0)
+        return HOTBED_OK;
+    if (u->rows.weights == NULL || u->gradients == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)u->n,
+            u->rows.weights == NULL ? "rows.weights" : "gradients");
+    for (uint32_t s = 0; s < states; s++)
+        if (u->rows.states[s] == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "rows: states[%u] is NULL, but optimizer %s has %u states", s,
+                hotbed_optimizer_name(kind), states);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_optimizer_update_rows(
+    const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
+    const hotbed_row_update *update, hotbed_stream *stream) {
+    hotbed_row_update u;
+    HOTBED_TRY(check_call(optimizer, clock, stream));
+    HOTBED_TRY(hotbed_options_read(
+        &u, sizeof u, offsetof(hotbed_row_update, dtype), update, "hotbed_row_update"));
+    if (u.dtype == 0)
+        u.dtype = HOTBED_F32;
+    HOTBED_TRY(check_update(&u, optimizer->kind));
+    if (u.n == 0)
+        return HOTBED_OK;
+    uint64_t state_bytes =
+        (uint64_t)hotbed_optimizer_state_dim(optimizer->kind, u.dim) * sizeof(float);
+    uint64_t dense = u.dim * hotbed_dtype_bytes(u.dtype);
+    uint8_t *state0 = u.rows.states[0] == NULL ? u.rows.weights : (uint8_t *)u.rows.states[0];
+    uint8_t *state1 = u.rows.states[1] == NULL ? state0 : (uint8_t *)u.rows.states[1];
+    hotbed_update_rows_args args = {
+        .o = hotbed_optimizer_make(optimizer),
+        .clock = clock,
+        .row = {.dim = u.dim, .dtype = (uint32_t)u.dtype},
+        .weights = u.rows.weights,
+        .states = {state0, state1},
+        .weights_bytes = u.row_bytes == 0 ? dense : u.row_bytes,
+        .state_bytes = u.row_bytes == 0 ? state_bytes : u.row_bytes,
+        .gradients = u.gradients,
+        .n = u.n,
+    };
+    return kernels_of(stream)->update_rows(&args, stream);
+}

@@ -1,7 +1,8 @@
 /* tests/storage/test_step_core.c - forward, backward and first values at every tile width: same bytes.
  *
  * The library prefetches on the host; then its cores run here on the ticket's arrays as tiles of 1, 4, 8,
- * 16 and 32 lanes, the way the CUDA kernels call them, sums of leaves and groups included.
+ * 16 and 32 lanes, the way the CUDA kernels call them, sums of leaves and groups included, and also in two
+ * halves.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
@@ -28,6 +29,7 @@ typedef struct work {
     /* partial sums, as update.cu lays them out: [PARTS, row] */
     float *leaf_sums, *group_sums;
     uint64_t row;
+    hotbed_sums_view sums;                          /* of reduce */
     uint32_t first_leaf[PARTS], first_group[PARTS]; /* by unique */
     uint32_t leaf_begin[PARTS], leaf_end[PARTS], leaves;
     uint32_t group_begin[PARTS], group_end[PARTS], groups;
@@ -78,8 +80,10 @@ static void sum_groups(void *argument) {
 
 static hotbed_sum_source source_of(const work *w, uint32_t u) {
     hotbed_sum_source source = {w->s.starts[u], w->s.starts[u + 1], NULL, w->row};
+    if (w->shape.reduced)
+        source.begin = u;
     uint32_t parts = (source.end - source.begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-    if (!w->shape.split || parts <= 1)
+    if (w->shape.reduced || !w->shape.split || parts <= 1)
         return source;
     bool many = parts > HOTBED_SUM_GROUP;
     source.partials = many ? w->group_sums : w->leaf_sums;
@@ -118,6 +122,16 @@ static void update_rows(void *argument) {
         CHECK_EQ(w->width, 32);
         update_rows_of(w, 32);
         break;
+    }
+}
+
+static void reduce_rows(void *argument) {
+    const work *w = argument;
+    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
+        uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
+        hotbed_reduce_row(
+            &w->s, &w->o, w->gradient, w->s.tables[t].dim, u, source_of(w, u), w->shape, w->sums,
+            w->width);
     }
 }
 
@@ -207,6 +221,27 @@ static void update_all(work *w, bool split_sums) {
     hotbed_emulate_run(w->width, update_rows, w);
 }
 
+/* The same in two calls: sums, written or added to zeros; then rows from them. */
+static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
+    hotbed_gradient_view gradient = w->gradient;
+    w->sums = (hotbed_sums_view){sums, max_dim, add};
+    if (!w->shape.split) {
+        w->shape.split = true;
+        split(w);
+        hotbed_emulate_run(w->width, sum_leaves, w);
+        hotbed_emulate_run(w->width, sum_groups, w);
+    }
+    if (add)
+        memset(sums, 0, w->s.bound * max_dim * sizeof *sums);
+    hotbed_emulate_run(w->width, reduce_rows, w);
+    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    w->gradient = (hotbed_gradient_view){sums, max_dim};
+    w->shape.reduced = true;
+    hotbed_emulate_run(w->width, update_rows, w);
+    w->shape.reduced = false;
+    w->gradient = gradient;
+}
+
 /* Forward at every width against the model, backward at every width against the library's. */
 static void same_bytes(lane *l, rng *random, bool plain) {
     static work w;
@@ -234,7 +269,9 @@ static void same_bytes(lane *l, rng *random, bool plain) {
     w.row = (storage->max_dim + 3U) / 4U * 4U;
     w.leaf_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
     w.group_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
-    CHECK(w.leaf_sums != NULL && w.group_sums != NULL);
+    uint64_t sums_bytes = w.s.bound * storage->max_dim * sizeof(float);
+    float *sums = aligned_alloc(256, (sums_bytes + 255) / 256 * 256);
+    CHECK(w.leaf_sums != NULL && w.group_sums != NULL && sums != NULL);
     image before = image_of(storage);
     CHECK_OK(hotbed_storage_backward(storage, l->ticket, l->gradient, w.stride, l->r->stream));
     CHECK_OK(hotbed_stream_sync(l->r->stream));
@@ -245,7 +282,11 @@ static void same_bytes(lane *l, rng *random, bool plain) {
         w.shape.plain = plain;
         update_all(&w, i > 0 || plain); /* the library took the other way at width 1 */
         compare(storage, &after);
+        put_back(storage, &before);
+        update_in_halves(&w, sums, storage->max_dim, i % 2 == 0);
+        compare(storage, &after);
     }
+    free(sums);
     memcpy(l->scratch[0], l->gradient, (size_t)l->output_bytes);
     oracle_backward(l->model, l->scratch[0], w.stride);
     free_image(&before);

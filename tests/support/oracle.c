@@ -653,33 +653,48 @@ static uint64_t *positions(const oracle_ticket *ticket, uint64_t *starts) {
     return list;
 }
 
-void oracle_backward(oracle_ticket *ticket, const void *gradient, uint64_t stride) {
-    oracle *model = ticket->model;
+void oracle_reduce(
+    const oracle_ticket *ticket, const void *gradient, uint64_t stride, bool add, float *sums) {
+    const oracle *model = ticket->model;
     uint64_t step = stride == 0 ? oracle_least_stride(model) : stride;
     uint32_t uniques = ticket->unique_offsets[model->num_tables];
     uint64_t *starts = take(uniques + 1U, sizeof *starts);
     uint64_t *list = positions(ticket, starts);
     float *values = take(ticket->num_keys, sizeof *values);
-    float *sums = take(model->max_dim, sizeof *sums);
+    for (uint32_t t = 0; t < model->num_tables; t++)
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
+            for (uint32_t e = 0; e < model->tables[t].options.dim; e++) {
+                float *sum = sums + (uint64_t)u * model->max_dim + e;
+                for (uint64_t i = starts[u]; i < starts[u + 1]; i++)
+                    values[i - starts[u]] = share(ticket, gradient, step, list[i], e);
+                *sum = (add ? *sum : 0.0F) + tree_sum(values, ticket->counts[u]);
+            }
+    free(values);
+    free(list);
+    free(starts);
+}
+
+void oracle_apply(oracle_ticket *ticket, const float *sums) {
+    oracle *model = ticket->model;
     model->state.optimizer_steps++;
     model->state.beta1_power *= (double)model->options.optimizer.beta1;
     model->state.beta2_power *= (double)model->options.optimizer.beta2;
     for (uint32_t t = 0; t < model->num_tables; t++) {
         oracle_table *table = &model->tables[t];
-        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++) {
-            if (ticket->rows[u] == NONE)
-                continue;
-            for (uint32_t e = 0; e < table->options.dim; e++) {
-                for (uint64_t i = starts[u]; i < starts[u + 1]; i++)
-                    values[i - starts[u]] = share(ticket, gradient, step, list[i], e);
-                sums[e] = tree_sum(values, ticket->counts[u]);
-            }
-            update_row(model, table, &table->rows[ticket->rows[u]], sums);
-        }
+        for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
+            if (ticket->rows[u] != NONE)
+                update_row(
+                    model, table, &table->rows[ticket->rows[u]],
+                    sums + (uint64_t)u * model->max_dim);
     }
-    free(sums);
-    free(values);
-    free(list);
-    free(starts);
     unpin(ticket);
+}
+
+void oracle_backward(oracle_ticket *ticket, const void *gradient, uint64_t stride) {
+    const oracle *model = ticket->model;
+    uint64_t uniques = ticket->unique_offsets[model->num_tables];
+    float *sums = take(uniques * model->max_dim, sizeof *sums);
+    oracle_reduce(ticket, gradient, stride, false, sums);
+    oracle_apply(ticket, sums);
+    free(sums);
 }

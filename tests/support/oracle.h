@@ -84,6 +84,10 @@ void oracle_ticket_destroy(oracle_ticket *ticket);
 void oracle_prefetch(
     oracle *model, const hotbed_batch *batch, oracle_ticket *ticket, const uint64_t *slots);
 void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride);
+/* sums: [uniques, largest dim] */
+void oracle_reduce(
+    const oracle_ticket *ticket, const void *gradient, uint64_t stride, bool add, float *sums);
+void oracle_apply(oracle_ticket *ticket, const float *sums);
 void oracle_backward(oracle_ticket *ticket, const void *gradient, uint64_t stride);
 void oracle_cancel(oracle_ticket *ticket);
 void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_t stride);

@@ -1,0 +1,345 @@
+/* tests/storage/test_optimizer_rows.c - optimiser steps on rows of the caller's: the bytes of steps in place.
+ *
+ * The rows of a batch are copied out of a storage, stepped here with the ticket's summed gradients, and
+ * compared with the storage's after hotbed_storage_apply().
+ */
+#include "hotbed/flat_table.h"
+#include "hotbed/optimizer.h"
+#include "tests/storage/rig.h"
+
+#include <stdlib.h>
+
+enum { KEYS = 200, STEPS = 4 };
+
+/* Dense parts of up to KEYS rows on the device, and the sizes of a row's. */
+typedef struct parts {
+    hotbed_rows rows;
+    uint64_t bytes[3]; /* weights, states */
+    uint32_t dim;
+    hotbed_dtype dtype;
+} parts;
+
+static parts parts_make(rig *r, uint32_t dim, hotbed_dtype dtype, hotbed_optimizer_kind kind) {
+    uint32_t states = hotbed_optimizer_states(kind);
+    uint64_t state_bytes = hotbed_optimizer_state_dim(kind, dim) * sizeof(float);
+    parts p = {.dim = dim, .dtype = dtype};
+    p.bytes[0] = dim * hotbed_dtype_bytes(dtype);
+    p.rows.weights = rig_alloc(r, KEYS * p.bytes[0]);
+    for (uint32_t s = 0; s < states; s++) {
+        p.bytes[1 + s] = state_bytes;
+        p.rows.states[s] = rig_alloc(r, KEYS * state_bytes);
+    }
+    return p;
+}
+
+static void parts_same(rig *r, const parts *a, const parts *b, uint64_t n) {
+    const void *x[3] = {a->rows.weights, a->rows.states[0], a->rows.states[1]};
+    const void *y[3] = {b->rows.weights, b->rows.states[0], b->rows.states[1]};
+    for (int p = 0; p < 3; p++) {
+        uint64_t bytes = n * a->bytes[p];
+        void *seen = malloc(bytes + 1), *expected = malloc(bytes + 1);
+        CHECK(seen != NULL && expected != NULL);
+        rig_download(r, seen, x[p], bytes);
+        rig_download(r, expected, y[p], bytes);
+        CHECK_BYTES(seen, expected, bytes);
+        free(seen);
+        free(expected);
+    }
+}
+
+static hotbed_row_update update_of(const parts *p, uint64_t n, const float *gradients) {
+    hotbed_row_update u;
+    hotbed_row_update_init(&u);
+    u.dim = p->dim;
+    u.dtype = p->dtype;
+    u.n = n;
+    u.rows = p->rows;
+    u.gradients = gradients;
+    return u;
+}
+
+static hotbed_optimizer_clock *clock_make(rig *r, const hotbed_optimizer *optimizer) {
+    hotbed_optimizer_clock clock;
+    hotbed_optimizer_clock_init(&clock, optimizer);
+    return rig_copy(r, &clock, sizeof clock);
+}
+
+/* The same step of the same rows in a flat table, whose row is its parts one after the other. */
+static void flat_step(
+    rig *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
+    const parts *out, uint64_t n, const float *gradients) {
+    hotbed_flat_table_options options;
+    hotbed_flat_table_view view;
+    hotbed_flat_table *table;
+    hotbed_flat_table_options_init(&options);
+    options.dim = before->dim;
+    options.dtype = before->dtype;
+    options.capacity = KEYS;
+    options.optimizer = o->kind;
+    CHECK_OK(hotbed_flat_table_create(&options, r->stream, &table));
+    CHECK_OK(hotbed_flat_table_read(table, &view));
+    uint64_t slots[KEYS];
+    for (uint64_t i = 0; i < KEYS; i++)
+        slots[i] = KEYS - 1 - i;
+    uint64_t *device = rig_copy(r, slots + KEYS - n, n * sizeof *slots); /* n-1 .. 0 */
+    CHECK_OK(hotbed_flat_table_store(table, n, device, &before->rows, r->stream));
+    float *turned = rig_alloc(r, n * view.dim * sizeof(float));
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_OK(hotbed_copy(
+            turned + (n - 1 - i) * view.dim, gradients + i * view.dim, view.dim * sizeof(float),
+            r->stream));
+    hotbed_row_update u = update_of(before, n, turned);
+    u.row_bytes = view.row_bytes;
+    u.rows.weights = view.rows;
+    for (uint32_t s = 0; s < hotbed_optimizer_states(o->kind); s++)
+        u.rows.states[s] = (float *)(void *)((char *)view.rows + view.state_offsets[s]);
+    CHECK_OK(hotbed_optimizer_update_rows(o, clock, &u, r->stream));
+    CHECK_OK(hotbed_flat_table_load(table, n, device, &out->rows, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+    hotbed_flat_table_destroy(table);
+}
+
+static void set_rate(rig *r, hotbed_optimizer_clock *clock, float rate) {
+    float *host = rig_copy(r, &rate, sizeof rate);
+    CHECK_OK(hotbed_copy(&clock->learning_rate, host, sizeof rate, r->stream));
+    CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rate, r->stream));
+    r->model->state.learning_rate = rate;
+}
+
+static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
+    rig *r = l->r;
+    const hotbed_optimizer *o = hotbed_storage_optimizer(r->storage);
+    const recipe how = {.batch_size = 100, .key_space = 60};
+    hotbed_ticket_view view;
+    lane_fill(l, random, &how);
+    lane_prefetch(l);
+    CHECK_OK(hotbed_ticket_read(l->ticket, &view));
+    uint64_t n = l->model->unique_offsets[1];
+    CHECK(n > 0 && n <= KEYS);
+    CHECK_OK(
+        hotbed_storage_get_rows(r->storage, 0, n, view.unique_keys, &p[0].rows, NULL, r->stream));
+    for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
+        ((float *)l->scratch[0])[i] = rng_float(random);
+    rig_upload(r, l->gradient, l->scratch[0], l->output_bytes);
+    CHECK_OK(hotbed_storage_reduce(
+        r->storage, l->ticket, l->gradient, l->stride, false, sums, r->stream));
+    CHECK_OK(hotbed_optimizer_step(o, clock, r->stream));
+    flat_step(r, o, clock, &p[0], &p[1], n, sums);
+    hotbed_row_update u = update_of(&p[0], n, sums);
+    CHECK_OK(hotbed_optimizer_update_rows(o, clock, &u, r->stream));
+    CHECK_OK(hotbed_storage_apply(r->storage, l->ticket, sums, r->stream));
+    oracle_backward(l->model, l->scratch[0], l->stride);
+    CHECK_OK(
+        hotbed_storage_get_rows(r->storage, 0, n, view.unique_keys, &p[2].rows, NULL, r->stream));
+    parts_same(r, &p[0], &p[2], n); /* dense */
+    parts_same(r, &p[1], &p[2], n); /* padded */
+}
+
+static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind kind) {
+    static const uint32_t dims[] = {1, 3, 8, 16, 21, 32, 64, 100, 129, 512};
+    rng random = rng_start((uint64_t)kind);
+    for (uint32_t i = 0; i < 20; i++) {
+        setup s;
+        rig r;
+        lane l;
+        parts p[3];
+        setup_start(&s, 1, dims[i % 10], 500);
+        s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % 3);
+        s.options.optimizer.kind = kind;
+        s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
+        s.options.optimizer.max_gradient = 0.75F; /* in the reduction; sums are not clamped */
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 100, 100);
+        for (int k = 0; k < 3; k++)
+            p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, kind);
+        float *sums = rig_alloc(&r, 100 * dims[i % 10] * sizeof(float));
+        hotbed_optimizer_clock *clock = clock_make(&r, &s.options.optimizer), end;
+        for (int k = 0; k < STEPS; k++) {
+            if (k == 2)
+                set_rate(&r, clock, 0.25F);
+            step(&l, &random, clock, p, sums);
+        }
+        rig_check(&r);
+        rig_download(&r, &end, clock, sizeof end);
+        CHECK_EQ(end.steps, STEPS);
+        CHECK(end.beta1_power == r.model->state.beta1_power);
+        CHECK(end.beta2_power == r.model->state.beta2_power);
+        CHECK(end.learning_rate == 0.25F);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+static void sgd_rows(hotbed_backend backend) {
+    same_bytes_as_in_place(backend, HOTBED_OPT_SGD);
+}
+
+static void adam_rows(hotbed_backend backend) {
+    same_bytes_as_in_place(backend, HOTBED_OPT_ADAM);
+}
+
+static void adagrad_rows(hotbed_backend backend) {
+    same_bytes_as_in_place(backend, HOTBED_OPT_ADAGRAD);
+}
+
+static void rowwise_adagrad_rows(hotbed_backend backend) {
+    same_bytes_as_in_place(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+}
+
+/* --- alone ----------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    rig r;
+    hotbed_optimizer o;
+    hotbed_optimizer_clock *clock;
+    parts p;
+    float *gradients;
+} bench;
+
+static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind kind) {
+    setup s;
+    rng random = rng_start(30);
+    setup_start(&s, 1, 4, 8); /* a storage only because a rig has one */
+    rig_open_bare(&b->r, backend, &s.options);
+    hotbed_optimizer_init(&b->o);
+    b->o.kind = kind;
+    b->clock = clock_make(&b->r, &b->o);
+    b->p = parts_make(&b->r, 9, HOTBED_F32, kind);
+    float *values = malloc(KEYS * 9 * sizeof *values);
+    CHECK(values != NULL);
+    for (int i = 0; i < KEYS * 9; i++)
+        values[i] = rng_float(&random);
+    b->gradients = rig_copy(&b->r, values, KEYS * b->p.bytes[0]);
+    rig_upload(&b->r, b->p.rows.weights, values, KEYS * b->p.bytes[0]);
+    for (int s2 = 0; s2 < 2; s2++)
+        if (b->p.rows.states[s2] != NULL)
+            CHECK_OK(hotbed_fill(b->p.rows.states[s2], 0, KEYS * b->p.bytes[1], b->r.stream));
+    free(values);
+}
+
+/* Steps that are recorded count on, and see a rate that is copied in between. */
+static void recorded_steps_count_on(hotbed_backend backend) {
+    bench eager, recorded;
+    hotbed_graph *graph;
+    hotbed_counters before, after;
+    bench_open(&eager, backend, HOTBED_OPT_ADAM);
+    bench_open(&recorded, backend, HOTBED_OPT_ADAM);
+    hotbed_row_update u = update_of(&eager.p, KEYS, eager.gradients);
+    hotbed_row_update v = update_of(&recorded.p, KEYS, recorded.gradients);
+    hotbed_stream *s = recorded.r.stream;
+    CHECK_OK(hotbed_graph_begin(s));
+    CHECK_OK(hotbed_optimizer_step(&recorded.o, recorded.clock, s));
+    CHECK_OK(hotbed_optimizer_update_rows(&recorded.o, recorded.clock, &v, s));
+    CHECK_OK(hotbed_graph_end(s, &graph));
+    const float rate = 0.5F;
+    bench *both[2] = {&eager, &recorded};
+    for (int i = 0; i < 12; i++) {
+        for (int b = 0; i == 6 && b < 2; b++)
+            rig_upload(&both[b]->r, &both[b]->clock->learning_rate, &rate, sizeof rate);
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_optimizer_step(&eager.o, eager.clock, eager.r.stream));
+        CHECK_OK(hotbed_optimizer_update_rows(&eager.o, eager.clock, &u, eager.r.stream));
+        CHECK_OK(hotbed_graph_launch(graph, s));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+    }
+    CHECK_OK(hotbed_stream_sync(s));
+    CHECK_OK(hotbed_stream_sync(eager.r.stream));
+    parts_same(&eager.r, &eager.p, &recorded.p, KEYS);
+    hotbed_graph_destroy(graph);
+    rig_close(&eager.r);
+    rig_close(&recorded.r);
+}
+
+/* Rows beyond n, and what is between padded rows, are left as they are. */
+static void only_n_rows_are_touched(hotbed_backend backend) {
+    enum { ROWS = 3, STRIDE = 64 };
+    bench b;
+    unsigned char rows[(ROWS + 1) * STRIDE], seen[sizeof rows];
+    bench_open(&b, backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+    memset(rows, 0x3A, sizeof rows);
+    char *device = rig_copy(&b.r, rows, sizeof rows);
+    hotbed_row_update u = update_of(&b.p, ROWS, b.gradients);
+    u.row_bytes = STRIDE;
+    u.rows.weights = device;
+    u.rows.states[0] = (float *)(void *)(device + 40); /* weights end at byte 36 */
+    CHECK_OK(hotbed_optimizer_step(&b.o, b.clock, b.r.stream));
+    CHECK_OK(hotbed_optimizer_update_rows(&b.o, b.clock, &u, b.r.stream));
+    rig_download(&b.r, seen, device, sizeof seen);
+    for (uint32_t i = 0; i < sizeof rows; i++) {
+        uint32_t at = i % STRIDE;
+        bool inside = i < ROWS * STRIDE && (at < 36 || (at >= 40 && at < 44));
+        CHECK(inside || seen[i] == 0x3A);
+    }
+    for (uint32_t i = 0; i < ROWS; i++)
+        CHECK(memcmp(seen + (size_t)i * STRIDE, rows, 36) != 0);
+    rig_close(&b.r);
+}
+
+static void bad_calls_are_refused(hotbed_backend backend) {
+    const hotbed_status bad = HOTBED_ERR_ARGUMENT;
+    bench b;
+    bench_open(&b, backend, HOTBED_OPT_ADAGRAD);
+    hotbed_stream *s = b.r.stream;
+    const hotbed_row_update good = update_of(&b.p, KEYS, b.gradients);
+    hotbed_optimizer o = b.o;
+    hotbed_row_update u = good;
+    CHECK_STATUS(hotbed_optimizer_step(NULL, b.clock, s), bad);
+    CHECK_STATUS(hotbed_optimizer_step(&o, NULL, s), bad);
+    CHECK_STATUS(hotbed_optimizer_step(&o, b.clock, NULL), bad);
+    CHECK_STATUS(hotbed_optimizer_update_rows(NULL, b.clock, &u, s), bad);
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, NULL, &u, s), bad);
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, NULL, s), bad);
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, NULL), bad);
+    o.beta1 = 1.0F;
+    CHECK_STATUS(hotbed_optimizer_step(&o, b.clock, s), bad);
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    o = b.o;
+    u.size = 0;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.dim = 0;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u.dim = 4097;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.dtype = (hotbed_dtype)4;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.gradients = NULL;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.rows.weights = NULL;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.rows.states[0] = NULL;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.rows.states[1] = b.gradients;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.rows.scores = (uint64_t *)(void *)b.gradients;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.row_bytes = 35; /* below the weights */
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u.row_bytes = 78; /* states would not be aligned */
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.n = 0;
+    u.gradients = NULL;
+    CHECK_OK(hotbed_optimizer_update_rows(&o, b.clock, &u, s)); /* nothing to do */
+    rig_close(&b.r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sgd_rows", sgd_rows},
+    {"adam_rows", adam_rows},
+    {"adagrad_rows", adagrad_rows},
+    {"rowwise_adagrad_rows", rowwise_adagrad_rows},
+    {"recorded_steps_count_on", recorded_steps_count_on},
+    {"only_n_rows_are_touched", only_n_rows_are_touched},
+    {"bad_calls_are_refused", bad_calls_are_refused},
+    {NULL, NULL},
+};

@@ -1,0 +1,338 @@
+/* tests/storage/test_storage_optimizer.c - fifty steps of each optimiser, in double precision and exactly.
+ *
+ * Each step is compared bit for bit with the model, whose formulas are in f32, and followed by a second one
+ * in double precision, written from the formulas of hotbed/types.h.  Gradients are multiples of 1/256, so
+ * that f32 sums them exactly and only the optimiser's own rounding is seen.  The second model rounds weights to
+ * the row's type after each step, as rows do; a value next to a rounding boundary may go the other way.
+ * Tolerance, of weights with max(1, |w|): f32 50 steps of 4 roundings of 2^-24, f16 2^-9 and bf16 2^-6, which
+ * are two units in the last place; of states, 2^-18 of max(1, |state|).
+ */
+#include "tests/storage/rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 50, TABLES = 15, KEYS = 6, BATCH = 16 };
+
+static const uint32_t dims[] = {1, 6, 16, 33, 100};
+
+/* --- the model in double precision --------------------------------------------------------------- */
+
+typedef struct twin_row {
+    bool seen;
+    double *weights, *state[2]; /* [dim]; a row-wise state is state[0][0] */
+} twin_row;
+
+typedef struct twin {
+    twin_row rows[TABLES][KEYS];
+    double learning_rate;
+    uint64_t steps;
+} twin;
+
+static double *doubles(uint32_t n, double value) {
+    double *array = malloc(n * sizeof *array);
+    CHECK(array != NULL);
+    for (uint32_t e = 0; e < n; e++)
+        array[e] = value;
+    return array;
+}
+
+static void twin_open(twin *t, const oracle *m) {
+    memset(t, 0, sizeof *t);
+    t->learning_rate = (double)m->options.optimizer.learning_rate;
+    for (uint32_t table = 0; table < TABLES; table++)
+        for (uint32_t k = 0; k < KEYS; k++) {
+            uint32_t dim = m->tables[table].options.dim;
+            twin_row *row = &t->rows[table][k];
+            row->weights = doubles(dim, 0.0);
+            for (int s = 0; s < 2; s++)
+                row->state[s] = doubles(dim, (double)m->options.optimizer.initial_accumulator);
+        }
+}
+
+static void twin_close(twin *t) {
+    for (uint32_t table = 0; table < TABLES; table++)
+        for (uint32_t k = 0; k < KEYS; k++) {
+            free(t->rows[table][k].weights);
+            free(t->rows[table][k].state[0]);
+            free(t->rows[table][k].state[1]);
+        }
+}
+
+/* What is added to -learning_rate times. */
+static double direction(
+    const hotbed_optimizer *o, const twin *t, twin_row *row, uint32_t e, double g) {
+    double *a = row->state[0], *b = row->state[1], eps = (double)o->eps;
+    double b1 = (double)o->beta1, b2 = (double)o->beta2;
+    switch (o->kind) {
+    case HOTBED_OPT_SGD:
+        return g;
+    case HOTBED_OPT_ADAM:
+        a[e] = b1 * a[e] + (1.0 - b1) * g;
+        b[e] = b2 * b[e] + (1.0 - b2) * g * g;
+        return a[e] / (1.0 - pow(b1, (double)t->steps)) /
+               (sqrt(b[e] / (1.0 - pow(b2, (double)t->steps))) + eps);
+    case HOTBED_OPT_ADAGRAD:
+        a[e] += g * g;
+        return g / (sqrt(a[e]) + eps);
+    case HOTBED_OPT_ROWWISE_ADAGRAD:
+        return g / (sqrt(a[0]) + eps);
+    }
+    return 0.0;
+}
+
+static double rounded(hotbed_dtype dtype, double w) {
+    float element[1] = {0.0F};
+    oracle_store(dtype, element, 0, (float)w);
+    return (double)oracle_load(dtype, element, 0);
+}
+
+static void twin_update(
+    const oracle *m, const twin *t, uint32_t table, twin_row *row, const double *g) {
+    const hotbed_optimizer *o = &m->options.optimizer;
+    uint32_t dim = m->tables[table].options.dim;
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        double squares = 0.0;
+        for (uint32_t e = 0; e < dim; e++)
+            squares += g[e] * g[e];
+        row->state[0][0] += squares / dim;
+    }
+    for (uint32_t e = 0; e < dim; e++) {
+        double *w = &row->weights[e];
+        double along = direction(o, t, row, e, g[e]) + (double)o->weight_decay * *w;
+        *w = rounded(m->tables[table].options.dtype, *w - t->learning_rate * along);
+    }
+}
+
+/* The row of unique u, which starts as the model's when it is new.  Rows of the model are in order of
+ * their first use and never erased here. */
+static twin_row *twin_row_of(twin *t, const oracle_ticket *ticket, uint32_t table, uint32_t u) {
+    const oracle_table *of = &ticket->model->tables[table];
+    CHECK(ticket->rows[u] < KEYS);
+    twin_row *row = &t->rows[table][ticket->rows[u]];
+    for (uint32_t e = 0; e < of->options.dim && !row->seen; e++)
+        row->weights[e] = (double)of->rows[ticket->rows[u]].weights[e];
+    row->seen = true;
+    return row;
+}
+
+static void twin_step(twin *t, const lane *l, const float *gradient, uint64_t stride) {
+    const oracle *m = l->r->model;
+    double most = (double)m->options.optimizer.max_gradient;
+    double g[128];
+    t->steps++;
+    for (uint32_t table = 0; table < TABLES; table++)
+        for (uint32_t u = l->model->unique_offsets[table]; u < l->model->unique_offsets[table + 1];
+             u++) {
+            for (uint32_t e = 0; e < m->tables[table].options.dim; e++) {
+                g[e] = 0.0;
+                for (uint64_t i = 0; i < l->model->num_keys; i++) {
+                    double one = (double)gradient[i * stride + e];
+                    if (l->model->inverse[i] == u)
+                        g[e] += most > 0.0 ? fmin(fmax(one, -most), most) : one;
+                }
+            }
+            twin_update(m, t, table, twin_row_of(t, l->model, table, u), g);
+        }
+}
+
+/* The f32 model, which the storage equals bit for bit, is near. */
+static void twin_check(const twin *t, const oracle *m) {
+    static const double tolerance[] = {0.0, STEPS * 0x1p-22, 0x1p-9, 0x1p-6}; /* by dtype */
+    hotbed_optimizer_kind kind = m->options.optimizer.kind;
+    for (uint32_t table = 0; table < TABLES; table++) {
+        const oracle_table *of = &m->tables[table];
+        for (uint32_t k = 0; k < of->num_rows; k++) {
+            const twin_row *row = &t->rows[table][k];
+            CHECK(row->seen);
+            for (uint32_t e = 0; e < of->options.dim; e++) {
+                double w = row->weights[e];
+                CHECK_NEAR(
+                    of->rows[k].weights[e], w, tolerance[of->options.dtype] * fmax(1.0, fabs(w)));
+            }
+            for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++)
+                for (uint32_t e = 0; e < of->state_dim; e++) {
+                    double x = row->state[s][e];
+                    CHECK_NEAR(of->rows[k].states[s][e], x, 0x1p-18 * fmax(1.0, fabs(x)));
+                }
+        }
+    }
+}
+
+/* --- fifty steps --------------------------------------------------------------------------------- */
+
+static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
+    setup_start(s, TABLES, 1, 64);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        s->tables[t].dim = dims[t % 5];
+        s->tables[t].dtype = (hotbed_dtype)(1 + t / 5);
+    }
+    s->options.optimizer.kind = kind;
+    s->options.optimizer.learning_rate = 0.02F;
+    s->options.optimizer.eps = 1e-6F;
+}
+
+/* A backward of gradients that f32 adds without rounding, here and in both models. */
+static void step(lane *l, rng *random, twin *t) {
+    uint64_t stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
+    float *gradient = l->scratch[0];
+    for (uint64_t i = 0; i < l->host.num_keys * stride; i++)
+        gradient[i] = (float)((int)rng_below(random, 513) - 256) / 256.0F;
+    rig_upload(l->r, l->gradient, gradient, l->host.num_keys * stride * sizeof(float));
+    CHECK_OK(
+        hotbed_storage_backward(l->r->storage, l->ticket, l->gradient, l->stride, l->r->stream));
+    if (t != NULL)
+        twin_step(t, l, gradient, stride);
+    oracle_backward(l->model, gradient, l->stride);
+}
+
+static void set_rate(rig *r, twin *t, float rate) {
+    CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rate, r->stream));
+    r->model->state.learning_rate = rate;
+    t->learning_rate = (double)rate;
+}
+
+static void fifty_steps(hotbed_backend backend, const setup *s) {
+    rig r;
+    lane l;
+    twin t;
+    rng random = rng_start((uint64_t)s->options.optimizer.kind);
+    rig_open(&r, backend, &s->options);
+    lane_open(&r, &l, TABLES * BATCH, BATCH);
+    twin_open(&t, r.model);
+    for (int i = 0; i < STEPS; i++) {
+        if (i % 10 == 9)
+            set_rate(&r, &t, 0.03F - 0.0004F * (float)i);
+        const recipe how = {.batch_size = BATCH, .key_space = KEYS};
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        step(&l, &random, &t);
+        if (i % 10 == 0)
+            rig_check(&r);
+    }
+    rig_check(&r);
+    twin_check(&t, r.model);
+    twin_close(&t);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* With and without clipping, decay and a first accumulator. */
+static void variants(hotbed_backend backend, hotbed_optimizer_kind kind) {
+    for (int i = 0; i < 4; i++) {
+        setup s;
+        every_dim_and_type(&s, kind);
+        s.options.optimizer.max_gradient = (i & 1) != 0 ? 0.625F : 0.0F;
+        s.options.optimizer.weight_decay = (i & 2) != 0 ? 0.05F : 0.0F;
+        s.options.optimizer.initial_accumulator = i == 3 ? 0.25F : 0.0F;
+        fifty_steps(backend, &s);
+    }
+}
+
+static void sgd_follows_double_precision(hotbed_backend backend) {
+    variants(backend, HOTBED_OPT_SGD);
+}
+
+static void adam_follows_double_precision(hotbed_backend backend) {
+    variants(backend, HOTBED_OPT_ADAM);
+}
+
+static void adagrad_follows_double_precision(hotbed_backend backend) {
+    variants(backend, HOTBED_OPT_ADAGRAD);
+}
+
+static void rowwise_adagrad_follows_double_precision(hotbed_backend backend) {
+    variants(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+}
+
+/* --- the learning rate and graphs --------------------------------------------------------------- */
+
+/* Random gradients in device memory, and on the host for the model. */
+static void fill_gradient(lane *l, rng *random) {
+    float *gradient = l->scratch[0];
+    for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
+        gradient[i] = rng_float(random);
+    rig_upload(l->r, l->gradient, gradient, l->output_bytes);
+}
+
+static void record(lane *l, const float *rates, hotbed_graph **graph) {
+    rig *r = l->r;
+    const hotbed_batch batch = lane_batch(l);
+    CHECK_OK(hotbed_graph_begin(r->stream));
+    for (int i = 0; i < (rates == NULL ? 1 : 2); i++) {
+        if (rates != NULL)
+            CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rates[i], r->stream));
+        CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
+        CHECK_OK(hotbed_storage_backward(r->storage, l->ticket, l->gradient, l->stride, r->stream));
+    }
+    CHECK_OK(hotbed_graph_end(r->stream, graph));
+}
+
+static void model_step(lane *l) {
+    hotbed_batch batch = l->host;
+    batch.offsets = NULL;
+    batch.weights = NULL;
+    oracle_prefetch(l->r->model, &batch, l->model, NULL);
+    oracle_backward(l->model, l->scratch[0], l->stride);
+}
+
+/* A graph sees the rate that is set between its launches, and leaves the one that it sets itself. */
+static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind) {
+    static const float recorded[2] = {0.5F, 0.03125F};
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(100 + (uint64_t)kind);
+    hotbed_graph *plain, *setting;
+    every_dim_and_type(&s, kind);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, TABLES * BATCH, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = KEYS};
+    lane_fill(&l, &random, &how);
+    record(&l, NULL, &plain);
+    record(&l, recorded, &setting);
+    hotbed_storage_state state;
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    CHECK(state.learning_rate == 0.02F); /* recorded, not run */
+    for (int i = 0; i < 12; i++) {
+        lane_fill(&l, &random, &how);
+        fill_gradient(&l, &random);
+        if (i % 4 == 1) {
+            r.model->state.learning_rate = 0.01F * (float)i;
+            CHECK_OK(hotbed_storage_set_learning_rate(
+                r.storage, r.model->state.learning_rate, r.stream));
+        }
+        if (i % 4 == 3) {
+            CHECK_OK(hotbed_graph_launch(setting, r.stream));
+            for (int k = 0; k < 2; k++) {
+                r.model->state.learning_rate = recorded[k];
+                model_step(&l);
+            }
+        } else {
+            CHECK_OK(hotbed_graph_launch(plain, r.stream));
+            model_step(&l);
+        }
+        rig_check(&r);
+    }
+    lane_prefetch(&l); /* and a step outside of graphs has the graph's last */
+    step(&l, &random, NULL);
+    rig_check(&r);
+    hotbed_graph_destroy(plain);
+    hotbed_graph_destroy(setting);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void rates_inside_and_outside_of_graphs(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+        graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sgd_follows_double_precision", sgd_follows_double_precision},
+    {"adam_follows_double_precision", adam_follows_double_precision},
+    {"adagrad_follows_double_precision", adagrad_follows_double_precision},
+    {"rowwise_adagrad_follows_double_precision", rowwise_adagrad_follows_double_precision},
+    {"rates_inside_and_outside_of_graphs", rates_inside_and_outside_of_graphs},
+    {NULL, NULL},
+};

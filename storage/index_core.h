@@ -322,12 +322,35 @@ HOTBED_HD void hotbed_index_touch_found(
     hotbed_add_relaxed_u64(&index.metas[slot], hotbed_meta_rescore(old, rule, score) - old + pins);
 }
 
+/* One lane: lock the slot in which a find saw `key`, so that it keeps it; false when it was evicted since.
+ * For calls that place other keys meanwhile and write the row of this one; hotbed_index_unlock() after. */
+HOTBED_HD bool hotbed_index_lock(hotbed_index_view index, uint64_t slot, uint64_t key) {
+    uint64_t *meta = &index.metas[slot];
+    for (;;) {
+        uint64_t old = hotbed_load_relaxed_u64(meta);
+        if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
+            return false;
+        if (!hotbed_cas_u64(meta, old, old | HOTBED_META_LOCKED))
+            continue;
+        if (hotbed_load_relaxed_u64(&index.keys[slot]) == key)
+            return true;
+        hotbed_add_acq_rel_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED);
+        return false; /* a key of this call that was placed there, and that nobody else looks for */
+    }
+}
+
+/* One lane: what the tile wrote comes before what the slot's next key gets. */
+HOTBED_HD void hotbed_index_unlock(hotbed_index_view index, uint64_t slot) {
+    hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
+}
+
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
 typedef struct hotbed_bucket_scan {
     uint32_t free;        /* bits of free slots, all lanes' */
     uint64_t victim_rank; /* UINT64_MAX: none */
     uint64_t victim_meta;
     uint64_t victim_slot;
+    bool busy; /* a slot is locked and not pinned: it may be a victim soon */
 } hotbed_bucket_scan;
 
 HOTBED_HD uint32_t hotbed_index_scan(
@@ -339,6 +362,8 @@ HOTBED_HD uint32_t hotbed_index_scan(
         free |= (metas.b == 0 ? 2U : 0U) << (2 * pair);
         for (uint32_t half = 0; evicts && half < 2; half++) {
             uint64_t meta = half == 0 ? metas.a : metas.b;
+            if ((meta & HOTBED_META_LOCKED) != 0 && (meta & HOTBED_META_PINS) == 0)
+                scan->busy = true;
             if (meta == 0 || (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED)) != 0)
                 continue;
             uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half;
@@ -372,7 +397,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
     for (;;) {
-        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT};
+        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT, false};
         bool evicts = range.evicts != 0;
         uint64_t line[2];
         uint32_t free[2];
@@ -422,6 +447,8 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             }
         }
         if (scan.victim_rank == UINT64_MAX) {
+            if (hotbed_tile_ballot(width, scan.busy) != 0)
+                continue; /* until another tile has written its row */
             result.outcome = HOTBED_INDEX_PINNED;
             return result;
         }

@@ -106,6 +106,31 @@ HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     }
 }
 
+/* Find or claim a slot for key number i of a HASH table.  In a table that evicts, one that is found is
+ * locked: other keys of the call are looking for slots. */
+HOTBED_HD hotbed_index_result
+hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = a->keys[i];
+    bool scored = a->rows.scores != NULL;
+    hotbed_score_rule rule = scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP;
+    uint64_t score = scored ? a->rows.scores[i] : hotbed_rows_score(a);
+    if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
+        hotbed_timer_note(a->timer, score);
+    if (a->table.range.evicts == 0)
+        return hotbed_index_claim(a->index, a->table.range, key, rule, score, 0, width);
+    uint64_t slot = hotbed_index_find(a->index, a->table.range, key, width);
+    if (slot != HOTBED_NO_SLOT) {
+        bool held = hotbed_tile_rank(width) == 0 && hotbed_index_lock(a->index, slot, key);
+        if (held)
+            hotbed_index_touch_found(a->index, slot, rule, score, 0);
+        if (hotbed_tile_ballot(width, held) != 0) {
+            hotbed_index_result result = {slot, 0, 0, HOTBED_INDEX_FOUND};
+            return result;
+        }
+    }
+    return hotbed_index_place(a->index, a->table.range, key, hotbed_meta_new(score, 0), width);
+}
+
 /* Insert or overwrite the row of key number i. */
 HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
@@ -114,12 +139,7 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
         if (key < a->table.capacity)
             r.slot = a->table.first_slot + key;
     } else {
-        bool scored = a->rows.scores != NULL;
-        r = hotbed_index_claim(
-            a->index, a->table.range, key, scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP,
-            scored ? a->rows.scores[i] : hotbed_rows_score(a), 0, width);
-        if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
-            hotbed_timer_note(a->timer, a->rows.scores[i]);
+        r = hotbed_rows_claim(a, i, width);
     }
     if (r.slot == HOTBED_NO_SLOT) {
         if (hotbed_tile_rank(width) != 0)
@@ -142,11 +162,16 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
         hotbed_tile_sync(width);
     }
     hotbed_row_set(&a->table, row, a->rows, i, width);
-    if (r.outcome != HOTBED_INDEX_FOUND) {
-        hotbed_tile_sync(width);
-        if (hotbed_tile_rank(width) == 0)
-            hotbed_index_publish(a->index, r.slot, key);
-    }
+    bool locked = r.outcome == HOTBED_INDEX_FOUND && a->table.range.evicts != 0;
+    if (r.outcome == HOTBED_INDEX_FOUND && !locked)
+        return;
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (locked)
+        hotbed_index_unlock(a->index, r.slot);
+    else
+        hotbed_index_publish(a->index, r.slot, key);
 }
 
 /* A call on the index alone, for the HASH table of `a`. */

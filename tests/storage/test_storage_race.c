@@ -310,6 +310,64 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* Rows that are set in a full table that evicts: half of the keys are there, with low scores, and the other
+ * half takes places of theirs and of others at the same time.  Whoever is in the table has its own row. */
+static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend) {
+    enum { CAPACITY = 2000, SET = 3000, DIM = 32, ROUNDS = 6 };
+    setup s;
+    rig r;
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].initializer.kind = HOTBED_INIT_DEBUG;
+    rig_open_bare(&r, backend, &s.options);
+    uint64_t *keys = calloc(2 * SET, sizeof *keys), *scores = calloc(2 * SET, sizeof *scores);
+    float *rows = calloc((size_t)2 * SET * DIM, sizeof *rows);
+    CHECK(keys != NULL && scores != NULL && rows != NULL);
+    uint64_t *device_keys = rig_alloc(&r, 2 * SET * sizeof *keys);
+    uint64_t *device_scores = rig_alloc(&r, 2 * SET * sizeof *scores);
+    float *device_rows = rig_alloc(&r, (uint64_t)2 * SET * DIM * sizeof *rows);
+    const hotbed_rows set = {.weights = device_rows, .scores = device_scores};
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t present = 0, fresh = 0;
+        if (round > 1)
+            CHECK_OK(hotbed_storage_export_keys(
+                r.storage, 0, 2 * SET, keys, scores, &present, r.stream));
+        for (; present + fresh < SET + present / 2; fresh++) /* among those that are there */
+            keys[present + fresh] = round * 10000 + fresh;
+        uint64_t n = present + fresh;
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t other = hotbed_test_below(n), key = keys[i];
+            keys[i] = keys[other];
+            keys[other] = key;
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            scores[i] = 1 + hotbed_test_below(1000);
+            for (uint32_t e = 0; e < DIM; e++)
+                rows[i * DIM + e] = (float)keys[i];
+        }
+        rig_upload(&r, device_keys, keys, n * sizeof *keys);
+        rig_upload(&r, device_scores, scores, n * sizeof *scores);
+        rig_upload(&r, device_rows, rows, n * DIM * sizeof *rows);
+        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device_keys, &set, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        uint64_t stored = 0;
+        CHECK_OK(
+            hotbed_storage_export_keys(r.storage, 0, 2 * SET, keys, scores, &stored, r.stream));
+        rig_upload(&r, device_keys, keys, stored * sizeof *keys);
+        CHECK_OK(hotbed_storage_get_rows(r.storage, 0, stored, device_keys, &set, NULL, r.stream));
+        rig_download(&r, rows, device_rows, stored * DIM * sizeof *rows);
+        for (uint64_t i = 0; i < stored; i++)
+            for (uint32_t e = 0; e < DIM; e++)
+                if (rows[i * DIM + e] != (float)keys[i])
+                    CHECK_EQ((uint64_t)rows[i * DIM + e], keys[i]);
+    }
+    CHECK_EQ(rig_pinned(&r), 0);
+    free(keys);
+    free(scores);
+    free(rows);
+    rig_close(&r);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"two_streams_from_one_thread", two_streams_from_one_thread},
     {"eviction_beside_a_forward", eviction_beside_a_forward},
@@ -317,5 +375,6 @@ const hotbed_test hotbed_tests[] = {
     {"storages_of_several_threads", storages_of_several_threads},
     {"evaluation_beside_prefetch_and_forward", evaluation_beside_prefetch_and_forward},
     {"all_keys_crowd_into_few_slots", all_keys_crowd_into_few_slots},
+    {"rows_set_while_others_are_evicted_stay_whole", rows_set_while_others_are_evicted_stay_whole},
     {NULL, NULL},
 };

@@ -4,7 +4,13 @@
 
 /* A tile of 4 lanes reads a bucket's line of 16 keys as two 16-byte words a lane, of both candidate
  * buckets at once; measured against 2 and 8 lanes, docs/performance.md. */
-enum { TILE = 4, BLOCK = 256, WAVES = 1, LAYOUT_BLOCK = 1024 };
+enum {
+    TILE = 4,
+    BLOCK = 256,
+    WAVES = 1,
+    FORWARD_WAVES = 4, /* more blocks than fit at once even out the last ones: 1 is 7 % slower */
+    LAYOUT_BLOCK = 1024,
+};
 
 static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
     bool good = true;
@@ -143,13 +149,13 @@ static hotbed_status forward_width(
     if (step->pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->bound + WIDTH - 1) / WIDTH * WIDTH;
         forward_rows_kernel<WIDTH>
-            <<<hotbed_cuda_blocks(stream, threads, BLOCK, WAVES), BLOCK, 0, native>>>(
+            <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
                 *step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
     uint64_t threads = (uint64_t)step->num_features * step->batch_size * WIDTH;
     forward_bags_kernel<WIDTH>
-        <<<hotbed_cuda_blocks(stream, threads, BLOCK, WAVES), BLOCK, 0, native>>>(
+        <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
             *step, output, stride);
     return hotbed_cuda_launched("forward_bags_kernel");
 }

@@ -137,19 +137,16 @@ enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of the
 HOTBED_HD void hotbed_forward_plain(
     const float *row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
     uint32_t width) {
-    for (uint32_t e = 4 * hotbed_tile_rank(width);
-         e < (dim + 4 * width - 1) / (4 * width) * 4 * width; e += 4 * width) {
+    for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
+        uint32_t e = begin + 4 * hotbed_tile_rank(width);
+        uint32_t from = e < dim ? e : 0; /* every lane reads something */
         for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
-                v[k] = hotbed_f32x4_of(0.0F);
-                if (r + k >= count)
-                    continue;
-                const float *from = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
-                    width, (uint64_t)(uintptr_t)row, r + k);
-                if (e < dim)
-                    v[k] = *(const hotbed_f32x4 *)(const void *)(from + e);
+                const float *at = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
+                    width, (uint64_t)(uintptr_t)row, r + k < count ? r + k : r);
+                v[k] = *(const hotbed_f32x4 *)(const void *)(at + from);
             }
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)

@@ -200,17 +200,6 @@ HOTBED_HD void hotbed_prefetch(const void *p) {
 
 /* --- integers --------------------------------------------------------------------------------- */
 
-/* The upper half of the 128-bit product. */
-HOTBED_HD uint64_t hotbed_mul_high_u64(uint64_t a, uint64_t b) {
-#if defined(__CUDA_ARCH__)
-    return __umul64hi(a, b);
-#else
-    uint64_t al = a & 0xffffffffU, ah = a >> 32, bl = b & 0xffffffffU, bh = b >> 32;
-    uint64_t mid = ah * bl + ((al * bl) >> 32);
-    return ah * bh + (mid >> 32) + ((al * bh + (mid & 0xffffffffU)) >> 32);
-#endif
-}
-
 /* Number of the lowest set bit; value is not 0. */
 HOTBED_HD uint32_t hotbed_lowest_bit(uint32_t value) {
 #if defined(__CUDA_ARCH__)

@@ -20,7 +20,6 @@ enum {
     HOTBED_BLOCK_BYTES = 4 << 20, /* each extent has a digest for so many of its bytes */
     HOTBED_MANIFEST_BYTES_MAX = 64 << 20,
     HOTBED_WORLD_MAX = 65536,
-    HOTBED_STATES_MAX = 2,
 };
 
 #define HOTBED_MANIFEST_NAME "MANIFEST"

@@ -35,7 +35,7 @@ enum {
     HOTBED_PINS_MOST = 255,
 };
 
-#define HOTBED_NO_SLOT UINT64_MAX
+#define HOTBED_NO_SLOT HOTBED_SLOT_NONE
 
 #define HOTBED_META_PIN         ((uint64_t)1)
 #define HOTBED_META_PINS        ((uint64_t)0xff)
@@ -64,7 +64,7 @@ typedef struct hotbed_index_view {
     uint64_t *metas; /* [slots] */
 } hotbed_index_view;
 
-/* What became of a key in hotbed_index_claim(). */
+/* What became of a key that was claimed or placed. */
 typedef struct hotbed_index_result {
     uint64_t slot;          /* HOTBED_NO_SLOT when refused */
     uint64_t evicted_key;   /* of EVICTED */

@@ -20,7 +20,7 @@ typedef struct hotbed_timer {
     uint64_t newest; /* largest timestamp that was set by key */
 } hotbed_timer;
 
-struct hotbed_fault; /* base/stream.h */
+struct hotbed_fault; /* base/fault.h */
 
 /* Plain pointers; arrays are device memory.  n is the number of keys of the batch, which only the device
  * knows: table_starts[num_tables].  `bound` is the host's bound on it. */

@@ -99,7 +99,8 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
 /* A step's view with what the storage gives. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
 
-/* The host copy of `*n` consecutive parts of one block: give each its place, 256-byte aligned. */
+/* Parts of one block of memory, one after the other, each 256-byte aligned.  Without a base nothing is
+ * placed, and `used` says how large the block must be. */
 typedef struct hotbed_carve {
     uint8_t *base;
     size_t used;

@@ -179,8 +179,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_create_rocksdb(
 HOTBED_API void hotbed_external_destroy(hotbed_external *external);
 
 /* --- direct calls ---------------------------------------------------------------------------------
- * Synchronous, with host arrays of n = 0 to 2^30 keys.  Errors of all of them: ARGUMENT (NULL; a table number), MEMORY, CORRUPT
- * (what came back is damaged, or the store is broken), and what the store returns: IO, FULL, ... */
+ * Synchronous, with host arrays of n = 0 to 2^30 keys.  Errors of all of them: ARGUMENT (NULL; a table
+ * number), MEMORY, CORRUPT (what came back is damaged, or the store is broken), and what the store
+ * returns: IO, FULL, ... */
 
 enum {
     HOTBED_EXTERNAL_MISSING = 0,

@@ -49,7 +49,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_flat_table_create(
 /* Free the table.  All work that uses it must be done.  NULL is allowed. */
 HOTBED_API void hotbed_flat_table_destroy(hotbed_flat_table *table);
 
-/* Copy rows out of the table, or into it.  Async.  The seed's load_from_flat and store_to_flat.
+/* Copy rows out of the table, or into it.  Async.  dynamicemb's load_from_flat and
+ * store_to_flat.
  *
  *   slots  in   [n] device; HOTBED_SLOT_NONE and others that are no row are skipped.  store: distinct
  *   rows   out  load: what is wanted; what belongs to a skipped slot is left as it is

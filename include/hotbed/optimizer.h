@@ -1,7 +1,7 @@
 /* hotbed/optimizer.h - optimiser steps on rows that are in no storage.
  *
  * For storage of the caller's own: load rows into a buffer, step them, store them again.  Each row gets the
- * bytes that hotbed_storage_apply() would give it.  The seed's update_for_padded_buffer.
+ * bytes that hotbed_storage_apply() would give it.  dynamicemb's update_for_padded_buffer.
  */
 #ifndef HOTBED_OPTIMIZER_H
 #define HOTBED_OPTIMIZER_H

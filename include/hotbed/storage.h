@@ -85,9 +85,9 @@ typedef enum hotbed_check {
     HOTBED_CHECK_IGNORE = 2, /* nothing else */
 } hotbed_check;
 
-/* Where rows live, see docs/design.md.  The seed's StorageMode. */
+/* Where rows live, see docs/design.md.  dynamicemb's StorageMode. */
 typedef enum hotbed_mode {
-    HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT, or what hbm_bytes leads to */
+    HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT; UNSUPPORTED where rows need more than hbm_bytes */
     HOTBED_MODE_HBM_DIRECT = 1, /* all rows in device memory */
     HOTBED_MODE_CACHE = 2,      /* not in this version: UNSUPPORTED */
     HOTBED_MODE_DEFAULT = 3,    /* not in this version: UNSUPPORTED */
@@ -133,7 +133,7 @@ typedef struct hotbed_storage_options {
     hotbed_optimizer optimizer;         /* kind 0: a storage for lookup only, backward is STATE */
     uint64_t seed;                      /* of the initialisers */
     hotbed_mode mode;
-    uint64_t hbm_bytes; /* budget for rows in device memory; 0 is no limit */
+    uint64_t hbm_bytes; /* AUTO: budget for rows in device memory; 0 is no limit */
     hotbed_check check; /* 0 is ERROR */
 } hotbed_storage_options;
 
@@ -145,11 +145,12 @@ static inline void hotbed_storage_options_init(hotbed_storage_options *options) 
 
 /* Create a storage on the backend and device of `stream`.  Synchronous; rows of static tables are
  * initialised.  *out is NULL on error.
- * Errors: ARGUMENT (the field and its value), MEMORY (the table and bytes), UNSUPPORTED (mode). */
+ * Errors: ARGUMENT (the field and its value), MEMORY (the table and bytes), UNSUPPORTED (mode; hbm_bytes),
+ * STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
 
-/* Free the storage.  Its tickets are destroyed before, and every stream that used it is synced.
+/* Free the storage.  The caller has destroyed its tickets, and all work that uses it is done.
  * NULL is allowed. */
 HOTBED_API void hotbed_storage_destroy(hotbed_storage *storage);
 
@@ -176,13 +177,14 @@ static inline void hotbed_batch_init(hotbed_batch *batch) {
 
 /* Create a ticket for batches of up to `max_keys` keys (1 to 2^30) and `max_batch_size` samples a
  * feature, with all the memory that its steps need.  Synchronous.
- * Errors: ARGUMENT, MEMORY, STATE (255 tickets exist). */
+ * Errors: ARGUMENT (features * samples over 2^30 too), MEMORY, STATE (255 tickets exist; the stream records
+ * a graph). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out);
 
-/* Release the ticket's pins on `its last stream`, wait for that stream, and free it.  NULL is
- * allowed. */
+/* Release the ticket's pins on the stream of its last call, which still exists, wait for that stream,
+ * and free the ticket.  NULL is allowed. */
 HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
 
 /* Dedup the batch's keys a table, find or insert each unique key that is admitted, initialise new rows,
@@ -250,7 +252,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_apply(
     hotbed_storage *storage, hotbed_ticket *ticket, const float *unique_gradients,
     hotbed_stream *stream);
 
-/* Unpin the rows of a prefetched ticket, which is then empty.  Async.  An empty ticket is left as it is. */
+/* Unpin the rows of a prefetched ticket, which is then empty.  Async.  An empty ticket is left as it is.
+ * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
 
@@ -259,12 +262,14 @@ hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
  * training on another stream: rows that are being updated then read as old or new, and keys that
  * are being evicted as their row or as missing, element by element.
  * Uses the stream's workspace: the first call with a larger num_keys on a stream allocates.
- * Errors: ARGUMENT, MEMORY.  Faults: RANGE. */
+ * Errors: ARGUMENT, MEMORY, STATE (the workspace would have to grow while a graph is recorded).
+ * Faults: RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);
 
-/* Set the learning rate of all later backwards and applies on `stream`.  Async.  Errors: ARGUMENT (not finite). */
+/* Set the learning rate of all later backwards and applies on `stream`.  Async.
+ * Errors: ARGUMENT (not finite). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
 
@@ -275,7 +280,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_score(
 
 /* --- what a ticket holds --------------------------------------------------------------------- */
 
-/* Device arrays of a prefetched ticket (the seed's PrefetchState), valid until its next prefetch.  The
+/* Device arrays of a prefetched ticket (dynamicemb's PrefetchState), valid until its next prefetch.  The
  * counts are in device memory: the host does not know them. */
 typedef struct hotbed_ticket_view {
     const uint64_t *unique_keys;    /* [unique_offsets[T]] a table, in order of first occurrence */
@@ -286,7 +291,7 @@ typedef struct hotbed_ticket_view {
     const uint32_t *counts;         /* occurrences of each unique key in the batch */
 } hotbed_ticket_view;
 
-/* Errors: STATE (the ticket is not prefetched). */
+/* Errors: ARGUMENT (NULL), STATE (the ticket is not prefetched). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out);
 
@@ -312,14 +317,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_stream *stream);
 
 /* Remove n keys from a HASH table; absent and pinned keys are left.  Async.
- *   erased  out  [n] 1 or 0; may be NULL */
+ *   erased  out  [n] 1 or 0; may be NULL
+ * Errors: ARGUMENT (a STATIC table too). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
     hotbed_stream *stream);
 
 /* Remove all keys of table `table`, pinned ones too, and what admission has counted (STATIC: set all rows
  * to their initial value).
- * Synchronous; STATE when tickets hold pins. */
+ * Synchronous.  Errors: ARGUMENT, STATE (tickets hold pins; the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 
@@ -330,7 +336,7 @@ hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *str
  *   scores    out  may be NULL
  *   n         out  number of keys in the table
  *
- * Errors: ARGUMENT (capacity below *n, which is set), MEMORY, DEVICE. */
+ * Errors: ARGUMENT (capacity below *n, which is set), MEMORY, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_keys(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n, hotbed_stream *stream);
@@ -346,7 +352,9 @@ typedef struct hotbed_storage_state {
     float learning_rate;
 } hotbed_storage_state;
 
-/* Synchronous. */
+/* Read the state, or replace it.  Synchronous.
+ * Errors: ARGUMENT (a power of beta not in [0, 1], a clock over 2^53 - 1, a learning rate that is not
+ * finite), STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_get_state(hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_state(
@@ -383,7 +391,8 @@ HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
 HOTBED_API uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature);
 HOTBED_API uint64_t hotbed_storage_columns(const hotbed_storage *storage);
 
-/* Number of keys in a table, and of slots that are pinned.  Synchronous. */
+/* Number of keys in a table, and of slots that are pinned; either may be NULL.  Synchronous.
+ * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_size(
     hotbed_storage *storage, uint32_t table, uint64_t *keys, uint64_t *pinned,
     hotbed_stream *stream);
@@ -399,7 +408,8 @@ typedef struct hotbed_table_stats {
     uint64_t rejected; /* uniques that got no slot: not admitted */
 } hotbed_table_stats;
 
-/* Cumulative counts of a table as of the work that `stream` has passed.  Synchronous. */
+/* Cumulative counts of a table as of the work that `stream` has passed.  Synchronous.
+ * Errors: ARGUMENT, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
     hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream);
 

@@ -63,11 +63,11 @@ HOTBED_API void *hotbed_stream_native(const hotbed_stream *stream); /* cudaStrea
 
 /* Wait until the stream's work is done, and return the first fault that its work latched, which is
  * thereby cleared.  Counts as one host wait.
- * Errors: the latched one (FULL, RANGE, ...), DEVICE. */
+ * Errors: the latched one (FULL, RANGE, ...), ARGUMENT, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_sync(hotbed_stream *stream);
 
 /* The first fault latched so far, cleared, without waiting: HOTBED_OK says nothing about work that
- * has not run yet. */
+ * has not run yet.  Errors: the latched one, ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_fault(hotbed_stream *stream);
 
 /* Call `function(argument)` on a thread of the library when the stream gets there.  Async.
@@ -83,23 +83,26 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_event_create(hotbed_stream *stream, hotbed_event **out);
 HOTBED_API void hotbed_event_destroy(hotbed_event *event); /* NULL is allowed */
 
-/* Mark the work enqueued on `stream` so far; a later record moves the mark.  Async. */
+/* Mark the work enqueued on `stream` so far; a later record moves the mark.  Async.
+ * Errors: ARGUMENT (NULL; a stream of another backend or device), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_event_record(hotbed_event *event, hotbed_stream *stream);
 
 /* Work enqueued on `stream` from now on runs after the event's latest mark.  Async, no host wait.
- * An event that was never recorded is passed at once. */
+ * An event that was never recorded is passed at once.  Errors: as hotbed_event_record(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event);
 
-/* Whether the event's latest mark has been passed.  Never waits. */
+/* Whether the event's latest mark has been passed; true when it was never recorded.  Never waits.
+ * Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_query(hotbed_event *event, bool *done);
 
 /* Wait for the event's latest mark.  Counts as one host wait.  Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_sync(hotbed_event *event);
 
 /* Seconds between two recorded events that have been passed.
- * Errors: STATE (one was not recorded or not passed yet). */
+ * Errors: ARGUMENT (NULL; of two backends or devices), STATE (one was not recorded or not passed yet),
+ * DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds);
 
@@ -128,7 +131,7 @@ typedef struct hotbed_memory {
  *                  Ignored for other kinds.
  *
  * Errors: ARGUMENT (unknown kind), MEMORY (with the bytes asked for), IO (FILE: the file cannot be
- * made or is too large for the disk). */
+ * made or is too large for the disk), STATE (the stream records a graph). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_memory_alloc(
     hotbed_stream *stream, hotbed_memory_kind kind, size_t bytes, const char *directory,
     hotbed_memory *out);
@@ -137,11 +140,13 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_memory_alloc(
 HOTBED_API void hotbed_memory_free(hotbed_memory *memory);
 
 /* Copy `bytes` between any two memories of the stream's machine.  Async when host memory is pinned;
- * with other host memory on CUDA the call may wait, and then counts a host wait. */
+ * with other host memory on CUDA the call may wait, and then counts a host wait.
+ * Errors: ARGUMENT (NULL with bytes above 0), DEVICE, STATE (it would wait, but the stream records a
+ * graph). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream);
 
-/* Set `bytes` bytes to `value`.  Async. */
+/* Set `bytes` bytes to `value`.  Async.  Errors: as hotbed_copy(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream);
 
@@ -152,12 +157,14 @@ hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream);
  * A graph keeps the pointers and counts it was recorded with, while the memory behind them may change
  * from launch to launch.  Launch it on the stream that it was recorded on.  An event in a recording is
  * recorded, or waited for as it is then marked, by each launch.
- * Errors: STATE (already recording; end without begin), MEMORY, DEVICE. */
+ * Errors: ARGUMENT, STATE (already recording; end without begin), MEMORY (what is recorded takes host
+ * memory, so recorded calls too), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_graph_begin(hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out);
 
-/* Run the recorded work once more, in stream order.  Async. */
+/* Run the recorded work once more, in stream order.  Async.
+ * Errors: ARGUMENT (NULL; another stream), STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_graph_launch(hotbed_graph *graph, hotbed_stream *stream);
 HOTBED_API void hotbed_graph_destroy(

@@ -17,7 +17,7 @@ static int by_masked_then_place(const void *a, const void *b) {
 }
 
 static void *new_bytes(size_t bytes) {
-    void *data = malloc(bytes == 0 ? 1 : bytes);
+    void *data = calloc(1, bytes == 0 ? 1 : bytes);
     CHECK(data != NULL);
     return data;
 }

@@ -2,31 +2,22 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "checkpoint/bucket_core.h"
 
 #include <inttypes.h>
-#include <string.h>
+#include <stddef.h>
 
 static const hotbed_checkpoint_config config = {
     .calls = &hotbed_io_system, .bucket_bits = HOTBED_BUCKET_BITS};
 
 static const uint64_t extra_most = (uint64_t)1 << 30;
 
-/* Fields of an older caller's struct that are missing read as 0; those of a newer one must be 0. */
 static hotbed_status read_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
-    if (options->size < sizeof options->size)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint options: size %" PRIu32 "; call the init function",
-            options->size);
-    const unsigned char *bytes = (const unsigned char *)options;
-    for (uint32_t i = sizeof *options; i < options->size; i++)
-        if (bytes[i] != 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "checkpoint options: byte %" PRIu32 " is set, and is of a newer version", i);
-    hotbed_checkpoint_options_init(out);
-    memcpy(out, options, options->size < sizeof *out ? options->size : sizeof *out);
+    HOTBED_TRY(hotbed_options_read(
+        out, sizeof *out, offsetof(hotbed_checkpoint_options, step), options,
+        "hotbed_checkpoint_options"));
     if (out->extra == NULL && out->extra_bytes > 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, and has %" PRIu64 " bytes",

@@ -287,15 +287,6 @@ static hotbed_status check_size(table_reader *t) {
     return HOTBED_OK;
 }
 
-/* Wait for what a failure left enqueued, keeping status and text. */
-static hotbed_status settle(hotbed_stream *stream, hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    if (hotbed_stream_sync(stream) == HOTBED_OK)
-        return status;
-    return hotbed_fail(status, "%s", text);
-}
-
 static hotbed_status read_table(reader *r, uint32_t number) {
     table_reader t = {
         .r = r,
@@ -307,7 +298,7 @@ static hotbed_status read_table(reader *r, uint32_t number) {
     if (status == HOTBED_OK)
         status = check_size(&t);
     else
-        status = settle(r->stream, status);
+        status = hotbed_staging_settle(r->stream, status);
     hotbed_staging_destroy(&t.stagings[0]);
     hotbed_staging_destroy(&t.stagings[1]);
     hotbed_delete(t.counts);

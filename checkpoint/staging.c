@@ -1,6 +1,10 @@
 /* checkpoint/staging.c - chunks of rows between the storage and host memory. */
 #include "checkpoint/staging.h"
 
+#include "base/error.h"
+
+#include <stdio.h>
+
 enum {
     CHUNK_BYTES = 4 << 20, /* of one staging; larger made no difference to a disk's write rate */
     ALIGNMENT = 256,
@@ -107,4 +111,12 @@ hotbed_status hotbed_staging_store(
 
 hotbed_status hotbed_staging_wait(hotbed_staging *s) {
     return hotbed_event_sync(s->done);
+}
+
+hotbed_status hotbed_staging_settle(hotbed_stream *stream, hotbed_status status) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    if (hotbed_stream_sync(stream) == HOTBED_OK)
+        return status;
+    return hotbed_fail(status, "%s", text);
 }

@@ -42,4 +42,7 @@ hotbed_status hotbed_staging_store(
 /* Wait for what was enqueued last. */
 hotbed_status hotbed_staging_wait(hotbed_staging *staging);
 
+/* Wait for what a failure left enqueued; returns `status`, and keeps its text. */
+hotbed_status hotbed_staging_settle(hotbed_stream *stream, hotbed_status status);
+
 #endif

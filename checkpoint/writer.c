@@ -231,15 +231,6 @@ static hotbed_status write_columns(table_writer *t) {
     return HOTBED_OK;
 }
 
-/* Wait for what a failure left enqueued, keeping status and text. */
-static hotbed_status settle(hotbed_stream *stream, hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    if (hotbed_stream_sync(stream) == HOTBED_OK)
-        return status;
-    return hotbed_fail(status, "%s", text);
-}
-
 static hotbed_status write_table(writer *w, uint32_t number) {
     table_writer t = {
         .w = w,
@@ -249,7 +240,7 @@ static hotbed_status write_table(writer *w, uint32_t number) {
     };
     hotbed_status status = write_columns(&t);
     if (status != HOTBED_OK)
-        status = settle(w->stream, status);
+        status = hotbed_staging_settle(w->stream, status);
     hotbed_staging_destroy(&t.stagings[0]);
     hotbed_staging_destroy(&t.stagings[1]);
     hotbed_delete(t.row);

@@ -246,28 +246,29 @@ static hotbed_status move_in_chunks(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_flat_table_load(
+static hotbed_status move_rows(
     hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
-    hotbed_stream *stream) {
+    bool store, hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(make_args(table, n, slots, rows, stream, &args));
     if (n == 0)
         return HOTBED_OK;
     if (table->chunk > 0)
-        return move_in_chunks(table, &args, false, stream);
-    return table->rows_kernels->load(&args, stream);
+        return move_in_chunks(table, &args, store, stream);
+    return store ? table->rows_kernels->store(&args, stream)
+                 : table->rows_kernels->load(&args, stream);
+}
+
+hotbed_status hotbed_flat_table_load(
+    hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
+    hotbed_stream *stream) {
+    return move_rows(table, n, slots, rows, false, stream);
 }
 
 hotbed_status hotbed_flat_table_store(
     hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
     hotbed_stream *stream) {
-    hotbed_rows_args args;
-    HOTBED_TRY(make_args(table, n, slots, rows, stream, &args));
-    if (n == 0)
-        return HOTBED_OK;
-    if (table->chunk > 0)
-        return move_in_chunks(table, &args, true, stream);
-    return table->rows_kernels->store(&args, stream);
+    return move_rows(table, n, slots, rows, true, stream);
 }
 
 hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out) {

@@ -1,19 +1,10 @@
 /* storage/rows.c - rows of a storage by key: get, set, erase, clear, list. */
 #include "storage/storage.h"
 
-static hotbed_status check_table(
-    const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (table >= storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
-    return HOTBED_OK;
-}
-
 static hotbed_status make_args(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
-    HOTBED_TRY(check_table(storage, table, stream));
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (n > 0 && keys == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n);

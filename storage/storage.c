@@ -439,6 +439,15 @@ hotbed_status hotbed_storage_same_device(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_storage_check_table(
+    const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream) {
     if (hotbed_stream_recording(stream))
         return hotbed_fail(HOTBED_ERR_STATE, "the call waits, but the stream is recording a graph");
@@ -581,12 +590,9 @@ hotbed_status hotbed_storage_set_state(
 hotbed_status hotbed_storage_stats(
     hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream) {
     hotbed_tally tally;
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
-    if (table >= storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));

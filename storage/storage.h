@@ -90,6 +90,10 @@ struct hotbed_ticket {
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream);
 
+/* Errors: the same, and ARGUMENT for a table number out of range. */
+hotbed_status hotbed_storage_check_table(
+    const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
+
 /* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
 

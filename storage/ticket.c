@@ -150,15 +150,21 @@ static void put_batch(
     step->offset_faults = hotbed_stream_faults(stream);
 }
 
-hotbed_status hotbed_storage_prefetch(
-    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
-    hotbed_stream *stream) {
-    hotbed_batch b;
+static hotbed_status check_own(
+    const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (ticket == NULL || ticket->storage != storage)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s",
             ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_prefetch(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream) {
+    hotbed_batch b;
+    HOTBED_TRY(check_own(storage, ticket, stream));
     HOTBED_TRY(read_batch(storage, batch, &b));
     if (b.num_keys > ticket->max_keys || b.batch_size > ticket->max_batch_size)
         return hotbed_fail(
@@ -211,11 +217,7 @@ static uint64_t output_rows(const hotbed_storage *storage, const hotbed_step_vie
 
 static hotbed_status check_ticket(
     const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (ticket == NULL || ticket->storage != storage)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s",
-            ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
+    HOTBED_TRY(check_own(storage, ticket, stream));
     if (!ticket->holds)
         return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
     return HOTBED_OK;
@@ -228,7 +230,6 @@ hotbed_status hotbed_storage_forward(
     HOTBED_TRY(
         check_output(storage, output, "output", output_rows(storage, &ticket->step), &stride));
     ticket->last = stream;
-    ticket->step.faults = hotbed_storage_faults(storage, stream);
     return storage->kernels.lookup->forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
@@ -255,7 +256,6 @@ hotbed_status hotbed_storage_backward(
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     ticket->last = stream;
-    ticket->step.faults = hotbed_storage_faults(storage, stream);
     hotbed_gradient_view view = {gradient, stride};
     HOTBED_TRY(storage->kernels.update->update(
         &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
@@ -356,10 +356,7 @@ hotbed_status hotbed_storage_set_learning_rate(
 
 hotbed_status hotbed_storage_set_score(
     hotbed_storage *storage, uint32_t table, uint64_t value, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (table >= storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (storage->tables[table].view.score != HOTBED_SCORE_CUSTOM)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: its scores are not CUSTOM",

@@ -156,11 +156,13 @@ static __device__ hotbed_sum_source reduced_source(uint64_t u) {
 }
 
 /* Each lane looks up one unique, then the tile updates their rows one after the other.  REDUCED: from sums
- * that are there. */
+ * that are there.  The blocks to fit on a multiprocessor keep the compiler from a few registers more that
+ * cost a quarter of the warps (W1, W2 on an H200). */
 template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
-static __global__ void __launch_bounds__(BLOCK) update_kernel(
-    hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
-    update_scratch scratch) {
+static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD ? 4 : 3) : 1)
+    update_kernel(
+        hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+        update_scratch scratch) {
     const hotbed_update_shape shape = {true, PLAIN, REDUCED};
     uint32_t uniques = s.unique_offsets[s.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);

@@ -53,34 +53,21 @@ HOTBED_HD hotbed_f32x4 hotbed_gradient4(
 }
 
 /* Sum of occurrences begin .. end-1, at most a group, one after the other from zero.  The lanes read the
- * positions together; HOTBED_SUM_AHEAD gradients are read before they are added.  count 0: this lane has
- * no elements, but takes part. */
-enum { HOTBED_SUM_AHEAD = 4 };
-
+ * positions together.  count 0: this lane has no elements, but takes part.  Reading several gradients
+ * before the first is added was slower on CUDA: the registers cost more warps than the reads win. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
     uint32_t width) {
     hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    uint32_t lane = hotbed_tile_rank(width);
     for (uint32_t j = begin; j < end; j += width) {
         uint32_t n = end - j < width ? end - j : width;
-        uint32_t lane = hotbed_tile_rank(width);
         uint32_t mine = s->positions[j + (lane < n ? lane : 0)];
-        for (uint32_t k = 0; k < n; k += HOTBED_SUM_AHEAD) {
-            hotbed_f32x4 g[HOTBED_SUM_AHEAD];
-            HOTBED_UNROLL
-            for (uint32_t a = 0; a < HOTBED_SUM_AHEAD; a++) {
-                g[a] = hotbed_f32x4_of(0.0F);
-                if (k + a >= n)
-                    continue;
-                uint32_t i = hotbed_tile_shuffle_u32(width, mine, k + a);
-                if (count > 0)
-                    g[a] = hotbed_gradient4(s, o, gradient, shape, i, e, count);
-            }
-            HOTBED_UNROLL
-            for (uint32_t a = 0; a < HOTBED_SUM_AHEAD; a++)
-                if (k + a < n && count > 0)
-                    sum = hotbed_add4(sum, g[a]);
+        for (uint32_t k = 0; k < n; k++) {
+            uint32_t i = hotbed_tile_shuffle_u32(width, mine, k);
+            if (count > 0)
+                sum = hotbed_add4(sum, hotbed_gradient4(s, o, gradient, shape, i, e, count));
         }
     }
     return sum;

@@ -5,23 +5,17 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "storage/hash_core.h"
+#include "storage/types.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
-enum {
-    NAME_MOST = 63,
-    TABLES_MOST = 65535,
-    ROW_BYTES_MOST = 1 << 20,
-    SCRATCH_LEAST = 256,
-    TEXT_BYTES = 512
-};
+enum { ROW_BYTES_MOST = 1 << 20, SCRATCH_LEAST = 256, TEXT_BYTES = 512 };
 
 typedef struct own_table {
-    char name[NAME_MOST + 1];
+    char name[HOTBED_NAME_BYTES]; /* first, for hotbed_names_check() */
     uint64_t row_bytes;
     uint64_t name_hash;
 } own_table;
@@ -116,48 +110,16 @@ static uint64_t hash_name(const char *name) {
 
 /* --- options ------------------------------------------------------------------------------------ */
 
-static hotbed_status check_name(uint32_t number, const char *name) {
-    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
-    if (name == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %u: name is NULL", number);
-    size_t length = strspn(name, good);
-    if (length < 1 || length > NAME_MOST || name[length] != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
-            number, name);
-    return HOTBED_OK;
-}
-
-static int by_name(const void *a, const void *b) {
-    return strcmp((*(const own_table *const *)a)->name, (*(const own_table *const *)b)->name);
-}
-
-static hotbed_status check_names(const hotbed_external *external) {
-    const own_table **sorted = hotbed_new(external->num_tables * sizeof *sorted);
-    hotbed_status status = HOTBED_OK;
-    if (sorted == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to compare %u names", external->num_tables);
-    for (uint32_t t = 0; t < external->num_tables; t++)
-        sorted[t] = &external->tables[t];
-    qsort(sorted, external->num_tables, sizeof *sorted, by_name);
-    for (uint32_t t = 1; status == HOTBED_OK && t < external->num_tables; t++)
-        if (strcmp(sorted[t - 1]->name, sorted[t]->name) == 0)
-            status = hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "two tables have the same name %s", sorted[t]->name);
-    hotbed_delete(sorted);
-    return status;
-}
-
 static hotbed_status read_options(
     hotbed_external *external, const hotbed_external_options *options) {
     hotbed_external_options o;
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_external_options, deadline_seconds), options,
         "hotbed_external_options"));
-    if (o.num_tables < 1 || o.num_tables > TABLES_MOST)
+    if (o.num_tables < 1 || o.num_tables > HOTBED_TABLES_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o.num_tables, TABLES_MOST);
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o.num_tables,
+            HOTBED_TABLES_MOST);
     if (o.tables == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
     if (!(o.deadline_seconds >= 0 && o.deadline_seconds <= 1e6))
@@ -170,7 +132,7 @@ static hotbed_status read_options(
     external->deadline_ns = (uint64_t)ceil(o.deadline_seconds * 1e9);
     external->verify_writes = o.verify_writes;
     for (uint32_t t = 0; t < o.num_tables; t++) {
-        HOTBED_TRY(check_name(t, o.tables[t].name));
+        HOTBED_TRY(hotbed_name_check(o.tables[t].name, t));
         uint64_t row_bytes = o.tables[t].row_bytes;
         if (row_bytes < 1 || row_bytes > ROW_BYTES_MOST)
             return hotbed_fail(
@@ -180,7 +142,7 @@ static hotbed_status read_options(
         external->tables[t].row_bytes = row_bytes;
         external->tables[t].name_hash = hash_name(o.tables[t].name);
     }
-    return check_names(external);
+    return hotbed_names_check(external->tables, o.num_tables, sizeof *external->tables);
 }
 
 static hotbed_status read_calls(hotbed_external *external, const hotbed_external_calls *calls) {

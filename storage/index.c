@@ -4,6 +4,7 @@
 #include "base/stream.h"
 #include "storage/index_kernels.h"
 #include "storage/index_range.h"
+#include "storage/types.h"
 
 struct hotbed_index {
     const hotbed_index_kernels *kernels;

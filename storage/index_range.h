@@ -5,7 +5,6 @@
 #include "storage/index_core.h"
 
 #define HOTBED_CAPACITY_MOST ((uint64_t)1 << 35)
-enum { HOTBED_TABLES_MOST = 65535 };
 
 /* Buckets for `capacity` keys, from bucket `first` on, made for a load of 0.97.
  *

@@ -8,21 +8,8 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* --- options ---------------------------------------------------------------------------------- */
-
-static bool name_is_good(const char *name) {
-    size_t n = 0;
-    for (; name[n] != 0; n++) {
-        char c = name[n];
-        bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                    c == '_' || c == '.' || c == '-';
-        if (!good || n + 1 >= HOTBED_NAME_BYTES)
-            return false;
-    }
-    return n > 0;
-}
 
 static hotbed_status check_scoring(const hotbed_table_options *o) {
     if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_CUSTOM)
@@ -59,12 +46,7 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
 
 static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
     char what[64];
-    if (o->name == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %u: name is NULL", number);
-    if (!name_is_good(o->name))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
-            number, o->name);
+    HOTBED_TRY(hotbed_name_check(o->name, number));
     if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim,
@@ -177,26 +159,6 @@ static void make_counter(hotbed_storage *storage, hotbed_table *table) {
     storage->index_slots += hotbed_index_range_slots(table->view.counter);
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp((*(const hotbed_table *const *)a)->name, (*(const hotbed_table *const *)b)->name);
-}
-
-static hotbed_status check_names(const hotbed_storage *storage) {
-    const hotbed_table **sorted = hotbed_new(storage->num_tables * sizeof *sorted);
-    if (sorted == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to compare %u names", storage->num_tables);
-    for (uint32_t t = 0; t < storage->num_tables; t++)
-        sorted[t] = &storage->tables[t];
-    qsort(sorted, storage->num_tables, sizeof *sorted, by_name);
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t t = 1; t < storage->num_tables && status == HOTBED_OK; t++)
-        if (strcmp(sorted[t - 1]->name, sorted[t]->name) == 0)
-            status = hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "two tables have the same name %s", sorted[t]->name);
-    hotbed_delete(sorted);
-    return status;
-}
-
 static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
     uint32_t stride;
     memcpy(&stride, options->tables, sizeof stride);
@@ -217,7 +179,7 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
         if (storage->tables[t].dtype != HOTBED_F32 || o.dim % 4 != 0)
             storage->plain_rows = false;
     }
-    HOTBED_TRY(check_names(storage));
+    HOTBED_TRY(hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables));
     for (uint32_t t = 0; t < storage->num_tables; t++)
         make_counter(storage, &storage->tables[t]);
     uint64_t next = storage->index_slots; /* static tables have the slots after the index's */

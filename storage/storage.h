@@ -8,12 +8,12 @@
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
 #include "storage/score_kernels.h"
+#include "storage/types.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
 
 enum {
     HOTBED_TICKETS_MOST = HOTBED_PINS_MOST, /* a slot's pins are at most the tickets that hold it */
-    HOTBED_NAME_BYTES = 64,
 };
 
 /* The kernels of one backend. */
@@ -26,7 +26,7 @@ typedef struct hotbed_kernels {
 } hotbed_kernels;
 
 typedef struct hotbed_table {
-    char name[HOTBED_NAME_BYTES];
+    char name[HOTBED_NAME_BYTES]; /* first, for hotbed_names_check() */
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint64_t capacity;

@@ -1,9 +1,11 @@
-/* storage/types.c - names, sizes and checks of element types, initialisers and optimisers. */
+/* storage/types.c - names, sizes and checks of element types, tables, initialisers and optimisers. */
 #include "storage/types.h"
 
 #include "base/error.h"
+#include "base/stream.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 size_t hotbed_dtype_bytes(hotbed_dtype dtype) {
     if (dtype == HOTBED_F32)
@@ -62,6 +64,38 @@ const char *hotbed_optimizer_name(hotbed_optimizer_kind kind) {
         return "rowwise_adagrad";
     }
     return "unknown";
+}
+
+hotbed_status hotbed_name_check(const char *name, uint32_t number) {
+    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+    if (name == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %u: name is NULL", number);
+    size_t length = strspn(name, good);
+    if (length < 1 || length >= HOTBED_NAME_BYTES || name[length] != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
+            number, name);
+    return HOTBED_OK;
+}
+
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride) {
+    const char **sorted = hotbed_new(n * sizeof *sorted);
+    if (sorted == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to compare %u names", n);
+    for (uint32_t t = 0; t < n; t++)
+        sorted[t] = (const char *)structs + t * stride;
+    qsort(sorted, n, sizeof *sorted, by_text);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t t = 1; t < n && status == HOTBED_OK; t++)
+        if (strcmp(sorted[t - 1], sorted[t]) == 0)
+            status =
+                hotbed_fail(HOTBED_ERR_ARGUMENT, "two tables have the same name %s", sorted[t]);
+    hotbed_delete(sorted);
+    return status;
 }
 
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what) {

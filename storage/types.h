@@ -6,6 +6,17 @@
 #include "storage/init_core.h"
 #include "storage/optimizer_core.h"
 
+enum {
+    HOTBED_TABLES_MOST = 65535,
+    HOTBED_NAME_BYTES = 64, /* of a table's name, with the 0 */
+};
+
+/* The name of table number `number`.  Errors: ARGUMENT. */
+hotbed_status hotbed_name_check(const char *name, uint32_t number);
+
+/* That names differ: of n structs of `stride` bytes that begin with one.  Errors: ARGUMENT, MEMORY. */
+hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride);
+
 /* `what` names the owner in messages.  Errors: ARGUMENT. */
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what);
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer);

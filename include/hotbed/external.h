@@ -272,7 +272,8 @@ typedef struct hotbed_external_request_view {
 } hotbed_external_request_view;
 
 /* Make a request for up to `capacity` rows (1 .. 2^30) of a table, on `stream`.  Synchronous.  *n is 0.
- * Errors: ARGUMENT, MEMORY. */
+ * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), CORRUPT (the store is broken), and, when
+ * an insert that failed has to be read back first, what the store returns. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_request_create(
     hotbed_external *external, uint32_t table, uint64_t capacity, hotbed_stream *stream,
     hotbed_external_request **out);
@@ -320,7 +321,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out);
 
 /* Status and text of the last call that failed, on whatever thread: HOTBED_OK and "" when none did.  Never
- * waits for the store.
+ * waits for the store.  ARGUMENT, too, for a NULL.
  *   text  out  up to `bytes` with the ending 0; may be NULL when bytes is 0 */
 HOTBED_API hotbed_status
 hotbed_external_failure(hotbed_external *external, char *text, size_t bytes);

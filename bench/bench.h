@@ -40,6 +40,7 @@ extern const bench_case bench_index_cases[];
 extern const bench_case bench_unique_cases[];
 extern const bench_case bench_lookup_cases[];
 extern const bench_case bench_update_cases[];
+extern const bench_case bench_rows_cases[];
 extern const bench_case bench_storage_cases[];
 extern const bench_case bench_external_cases[];
 

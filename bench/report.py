@@ -22,8 +22,6 @@ STAGES = {
     "dedup": "dedup",
     "find": "find, pin",
     "place": "new keys and their rows",
-    "claim": "find or insert, pin",
-    "new_rows": "new rows",
     "forward": "forward",
     "update": "sums, optimiser, unpin",
     "eval_find": "eval: find",

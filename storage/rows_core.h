@@ -1,4 +1,4 @@
-/* storage/rows_core.h - one row by its slot: copy parts of it out, or in. */
+/* storage/rows_core.h - one row of a call by key or slot: get, set, and its parts copied out or in. */
 #ifndef HOTBED_STORAGE_ROWS_CORE_H
 #define HOTBED_STORAGE_ROWS_CORE_H
 

@@ -20,7 +20,7 @@ allow() {
             grep -vE "^($2)" | sed "s|.*|$f: may not include \"&\"|"
     done >>"$out"
 }
-public='hotbed/(status|stream|types|version|cuda)\.h$'
+public='hotbed/(status|stream|types|version)\.h$'
 allow include 'hotbed/'
 allow base "base/|$public|tests/support/emulate\.h$"
 allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external|optimizer)\.h$"

@@ -1,6 +1,6 @@
 /* examples/train/log_reader.h - a click log, plain or gzip, parsed ahead into a ring of batches. */
-#ifndef HOTBED_EXAMPLES_READER_H
-#define HOTBED_EXAMPLES_READER_H
+#ifndef HOTBED_EXAMPLES_LOG_READER_H
+#define HOTBED_EXAMPLES_LOG_READER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -94,6 +94,18 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* One kernel instead of two: while some warps look for their keys, others move rows. */
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK)
+    eval_rows_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    uint64_t n = s.feature_starts[s.num_features];
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
+        uint64_t left = n - i;
+        hotbed_eval_rows(
+            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TILE, WIDTH);
+    }
+}
+
 template <uint32_t WIDTH>
 static __global__ void __launch_bounds__(BLOCK)
     forward_bags_kernel(hotbed_step_view s, void *output, uint64_t stride) {
@@ -160,6 +172,27 @@ static hotbed_status forward_width(
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
+template <uint32_t WIDTH>
+static hotbed_status eval_rows_width(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
+    eval_rows_kernel<WIDTH>
+        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_rows_kernel");
+}
+
+static hotbed_status eval_rows(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    if (max_dim <= 16)
+        return eval_rows_width<4>(step, output, stride, stream);
+    if (max_dim <= 32)
+        return eval_rows_width<8>(step, output, stride, stream);
+    if (max_dim <= 64)
+        return eval_rows_width<16>(step, output, stride, stream);
+    return eval_rows_width<32>(step, output, stride, stream);
+}
+
 /* As many lanes a row as it has groups of four elements, 4 to 32. */
 static hotbed_status forward(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
@@ -179,5 +212,5 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_cuda_launched("unpin_kernel");
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout,    bags,    find, place,
-                                                          find_keys, forward, unpin};
+const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout,    bags,      find,    place,
+                                                          find_keys, eval_rows, forward, unpin};

@@ -89,20 +89,30 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
         hotbed_index_publish(s->index, r.slot, key);
 }
 
+/* eval: each lane's slot, of its own key number i of table t; `mine`: whether it has one. */
+HOTBED_HD uint64_t
+hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, uint32_t width) {
+    const hotbed_table_view *table = &s->tables[t];
+    uint64_t key = s->keys[i];
+    bool hashed = mine && table->is_static == 0;
+    uint64_t slot = hotbed_index_find_each(
+        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
+    return hashed || !mine ? slot : hotbed_static_slot(s, t, key);
+}
+
+HOTBED_HD uint32_t hotbed_table_of_key(const hotbed_step_view *s, uint32_t i) {
+    return s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
+}
+
 /* eval: slots of keys first .. first+count-1, at most as many as the tile has lanes. */
 HOTBED_HD void hotbed_find_keys(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
     bool mine = lane < count;
     uint32_t i = first + (mine ? lane : 0);
-    uint32_t t = s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t key = s->keys[i];
-    bool hashed = mine && table->is_static == 0;
-    uint64_t slot = hotbed_index_find_each(
-        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
+    uint64_t slot = hotbed_find_key(s, i, hotbed_table_of_key(s, i), mine, width);
     if (mine)
-        s->slots[i] = hashed ? slot : hotbed_static_slot(s, t, key);
+        s->slots[i] = slot;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -156,15 +166,11 @@ HOTBED_HD void hotbed_forward_plain(
     }
 }
 
-/* Sequence output: keys first .. first+count-1, at most as many as the tile has lanes.  Each lane looks up
- * one key, then all lanes copy each row. */
-HOTBED_HD void hotbed_forward_rows(
-    const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
-    uint32_t width) {
-    uint32_t lane = hotbed_tile_rank(width);
-    uint32_t i = first + (lane < count ? lane : count - 1);
-    uint32_t t = s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
-    uint64_t slot = hotbed_forward_slot(s, i);
+/* Sequence output: keys first .. first+count-1, at most as many as the tile has lanes.  Lane k has the table
+ * and slot of key k, lanes past the last have the last's; all lanes copy each row. */
+HOTBED_HD void hotbed_forward_found(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t t, uint64_t slot,
+    void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
     bool plain = table == &s->tables[t] && slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 &&
                  (s->eval == 0 || table->range.evicts == 0) && s->output_dtype == HOTBED_F32 &&
@@ -178,11 +184,33 @@ HOTBED_HD void hotbed_forward_rows(
     for (uint32_t r = 0; r < count; r++) {
         uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
         table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
-        for (uint32_t e = 4 * lane; e < table->dim; e += 4 * width)
+        for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
             hotbed_store4(
                 s->output_dtype, output, (first + r) * stride + e, hotbed_count4(table->dim, e),
                 hotbed_forward_row4(s, table, first + r, slot_r, e));
     }
+}
+
+/* The same of a ticket, or of slots that hotbed_find_keys() found. */
+HOTBED_HD void hotbed_forward_rows(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
+    uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    uint32_t i = first + (lane < count ? lane : count - 1);
+    hotbed_forward_found(
+        s, first, count, hotbed_table_of_key(s, i), hotbed_forward_slot(s, i), output, stride,
+        width);
+}
+
+/* The same in eval, found here by tiles of `find_width` lanes. */
+HOTBED_HD void hotbed_eval_rows(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
+    uint32_t find_width, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    uint32_t i = first + (lane < count ? lane : count - 1);
+    uint32_t t = hotbed_table_of_key(s, i);
+    uint64_t slot = hotbed_find_key(s, i, t, true, find_width);
+    hotbed_forward_found(s, first, count, t, slot, output, stride, width);
 }
 
 /* Pooled output: bag b, summed in bag order. */

@@ -99,6 +99,14 @@ static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_forward_rows(&a->s, (uint32_t)i, 1, a->output, a->stride, 1);
 }
 
+static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
+    const forward_args *a = args;
+    if (end > a->s.feature_starts[a->s.num_features])
+        end = a->s.feature_starts[a->s.num_features];
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_eval_rows(&a->s, (uint32_t)i, 1, a->output, a->stride, 1, 1);
+}
+
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     for (uint64_t b = begin; b < end; b++)
@@ -140,6 +148,14 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_keys_body, step, sizeof *step);
 }
 
+static hotbed_status eval_rows(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    forward_args args = {.s = *step, .output = output, .stride = stride};
+    (void)max_dim;
+    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, eval_rows_body, &args, sizeof args);
+}
+
 static hotbed_status forward(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
     hotbed_stream *stream) {
@@ -157,5 +173,5 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, step, sizeof *step);
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout,    bags,    find, place,
-                                                          find_keys, forward, unpin};
+const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout,    bags,      find,    place,
+                                                          find_keys, eval_rows, forward, unpin};

@@ -22,6 +22,10 @@ typedef struct hotbed_lookup_kernels {
     hotbed_status (*place)(const hotbed_step_view *step, hotbed_stream *stream);
     /* eval: slots of all keys, without dedup, changing nothing. */
     hotbed_status (*find_keys)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* eval, sequence output: find_keys and forward at once; slots is not used. */
+    hotbed_status (*eval_rows)(
+        const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+        hotbed_stream *stream);
     /* Output rows from slots.  max_dim is the largest dim of the storage. */
     hotbed_status (*forward)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,

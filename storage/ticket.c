@@ -341,6 +341,8 @@ hotbed_status hotbed_storage_eval(
         }
     }
     HOTBED_TRY(storage->kernels.lookup->layout(&step, stream));
+    if (storage->pooling == HOTBED_POOL_NONE)
+        return storage->kernels.lookup->eval_rows(&step, output, stride, storage->max_dim, stream);
     HOTBED_TRY(storage->kernels.lookup->find_keys(&step, stream));
     return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
 }

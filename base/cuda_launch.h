@@ -10,9 +10,6 @@
 /* The stream to launch on; makes its GPU the calling thread's current one. */
 cudaStream_t hotbed_cuda_native(hotbed_stream *stream);
 
-/* Multiprocessors of the stream's GPU. */
-unsigned hotbed_cuda_processors(const hotbed_stream *stream);
-
 /* Blocks of `block` threads for `threads` threads in all, at most `waves` * 2048 threads a
  * multiprocessor: kernels loop, so fewer is right and 0 is never returned. */
 unsigned hotbed_cuda_blocks(

@@ -69,10 +69,6 @@ cudaStream_t hotbed_cuda_native(hotbed_stream *stream) {
     return cuda(stream)->native;
 }
 
-unsigned hotbed_cuda_processors(const hotbed_stream *stream) {
-    return cuda(stream)->processors;
-}
-
 unsigned hotbed_cuda_blocks(
     const hotbed_stream *stream, uint64_t threads, unsigned block, unsigned waves) {
     uint64_t blocks = (threads + block - 1) / block;

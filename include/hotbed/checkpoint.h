@@ -49,7 +49,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
  *   extra_bytes  in/out  in: room in `extra`; out: bytes saved.  May be NULL
  *
  * Errors: ARGUMENT (room too small, with the bytes needed), IO, CORRUPT (file, extent, block), STATE
- * (table missing or of another shape, with both values; tickets hold pins), FULL, UNSUPPORTED.
+ * (table missing or of another shape, with both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
  * After an error in the middle of the rows, the storage's tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,

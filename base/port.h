@@ -198,6 +198,13 @@ HOTBED_HD void hotbed_prefetch(const void *p) {
 #endif
 }
 
+/* The same for all lines of an item at p, of which a long one's first do: the rest follow in order. */
+HOTBED_HD void hotbed_prefetch_item(const void *p, uint64_t bytes) {
+    const uint64_t most = 2048;
+    for (uint64_t at = 0; at < (bytes < most ? bytes : most); at += 64)
+        hotbed_prefetch((const uint8_t *)p + at);
+}
+
 /* --- integers --------------------------------------------------------------------------------- */
 
 /* Number of the lowest set bit; value is not 0. */

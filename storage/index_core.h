@@ -207,14 +207,18 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
     return HOTBED_NO_SLOT;
 }
 
-/* Slot of `key`, or HOTBED_NO_SLOT.  All lanes get the same answer. */
-HOTBED_HD uint64_t
-hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
-    hotbed_probe probe = hotbed_index_probe(range, key);
+/* Slot of the probe's key, or HOTBED_NO_SLOT.  All lanes get the same answer. */
+HOTBED_HD uint64_t hotbed_index_find_probe(
+    hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_index_probe_match(index, probe, width);
     uint32_t hit = hotbed_tile_ballot(width, bits != 0);
     return hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
-                    : hotbed_index_find_walk(index, range, key, width);
+                    : hotbed_index_find_walk(index, range, probe.key, width);
+}
+
+HOTBED_HD uint64_t
+hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    return hotbed_index_find_probe(index, range, hotbed_index_probe(range, key), width);
 }
 
 /* Lane `lane`'s probe. */

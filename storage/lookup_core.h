@@ -28,6 +28,23 @@ HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uin
     return HOTBED_NO_SLOT;
 }
 
+/* One lane: unique u of table t has `slot`: score and pin it, or note that the table lacks it. */
+HOTBED_HD void hotbed_found_unique(
+    const hotbed_step_view *s, uint32_t t, uint32_t u, uint64_t slot) {
+    const hotbed_table_view *table = &s->tables[t];
+    if (table->is_static != 0) {
+        slot = hotbed_static_slot(s, t, s->unique_keys[u]);
+        if (slot == HOTBED_NO_SLOT)
+            hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
+    } else if (slot != HOTBED_NO_SLOT) {
+        hotbed_index_touch_found(
+            s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
+    } else {
+        s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
+    }
+    s->slots[u] = slot;
+}
+
 /* Slots of uniques first .. first+count-1, at most as many as the tile has lanes, scored and pinned; those
  * that their tables do not have are noted in `missing`.  All keys of a batch are looked for before the
  * first is placed: one that is present is pinned by then, so the batch does not evict its own rows. */
@@ -42,19 +59,8 @@ HOTBED_HD void hotbed_find_uniques(
     bool hashed = mine && table->is_static == 0;
     uint64_t slot = hotbed_index_find_each(
         s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
-    if (!mine)
-        return;
-    if (!hashed) {
-        slot = hotbed_static_slot(s, t, key);
-        if (slot == HOTBED_NO_SLOT)
-            hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
-    } else if (slot != HOTBED_NO_SLOT) {
-        hotbed_index_touch_found(
-            s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
-    } else {
-        s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
-    }
-    s->slots[u] = slot;
+    if (mine)
+        hotbed_found_unique(s, t, u, slot);
 }
 
 /* Claim a slot for a unique of `missing`, initialise the row and publish the key. */

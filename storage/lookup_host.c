@@ -1,4 +1,8 @@
-/* storage/lookup_host.c - prefetch, forward and eval on the host.  CUDA counterpart: lookup.cu. */
+/* storage/lookup_host.c - prefetch, forward and eval on the host.  CUDA counterpart: lookup.cu.
+ *
+ * Slots and rows are all over memory: a thread that takes one key after the other waits for each.  Here it
+ * asks for the lines of the next few keys first.
+ */
 #include "storage/lookup_kernels.h"
 
 #include "base/host_launch.h"
@@ -7,6 +11,8 @@
 #include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
+enum { BATCH = 16 };     /* keys that are looked for together */
+enum { ROWS_AHEAD = 6 }; /* rows that are on their way while one is read */
 
 typedef struct forward_args {
     hotbed_step_view s;
@@ -67,44 +73,172 @@ static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
         s->bags[i] = HOTBED_NO_BAG;
 }
 
+/* A key that is looked for: its table, where it may be, and where it is. */
+typedef struct wanted_key {
+    hotbed_probe probe;
+    uint64_t slot;
+    uint32_t table;
+} wanted_key;
+
+static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint64_t key) {
+    w->table = table;
+    w->slot = HOTBED_NO_SLOT;
+    if (s->tables[table].is_static != 0)
+        return;
+    const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
+    w->probe = hotbed_index_probe(s->tables[table].range, key);
+    hotbed_prefetch_item(s->index.keys + w->probe.first, line);
+    hotbed_prefetch_item(s->index.keys + w->probe.second, line);
+}
+
+/* Static tables have no keys to find. */
+static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
+    const hotbed_table_view *table = &s->tables[w->table];
+    if (table->is_static == 0)
+        w->slot = hotbed_index_find_probe(s->index, table->range, w->probe, 1);
+}
+
+/* eval: slots of keys first .. first+n-1, at most a batch, from feature *f on, which goes on with them. */
+static void find_keys_of(
+    const hotbed_step_view *s, wanted_key *wanted, uint64_t first, uint32_t n, uint32_t *f) {
+    for (uint32_t k = 0; k < n; k++) {
+        while (first + k >= s->feature_starts[*f + 1])
+            (*f)++;
+        want(s, &wanted[k], s->feature_tables[*f], s->keys[first + k]);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        find_wanted(s, &wanted[k]);
+        if (s->tables[wanted[k].table].is_static != 0)
+            wanted[k].slot = hotbed_static_slot(s, wanted[k].table, s->keys[first + k]);
+    }
+}
+
+static inline uint32_t batch_of(uint64_t first, uint64_t end) {
+    return (uint32_t)(end - first < BATCH ? end - first : BATCH);
+}
+
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->unique_offsets[s->num_tables])
         end = s->unique_offsets[s->num_tables];
-    for (uint64_t u = begin; u < end; u++)
-        hotbed_find_uniques(s, (uint32_t)u, 1, 1);
+    if (begin >= end)
+        return;
+    wanted_key wanted[BATCH];
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    for (uint64_t first = begin; first < end; first += BATCH) {
+        uint32_t n = batch_of(first, end);
+        for (uint32_t k = 0; k < n; k++) {
+            while (first + k >= s->unique_offsets[t + 1])
+                t++;
+            want(s, &wanted[k], t, s->unique_keys[first + k]);
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            find_wanted(s, &wanted[k]);
+            if (wanted[k].slot != HOTBED_NO_SLOT)
+                hotbed_prefetch(&s->index.metas[wanted[k].slot]);
+        }
+        for (uint32_t k = 0; k < n; k++)
+            hotbed_found_unique(s, wanted[k].table, (uint32_t)first + k, wanted[k].slot);
+    }
+}
+
+/* The lines that decide where number i of `missing` goes. */
+static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
+    hotbed_probe probe = hotbed_index_probe(s->tables[t].range, s->unique_keys[u]);
+    hotbed_prefetch_item(s->index.metas + probe.first, line);
+    hotbed_prefetch_item(s->index.metas + probe.second, line);
 }
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)
         end = *s->num_missing;
-    for (uint64_t i = begin; i < end; i++)
+    for (uint64_t i = begin; i < end; i++) {
+        if (i + ROWS_AHEAD < end)
+            prefetch_place(s, i + ROWS_AHEAD);
         hotbed_place_unique(s, s->missing[i], 1);
+    }
 }
 
 static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->feature_starts[s->num_features])
         end = s->feature_starts[s->num_features];
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_find_keys(s, (uint32_t)i, 1, 1);
+    if (begin >= end)
+        return;
+    wanted_key wanted[BATCH];
+    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    for (uint64_t first = begin; first < end; first += BATCH) {
+        uint32_t n = batch_of(first, end);
+        find_keys_of(s, wanted, first, n, &f);
+        for (uint32_t k = 0; k < n; k++)
+            s->slots[first + k] = wanted[k].slot;
+    }
+}
+
+static void prefetch_row(const hotbed_table_view *table, uint64_t slot) {
+    if (slot != HOTBED_NO_SLOT)
+        hotbed_prefetch_item(
+            hotbed_row_at(table, slot), (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
+}
+
+/* The output row of key number i. */
+static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t slot) {
+    const hotbed_step_view *s = &a->s;
+    const hotbed_table_view *table = &s->tables[t];
+    /* A copy, where nothing decides or converts. */
+    if (slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
+        (s->eval == 0 || table->range.evicts == 0))
+        memcpy(
+            (float *)a->output + i * a->stride, hotbed_row_at(table, slot),
+            table->dim * sizeof(float));
+    else
+        hotbed_forward_found(s, i, 1, t, slot, a->output, a->stride, 1);
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
-    if (end > a->s.feature_starts[a->s.num_features])
-        end = a->s.feature_starts[a->s.num_features];
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_forward_rows(&a->s, (uint32_t)i, 1, a->output, a->stride, 1);
+    const hotbed_step_view *s = &a->s;
+    if (end > s->feature_starts[s->num_features])
+        end = s->feature_starts[s->num_features];
+    if (begin >= end)
+        return;
+    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    for (uint32_t i = (uint32_t)begin; i < end; i++) {
+        while (i >= s->feature_starts[f + 1])
+            f++;
+        uint32_t t = s->feature_tables[f];
+        if (i + ROWS_AHEAD < s->feature_starts[f + 1])
+            prefetch_row(&s->tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
+        forward_row(a, i, t, hotbed_forward_slot(s, i));
+    }
 }
 
 static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
-    if (end > a->s.feature_starts[a->s.num_features])
-        end = a->s.feature_starts[a->s.num_features];
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_eval_rows(&a->s, (uint32_t)i, 1, a->output, a->stride, 1, 1);
+    const hotbed_step_view *s = &a->s;
+    if (end > s->feature_starts[s->num_features])
+        end = s->feature_starts[s->num_features];
+    if (begin >= end)
+        return;
+    wanted_key wanted[BATCH];
+    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    for (uint64_t first = begin; first < end; first += BATCH) {
+        uint32_t n = batch_of(first, end);
+        find_keys_of(s, wanted, first, n, &f);
+        for (uint32_t k = 0; k < n && k < ROWS_AHEAD; k++)
+            prefetch_row(&s->tables[wanted[k].table], wanted[k].slot);
+        for (uint32_t k = 0; k < n; k++) {
+            if (k + ROWS_AHEAD < n)
+                prefetch_row(&s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
+            forward_row(a, (uint32_t)first + k, wanted[k].table, wanted[k].slot);
+        }
+    }
 }
 
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
@@ -117,9 +251,12 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->unique_offsets[s->num_tables])
         end = s->unique_offsets[s->num_tables];
-    for (uint64_t u = begin; u < end; u++)
+    for (uint64_t u = begin; u < end; u++) {
+        if (u + BATCH < end && s->slots[u + BATCH] < s->index_slots)
+            hotbed_prefetch(&s->index.metas[s->slots[u + BATCH]]);
         if (s->slots[u] < s->index_slots)
             hotbed_index_unpin(s->index, s->slots[u], true);
+    }
 }
 
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {

@@ -232,6 +232,17 @@ HOTBED_HD void hotbed_update_parts(
     }
 }
 
+/* The row in `slot` is updated: unpin it. */
+HOTBED_HD void hotbed_unpin_updated(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
+    if (slot >= s->index_slots)
+        return;
+    if (table->range.evicts != 0)
+        hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_index_unpin(s->index, slot, table->range.evicts != 0);
+}
+
 /* Update the row in `slot`, and unpin it. */
 HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
@@ -241,12 +252,7 @@ HOTBED_HD void hotbed_update_row(
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     hotbed_update_parts(s, o, s->clock, gradient, table, row, state0, state1, source, shape, width);
-    if (slot >= s->index_slots)
-        return;
-    if (table->range.evicts != 0)
-        hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_index_unpin(s->index, slot, table->range.evicts != 0);
+    hotbed_unpin_updated(s, table, slot, width);
 }
 
 /* --- the same in two calls, and on rows of no table ---------------------------------------------- */

@@ -1,10 +1,18 @@
-/* storage/update_host.c - backward on the host.  CUDA counterpart: update.cu. */
+/* storage/update_host.c - backward on the host.  CUDA counterpart: update.cu.
+ *
+ * A row's gradient is summed into a vector first, occurrence by occurrence, so that the compiler has loops
+ * over elements; each element's additions are in the order of update_core.h.  Gradients and metas are asked
+ * for a little before they are needed; rows are long enough for the processor to run ahead by itself.
+ */
 #include "storage/update_kernels.h"
 
 #include "base/error.h"
 #include "base/host_launch.h"
+#include "storage/row_layout.h"
 
 enum { ROWS_GRAIN = 128 };
+enum { SUM_BLOCK = 128 };                       /* elements that are summed together */
+enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16 }; /* on their way while one is used */
 
 typedef struct update_args {
     hotbed_step_view s;
@@ -41,22 +49,204 @@ static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
     return end < uniques ? end : uniques;
 }
 
-/* `reduced` is a literal. */
-HOTBED_HD void update_range(const update_args *a, uint64_t begin, uint64_t end, bool reduced) {
+/* --- sums ------------------------------------------------------------------------------------------ */
+
+/* Whether gradients are added as they are, or times a number. */
+static inline bool sums_plainly(const update_args *a) {
+    return a->s.output_dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
+}
+
+/* Gradient of key number i; NULL: zeros. */
+static inline const float *gradient_of(const update_args *a, uint32_t i) {
     const hotbed_step_view *s = &a->s;
+    const float *data = a->gradient.data;
+    if (s->pooling == HOTBED_POOL_NONE)
+        return data + i * a->gradient.stride;
+    uint32_t b = s->bags == NULL ? i : s->bags[i];
+    if (b == HOTBED_NO_BAG)
+        return NULL;
+    uint32_t feature = b / s->batch_size;
+    return data + (uint64_t)(b - feature * s->batch_size) * a->gradient.stride +
+           s->columns[feature];
+}
+
+/* What pooling multiplied key number i with; false: nothing. */
+static inline bool scale_of(const hotbed_step_view *s, uint32_t i, float *scale) {
+    if (s->pooling == HOTBED_POOL_NONE || (s->pooling == HOTBED_POOL_SUM && s->weights == NULL))
+        return false;
+    *scale = s->weights == NULL ? 1.0F : s->weights[i];
+    if (s->pooling == HOTBED_POOL_MEAN) {
+        uint32_t b = s->bags == NULL ? i : s->bags[i];
+        hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch_size);
+        *scale = *scale / (float)(bag.end - bag.begin);
+    }
+    return true;
+}
+
+static inline void clear(float *sum, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = 0.0F;
+}
+
+static inline void add(float *restrict sum, const float *restrict g, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = sum[e] + g[e];
+}
+
+static inline void add_scaled(
+    float *restrict sum, const float *restrict g, float scale, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = sum[e] + g[e] * scale;
+}
+
+/* Elements first .. of the sum of occurrences begin .. end-1, one after the other. */
+static void sum_group(
+    const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
+    float *sum) {
+    const hotbed_step_view *s = &a->s;
+    uint32_t n = s->table_starts[s->num_tables];
+    clear(sum, count);
+    for (uint32_t j = begin; j < end; j++) {
+        if (j + GRADIENTS_AHEAD < n) { /* those of the next rows follow this one's */
+            const float *ahead = gradient_of(a, s->positions[j + GRADIENTS_AHEAD]);
+            if (ahead != NULL)
+                hotbed_prefetch_item(ahead + first, count * sizeof(float));
+        }
+        uint32_t i = s->positions[j];
+        const float *g = gradient_of(a, i);
+        float scale = 1.0F;
+        if (g == NULL)
+            continue; /* a sum from zero is never -0, so zeros would not change it */
+        if (scale_of(s, i, &scale))
+            add_scaled(sum, g + first, scale, count);
+        else
+            add(sum, g + first, count);
+    }
+}
+
+/* The levels above a group, as hotbed_fold. */
+typedef struct fold {
+    float sum[HOTBED_SUM_LEVELS][SUM_BLOCK];
+    uint32_t pushed;
+} fold;
+
+static void fold_push(fold *f, const float *value, uint32_t count) {
+    add(f->sum[0], value, count);
+    f->pushed++;
+    uint32_t whole = f->pushed;
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS && whole % HOTBED_SUM_GROUP == 0;
+         level++) {
+        add(f->sum[level + 1], f->sum[level], count);
+        clear(f->sum[level], count);
+        whole /= HOTBED_SUM_GROUP;
+    }
+}
+
+static void sum_many(
+    const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
+    float *sum) {
+    fold f;
+    memset(&f, 0, sizeof f);
+    for (uint32_t j = begin; j < end; j += HOTBED_SUM_GROUP) {
+        sum_group(a, j, end - j < HOTBED_SUM_GROUP ? end : j + HOTBED_SUM_GROUP, first, count, sum);
+        fold_push(&f, sum, count);
+    }
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS; level++)
+        add(f.sum[level + 1], f.sum[level], count);
+    memcpy(sum, f.sum[HOTBED_SUM_LEVELS - 1], count * sizeof *sum);
+}
+
+/* Sum of the gradients of unique u, of a table of `dim`. */
+static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
+    uint32_t begin = a->s.starts[u], end = a->s.starts[u + 1];
+    if (!sums_plainly(a)) {
+        const hotbed_update_shape shape = {false, false, false};
+        const hotbed_sum_source source = {begin, end, NULL, 0};
+        const hotbed_sums_view sums = {sum, dim, false};
+        hotbed_reduce_row(&a->s, &a->o, a->gradient, dim, 0, source, shape, sums, 1);
+        return;
+    }
+    for (uint32_t first = 0; first < dim; first += SUM_BLOCK) {
+        uint32_t count = dim - first < SUM_BLOCK ? dim - first : SUM_BLOCK;
+        if (end - begin <= HOTBED_SUM_GROUP)
+            sum_group(a, begin, end, first, count, sum + first);
+        else
+            sum_many(a, begin, end, first, count, sum + first);
+    }
+}
+
+/* --- rows ------------------------------------------------------------------------------------------ */
+
+/* `kind` and `plain` are literals. */
+HOTBED_HD void update_as(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient,
+    uint32_t kind, bool plain) {
+    /* Copies: what a store to the row cannot change, the compiler keeps in registers. */
+    const hotbed_clock clock = *a->s.clock;
+    hotbed_optimizer_view o = a->o;
+    o.kind = kind;
+    const hotbed_update_shape shape = {false, plain, true};
+    const hotbed_gradient_view view = {gradient, 0};
+    const hotbed_sum_source source = {0, 0, NULL, 0};
+    uint8_t *row = hotbed_row_at(table, slot);
+    hotbed_update_parts(
+        NULL, &o, &clock, view, table, row, (float *)(void *)(row + table->state_offset[0]),
+        (float *)(void *)(row + table->state_offset[1]), source, shape, 1);
+}
+
+static void update_with(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
+    bool plain =
+        table->dtype == HOTBED_F32 && table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0;
+    if (plain && a->o.kind == HOTBED_OPT_ADAM)
+        update_as(a, table, slot, gradient, HOTBED_OPT_ADAM, true);
+    else if (plain && a->o.kind == HOTBED_OPT_SGD)
+        update_as(a, table, slot, gradient, HOTBED_OPT_SGD, true);
+    else if (plain && a->o.kind == HOTBED_OPT_ADAGRAD)
+        update_as(a, table, slot, gradient, HOTBED_OPT_ADAGRAD, true);
+    else if (plain && a->o.kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        update_as(a, table, slot, gradient, HOTBED_OPT_ROWWISE_ADAGRAD, true);
+    else
+        update_as(a, table, slot, gradient, a->o.kind, false);
+}
+
+static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t end) {
+    if (u < end && s->slots[u] < s->index_slots)
+        hotbed_prefetch(&s->index.metas[s->slots[u]]);
+}
+
+/* Unpin the rows of uniques begin .. end-1: an atomic operation waits for all stores before it, so none
+ * stands between rows. */
+static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, uint64_t end) {
+    for (uint64_t u = begin; u < end; u++) {
+        t = table_of(s, (uint32_t)u, t);
+        prefetch_meta(s, u + METAS_AHEAD, end);
+        if (s->slots[u] != HOTBED_NO_SLOT)
+            hotbed_unpin_updated(s, &s->tables[t], s->slots[u], 1);
+    }
+}
+
+static void update_range(const update_args *a, uint64_t begin, uint64_t end, bool reduced) {
+    const hotbed_step_view *s = &a->s;
+    float room[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
-    const hotbed_update_shape shape = {false, false, reduced};
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    const uint32_t first_table = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    uint32_t t = first_table;
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
         uint64_t slot = s->slots[u];
         if (slot == HOTBED_NO_SLOT)
             continue;
-        hotbed_sum_source source = {reduced ? u : s->starts[u], s->starts[u + 1], NULL, 0};
-        hotbed_update_row(s, &a->o, a->gradient, &s->tables[t], slot, source, shape, 1);
+        const float *gradient = room;
+        if (reduced)
+            gradient = (const float *)a->gradient.data + u * a->gradient.stride;
+        else
+            sum_row(a, u, s->tables[t].dim, room);
+        update_with(a, &s->tables[t], slot, gradient);
     }
+    unpin_range(s, first_table, begin, end);
 }
 
 static void update_body(const void *args, uint64_t begin, uint64_t end) {
@@ -70,15 +260,18 @@ static void apply_body(const void *args, uint64_t begin, uint64_t end) {
 static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     const hotbed_step_view *s = &a->s;
+    float room[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
-    const hotbed_update_shape shape = {false, false, false};
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
-        hotbed_sum_source source = {s->starts[u], s->starts[u + 1], NULL, 0};
-        hotbed_reduce_row(s, &a->o, a->gradient, s->tables[t].dim, u, source, shape, a->sums, 1);
+        uint32_t dim = s->tables[t].dim;
+        float *to = a->sums.data + u * a->sums.stride;
+        sum_row(a, u, dim, a->sums.add ? room : to);
+        if (a->sums.add)
+            add(to, room, dim);
     }
 }
 

@@ -226,18 +226,15 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
         end = s->feature_starts[s->num_features];
     if (begin >= end)
         return;
-    wanted_key wanted[BATCH];
+    wanted_key wanted[ROWS_GRAIN];
+    uint32_t n = (uint32_t)(end - begin); /* at most the grain: see eval_rows() */
     uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
-    for (uint64_t first = begin; first < end; first += BATCH) {
-        uint32_t n = batch_of(first, end);
-        find_keys_of(s, wanted, first, n, &f);
-        for (uint32_t k = 0; k < n && k < ROWS_AHEAD; k++)
-            prefetch_row(&s->tables[wanted[k].table], wanted[k].slot);
-        for (uint32_t k = 0; k < n; k++) {
-            if (k + ROWS_AHEAD < n)
-                prefetch_row(&s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
-            forward_row(a, (uint32_t)first + k, wanted[k].table, wanted[k].slot);
-        }
+    for (uint32_t k = 0; k < n; k += BATCH)
+        find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
+    for (uint32_t k = 0; k < n; k++) {
+        if (k + ROWS_AHEAD < n)
+            prefetch_row(&s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
+        forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot);
     }
 }
 

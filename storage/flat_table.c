@@ -188,7 +188,7 @@ static void move_staged(void *argument) {
     size_t bytes[HOTBED_STAGE_PARTS] = {
         (size_t)view->dim * hotbed_dtype_size(view->dtype), state_bytes, state_bytes};
     for (uint64_t i = 0; i < note.n; i++) {
-        if (note.slots[i] == HOTBED_NO_SLOT)
+        if (note.slots[i] == HOTBED_SLOT_NONE)
             continue;
         uint8_t *row = view->rows + note.slots[i] * view->row_bytes;
         uint8_t *staged = table->staged_rows + i * view->row_bytes;

@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(BLOCK) index_place_kernel(hotbed_index_
     uint64_t tile = threadIdx.x % WARP / TILE;
     for (uint64_t first = hotbed_cuda_thread() / WARP * WARP_KEYS; first < a.n;
          first += hotbed_cuda_threads() / TILE) {
-        hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
+        hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
         if (first + tile < a.n)
             r = hotbed_call_place(&a, first + tile, TILE);
         if (a.num_evicted == NULL)

@@ -73,7 +73,7 @@ HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
 HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_NO_SLOT;
+    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_SLOT_NONE;
     if (hotbed_tile_rank(width) != 0)
         return;
     if (!good)
@@ -92,7 +92,7 @@ HOTBED_HD void hotbed_call_give(
 /* Find or insert in tables that do not evict, in one pass: slots are all that keys compete for. */
 HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
-    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_NO_TABLE};
+    hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_NO_TABLE};
     if (hotbed_call_range(a, i, &range))
         r = hotbed_index_claim(
             a->index, range, a->keys[i], a->rule, hotbed_call_score(a, i), a->pins, width);
@@ -111,12 +111,12 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_
 HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_NO_SLOT;
+    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_SLOT_NONE;
     if (hotbed_tile_rank(width) != 0)
         return;
     if (!good)
         hotbed_call_no_table(a, i);
-    if (slot != HOTBED_NO_SLOT)
+    if (slot != HOTBED_SLOT_NONE)
         hotbed_index_touch_found(a->index, slot, a->rule, hotbed_call_score(a, i), 1);
     hotbed_call_give(a, i, slot, good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
@@ -126,14 +126,14 @@ HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t
 HOTBED_HD hotbed_index_result
 hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
-    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
+    hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
     uint64_t slot = a->slots[i];
-    if (slot != HOTBED_NO_SLOT || !hotbed_call_range(a, i, &range))
+    if (slot != HOTBED_SLOT_NONE || !hotbed_call_range(a, i, &range))
         return r;
     r = hotbed_index_place(
         a->index, range, a->keys[i], hotbed_meta_new(hotbed_call_score(a, i), 1), width);
     if (hotbed_tile_rank(width) == 0) {
-        if (r.slot != HOTBED_NO_SLOT)
+        if (r.slot != HOTBED_SLOT_NONE)
             hotbed_index_publish(a->index, r.slot, a->keys[i]);
         hotbed_call_give(a, i, r.slot, r.outcome);
     }
@@ -142,7 +142,7 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
 
 /* Pass three: take off the pin of a slot that was given. */
 HOTBED_HD void hotbed_call_release(const hotbed_index_args *a, uint64_t i) {
-    if (a->slots[i] != HOTBED_NO_SLOT)
+    if (a->slots[i] != HOTBED_SLOT_NONE)
         hotbed_index_unpin(a->index, a->slots[i], false);
 }
 

@@ -35,8 +35,6 @@ enum {
     HOTBED_PINS_MOST = 255,
 };
 
-#define HOTBED_NO_SLOT HOTBED_SLOT_NONE
-
 #define HOTBED_META_PIN         ((uint64_t)1)
 #define HOTBED_META_PINS        ((uint64_t)0xff)
 #define HOTBED_META_PROBATION   ((uint64_t)1 << 8)
@@ -66,7 +64,7 @@ typedef struct hotbed_index_view {
 
 /* What became of a key that was claimed or placed. */
 typedef struct hotbed_index_result {
-    uint64_t slot;          /* HOTBED_NO_SLOT when refused */
+    uint64_t slot;          /* HOTBED_SLOT_NONE when refused */
     uint64_t evicted_key;   /* of EVICTED */
     uint64_t evicted_score; /* of EVICTED */
     hotbed_index_outcome outcome;
@@ -183,7 +181,7 @@ hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_
 HOTBED_HD uint64_t hotbed_index_find_walk(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     if (range.choices <= 2)
-        return HOTBED_NO_SLOT;
+        return HOTBED_SLOT_NONE;
     hotbed_candidates c = hotbed_index_candidates(range, key);
     uint32_t bits = hotbed_line_match(
         index.keys + hotbed_index_slot(range, c.first), hotbed_index_marker(range, c.first, false),
@@ -193,7 +191,7 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
         hotbed_index_marker(range, c.second, false), width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
         if (hotbed_tile_ballot(width, bits != 0) != 0)
-            return HOTBED_NO_SLOT; /* a candidate before this one was never full */
+            return HOTBED_SLOT_NONE; /* a candidate before this one was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
         bits = hotbed_line_match(index.keys + slot, key, width);
@@ -204,10 +202,10 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
         bits =
             hotbed_line_match(index.keys + slot, hotbed_index_marker(range, bucket, false), width);
     }
-    return HOTBED_NO_SLOT;
+    return HOTBED_SLOT_NONE;
 }
 
-/* Slot of the probe's key, or HOTBED_NO_SLOT.  All lanes get the same answer. */
+/* Slot of the probe's key, or HOTBED_SLOT_NONE.  All lanes get the same answer. */
 HOTBED_HD uint64_t hotbed_index_find_probe(
     hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_index_probe_match(index, probe, width);
@@ -236,7 +234,7 @@ HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
     uint32_t width) {
     uint32_t rank = hotbed_tile_rank(width);
-    uint64_t found = HOTBED_NO_SLOT;
+    uint64_t found = HOTBED_SLOT_NONE;
     hotbed_probe mine = {key, 0, 0};
     if ((wanted >> rank & 1U) != 0)
         mine = hotbed_index_probe(range, key);
@@ -254,7 +252,7 @@ HOTBED_HD uint64_t hotbed_index_find_each(
             if ((wanted >> lane >> k & 1U) == 0)
                 continue;
             uint32_t hit = hotbed_tile_ballot(width, bits[k] != 0);
-            uint64_t slot = HOTBED_NO_SLOT;
+            uint64_t slot = HOTBED_SLOT_NONE;
             if (hit != 0) {
                 slot = hotbed_index_probe_slot(probe[k], bits[k], hit, width);
             } else {
@@ -382,14 +380,14 @@ HOTBED_HD uint32_t hotbed_index_scan(
     return hotbed_tile_or(width, free);
 }
 
-/* Take a free slot of a line, the first at or after `from`; HOTBED_NO_SLOT when another tile took it. */
+/* Take a free slot of a line, the first at or after `from`; HOTBED_SLOT_NONE when another tile took it. */
 HOTBED_HD uint64_t hotbed_index_take(
     hotbed_index_view index, uint64_t line, uint32_t free, uint32_t from, uint64_t meta,
     uint32_t width) {
     uint32_t after = free >> from << from;
     uint64_t slot = line + hotbed_lowest_bit(after != 0 ? after : free);
     bool won = hotbed_tile_rank(width) == 0 && hotbed_cas_u64(&index.metas[slot], 0, meta);
-    return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_NO_SLOT;
+    return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
 /* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer. */
@@ -397,11 +395,11 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
     uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
-    hotbed_index_result result = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_INSERTED};
+    hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
     /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
     for (;;) {
-        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_NO_SLOT, false};
+        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_SLOT_NONE, false};
         bool evicts = range.evicts != 0;
         uint64_t line[2];
         uint32_t free[2];
@@ -417,7 +415,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             bool second = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]);
             result.slot = hotbed_index_take(
                 index, second ? line[1] : line[0], second ? free[1] : free[0], from, meta, width);
-            if (result.slot != HOTBED_NO_SLOT)
+            if (result.slot != HOTBED_SLOT_NONE)
                 return result;
             continue; /* look again: which of the two is emptier may have changed */
         }
@@ -428,7 +426,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             if (bits == 0)
                 continue;
             result.slot = hotbed_index_take(index, next, bits, from, meta, width);
-            if (result.slot != HOTBED_NO_SLOT)
+            if (result.slot != HOTBED_SLOT_NONE)
                 return result;
             lost = true;
         }
@@ -485,7 +483,7 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
     uint64_t score, uint64_t pins, uint32_t width) {
     uint64_t slot = hotbed_index_find(index, range, key, width);
-    if (slot != HOTBED_NO_SLOT) {
+    if (slot != HOTBED_SLOT_NONE) {
         bool held =
             hotbed_tile_rank(width) == 0 && hotbed_index_touch(index, slot, rule, score, pins);
         if (hotbed_tile_ballot(width, held) != 0) {
@@ -516,7 +514,7 @@ HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool e
 HOTBED_HD bool hotbed_index_erase(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     uint64_t slot = hotbed_index_find(index, range, key, width);
-    if (slot == HOTBED_NO_SLOT)
+    if (slot == HOTBED_SLOT_NONE)
         return false;
     uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
     uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - range.first_bucket);

@@ -3,7 +3,7 @@
 #include "storage/lookup_kernels.h"
 
 /* A tile of 4 lanes reads a bucket's line of 16 keys as two 16-byte words a lane, of both candidate
- * buckets at once; measured against 2 and 8 lanes, docs/performance.md. */
+ * buckets at once. */
 enum {
     TILE = 4,
     BLOCK = 256,

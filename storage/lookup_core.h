@@ -18,14 +18,14 @@ HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, b
 
 /* --- find, then place --------------------------------------------------------------------------- */
 
-/* The slot of a static table's key: its row, or HOTBED_NO_SLOT and a fault. */
+/* The slot of a static table's key: its row, or HOTBED_SLOT_NONE and a fault. */
 HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uint64_t key) {
     const hotbed_table_view *table = &s->tables[t];
     if (key < table->capacity)
         return table->first_slot + key;
     hotbed_fault_latch(
         s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
-    return HOTBED_NO_SLOT;
+    return HOTBED_SLOT_NONE;
 }
 
 /* One lane: unique u of table t has `slot`: score and pin it, or note that the table lacks it. */
@@ -34,9 +34,9 @@ HOTBED_HD void hotbed_found_unique(
     const hotbed_table_view *table = &s->tables[t];
     if (table->is_static != 0) {
         slot = hotbed_static_slot(s, t, s->unique_keys[u]);
-        if (slot == HOTBED_NO_SLOT)
+        if (slot == HOTBED_SLOT_NONE)
             hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
-    } else if (slot != HOTBED_NO_SLOT) {
+    } else if (slot != HOTBED_SLOT_NONE) {
         hotbed_index_touch_found(
             s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
     } else {
@@ -79,15 +79,15 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
         s->slots[u] = r.slot;
         if (r.outcome == HOTBED_INDEX_EVICTED)
             hotbed_add_relaxed_u64(&tally->evictions, 1);
-        hotbed_add_relaxed_u64(r.slot == HOTBED_NO_SLOT ? &tally->refused : &tally->inserts, 1);
-        if (r.slot == HOTBED_NO_SLOT)
+        hotbed_add_relaxed_u64(r.slot == HOTBED_SLOT_NONE ? &tally->refused : &tally->inserts, 1);
+        if (r.slot == HOTBED_SLOT_NONE)
             hotbed_fault_latch(
                 s->faults, HOTBED_ERR_FULL,
                 r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
                                                  : HOTBED_FAULT_TABLE_FULL,
                 t, key, table->slots);
     }
-    if (r.slot == HOTBED_NO_SLOT)
+    if (r.slot == HOTBED_SLOT_NONE)
         return;
     hotbed_row_init(table, hotbed_row_at(table, r.slot), key, width);
     hotbed_tile_sync(width);
@@ -127,7 +127,7 @@ HOTBED_HD void hotbed_find_keys(
 HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
-    if (slot != HOTBED_NO_SLOT) {
+    if (slot != HOTBED_SLOT_NONE) {
         hotbed_f32x4 row =
             hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
         if (s->eval == 0 || table->range.evicts == 0)
@@ -178,7 +178,7 @@ HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t t, uint64_t slot,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
-    bool plain = table == &s->tables[t] && slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 &&
+    bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
                  (s->eval == 0 || table->range.evicts == 0) && s->output_dtype == HOTBED_F32 &&
                  table->dim % 4 == 0 && stride % 4 == 0 && ((uintptr_t)output & 15U) == 0;
     if (hotbed_tile_ballot(width, !plain) == 0) {

@@ -82,7 +82,7 @@ typedef struct wanted_key {
 
 static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint64_t key) {
     w->table = table;
-    w->slot = HOTBED_NO_SLOT;
+    w->slot = HOTBED_SLOT_NONE;
     if (s->tables[table].is_static != 0)
         return;
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
@@ -134,7 +134,7 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
         }
         for (uint32_t k = 0; k < n; k++) {
             find_wanted(s, &wanted[k]);
-            if (wanted[k].slot != HOTBED_NO_SLOT)
+            if (wanted[k].slot != HOTBED_SLOT_NONE)
                 hotbed_prefetch(&s->index.metas[wanted[k].slot]);
         }
         for (uint32_t k = 0; k < n; k++)
@@ -182,7 +182,7 @@ static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static void prefetch_row(const hotbed_table_view *table, uint64_t slot) {
-    if (slot != HOTBED_NO_SLOT)
+    if (slot != HOTBED_SLOT_NONE)
         hotbed_prefetch_item(
             hotbed_row_at(table, slot), (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
 }
@@ -192,7 +192,7 @@ static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t 
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->tables[t];
     /* A copy, where nothing decides or converts. */
-    if (slot != HOTBED_NO_SLOT && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
+    if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
         (s->eval == 0 || table->range.evicts == 0))
         memcpy(
             (float *)a->output + i * a->stride, hotbed_row_at(table, slot),

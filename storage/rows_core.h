@@ -74,7 +74,7 @@ typedef struct hotbed_rows_args {
 HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
     if (a->table.is_static != 0)
-        return key < a->table.capacity ? a->table.first_slot + key : HOTBED_NO_SLOT;
+        return key < a->table.capacity ? a->table.first_slot + key : HOTBED_SLOT_NONE;
     return hotbed_index_find(a->index, a->table.range, key, width);
 }
 
@@ -82,8 +82,8 @@ HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint3
 HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t slot = hotbed_rows_find(a, i, width);
     if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
-        a->flags[i] = slot != HOTBED_NO_SLOT;
-    if (slot == HOTBED_NO_SLOT)
+        a->flags[i] = slot != HOTBED_SLOT_NONE;
+    if (slot == HOTBED_SLOT_NONE)
         return;
     hotbed_row_get(&a->table, hotbed_row_at(&a->table, slot), a->rows, i, width);
     if (hotbed_tile_rank(width) == 0 && a->rows.scores != NULL)
@@ -119,7 +119,7 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     if (a->table.range.evicts == 0)
         return hotbed_index_claim(a->index, a->table.range, key, rule, score, 0, width);
     uint64_t slot = hotbed_index_find(a->index, a->table.range, key, width);
-    if (slot != HOTBED_NO_SLOT) {
+    if (slot != HOTBED_SLOT_NONE) {
         bool held = hotbed_tile_rank(width) == 0 && hotbed_index_lock(a->index, slot, key);
         if (held)
             hotbed_index_touch_found(a->index, slot, rule, score, 0);
@@ -134,14 +134,14 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
 /* Insert or overwrite the row of key number i. */
 HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
-    hotbed_index_result r = {HOTBED_NO_SLOT, 0, 0, HOTBED_INDEX_FOUND};
+    hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
     if (a->table.is_static != 0) {
         if (key < a->table.capacity)
             r.slot = a->table.first_slot + key;
     } else {
         r = hotbed_rows_claim(a, i, width);
     }
-    if (r.slot == HOTBED_NO_SLOT) {
+    if (r.slot == HOTBED_SLOT_NONE) {
         if (hotbed_tile_rank(width) != 0)
             return;
         if (a->table.is_static != 0)

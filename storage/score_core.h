@@ -93,11 +93,11 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
     } else {
         uint64_t count = hotbed_unique_count(s, u), before = 0;
         uint64_t slot = hotbed_index_find(s->index, table->counter, key, width);
-        if (slot != HOTBED_NO_SLOT)
+        if (slot != HOTBED_SLOT_NONE)
             before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->index.metas[slot]));
         hotbed_tile_sync(width); /* all lanes have read the count */
         admitted = before + count >= table->admit;
-        if (slot == HOTBED_NO_SLOT)
+        if (slot == HOTBED_SLOT_NONE)
             marks |= HOTBED_MISSING_COUNTED;
         else if (admitted)
             (void)hotbed_index_erase(s->index, table->counter, key, width);
@@ -119,7 +119,7 @@ HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint3
     uint64_t key = s->unique_keys[u];
     hotbed_index_result r = hotbed_index_place(
         s->index, s->tables[t].counter, key, hotbed_meta_new(hotbed_unique_count(s, u), 0), width);
-    if (r.slot != HOTBED_NO_SLOT && hotbed_tile_rank(width) == 0)
+    if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
         hotbed_index_publish(s->index, r.slot, key);
 }
 

@@ -179,7 +179,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
             uint32_t begin_r = hotbed_tile_shuffle_u32(WIDTH, begin, r);
             uint32_t end_r = hotbed_tile_shuffle_u32(WIDTH, end, r);
             uint32_t t_r = hotbed_tile_shuffle_u32(WIDTH, t, r);
-            if (slot_r != HOTBED_NO_SLOT)
+            if (slot_r != HOTBED_SLOT_NONE)
                 hotbed_update_row(
                     &s, &o, gradient, &s.tables[t_r], slot_r,
                     REDUCED ? reduced_source(first + r)

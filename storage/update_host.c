@@ -221,7 +221,7 @@ static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, u
     for (uint64_t u = begin; u < end; u++) {
         t = table_of(s, (uint32_t)u, t);
         prefetch_meta(s, u + METAS_AHEAD, end);
-        if (s->slots[u] != HOTBED_NO_SLOT)
+        if (s->slots[u] != HOTBED_SLOT_NONE)
             hotbed_unpin_updated(s, &s->tables[t], s->slots[u], 1);
     }
 }
@@ -237,7 +237,7 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
         uint64_t slot = s->slots[u];
-        if (slot == HOTBED_NO_SLOT)
+        if (slot == HOTBED_SLOT_NONE)
             continue;
         const float *gradient = room;
         if (reduced)

@@ -142,7 +142,7 @@ static void make_keys(uint32_t n) {
 static void check_table(table *t) {
     uint64_t there = 0, occupied = 0;
     for (uint32_t i = 0; i < booked; i++) {
-        CHECK_EQ(find(t, book[i].key), book[i].there ? book[i].slot : HOTBED_NO_SLOT);
+        CHECK_EQ(find(t, book[i].key), book[i].there ? book[i].slot : HOTBED_SLOT_NONE);
         there += book[i].there;
         if (!book[i].there)
             continue;
@@ -171,7 +171,7 @@ static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t scor
     }
     CHECK(r->outcome != HOTBED_INDEX_FOUND);
     if (r->outcome == HOTBED_INDEX_FULL || r->outcome == HOTBED_INDEX_PINNED) {
-        CHECK_EQ(r->slot, HOTBED_NO_SLOT);
+        CHECK_EQ(r->slot, HOTBED_SLOT_NONE);
         return;
     }
     if (r->outcome == HOTBED_INDEX_EVICTED) {
@@ -213,7 +213,7 @@ static void step_all(uint64_t clock) {
         k->pins--;
     } else {
         for (uint32_t w = 0; w < WIDTHS; w++)
-            CHECK_EQ(find(&tables[w], key), k->there ? k->slot : HOTBED_NO_SLOT);
+            CHECK_EQ(find(&tables[w], key), k->there ? k->slot : HOTBED_SLOT_NONE);
     }
 }
 
@@ -269,7 +269,7 @@ static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) 
             t.keys[s] = t.metas[s] = 0x1234;
     for (uint32_t i = 0; i < 200; i++) {
         hotbed_index_result r = claim(&t, book[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
-        CHECK(r.slot == HOTBED_NO_SLOT || (r.slot >= from && r.slot < to));
+        CHECK(r.slot == HOTBED_SLOT_NONE || (r.slot >= from && r.slot < to));
         if (i % 3 == 0)
             (void)erase(&t, book[i / 2].key);
     }

@@ -76,7 +76,7 @@ static void *find_all(void *argument) {
     for (int round = 0; round < 3; round++)
         for (int k = 0; k < MAX_KEYS; k++) {
             uint64_t slot = hotbed_index_find(shared.view, shared.range, all_keys[k], 1);
-            if (slot == HOTBED_NO_SLOT || shared.range.evicts != 0)
+            if (slot == HOTBED_SLOT_NONE || shared.range.evicts != 0)
                 continue;
             CHECK_EQ(hotbed_load_acquire_u64(&shared.keys[slot]), all_keys[k]);
             row_is_for(slot, all_keys[k]);
@@ -108,7 +108,7 @@ static uint32_t check_table(void) {
     uint32_t found = 0, occupied = 0;
     for (int k = 0; k < MAX_KEYS; k++) {
         uint64_t slot = hotbed_index_find(shared.view, shared.range, all_keys[k], 1);
-        if (slot == HOTBED_NO_SLOT)
+        if (slot == HOTBED_SLOT_NONE)
             continue;
         CHECK(!taken[slot]);
         taken[slot] = true;
@@ -127,13 +127,13 @@ static uint32_t check_table(void) {
 static uint32_t claimed(uint32_t first, uint32_t end) {
     uint32_t n = 0;
     for (uint32_t k = first; k < end; k++)
-        n += slots[k] != HOTBED_NO_SLOT;
+        n += slots[k] != HOTBED_SLOT_NONE;
     return n;
 }
 
 static void unpin_all(uint32_t n) {
     for (uint32_t k = 0; k < n; k++)
-        if (slots[k] != HOTBED_NO_SLOT)
+        if (slots[k] != HOTBED_SLOT_NONE)
             hotbed_index_unpin(shared.view, slots[k], shared.range.evicts != 0);
     for (int s = 0; s < SLOTS; s++)
         CHECK_EQ(shared.metas[s] & HOTBED_META_PINS, 0);
@@ -171,7 +171,8 @@ static void threads_erase_beside_finds(hotbed_backend backend) {
         unpin_all(180);
         run(erase_share, 120, 0, 0);
         for (int k = 0; k < 120; k++)
-            CHECK_EQ(hotbed_index_find(shared.view, shared.range, all_keys[k], 1), HOTBED_NO_SLOT);
+            CHECK_EQ(
+                hotbed_index_find(shared.view, shared.range, all_keys[k], 1), HOTBED_SLOT_NONE);
         uint32_t kept = claimed(120, 180);
         CHECK_EQ(check_table(), kept);
         run(claim_share, 120, 2, 0); /* erased slots are taken again */

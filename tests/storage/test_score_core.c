@@ -73,7 +73,7 @@ HOTBED_HD void prefetch_of(work *w, uint32_t width) {
         if (hotbed_tile_rank(width) != 0)
             continue;
         w->slots[u] = slot;
-        if (slot == HOTBED_NO_SLOT)
+        if (slot == HOTBED_SLOT_NONE)
             w->missing[w->num_missing++] = u;
     }
     hotbed_tile_sync(width);
@@ -138,12 +138,12 @@ static void counted(uint32_t width) {
             *count += now;
             uint64_t slot = w.slots[u];
             bool admitted = *count >= THRESHOLD;
-            CHECK_EQ(slot != HOTBED_NO_SLOT, admitted);
+            CHECK_EQ(slot != HOTBED_SLOT_NONE, admitted);
             rejected += !admitted;
             stored += admitted && before < THRESHOLD;
             uint64_t in_counter =
                 hotbed_index_find(w.s.index, w.table.counter, w.unique_keys[u], 1);
-            CHECK_EQ(in_counter != HOTBED_NO_SLOT, !admitted);
+            CHECK_EQ(in_counter != HOTBED_SLOT_NONE, !admitted);
             if (!admitted)
                 CHECK_EQ(hotbed_meta_score(w.index_metas[in_counter]), *count);
             else if (before < THRESHOLD) /* entered just now: pinned, on probation */

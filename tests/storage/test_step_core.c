@@ -94,7 +94,7 @@ static hotbed_sum_source source_of(const work *w, uint32_t u) {
 
 HOTBED_HD void update_rows_of(const work *w, uint32_t width) {
     for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++)
-        if (w->s.slots[u] != HOTBED_NO_SLOT) {
+        if (w->s.slots[u] != HOTBED_SLOT_NONE) {
             uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
             hotbed_update_row(
                 &w->s, &w->o, w->gradient, &w->s.tables[t], w->s.slots[u], source_of(w, u),

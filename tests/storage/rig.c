@@ -407,6 +407,7 @@ void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
     uint64_t element = hotbed_dtype_bytes(r->model->options.output_dtype);
     l->output = shifted(r, &random, l->output_bytes / element, element);
     CHECK_OK(hotbed_fill(l->output, 0xa5, (size_t)l->output_bytes, r->stream)); /* gaps too */
+    CHECK_OK(hotbed_stream_sync(r->stream));
     l->gradient = shifted(r, &random, l->output_bytes / element, element);
     l->scratch[0] = take(l->output_bytes);
     l->scratch[1] = take(l->output_bytes);

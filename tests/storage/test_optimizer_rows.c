@@ -214,6 +214,7 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind k
     for (int s2 = 0; s2 < 2; s2++)
         if (b->p.rows.states[s2] != NULL)
             CHECK_OK(hotbed_fill(b->p.rows.states[s2], 0, KEYS * b->p.bytes[1], b->r.stream));
+    CHECK_OK(hotbed_stream_sync(b->r.stream));
     free(values);
 }
 

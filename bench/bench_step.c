@@ -127,7 +127,8 @@ static hotbed_rows_args rows_args(const bench_step *step) {
 }
 
 bool bench_step_create(bench_state *state, const bench_step_options *options, bench_step *out) {
-    const hotbed_clock clock = {.learning_rate = 0.01F, .beta1_power = 1, .beta2_power = 1};
+    const hotbed_clock clock = {
+        .optimizer = {.learning_rate = 0.01F, .beta1_power = 1, .beta2_power = 1}};
     const hotbed_tally tally = {0};
     *out = (bench_step){.stream = bench_stream(state)};
     choose_kernels(out);

@@ -13,13 +13,9 @@
 /* What changes from step to step; in device memory, so that graphs see the change. */
 typedef struct hotbed_clock {
     uint64_t prefetches; /* the score of keys that the last prefetch saw */
-    uint64_t steps;      /* Adam's t */
-    double beta1_power;  /* beta1^t, a running product */
-    double beta2_power;
-    float learning_rate;
+    hotbed_optimizer_clock optimizer;
     float correction1; /* 1 - beta1^t */
     float correction2; /* 1 - beta2^t */
-    uint32_t unused;
 } hotbed_clock;
 
 /* What Adam's averages are divided by: 1 - beta^t. */
@@ -27,13 +23,21 @@ HOTBED_HD float hotbed_correction(double power) {
     return (float)(1.0 - power);
 }
 
+HOTBED_HD void hotbed_clock_correct(hotbed_clock *clock) {
+    clock->correction1 = hotbed_correction(clock->optimizer.beta1_power);
+    clock->correction2 = hotbed_correction(clock->optimizer.beta2_power);
+}
+
 /* Count one optimiser step. */
-HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) {
+HOTBED_HD void hotbed_count_step(hotbed_optimizer_clock *clock, float beta1, float beta2) {
     clock->steps++;
     clock->beta1_power = clock->beta1_power * (double)beta1;
     clock->beta2_power = clock->beta2_power * (double)beta2;
-    clock->correction1 = hotbed_correction(clock->beta1_power);
-    clock->correction2 = hotbed_correction(clock->beta2_power);
+}
+
+HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) {
+    hotbed_count_step(&clock->optimizer, beta1, beta2);
+    hotbed_clock_correct(clock);
 }
 
 /* Hyper-parameters that do not change, and the step's. */
@@ -74,13 +78,13 @@ HOTBED_HD float hotbed_adam(
     *m = o->beta1 * *m + (1.0F - o->beta1) * g;
     *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
     float direction = (*m / clock->correction1) / (sqrtf(*v / clock->correction2) + o->eps);
-    return hotbed_descend(o, clock->learning_rate, w, direction);
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, direction);
 }
 
 HOTBED_HD float hotbed_adagrad(
     const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *sum) {
     *sum = *sum + g * g;
-    return hotbed_descend(o, clock->learning_rate, w, g / (sqrtf(*sum) + o->eps));
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, g / (sqrtf(*sum) + o->eps));
 }
 
 /* Step elements of w with gradient g; state0 and state1 are the row's states of the same elements. */
@@ -100,15 +104,15 @@ HOTBED_HD hotbed_f32x4 hotbed_optimize4(
     } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
         float under =
             sqrtf(state0->x) + o->eps; /* the row's sum, this step's mean square included */
-        w.x = hotbed_descend(o, clock->learning_rate, w.x, g.x / under);
-        w.y = hotbed_descend(o, clock->learning_rate, w.y, g.y / under);
-        w.z = hotbed_descend(o, clock->learning_rate, w.z, g.z / under);
-        w.w = hotbed_descend(o, clock->learning_rate, w.w, g.w / under);
+        w.x = hotbed_descend(o, clock->optimizer.learning_rate, w.x, g.x / under);
+        w.y = hotbed_descend(o, clock->optimizer.learning_rate, w.y, g.y / under);
+        w.z = hotbed_descend(o, clock->optimizer.learning_rate, w.z, g.z / under);
+        w.w = hotbed_descend(o, clock->optimizer.learning_rate, w.w, g.w / under);
     } else {
-        w.x = hotbed_sgd(o, clock->learning_rate, w.x, g.x);
-        w.y = hotbed_sgd(o, clock->learning_rate, w.y, g.y);
-        w.z = hotbed_sgd(o, clock->learning_rate, w.z, g.z);
-        w.w = hotbed_sgd(o, clock->learning_rate, w.w, g.w);
+        w.x = hotbed_sgd(o, clock->optimizer.learning_rate, w.x, g.x);
+        w.y = hotbed_sgd(o, clock->optimizer.learning_rate, w.y, g.y);
+        w.z = hotbed_sgd(o, clock->optimizer.learning_rate, w.z, g.z);
+        w.w = hotbed_sgd(o, clock->optimizer.learning_rate, w.w, g.w);
     }
     return w;
 }

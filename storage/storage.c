@@ -299,8 +299,7 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     memcpy(
         host.device_columns, storage->columns,
         ((size_t)storage->num_features + 1) * sizeof(uint64_t));
-    host.clock->beta1_power = host.clock->beta2_power = 1.0;
-    host.clock->learning_rate = storage->optimizer.learning_rate;
+    hotbed_optimizer_clock_init(&host.clock->optimizer, &storage->optimizer);
     status = hotbed_copy(storage->described.data, staging.data, bytes, stream);
     if (status == HOTBED_OK)
         status = hotbed_stream_finish(stream);
@@ -512,11 +511,11 @@ hotbed_status hotbed_storage_get_state(
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
-    out->optimizer_steps = clock.steps;
+    out->optimizer_steps = clock.optimizer.steps;
     out->clock = clock.prefetches;
-    out->beta1_power = clock.beta1_power;
-    out->beta2_power = clock.beta2_power;
-    out->learning_rate = clock.learning_rate;
+    out->beta1_power = clock.optimizer.beta1_power;
+    out->beta2_power = clock.optimizer.beta2_power;
+    out->learning_rate = clock.optimizer.learning_rate;
     return HOTBED_OK;
 }
 
@@ -537,13 +536,13 @@ hotbed_status hotbed_storage_set_state(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
     hotbed_clock clock = {
         .prefetches = state->clock,
-        .steps = state->optimizer_steps,
-        .beta1_power = state->beta1_power,
-        .beta2_power = state->beta2_power,
-        .learning_rate = state->learning_rate,
-        .correction1 = (float)(1.0 - state->beta1_power),
-        .correction2 = (float)(1.0 - state->beta2_power),
+        .optimizer =
+            {.steps = state->optimizer_steps,
+             .beta1_power = state->beta1_power,
+             .beta2_power = state->beta2_power,
+             .learning_rate = state->learning_rate},
     };
+    hotbed_clock_correct(&clock);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(storage->clock, &clock, sizeof clock, stream));
     return hotbed_stream_finish(stream);

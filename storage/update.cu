@@ -216,7 +216,7 @@ static __global__ void count_kernel(hotbed_optimizer_clock *clock, float beta1, 
 }
 
 static __global__ void rate_kernel(hotbed_clock *clock, float learning_rate) {
-    clock->learning_rate = learning_rate;
+    clock->optimizer.learning_rate = learning_rate;
 }
 
 static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {

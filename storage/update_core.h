@@ -282,12 +282,6 @@ HOTBED_HD void hotbed_reduce_row(
     }
 }
 
-HOTBED_HD void hotbed_count_step(hotbed_optimizer_clock *clock, float beta1, float beta2) {
-    clock->steps++;
-    clock->beta1_power = clock->beta1_power * (double)beta1;
-    clock->beta2_power = clock->beta2_power * (double)beta2;
-}
-
 /* Rows in arrays of the caller; see hotbed/optimizer.h. */
 typedef struct hotbed_update_rows_args {
     hotbed_optimizer_view o;
@@ -307,9 +301,8 @@ HOTBED_HD void hotbed_update_given_row(
     float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes);
     float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes);
     hotbed_clock clock;
-    clock.learning_rate = a->clock->learning_rate;
-    clock.correction1 = hotbed_correction(a->clock->beta1_power);
-    clock.correction2 = hotbed_correction(a->clock->beta2_power);
+    clock.optimizer = *a->clock;
+    hotbed_clock_correct(&clock);
     hotbed_update_parts(
         NULL, &a->o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
         source, shape, width);

@@ -289,7 +289,7 @@ static void update_rows_body(const void *args, uint64_t begin, uint64_t end) {
 static void rate_body(const void *args, uint64_t begin, uint64_t end) {
     const rate_args *a = args;
     (void)begin, (void)end;
-    a->clock->learning_rate = a->learning_rate;
+    a->clock->optimizer.learning_rate = a->learning_rate;
 }
 
 static size_t scratch(uint64_t bound, uint32_t max_dim) {

@@ -26,7 +26,7 @@ allow base "base/|$public|tests/support/emulate\.h$"
 allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external|optimizer)\.h$"
 allow dist "base/|storage/|dist/|$public|hotbed/"
 allow pipeline "base/|storage/|dist/|pipeline/|hotbed/"
-allow checkpoint "base/|storage/|dist/comm\.h$|checkpoint/|hotbed/"
+allow checkpoint "base/|storage/|dist/(comm|route_core)\.h$|checkpoint/|hotbed/"
 allow examples/consumer '$^'
 allow examples 'hotbed/|examples/'
 files base | grep -v '^base/tile\.h$' | while read -r f; do
@@ -58,7 +58,7 @@ third CUDA 'cuda|cooperative_groups' '^base/.*cuda.*\.(c|h|cu)$|^base/sort\.cu$'
 files base storage dist | grep '_core\.h$' | while read -r f; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*\([<"][^>"]*[>"]\).*/\1/p' "$f" |
         grep -vE '^<(math|stdbool|stddef|stdint|string)\.h>$' |
-        grep -vE '^"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage|index|optimizer)\.h)"$' |
+        grep -vE '^"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h|hotbed/(types|status|storage|index|optimizer|route)\.h)"$' |
         sed "s|.*|$f: a core may not include &|"
 done >>"$out"
 

@@ -7,6 +7,7 @@
 #include "hotbed/flat_table.h"
 #include "hotbed/index.h"
 #include "hotbed/optimizer.h"
+#include "hotbed/route.h"
 #include "hotbed/status.h"
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"

@@ -3,6 +3,7 @@
 #define HOTBED_HOTBED_H
 
 #include "hotbed/checkpoint.h"
+#include "hotbed/comm.h"
 #include "hotbed/external.h"
 #include "hotbed/flat_table.h"
 #include "hotbed/index.h"

@@ -7,6 +7,7 @@
 #include "hotbed/external.h"
 #include "hotbed/flat_table.h"
 #include "hotbed/index.h"
+#include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"
 #include "hotbed/route.h"
 #include "hotbed/status.h"

@@ -1,0 +1,257 @@
+/* tests/dist/test_kjt.c - batches: what is refused and how it is named, and the way to a storage's batch. */
+#include "dist/kjt.h"
+
+#include "tests/dist/arrays.h"
+
+enum { MAX_ROWS = 4096, MAX_KEYS = 20000, MAX_FEATURES = 300 };
+
+/* A random batch in host memory. */
+typedef struct sample {
+    hotbed_kjt kjt;
+    uint32_t strides[MAX_FEATURES];
+    int64_t lengths[MAX_ROWS], offsets[MAX_ROWS + 1];
+    uint64_t keys[MAX_KEYS];
+    float weights[MAX_KEYS];
+} sample;
+
+static sample make_sample(uint32_t features, uint32_t batch_size, bool variable) {
+    static sample s;
+    hotbed_kjt_init(&s.kjt);
+    s.kjt.num_features = features;
+    s.kjt.batch_size = batch_size;
+    uint64_t r = 0, n = 0;
+    for (uint32_t f = 0; f < features; f++) {
+        s.strides[f] = variable ? (uint32_t)hotbed_test_below(batch_size + 1) : batch_size;
+        for (uint32_t b = 0; b < s.strides[f]; b++, r++) {
+            s.lengths[r] = (int64_t)hotbed_test_below(4) * (int64_t)hotbed_test_below(3);
+            s.offsets[r] = (int64_t)n;
+            n += (uint64_t)s.lengths[r];
+        }
+    }
+    CHECK(r <= MAX_ROWS && n <= MAX_KEYS);
+    s.offsets[r] = (int64_t)n;
+    for (uint64_t i = 0; i < n; i++) {
+        s.keys[i] = hotbed_test_random();
+        s.weights[i] = hotbed_test_float();
+    }
+    s.kjt.num_keys = n;
+    return s;
+}
+
+/* The batch in device memory, by lengths or by offsets. */
+static hotbed_kjt upload(arrays *a, const sample *s, bool variable, bool by_offsets) {
+    hotbed_kjt kjt = s->kjt;
+    uint64_t rows = 0;
+    for (uint32_t f = 0; f < kjt.num_features; f++)
+        rows += s->strides[f];
+    kjt.strides = variable ? s->strides : NULL;
+    CHECK_EQ(hotbed_kjt_rows(&kjt), rows);
+    kjt.keys = arrays_copy(a, s->keys, kjt.num_keys * sizeof *s->keys);
+    kjt.weights = arrays_copy(a, s->weights, kjt.num_keys * sizeof *s->weights);
+    if (by_offsets)
+        kjt.offsets = arrays_copy(a, s->offsets, (rows + 1) * sizeof *s->offsets);
+    else
+        kjt.lengths = arrays_copy(a, s->lengths, rows * sizeof *s->lengths);
+    return kjt;
+}
+
+static void random_batches_become_a_storages(hotbed_backend backend) {
+    for (int round = 0; round < 40; round++) {
+        arrays a = arrays_open(backend);
+        bool variable = round % 2 == 1;
+        uint32_t features = 1 + (uint32_t)hotbed_test_below(round % 10 == 0 ? MAX_FEATURES : 9);
+        uint32_t batch_size = (uint32_t)hotbed_test_below(MAX_ROWS / features + 1) % 40;
+        sample s = make_sample(features, batch_size, variable);
+        hotbed_kjt kjt = upload(&a, &s, variable, round % 4 < 2);
+        CHECK_OK(hotbed_kjt_validate(&kjt, a.stream));
+        uint64_t n = (uint64_t)features * batch_size + 1;
+        int64_t *device = arrays_alloc(&a, n * sizeof *device);
+        hotbed_batch batch;
+        CHECK_OK(hotbed_kjt_to_batch(&kjt, device, &batch, a.stream));
+        CHECK(batch.keys == kjt.keys && batch.weights == kjt.weights && batch.offsets == device);
+        CHECK_EQ(batch.batch_size, batch_size);
+        CHECK_EQ(batch.num_keys, kjt.num_keys);
+        static int64_t got[MAX_ROWS + MAX_FEATURES * 40];
+        arrays_read(&a, got, device, n * sizeof *got);
+        uint64_t row = 0, at = 0;
+        for (uint32_t f = 0; f < features; f++) {
+            for (uint32_t b = 0; b < batch_size; b++)
+                CHECK_EQ(got[at++], s.offsets[b < s.strides[f] ? row + b : row + s.strides[f]]);
+            row += s.strides[f];
+        }
+        CHECK_EQ(got[at], kjt.num_keys);
+        arrays_close(&a);
+    }
+}
+
+/* Features in another order, some twice, some not; more samples than they have. */
+static void picked_features_are_whole(hotbed_backend backend) {
+    for (int round = 0; round < 30; round++) {
+        arrays a = arrays_open(backend);
+        bool variable = round % 2 == 1;
+        uint32_t features = 1 + (uint32_t)hotbed_test_below(7);
+        sample s = make_sample(features, 1 + (uint32_t)hotbed_test_below(12), variable);
+        hotbed_kjt kjt = upload(&a, &s, variable, round % 4 < 2);
+        uint64_t rows = hotbed_kjt_rows(&kjt);
+        uint32_t picks[4], picked = 1 + (uint32_t)hotbed_test_below(4);
+        for (uint32_t f = 0; f < picked; f++)
+            picks[f] = (uint32_t)hotbed_test_below(features);
+        uint32_t room = s.kjt.batch_size + (uint32_t)hotbed_test_below(3);
+        uint64_t picked_rows = (uint64_t)picked * room, bound = 4 * kjt.num_keys;
+        size_t scratch_bytes = hotbed_kjt_scratch(a.stream, rows + picked_rows);
+        void *scratch = arrays_alloc(&a, scratch_bytes);
+        uint32_t *bases = arrays_alloc(&a, (features + 1) * sizeof *bases);
+        hotbed_pick_view p = {
+            .kjt = hotbed_kjt_view_of(
+                &kjt, arrays_alloc(&a, (rows + 1) * 4), arrays_alloc(&a, 4), a.stream),
+            .features = arrays_copy(&a, picks, picked * sizeof *picks),
+            .bases = variable ? bases : NULL,
+            .stride = kjt.batch_size,
+            .num_features = picked,
+            .batch_size = room,
+            .starts = arrays_alloc(&a, (picked_rows + 1) * 4),
+            .keys = arrays_alloc(&a, bound * 8),
+            .sources = arrays_alloc(&a, bound * 4),
+            .weights = arrays_alloc(&a, bound * 4),
+        };
+        if (variable)
+            CHECK_OK(hotbed_kjt_put_bases(&kjt, bases, a.stream));
+        CHECK_OK(hotbed_kjt_start(&p.kjt, scratch, scratch_bytes, a.stream));
+        p.kjt.bound = bound; /* features that are picked twice have more keys than the batch */
+        CHECK_OK(hotbed_kjt_pick(&p, scratch, scratch_bytes, a.stream));
+        static uint32_t starts[MAX_ROWS];
+        static uint64_t keys[MAX_KEYS];
+        static uint32_t sources[MAX_KEYS];
+        static float weights[MAX_KEYS];
+        arrays_read(&a, starts, p.starts, (picked_rows + 1) * 4);
+        uint32_t n = starts[picked_rows];
+        arrays_read(&a, keys, p.keys, n * sizeof *keys);
+        arrays_read(&a, sources, p.sources, n * sizeof *sources);
+        arrays_read(&a, weights, p.weights, n * sizeof *weights);
+        uint32_t at = 0, row = 0;
+        for (uint32_t f = 0; f < picked; f++) {
+            uint32_t base = 0;
+            for (uint32_t g = 0; g < picks[f]; g++)
+                base += s.strides[g];
+            for (uint32_t b = 0; b < room; b++, row++) {
+                CHECK_EQ(starts[row], at);
+                if (b >= s.strides[picks[f]])
+                    continue;
+                for (int64_t i = s.offsets[base + b]; i < s.offsets[base + b + 1]; i++, at++) {
+                    CHECK_EQ(keys[at], s.keys[i]);
+                    CHECK_EQ(sources[at], i);
+                    CHECK(weights[at] == s.weights[i]);
+                }
+            }
+        }
+        CHECK_EQ(n, at);
+        arrays_close(&a);
+    }
+}
+
+static const char *const names[] = {"user", "item", "shop"};
+
+static void bad_rows_are_named(hotbed_backend backend) {
+    arrays a = arrays_open(backend);
+    const int64_t good[] = {1, 0, 2, 1, 1, 1}, negative[] = {1, 0, 2, 1, -1, 1};
+    const int64_t descends[] = {0, 1, 3, 2, 4, 5, 6}, late[] = {1, 2, 3, 4, 5, 6, 6};
+    const uint64_t keys[6] = {0};
+    hotbed_kjt kjt;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = 3;
+    kjt.features = names;
+    kjt.batch_size = 2;
+    kjt.num_keys = 6;
+    kjt.keys = arrays_copy(&a, keys, sizeof keys);
+    CHECK_OK(hotbed_kjt_validate(&kjt, a.stream));
+    kjt.lengths = arrays_copy(&a, good, sizeof good);
+    CHECK_OK(hotbed_kjt_validate(&kjt, a.stream));
+    kjt.num_keys = 5;
+    CHECK_STATUS(hotbed_kjt_validate(&kjt, a.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(
+        hotbed_last_error(),
+        "kjt: feature 2 (shop), sample 1: its 1 keys begin at 5 and end beyond "
+        "num_keys 5");
+    kjt.num_keys = 6;
+    kjt.lengths = arrays_copy(&a, negative, sizeof negative);
+    CHECK_STATUS(hotbed_kjt_validate(&kjt, a.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "kjt: feature 2 (shop), sample 0: its length is -1");
+    kjt.offsets = arrays_copy(&a, descends, sizeof descends);
+    CHECK_STATUS(hotbed_kjt_validate(&kjt, a.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "kjt: feature 1 (item), sample 0: its length is -1");
+    kjt.offsets = arrays_copy(&a, late, sizeof late);
+    CHECK_STATUS(hotbed_kjt_validate(&kjt, a.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "kjt: the first offset is 1, not 0");
+    arrays_close(&a);
+}
+
+/* The device finds the same, names the row, and the batch is empty. */
+static void bad_rows_are_faults(hotbed_backend backend) {
+    arrays a = arrays_open(backend);
+    const int64_t bad[4][5] = {
+        {1, -1, 2, 1, 0}, {1, 2, 3, 4, 5}, {INT64_MAX, 1, 1, 1, 1}, {1, 1, 1, INT64_MIN, 1}};
+    const int64_t offsets[3][5] = {{0, 2, 1, 4, 4}, {1, 1, 2, 3, 4}, {0, 1, 2, 3, 5}};
+    const uint64_t keys[4] = {0};
+    for (int i = 0; i < 7; i++) {
+        hotbed_kjt kjt;
+        hotbed_batch batch;
+        hotbed_kjt_init(&kjt);
+        kjt.num_features = 2;
+        kjt.batch_size = 2;
+        kjt.num_keys = 4;
+        kjt.keys = arrays_copy(&a, keys, sizeof keys);
+        if (i < 4)
+            kjt.lengths = arrays_copy(&a, bad[i], sizeof bad[i]);
+        else
+            kjt.offsets = arrays_copy(&a, offsets[i - 4], sizeof offsets[0]);
+        int64_t *device = arrays_alloc(&a, 5 * sizeof *device), got[5];
+        CHECK_OK(hotbed_kjt_to_batch(&kjt, device, &batch, a.stream));
+        CHECK_STATUS(hotbed_stream_sync(a.stream), HOTBED_ERR_RANGE);
+        arrays_read(&a, got, device, sizeof got);
+        for (int r = 0; r < 5; r++)
+            CHECK_EQ(got[r], 0);
+    }
+    arrays_close(&a);
+}
+
+static void refusals_name_the_feature(hotbed_backend backend) {
+    (void)backend;
+    const char *const nameless[] = {"user", NULL, "shop"};
+    const uint32_t strides[] = {2, 2, 3};
+    const uint64_t keys[6] = {0};
+    hotbed_kjt kjt = {0};
+    CHECK_STATUS(hotbed_kjt_check(NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    hotbed_kjt_init(&kjt);
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    kjt.num_features = 3;
+    kjt.features = names;
+    kjt.batch_size = 2;
+    kjt.num_keys = 6;
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    kjt.keys = keys;
+    CHECK_OK(hotbed_kjt_check(&kjt));
+    CHECK_EQ(hotbed_kjt_find(&kjt, "shop"), 2);
+    CHECK_EQ(hotbed_kjt_find(&kjt, "house"), 3);
+    kjt.strides = strides;
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "kjt: feature 2 (shop) has 3 samples, over batch_size 2");
+    kjt.strides = NULL;
+    kjt.features = nameless;
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    kjt.features = NULL;
+    CHECK_EQ(hotbed_kjt_find(&kjt, "shop"), 3);
+    kjt.num_keys = 5;
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+    kjt.batch_size = 1U << 30;
+    CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"random_batches_become_a_storages", random_batches_become_a_storages},
+    {"picked_features_are_whole", picked_features_are_whole},
+    {"bad_rows_are_named", bad_rows_are_named},
+    {"bad_rows_are_faults", bad_rows_are_faults},
+    {"refusals_name_the_feature", refusals_name_the_feature},
+    {NULL, NULL},
+};

@@ -101,6 +101,9 @@ void run_case(benchmark::State &native, const bench_case *which, hotbed_stream *
 
 void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *stream, int quick) {
     bool cuda = backend == HOTBED_BACKEND_CUDA;
+    const int64_t *row = cuda && which->cuda_args != nullptr ? which->cuda_args : which->args;
+    if (*row == INT64_MIN)
+        return;
     std::string name = std::string(which->name) + "/" + hotbed_backend_name(backend);
     auto *b = benchmark::RegisterBenchmark(
         name.c_str(), [=](benchmark::State &native) { run_case(native, which, stream); });
@@ -108,7 +111,6 @@ void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *st
     for (const char *const *arg = which->arg_names; *arg != nullptr; arg++)
         names.push_back(*arg);
     b->ArgNames(names);
-    const int64_t *row = cuda && which->cuda_args != nullptr ? which->cuda_args : which->args;
     for (; *row != INT64_MIN; row += names.size())
         b->Args(std::vector<int64_t>(row, row + names.size()));
     b->UseManualTime()->Unit(benchmark::kMicrosecond);
@@ -117,8 +119,9 @@ void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *st
 
 void add_backend(hotbed_backend backend, int quick) {
     static const bench_case *const tables[] = {
-        bench_base_cases,   bench_index_cases, bench_unique_cases,  bench_lookup_cases,
-        bench_update_cases, bench_rows_cases,  bench_storage_cases, bench_external_cases};
+        bench_base_cases,   bench_index_cases,   bench_unique_cases,
+        bench_lookup_cases, bench_score_cases,   bench_update_cases,
+        bench_rows_cases,   bench_storage_cases, bench_external_cases};
     hotbed_stream *stream = bench_open(backend);
     char device[128];
     char driver[64];

@@ -31,7 +31,8 @@ typedef struct bench_case {
     void (*run)(bench_state *state);
     const char *const *arg_names; /* NULL-terminated */
     const int64_t *args;          /* rows of arg_names' length, ends with INT64_MIN */
-    const int64_t *cuda_args;     /* for the CUDA backend, whose sizes are larger; NULL: args */
+    const int64_t
+        *cuda_args; /* for the CUDA backend, whose sizes are larger; NULL: args.  No row: no case */
 } bench_case;
 
 /* One table a file; each ends with a NULL name. */
@@ -40,6 +41,7 @@ extern const bench_case bench_index_cases[];
 extern const bench_case bench_unique_cases[];
 extern const bench_case bench_lookup_cases[];
 extern const bench_case bench_update_cases[];
+extern const bench_case bench_score_cases[];
 extern const bench_case bench_rows_cases[];
 extern const bench_case bench_storage_cases[];
 extern const bench_case bench_external_cases[];

@@ -1,6 +1,8 @@
 /* bench/bench_lookup.c - output rows from slots: sequences and sums, in training and in eval. */
 #include "bench/bench_step.h"
 
+#include "base/error.h"
+
 #include <stdlib.h>
 
 /* Keys of a power law with 1.05 over `range`, in the table or not yet; the batch of number `round`. */
@@ -61,7 +63,62 @@ static void forward(bench_state *state) {
     account(state, &step, n, step.view.bags ? step.view.batch_size : n);
 }
 
+/* A key's bag, from offsets. */
+static void bags(bench_state *state) {
+    bench_step step;
+    uint64_t n = (uint64_t)bench_arg(state, 0);
+    bench_step_options options = {
+        .slots = 64, .bound = n, .dim = 4, .bag = (uint32_t)bench_arg(state, 1)};
+    bool ok = bench_step_create(state, &options, &step);
+    while (ok && bench_next(state)) {
+        bench_flush_cache(step.stream);
+        bench_start(step.stream);
+        ok = bench_ok(state, step.lookup->layout(&step.view, step.stream)) &&
+             bench_ok(state, step.lookup->bags(&step.view, step.stream));
+        bench_stop(step.stream, state);
+    }
+    bench_items(state, (int64_t)n);
+    bench_bytes(state, (int64_t)(n * sizeof(uint32_t) + n / options.bag * sizeof(int64_t)));
+}
+
+/* New keys: their slots and their first rows, of random numbers. */
+static void new_rows(bench_state *state) {
+    bench_step step;
+    uint64_t n = (uint64_t)bench_arg(state, 0);
+    bench_step_options options = {.slots = 2 * n, .bound = n, .dim = (uint32_t)bench_arg(state, 1)};
+    options.init = (hotbed_initializer_kind)bench_arg(state, 2);
+    uint64_t *numbers = malloc(n * sizeof *numbers);
+    if (!numbers)
+        bench_skip(state, "no memory");
+    bool ok = numbers && bench_step_create(state, &options, &step);
+    while (ok && bench_next(state)) {
+        for (uint64_t i = 0; i < n; i++)
+            numbers[i] = i;
+        ok = bench_step_uniques(state, &step, numbers, n) &&
+             bench_ok(state, step.lookup->find(&step.view, step.stream));
+        bench_flush_cache(step.stream);
+        bench_start(step.stream);
+        ok = ok && bench_ok(state, step.lookup->place(&step.view, step.stream));
+        bench_stop(step.stream, state);
+        ok = ok && bench_ok(state, step.lookup->unpin(&step.view, step.stream)) &&
+             bench_step_erase(state, &step, numbers, n);
+    }
+    bench_items(state, (int64_t)n);
+    /* key in, a line of keys, a meta out, slot and row out */
+    bench_bytes(state, (int64_t)(n * (3 * sizeof(uint64_t) + 128 + options.dim * sizeof(float))));
+    free(numbers);
+}
+
 /* Find and forward without dedup. */
+static hotbed_status find_and_read(
+    const bench_step *step, const hotbed_step_view *view, void *output) {
+    uint32_t dim = step->table.dim;
+    if (view->pooling == HOTBED_POOL_NONE)
+        return step->lookup->eval_rows(view, output, dim, dim, step->stream);
+    HOTBED_TRY(step->lookup->find_keys(view, step->stream));
+    return step->lookup->forward(view, output, dim, dim, step->stream);
+}
+
 static void eval(bench_state *state) {
     bench_step step;
     void *output = NULL;
@@ -80,10 +137,7 @@ static void eval(bench_state *state) {
             return;
         bench_flush_cache(step.stream);
         bench_start(step.stream);
-        ok = bench_ok(state, step.lookup->find_keys(&view, step.stream)) &&
-             bench_ok(
-                 state,
-                 step.lookup->forward(&view, output, step.table.dim, step.table.dim, step.stream));
+        ok = bench_ok(state, find_and_read(&step, &view, output));
         bench_stop(step.stream, state);
     }
     account(state, &step, n, step.view.bags ? step.view.batch_size : n);
@@ -98,8 +152,18 @@ static const int64_t cuda[] = {1048570, 128, 0,  HOTBED_F32,  1048570,  128, 0, 
                                1048570, 128, 10, HOTBED_F32,  1048570,  16,  10, HOTBED_F32,
                                1048570, 128, 10, HOTBED_F16,  INT64_MIN};
 
+static const char *const bags_names[] = {"n", "bag", NULL};
+static const int64_t bags_host[] = {100000, 10, INT64_MIN};
+static const int64_t bags_cuda[] = {1 << 20, 10, 1 << 20, 1000, INT64_MIN};
+static const char *const new_names[] = {"n", "dim", "initializer", NULL};
+static const int64_t new_host[] = {20000, 128, HOTBED_INIT_UNIFORM, INT64_MIN};
+static const int64_t new_cuda[] = {
+    1 << 18, 128, HOTBED_INIT_UNIFORM, 1 << 18, 128, HOTBED_INIT_NORMAL, INT64_MIN};
+
 const bench_case bench_lookup_cases[] = {
     {"lookup/forward", forward, names, host, cuda},
     {"lookup/eval", eval, names, host, cuda},
+    {"lookup/bags", bags, bags_names, bags_host, bags_cuda},
+    {"lookup/new_rows", new_rows, new_names, new_host, new_cuda},
     {NULL, NULL, NULL, NULL, NULL},
 };

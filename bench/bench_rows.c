@@ -1,4 +1,4 @@
-/* bench/bench_rows.c - rows by key in a storage, and by slot in a flat table: copied out and in. */
+/* bench/bench_rows.c - rows by key in a storage, and by slot in a flat table: copied out and in, removed. */
 #include "bench/bench.h"
 
 #include "hotbed/flat_table.h"
@@ -14,9 +14,10 @@ typedef struct fixture {
     hotbed_flat_table *table; /* or NULL */
     uint64_t n;
     uint32_t dim;
-    uint64_t *chosen;  /* [n] on the host: keys or slots */
-    uint64_t *keys;    /* [n] */
-    hotbed_rows dense; /* [n] weights */
+    uint64_t *chosen;   /* [n] on the host: keys or slots */
+    uint64_t *keys;     /* [n] */
+    hotbed_rows dense;  /* [n] weights */
+    uint64_t *exported; /* [ROUNDS * n] on the host, or NULL */
 } fixture;
 
 /* n distinct keys, or slots in no order, of round number `round`. */
@@ -61,6 +62,10 @@ static hotbed_status set(fixture *f) {
     return hotbed_storage_set_rows(f->storage, 0, f->n, f->keys, &f->dense, f->stream);
 }
 
+static hotbed_status erase(fixture *f) {
+    return hotbed_storage_erase(f->storage, 0, f->n, f->keys, NULL, f->stream);
+}
+
 static hotbed_status load(fixture *f) {
     return hotbed_flat_table_load(f->table, f->n, f->keys, &f->dense, f->stream);
 }
@@ -69,53 +74,96 @@ static hotbed_status store(fixture *f) {
     return hotbed_flat_table_store(f->table, f->n, f->keys, &f->dense, f->stream);
 }
 
-/* All rows are written once by `fill`; then `call` is timed.  memory 0: a storage. */
-static void time_call(
-    bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f),
-    hotbed_status (*call)(fixture *f)) {
-    fixture f = {.stream = bench_stream(state)};
-    f.n = (uint64_t)bench_arg(state, 0);
-    f.dim = (uint32_t)bench_arg(state, 1);
-    uint64_t row = f.dim * sizeof(float);
-    f.chosen = malloc(f.n * sizeof *f.chosen);
-    f.keys = bench_alloc(state, f.n * sizeof *f.keys);
-    f.dense.weights = bench_alloc(state, f.n * row);
-    bool ok = f.chosen != NULL && f.keys != NULL && f.dense.weights != NULL;
+/* All rows are written once by `fill`; memory 0: a storage. */
+static bool prepare(
+    bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f), fixture *f) {
+    *f = (fixture){.stream = bench_stream(state)};
+    f->n = (uint64_t)bench_arg(state, 0);
+    f->dim = (uint32_t)bench_arg(state, 1);
+    size_t row = f->dim * sizeof(float);
+    f->chosen = malloc(f->n * sizeof *f->chosen);
+    f->keys = bench_alloc(state, f->n * sizeof *f->keys);
+    f->dense.weights = bench_alloc(state, f->n * row);
+    bool ok = f->chosen != NULL && f->keys != NULL && f->dense.weights != NULL;
     if (!ok)
         bench_skip(state, "no memory");
-    ok = ok && bench_ok(state, hotbed_fill(f.dense.weights, 0, f.n * row, f.stream)) &&
-         bench_ok(state, memory == 0 ? create_storage(&f) : create_table(memory, &f));
+    ok = ok && bench_ok(state, hotbed_fill(f->dense.weights, 0, f->n * row, f->stream)) &&
+         bench_ok(state, memory == 0 ? create_storage(f) : create_table(memory, f));
     for (uint64_t round = 0; ok && round < ROUNDS; round++)
-        ok = choose(state, &f, round) && bench_ok(state, fill(&f)) &&
-             bench_ok(state, hotbed_stream_sync(f.stream));
+        ok = choose(state, f, round) && bench_ok(state, fill(f)) &&
+             bench_ok(state, hotbed_stream_sync(f->stream));
+    return ok;
+}
+
+static void finish(fixture *f) {
+    hotbed_storage_destroy(f->storage);
+    hotbed_flat_table_destroy(f->table);
+    free(f->chosen);
+    free(f->exported);
+}
+
+/* Time `call`; `after` makes up for it, and may be NULL. */
+static void time_call(
+    bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f),
+    hotbed_status (*call)(fixture *f), hotbed_status (*after)(fixture *f)) {
+    fixture f;
+    bool ok = prepare(state, memory, fill, &f);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         ok = choose(state, &f, round * 5);
         bench_flush_cache(f.stream);
         bench_start(f.stream);
         ok = ok && bench_ok(state, call(&f));
         bench_stop(f.stream, state);
+        if (after != NULL)
+            ok = ok && bench_ok(state, after(&f)) && bench_ok(state, hotbed_stream_sync(f.stream));
     }
     bench_items(state, (int64_t)f.n);
-    bench_bytes(state, (int64_t)(f.n * (2 * row + sizeof *f.keys)));
-    hotbed_storage_destroy(f.storage);
-    hotbed_flat_table_destroy(f.table);
-    free(f.chosen);
+    /* key in, row in and out; what is removed: a line of keys, its meta in and out */
+    uint64_t moved = after == NULL ? 2 * f.dim * sizeof(float) : 128 + 2 * sizeof(uint64_t);
+    bench_bytes(state, (int64_t)(f.n * (moved + sizeof *f.keys)));
+    finish(&f);
 }
 
 static void get_rows(bench_state *state) {
-    time_call(state, 0, set, get);
+    time_call(state, 0, set, get, NULL);
 }
 
 static void set_rows(bench_state *state) {
-    time_call(state, 0, set, set);
+    time_call(state, 0, set, set, NULL);
+}
+
+static void erase_rows(bench_state *state) {
+    time_call(state, 0, set, erase, set);
+}
+
+/* All keys of the table to the host: the call waits. */
+static void export_keys(bench_state *state) {
+    fixture f;
+    bool ok = prepare(state, 0, set, &f);
+    uint64_t all = ROUNDS * f.n;
+    uint64_t n = 0;
+    f.exported = malloc(all * sizeof *f.exported);
+    if (f.exported == NULL)
+        bench_skip(state, "no memory");
+    while (ok && bench_next(state)) {
+        bench_flush_cache(f.stream);
+        bench_start(f.stream);
+        ok = bench_ok(
+            state, hotbed_storage_export_keys(f.storage, 0, all, f.exported, NULL, &n, f.stream));
+        bench_stop(f.stream, state);
+    }
+    bench_items(state, (int64_t)n);
+    /* the whole index in, keys out */
+    bench_bytes(state, (int64_t)(all * 16 * 100 / 97 + n * sizeof *f.exported));
+    finish(&f);
 }
 
 static void load_rows(bench_state *state) {
-    time_call(state, (hotbed_memory_kind)bench_arg(state, 2), store, load);
+    time_call(state, (hotbed_memory_kind)bench_arg(state, 2), store, load, NULL);
 }
 
 static void store_rows(bench_state *state) {
-    time_call(state, (hotbed_memory_kind)bench_arg(state, 2), store, store);
+    time_call(state, (hotbed_memory_kind)bench_arg(state, 2), store, store, NULL);
 }
 
 static const char *const by_key[] = {"n", "dim", NULL};
@@ -131,6 +179,8 @@ static const int64_t by_slot_cuda[] = {
 const bench_case bench_rows_cases[] = {
     {"rows/get", get_rows, by_key, by_key_host, by_key_cuda},
     {"rows/set", set_rows, by_key, by_key_host, by_key_cuda},
+    {"rows/erase", erase_rows, by_key, by_key_host, by_key_cuda},
+    {"rows/export_keys", export_keys, by_key, by_key_host, by_key_cuda},
     {"rows/flat_load", load_rows, by_slot, by_slot_host, by_slot_cuda},
     {"rows/flat_store", store_rows, by_slot, by_slot_host, by_slot_cuda},
     {NULL, NULL, NULL, NULL, NULL},

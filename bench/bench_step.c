@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "storage/index_range.h"
+#include "storage/types.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,20 +40,34 @@ static void choose_kernels(bench_step *step) {
     step->lookup = &hotbed_lookup_kernels_host;
     step->update = &hotbed_update_kernels_host;
     step->rows = &hotbed_rows_kernels_host;
+    step->score = &hotbed_score_kernels_host;
 #if defined(HOTBED_WITH_CUDA)
     if (hotbed_stream_backend(step->stream) == HOTBED_BACKEND_CUDA) {
         step->unique = &hotbed_unique_kernels_cuda;
         step->lookup = &hotbed_lookup_kernels_cuda;
         step->update = &hotbed_update_kernels_cuda;
         step->rows = &hotbed_rows_kernels_cuda;
+        step->score = &hotbed_score_kernels_cuda;
     }
 #endif
+}
+
+/* Admission, with a counter of as many keys as the table has slots; the slots of both. */
+static uint64_t set_admission(hotbed_admission admission, hotbed_table_view *t) {
+    t->admission = (uint32_t)admission;
+    t->admit = admission == HOTBED_ADMIT_FREQUENCY ? UINT64_MAX : (uint64_t)1 << 31;
+    if (admission != HOTBED_ADMIT_FREQUENCY)
+        return t->slots;
+    t->counter = hotbed_index_range_make(t->slots, true, t->range.buckets);
+    return t->slots + hotbed_index_range_slots(t->counter);
 }
 
 static bool create_table(bench_state *state, const bench_step_options *o, bench_step *step) {
     hotbed_table_view *t = &step->table;
     size_t size = o->dtype == HOTBED_F16 || o->dtype == HOTBED_BF16 ? 2 : 4;
+    const hotbed_initializer initializer = {.kind = o->init, .std = 1, .upper = 1};
     t->dim = o->dim;
+    t->init = hotbed_init_make(&initializer, "table", 1);
     t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     t->states = o->states;
     t->state_dim = o->dim;
@@ -67,9 +83,9 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     t->slots = (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS;
     t->capacity = t->slots;
     t->rows = bench_alloc(state, t->slots * t->row_bytes);
-    step->view.index.keys = bench_alloc(state, t->slots * sizeof(uint64_t));
-    step->view.index.metas = bench_alloc(state, t->slots * sizeof(uint64_t));
-    step->view.index_slots = t->slots;
+    step->view.index_slots = set_admission(o->admission, t);
+    step->view.index.keys = bench_alloc(state, step->view.index_slots * sizeof(uint64_t));
+    step->view.index.metas = bench_alloc(state, step->view.index_slots * sizeof(uint64_t));
     step->view.tables = bench_upload(state, t, sizeof *t);
     return t->rows && step->view.index.keys && step->view.index.metas && step->view.tables;
 }
@@ -141,7 +157,11 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     }
     hotbed_rows_args args = rows_args(out);
     args.n = out->table.slots;
+    hotbed_rows_args counter = args;
+    counter.table.range = args.table.counter;
     if (!bench_ok(state, out->rows->clear(&args, out->stream)) ||
+        (out->table.counter.buckets > 0 &&
+         !bench_ok(state, out->rows->clear(&counter, out->stream))) ||
         !bench_ok(state, out->lookup->layout(&out->view, out->stream)))
         return false;
     if (out->view.bags && !bench_ok(state, out->lookup->bags(&out->view, out->stream)))

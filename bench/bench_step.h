@@ -5,6 +5,7 @@
 #include "bench/bench.h"
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
+#include "storage/score_kernels.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
 
@@ -16,6 +17,9 @@ typedef struct bench_step_options {
     hotbed_dtype dtype; /* 0 is F32 */
     uint32_t states;    /* F32 states of dim elements */
     bool evicts;
+    hotbed_initializer_kind init; /* of new rows; 0: zeros */
+    hotbed_admission
+        admission; /* FREQUENCY: no count is enough; PROBABILISTIC: half are admitted */
 } bench_step_options;
 
 typedef struct bench_step {
@@ -27,6 +31,7 @@ typedef struct bench_step {
     const hotbed_lookup_kernels *lookup;
     const hotbed_update_kernels *update;
     const hotbed_rows_kernels *rows;
+    const hotbed_score_kernels *score;
 } bench_step;
 
 /* An empty table and a batch without keys.  False: the state is skipped. */

@@ -1,5 +1,6 @@
-/* bench/bench_update.c - backward: sums of gradients fused with each optimiser. */
+/* bench/bench_update.c - backward: sums of gradients fused with each optimiser, and the two apart. */
 #include "bench/bench_step.h"
+#include "hotbed/optimizer.h"
 
 #include <stdlib.h>
 
@@ -20,10 +21,15 @@ typedef struct update_room {
     void *dedup, *sums;
     size_t dedup_bytes, sums_bytes;
     float *gradient;
+    float *unique_gradient; /* not of an update in one */
     uint64_t *numbers;
 } update_room;
 
-static bool make_room(bench_state *state, const bench_step *step, update_room *room) {
+/* What is timed. */
+typedef enum update_part { IN_ONE, REDUCE, APPLY } update_part;
+
+static bool make_room(
+    bench_state *state, const bench_step *step, update_part part, update_room *room) {
     uint64_t n = step->view.bound;
     *room = (update_room){0};
     room->dedup_bytes = step->unique->scratch(n, 1);
@@ -31,83 +37,172 @@ static bool make_room(bench_state *state, const bench_step *step, update_room *r
     room->dedup = bench_alloc(state, room->dedup_bytes);
     room->sums = bench_alloc(state, room->sums_bytes);
     room->gradient = gradients(state, n * step->table.dim);
+    if (part != IN_ONE)
+        room->unique_gradient = bench_alloc(state, n * step->table.dim * sizeof(float));
     room->numbers = malloc(n * sizeof *room->numbers);
     if (!room->numbers)
         bench_skip(state, "no memory");
-    return room->dedup && (room->sums || room->sums_bytes == 0) && room->gradient && room->numbers;
+    return room->dedup && (room->sums || room->sums_bytes == 0) && room->gradient &&
+           (room->unique_gradient || part == IN_ONE) && room->numbers;
 }
 
-/* One iteration: another batch, prefetched; then the update alone is timed. */
+static hotbed_status update_in_one(
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
+    hotbed_gradient_view gradient = {room->gradient, step->table.dim};
+    return step->update->update(
+        &step->view, optimizer, gradient, step->table.dim, room->sums, room->sums_bytes,
+        step->stream);
+}
+
+static hotbed_status reduce(
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
+    hotbed_gradient_view gradient = {room->gradient, step->table.dim};
+    hotbed_sums_view sums = {room->unique_gradient, step->table.dim, false};
+    return step->update->reduce(
+        &step->view, optimizer, gradient, sums, step->table.dim, room->sums, step->stream);
+}
+
+static hotbed_status apply(
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
+    hotbed_gradient_view sums = {room->unique_gradient, step->table.dim};
+    return step->update->apply(
+        &step->view, optimizer, sums, step->table.dim, room->sums, step->stream);
+}
+
+/* One iteration: another batch, prefetched; then the update, or a part of it, is timed. */
 static bool iterate(
     bench_state *state, bench_step *step, const hotbed_optimizer_view *optimizer,
-    const update_room *room, uint64_t round) {
+    const update_room *room, update_part part, uint64_t round) {
     double alpha = (double)bench_arg(state, 2) * 0.01;
     bench_zipf(alpha, step->view.bound, step->view.bound, round, room->numbers);
     if (!bench_step_batch(state, step, room->numbers) ||
         !bench_step_prefetch(state, step, room->dedup, room->dedup_bytes))
         return false;
-    hotbed_gradient_view gradient = {room->gradient, step->table.dim};
+    bool ok = part != APPLY || bench_ok(state, reduce(step, optimizer, room));
     bench_flush_cache(step->stream);
     bench_start(step->stream);
-    bool ok = bench_ok(
-        state, step->update->update(
-                   &step->view, optimizer, gradient, step->table.dim, room->sums, room->sums_bytes,
-                   step->stream));
+    ok = ok && bench_ok(
+                   state, part == IN_ONE   ? update_in_one(step, optimizer, room)
+                          : part == REDUCE ? reduce(step, optimizer, room)
+                                           : apply(step, optimizer, room));
     bench_stop(step->stream, state);
+    if (part == REDUCE)
+        ok = ok && bench_ok(state, apply(step, optimizer, room)); /* which unpins */
     return ok;
 }
 
+/* Bytes of a unique row: its part of the optimiser, or its sum. */
+static uint64_t bytes_of(hotbed_optimizer_kind kind, update_part part, uint64_t row) {
+    uint64_t moved = kind == HOTBED_OPT_ROWWISE_ADAGRAD
+                         ? 2 * row + 64
+                         : 2 * row * (1 + hotbed_optimizer_states(kind));
+    if (part == REDUCE)
+        return row;
+    return part == APPLY ? moved + row + 16 : moved + 16;
+}
+
 /* Arguments: n, dim, exponent of the keys' power law in hundredths. */
-static void update(bench_state *state, hotbed_optimizer_kind kind) {
+static void update(bench_state *state, hotbed_optimizer_kind kind, update_part part) {
     bench_step step;
     update_room room;
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
     hotbed_optimizer_view optimizer = {.kind = kind, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F};
     options.dim = (uint32_t)bench_arg(state, 1);
-    options.states = kind == HOTBED_OPT_ADAM ? 2 : kind == HOTBED_OPT_SGD ? 0 : 1;
+    options.states = hotbed_optimizer_states(kind);
     if (!bench_step_create(state, &options, &step))
         return;
-    bool ok = make_room(state, &step, &room);
+    bool ok = make_room(state, &step, part, &room);
     for (uint64_t round = 0; ok && bench_next(state); round++)
-        ok = iterate(state, &step, &optimizer, &room, round);
+        ok = iterate(state, &step, &optimizer, &room, part, round);
     if (ok) {
         uint64_t uniques = bench_step_num_uniques(state, &step);
         uint64_t row = options.dim * sizeof(float);
-        uint64_t moved =
-            kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 2 * row + 64 : 2 * row * (1 + options.states);
         bench_counter(state, "uniques", (double)uniques);
         bench_items(state, (int64_t)n);
         /* gradients and positions in, rows with their states in and out */
-        bench_bytes(state, (int64_t)(n * (row + 4) + uniques * (moved + 16)));
+        uint64_t in = part == APPLY ? 0 : n * (row + 4);
+        bench_bytes(state, (int64_t)(in + uniques * bytes_of(kind, part, row)));
     }
     free(room.numbers);
 }
 
 static void sgd(bench_state *state) {
-    update(state, HOTBED_OPT_SGD);
+    update(state, HOTBED_OPT_SGD, IN_ONE);
 }
 
 static void adam(bench_state *state) {
-    update(state, HOTBED_OPT_ADAM);
+    update(state, HOTBED_OPT_ADAM, IN_ONE);
 }
 
 static void adagrad(bench_state *state) {
-    update(state, HOTBED_OPT_ADAGRAD);
+    update(state, HOTBED_OPT_ADAGRAD, IN_ONE);
 }
 
 static void rowwise_adagrad(bench_state *state) {
-    update(state, HOTBED_OPT_ROWWISE_ADAGRAD);
+    update(state, HOTBED_OPT_ROWWISE_ADAGRAD, IN_ONE);
+}
+
+/* Gradient accumulation: the sums of a batch, and a step with sums. */
+static void reduce_alone(bench_state *state) {
+    update(state, HOTBED_OPT_ADAM, REDUCE);
+}
+
+static void apply_alone(bench_state *state) {
+    update(state, HOTBED_OPT_ADAM, APPLY);
+}
+
+/* --- rows of the caller's own ---------------------------------------------------------------------- */
+
+/* Adam on n rows in dense arrays. */
+static void given_rows(bench_state *state) {
+    hotbed_stream *stream = bench_stream(state);
+    hotbed_optimizer optimizer;
+    hotbed_optimizer_clock clock;
+    hotbed_row_update rows;
+    hotbed_optimizer_init(&optimizer);
+    optimizer.kind = HOTBED_OPT_ADAM;
+    hotbed_optimizer_clock_init(&clock, &optimizer);
+    hotbed_row_update_init(&rows);
+    rows.n = (uint64_t)bench_arg(state, 0);
+    rows.dim = (uint32_t)bench_arg(state, 1);
+    hotbed_optimizer_clock *sent = bench_upload(state, &clock, sizeof clock);
+    uint64_t elements = rows.n * rows.dim;
+    rows.rows.weights = gradients(state, elements);
+    rows.rows.states[0] = gradients(state, elements);
+    rows.rows.states[1] = bench_alloc(state, elements * sizeof(float));
+    float *gradient = gradients(state, elements);
+    rows.gradients = gradient;
+    bool ok =
+        sent && rows.rows.weights && rows.rows.states[0] && rows.rows.states[1] && gradient &&
+        bench_ok(state, hotbed_fill(rows.rows.states[1], 0, elements * sizeof(float), stream));
+    while (ok && bench_next(state)) {
+        bench_flush_cache(stream);
+        bench_start(stream);
+        ok = bench_ok(state, hotbed_optimizer_step(&optimizer, sent, stream)) &&
+             bench_ok(state, hotbed_optimizer_update_rows(&optimizer, sent, &rows, stream));
+        bench_stop(stream, state);
+    }
+    bench_items(state, (int64_t)rows.n);
+    /* gradient in, row and two states in and out */
+    bench_bytes(state, (int64_t)(elements * 7 * sizeof(float)));
 }
 
 static const char *const names[] = {"n", "dim", "alpha_x100", NULL};
 static const int64_t host[] = {50000, 128, 105, INT64_MIN};
 static const int64_t cuda[] = {1048570, 128, 105, 1048570, 128, 0, 1048570, 16, 105, INT64_MIN};
 
+static const char *const rows_names[] = {"n", "dim", NULL};
+static const int64_t rows_host[] = {20000, 128, INT64_MIN};
+static const int64_t rows_cuda[] = {1 << 19, 128, 1 << 19, 16, INT64_MIN};
+
 const bench_case bench_update_cases[] = {
     {"update/sgd", sgd, names, host, cuda},
     {"update/adam", adam, names, host, cuda},
     {"update/adagrad", adagrad, names, host, cuda},
     {"update/rowwise_adagrad", rowwise_adagrad, names, host, cuda},
+    {"update/reduce", reduce_alone, names, host, cuda},
+    {"update/apply_adam", apply_alone, names, host, cuda},
+    {"update/given_rows_adam", given_rows, rows_names, rows_host, rows_cuda},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,0 +1,164 @@
+/* dist/deliver_core.h - embeddings to the ranks that asked for them, and gradients back.
+ *
+ * An *owner* has rows for the keys it received, by feature and rank; a *requester* wants rows for keys as
+ * they stood in its messages.  Both know position k of a key in the message from one to the other, and rows
+ * travel in that order.  Pooled output is one row a sample, which every rank has a part of.
+ */
+#ifndef HOTBED_DIST_DELIVER_CORE_H
+#define HOTBED_DIST_DELIVER_CORE_H
+
+#include "storage/optimizer_core.h"
+#include "storage/step_core.h"
+
+typedef struct hotbed_deliver_view {
+    /* owner: of hotbed_gather_view */
+    const uint32_t *segments, *firsts;
+    uint32_t num_segments;
+    /* requester: of hotbed_bucketize_view */
+    const uint32_t *ranks, *places;
+    const uint32_t *sources;  /* where key i stands in the caller's batch */
+    const uint32_t *inverse;  /* of dedup: which sent key is key i; NULL: itself */
+    const uint32_t *num_keys; /* one word each */
+    const uint32_t *num_sent;
+    const uint32_t *overflow; /* not 0: nothing was sent */
+    uint64_t key_bound, sent_bound, received_bound;
+    uint32_t world;
+    /* rows that travel: `row_bytes` apart, a multiple of 16 */
+    uint8_t *const *rows; /* [world] those for or from each rank */
+    uint64_t rows_offset; /* bytes from there */
+    uint64_t row_bytes;
+    uint32_t dim, dtype;
+    float max_gradient, scale;
+} hotbed_deliver_view;
+
+/* Row of received key m, in what goes to or comes from its requester. */
+HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {
+    uint32_t q = hotbed_part_of(d->segments, d->num_segments, m);
+    uint64_t k = d->firsts[q] + (m - d->segments[q]);
+    return d->rows[q % d->world] + d->rows_offset + k * d->row_bytes;
+}
+
+/* Row of sent key u, in what comes from or goes to its owner. */
+HOTBED_HD uint8_t *hotbed_requester_row(const hotbed_deliver_view *d, uint32_t u) {
+    uint32_t j = d->places[u], p = hotbed_part_of(d->ranks, d->world, j);
+    return d->rows[p] + d->rows_offset + (uint64_t)(j - d->ranks[p]) * d->row_bytes;
+}
+
+/* Copy `bytes`, a multiple of 16 with the places aligned so where `plain`, else of 2. */
+HOTBED_HD void hotbed_copy_row(
+    uint8_t *to, const uint8_t *from, uint64_t bytes, bool plain, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    if (plain) {
+        for (uint64_t at = 16 * (uint64_t)lane; at < bytes; at += 16 * (uint64_t)width)
+            *(hotbed_f32x4 *)(void *)(to + at) = *(const hotbed_f32x4 *)(const void *)(from + at);
+        return;
+    }
+    for (uint64_t at = 2 * (uint64_t)lane; at < bytes; at += 2 * (uint64_t)width)
+        *(uint16_t *)(void *)(to + at) = *(const uint16_t *)(const void *)(from + at);
+}
+
+/* Whether rows of the caller can be moved 16 bytes at a time. */
+HOTBED_HD bool hotbed_rows_plain(
+    const hotbed_deliver_view *d, const void *data, uint64_t stride_bytes) {
+    uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
+    return ((uintptr_t)data | stride_bytes | bytes) % 16 == 0;
+}
+
+/* Owner: `local` has a row every row_bytes for each received key. */
+HOTBED_HD void hotbed_owner_copy(
+    const hotbed_deliver_view *d, uint32_t m, uint8_t *local, bool send, uint32_t width) {
+    uint8_t *own = local + m * d->row_bytes, *row = hotbed_owner_row(d, m);
+    if (send)
+        hotbed_copy_row(row, own, d->row_bytes, true, width);
+    else
+        hotbed_copy_row(own, row, d->row_bytes, true, width);
+}
+
+/* Requester: the embedding of key i into the caller's output, whose rows are `stride` bytes apart. */
+HOTBED_HD void hotbed_take_row(
+    const hotbed_deliver_view *d, uint32_t i, uint8_t *output, uint64_t stride, bool plain,
+    uint32_t width) {
+    uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
+    uint8_t *to = output + d->sources[i] * stride;
+    if (*d->overflow != 0) {
+        for (uint32_t e = hotbed_tile_rank(width); e < d->dim; e += width)
+            hotbed_store1(d->dtype, to, e, 0.0F);
+        return;
+    }
+    hotbed_copy_row(
+        to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
+}
+
+/* Requester: the gradient of sent key u: of key u of the batch, or, after dedup, its sum in f32.  Rows are
+ * `stride` elements apart.  Sums were clamped as they were made. */
+HOTBED_HD void hotbed_give_gradient(
+    const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
+    uint32_t width) {
+    bool summed = d->inverse != NULL;
+    uint64_t at = (summed ? u : d->sources[u]) * stride;
+    uint8_t *row = hotbed_requester_row(d, u);
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
+        uint32_t count = hotbed_count4(d->dim, e);
+        hotbed_f32x4 g =
+            hotbed_load4(summed ? (uint32_t)HOTBED_F32 : d->dtype, gradient, at + e, count);
+        if (!summed)
+            g = hotbed_clamp4(g, d->max_gradient);
+        hotbed_store4(d->dtype, row, e, count, hotbed_scale4(g, d->scale));
+    }
+}
+
+/* --- pooled --------------------------------------------------------------------------------------- */
+
+typedef struct hotbed_pool_view {
+    const uint32_t *starts;         /* [num_features * batch_size + 1] this rank's bags */
+    const uint32_t *columns;        /* [num_features + 1] in the sums */
+    const uint32_t *output_columns; /* [num_features] in the caller's output */
+    uint32_t num_features, batch_size, samples;
+    uint32_t mean;
+    uint32_t dtype; /* of the caller's output and gradient; sums are f32 */
+    float max_gradient, scale;
+} hotbed_pool_view;
+
+/* Element number `at` of sums [batch_size, columns]: its sample, column of the output, length of its bag. */
+typedef struct hotbed_pool_place {
+    uint32_t sample, column;
+    float keys;
+} hotbed_pool_place;
+
+HOTBED_HD hotbed_pool_place hotbed_pool_at(const hotbed_pool_view *p, uint64_t at) {
+    uint32_t width = p->columns[p->num_features];
+    uint32_t sample = (uint32_t)(at / width), column = (uint32_t)(at - (uint64_t)sample * width);
+    uint32_t f = hotbed_part_of(p->columns, p->num_features, column);
+    const uint32_t *bag = p->starts + (uint64_t)f * p->batch_size + sample;
+    hotbed_pool_place place = {
+        sample, p->output_columns[f] + (column - p->columns[f]), (float)(bag[1] - bag[0])};
+    return place;
+}
+
+/* Element `at` of the first `samples` rows. */
+HOTBED_HD void hotbed_pool_finish(
+    const hotbed_pool_view *p, uint64_t at, const float *sums, void *output, uint64_t stride) {
+    hotbed_pool_place place = hotbed_pool_at(p, at);
+    float value = sums[at];
+    if (p->mean != 0 && place.keys > 0.0F)
+        value = value / place.keys;
+    hotbed_store1(p->dtype, output, place.sample * stride + place.column, value);
+}
+
+/* Element `at` of all rows: those beyond `samples` are 0. */
+HOTBED_HD void hotbed_pool_start(
+    const hotbed_pool_view *p, uint64_t at, const void *gradient, uint64_t stride, float *sums) {
+    hotbed_pool_place place = hotbed_pool_at(p, at);
+    float g = 0.0F;
+    if (place.sample < p->samples) {
+        g = hotbed_load1(p->dtype, gradient, place.sample * stride + place.column);
+        if (p->max_gradient > 0.0F)
+            g = hotbed_clamp(g, p->max_gradient);
+        if (p->mean != 0)
+            g = place.keys > 0.0F ? g * (1.0F / place.keys) : 0.0F;
+        g = g * p->scale;
+    }
+    sums[at] = g;
+}
+
+#endif

@@ -1,0 +1,213 @@
+/* dist/dist.cu - kernels of input and output dists on CUDA.  Host counterpart: dist_host.c. */
+#include "base/cuda_launch.h"
+#include "dist/dist_kernels.h"
+
+/* A tile of 8 lanes moves a row: 128 bytes at a time. */
+enum { TILE = 8, BLOCK = 256, WAVES = 1, ROWS_WAVES = 4 };
+
+/* --- before the exchange ------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(BLOCK) targets_kernel(hotbed_bucketize_view b) {
+    for (uint64_t i = hotbed_cuda_thread(); i < b.bound; i += hotbed_cuda_threads())
+        hotbed_bucketize_target(&b, (uint32_t)i);
+}
+
+static __global__ void __launch_bounds__(BLOCK) ranks_kernel(hotbed_bucketize_view b) {
+    for (uint64_t p = hotbed_cuda_thread(); p <= b.world; p += hotbed_cuda_threads())
+        hotbed_bucketize_rank(&b, (uint32_t)p);
+}
+
+static __global__ void aim_kernel(hotbed_aim_view a) {
+    hotbed_aim(&a);
+}
+
+static __global__ void __launch_bounds__(BLOCK) starts_kernel(hotbed_bucketize_view b) {
+    uint64_t rows = (uint64_t)b.shape.rows + 1;
+    for (uint64_t at = hotbed_cuda_thread(); at < rows * b.world; at += hotbed_cuda_threads()) {
+        uint32_t p = (uint32_t)(at / rows), r = (uint32_t)(at % rows);
+        hotbed_bucketize_start(&b, p, r);
+        if (r == 0)
+            hotbed_bucketize_header(&b, p);
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK) keys_kernel(hotbed_bucketize_view b) {
+    uint32_t n = b.starts[b.shape.rows];
+    for (uint64_t j = hotbed_cuda_thread(); j < n; j += hotbed_cuda_threads())
+        hotbed_bucketize_key(&b, (uint32_t)j);
+}
+
+static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, b->bound, BLOCK, WAVES);
+    targets_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*b);
+    return hotbed_cuda_launched("targets_kernel");
+}
+
+static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)b->world + 1, BLOCK, WAVES);
+    ranks_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*b);
+    return hotbed_cuda_launched("ranks_kernel");
+}
+
+static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
+    aim_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(*a);
+    return hotbed_cuda_launched("aim_kernel");
+}
+
+static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    cudaStream_t native = hotbed_cuda_native(stream);
+    starts_kernel<<<hotbed_cuda_blocks(stream, starts, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
+    HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
+    keys_kernel<<<hotbed_cuda_blocks(stream, b->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
+    return hotbed_cuda_launched("keys_kernel");
+}
+
+/* --- after it ------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(BLOCK) segments_kernel(hotbed_gather_view g) {
+    for (uint64_t q = hotbed_cuda_thread(); q <= hotbed_gather_segments(&g);
+         q += hotbed_cuda_threads())
+        hotbed_gather_length(&g, (uint32_t)q);
+}
+
+static __global__ void __launch_bounds__(BLOCK) gather_kernel(hotbed_gather_view g) {
+    uint32_t n = g.segments[hotbed_gather_segments(&g)];
+    for (uint64_t m = hotbed_cuda_thread(); m < n; m += hotbed_cuda_threads())
+        hotbed_gather_key(&g, (uint32_t)m);
+}
+
+static __global__ void __launch_bounds__(BLOCK) offsets_kernel(hotbed_gather_view g) {
+    uint64_t n = hotbed_gather_offsets(&g);
+    for (uint64_t r = hotbed_cuda_thread(); r < n; r += hotbed_cuda_threads())
+        hotbed_gather_offset(&g, r);
+}
+
+static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream) {
+    uint64_t n = (uint64_t)hotbed_gather_segments(g) + 1;
+    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
+    segments_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*g);
+    return hotbed_cuda_launched("segments_kernel");
+}
+
+static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
+    cudaStream_t native = hotbed_cuda_native(stream);
+    gather_kernel<<<hotbed_cuda_blocks(stream, g->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*g);
+    HOTBED_TRY(hotbed_cuda_launched("gather_kernel"));
+    unsigned blocks = hotbed_cuda_blocks(stream, hotbed_gather_offsets(g), BLOCK, WAVES);
+    offsets_kernel<<<blocks, BLOCK, 0, native>>>(*g);
+    return hotbed_cuda_launched("offsets_kernel");
+}
+
+/* --- dedup ---------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(BLOCK)
+    pick_kernel(uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at) {
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
+        to[i] = from[at[i]];
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    follow_kernel(const uint32_t *n, uint32_t *at, const uint32_t *from) {
+    for (uint64_t i = hotbed_cuda_thread(); i < *n; i += hotbed_cuda_threads())
+        at[i] = from[at[i]];
+}
+
+static hotbed_status pick(
+    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
+    pick_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(n, to, from, at);
+    return hotbed_cuda_launched("pick_kernel");
+}
+
+static hotbed_status follow(
+    uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, bound, BLOCK, WAVES);
+    follow_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(n, at, from);
+    return hotbed_cuda_launched("follow_kernel");
+}
+
+/* --- rows ------------------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(BLOCK)
+    owner_kernel(hotbed_deliver_view d, uint8_t *local, bool send) {
+    uint32_t n = d.segments[d.num_segments];
+    for (uint64_t m = hotbed_cuda_thread() / TILE; m < n; m += hotbed_cuda_threads() / TILE)
+        hotbed_owner_copy(&d, (uint32_t)m, local, send, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    take_kernel(hotbed_deliver_view d, uint8_t *output, uint64_t stride, bool plain) {
+    uint32_t n = *d.num_keys;
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_take_row(&d, (uint32_t)i, output, stride, plain, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    give_kernel(hotbed_deliver_view d, const void *gradient, uint64_t stride) {
+    uint32_t n = *d.overflow != 0 ? 0 : *d.num_sent;
+    for (uint64_t u = hotbed_cuda_thread() / TILE; u < n; u += hotbed_cuda_threads() / TILE)
+        hotbed_give_gradient(&d, (uint32_t)u, gradient, stride, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK) pool_finish_kernel(
+    hotbed_pool_view p, uint64_t n, const float *sums, void *output, uint64_t stride) {
+    for (uint64_t at = hotbed_cuda_thread(); at < n; at += hotbed_cuda_threads())
+        hotbed_pool_finish(&p, at, sums, output, stride);
+}
+
+static __global__ void __launch_bounds__(BLOCK) pool_start_kernel(
+    hotbed_pool_view p, uint64_t n, const void *gradient, uint64_t stride, float *sums) {
+    for (uint64_t at = hotbed_cuda_thread(); at < n; at += hotbed_cuda_threads())
+        hotbed_pool_start(&p, at, gradient, stride, sums);
+}
+
+static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
+    return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
+}
+
+static hotbed_status owner_copy(
+    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
+    owner_kernel<<<row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (uint8_t *)local, send);
+    return hotbed_cuda_launched("owner_kernel");
+}
+
+static hotbed_status take_rows(
+    const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
+    take_kernel<<<row_blocks(stream, d->key_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (uint8_t *)output, stride_bytes, hotbed_rows_plain(d, output, stride_bytes));
+    return hotbed_cuda_launched("take_kernel");
+}
+
+static hotbed_status give_gradients(
+    const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
+    give_kernel<<<row_blocks(stream, d->sent_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, gradient, stride);
+    return hotbed_cuda_launched("give_kernel");
+}
+
+static hotbed_status pool_finish(
+    const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    uint64_t n = columns * p->samples;
+    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, ROWS_WAVES);
+    pool_finish_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *p, n, sums, output, stride);
+    return hotbed_cuda_launched("pool_finish_kernel");
+}
+
+static hotbed_status pool_start(
+    const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride, float *sums,
+    hotbed_stream *stream) {
+    uint64_t n = columns * p->batch_size;
+    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, ROWS_WAVES);
+    pool_start_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *p, n, gradient, stride, sums);
+    return hotbed_cuda_launched("pool_start_kernel");
+}
+
+const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
+    targets, ranks,      aim,       place,          lengths,     gather,     pick,
+    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+};

@@ -1,0 +1,223 @@
+/* dist/dist_host.c - kernels of input and output dists on the host.  CUDA counterpart: dist.cu. */
+#include "dist/dist_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
+
+typedef struct pick_args {
+    uint32_t *to;
+    const uint32_t *from, *at, *n;
+} pick_args;
+
+typedef struct rows_args {
+    hotbed_deliver_view d;
+    void *data;
+    const void *gradient;
+    uint64_t stride;
+    bool send, plain;
+} rows_args;
+
+typedef struct pool_args {
+    hotbed_pool_view p;
+    float *sums;
+    const float *read_sums;
+    void *output;
+    const void *gradient;
+    uint64_t stride;
+} pool_args;
+
+static inline uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* --- before the exchange ------------------------------------------------------------------------ */
+
+static void targets_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_bucketize_target(args, (uint32_t)i);
+}
+
+static void ranks_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t p = begin; p < end; p++)
+        hotbed_bucketize_rank(args, (uint32_t)p);
+}
+
+static void aim_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin, (void)end;
+    hotbed_aim(args);
+}
+
+static void starts_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_bucketize_view *b = args;
+    uint64_t rows = (uint64_t)b->shape.rows + 1;
+    for (uint64_t at = begin; at < end; at++) {
+        uint32_t p = (uint32_t)(at / rows), r = (uint32_t)(at % rows);
+        hotbed_bucketize_start(b, p, r);
+        if (r == 0)
+            hotbed_bucketize_header(b, p);
+    }
+}
+
+static void keys_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_bucketize_view *b = args;
+    uint32_t n = b->starts[b->shape.rows];
+    for (uint64_t j = begin; j < least(end, n); j++)
+        hotbed_bucketize_key(b, (uint32_t)j);
+}
+
+static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, targets_body, b, sizeof *b);
+}
+
+static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, (uint64_t)b->world + 1, 0, ranks_body, b, sizeof *b);
+}
+
+static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, 1, 0, aim_body, a, sizeof *a);
+}
+
+static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    hotbed_status status =
+        hotbed_host_launch(stream, starts, KEYS_GRAIN, starts_body, b, sizeof *b);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, keys_body, b, sizeof *b);
+}
+
+/* --- after it ------------------------------------------------------------------------------------- */
+
+static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t q = begin; q < end; q++)
+        hotbed_gather_length(args, (uint32_t)q);
+}
+
+static void gather_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_gather_view *g = args;
+    uint32_t n = g->segments[hotbed_gather_segments(g)];
+    for (uint64_t m = begin; m < least(end, n); m++)
+        hotbed_gather_key(g, (uint32_t)m);
+}
+
+static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_gather_offset(args, r);
+}
+
+static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream) {
+    uint64_t n = (uint64_t)hotbed_gather_segments(g) + 1;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, lengths_body, g, sizeof *g);
+}
+
+static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, g->bound, KEYS_GRAIN, gather_body, g, sizeof *g);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(
+        stream, hotbed_gather_offsets(g), KEYS_GRAIN, offsets_body, g, sizeof *g);
+}
+
+/* --- dedup ---------------------------------------------------------------------------------------- */
+
+static void pick_body(const void *args, uint64_t begin, uint64_t end) {
+    const pick_args *a = args;
+    for (uint64_t i = begin; i < end; i++)
+        a->to[i] = a->from[a->at[i]];
+}
+
+static void follow_body(const void *args, uint64_t begin, uint64_t end) {
+    const pick_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->n); i++)
+        a->to[i] = a->from[a->to[i]];
+}
+
+static hotbed_status pick(
+    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
+    pick_args args = {.to = to, .from = from, .at = at};
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, pick_body, &args, sizeof args);
+}
+
+static hotbed_status follow(
+    uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
+    pick_args args = {.to = at, .from = from, .n = n};
+    return hotbed_host_launch(stream, bound, KEYS_GRAIN, follow_body, &args, sizeof args);
+}
+
+/* --- rows ------------------------------------------------------------------------------------------ */
+
+static void owner_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    uint32_t n = a->d.segments[a->d.num_segments];
+    for (uint64_t m = begin; m < least(end, n); m++)
+        hotbed_owner_copy(&a->d, (uint32_t)m, a->data, a->send, 1);
+}
+
+static void take_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->d.num_keys); i++)
+        hotbed_take_row(&a->d, (uint32_t)i, a->data, a->stride, a->plain, 1);
+}
+
+static void give_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    if (*a->d.overflow != 0)
+        return;
+    for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
+        hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
+}
+
+static hotbed_status owner_copy(
+    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .data = local, .send = send};
+    return hotbed_host_launch(
+        stream, d->received_bound, ROWS_GRAIN, owner_body, &args, sizeof args);
+}
+
+static hotbed_status take_rows(
+    const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .data = output, .stride = stride_bytes};
+    args.plain = hotbed_rows_plain(d, output, stride_bytes);
+    return hotbed_host_launch(stream, d->key_bound, ROWS_GRAIN, take_body, &args, sizeof args);
+}
+
+static hotbed_status give_gradients(
+    const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
+    return hotbed_host_launch(stream, d->sent_bound, ROWS_GRAIN, give_body, &args, sizeof args);
+}
+
+static void finish_body(const void *args, uint64_t begin, uint64_t end) {
+    const pool_args *a = args;
+    for (uint64_t at = begin; at < end; at++)
+        hotbed_pool_finish(&a->p, at, a->read_sums, a->output, a->stride);
+}
+
+static void start_body(const void *args, uint64_t begin, uint64_t end) {
+    const pool_args *a = args;
+    for (uint64_t at = begin; at < end; at++)
+        hotbed_pool_start(&a->p, at, a->gradient, a->stride, a->sums);
+}
+
+static hotbed_status pool_finish(
+    const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    pool_args args = {.p = *p, .read_sums = sums, .output = output, .stride = stride};
+    return hotbed_host_launch(
+        stream, columns * p->samples, KEYS_GRAIN, finish_body, &args, sizeof args);
+}
+
+static hotbed_status pool_start(
+    const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride, float *sums,
+    hotbed_stream *stream) {
+    pool_args args = {.p = *p, .sums = sums, .gradient = gradient, .stride = stride};
+    return hotbed_host_launch(
+        stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
+}
+
+const hotbed_dist_kernels hotbed_dist_kernels_host = {
+    targets, ranks,      aim,       place,          lengths,     gather,     pick,
+    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+};

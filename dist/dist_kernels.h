@@ -1,0 +1,63 @@
+/* dist/dist_kernels.h - the kernels of input and output dists: the contract of both backends.
+ *
+ * All are async, and loop to counts that the device holds.
+ */
+#ifndef HOTBED_DIST_DIST_KERNELS_H
+#define HOTBED_DIST_DIST_KERNELS_H
+
+#include "dist/bucketize_core.h"
+#include "dist/deliver_core.h"
+#include "dist/gather_core.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_dist_kernels {
+    /* --- before the exchange */
+    /* targets and numbers, which a stable sort by target makes sorted_targets and sorted. */
+    hotbed_status (*targets)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* ranks and counts. */
+    hotbed_status (*ranks)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* Where parts of exact sizes begin. */
+    hotbed_status (*aim)(const hotbed_aim_view *a, hotbed_stream *stream);
+    /* The messages, and places. */
+    hotbed_status (*place)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* --- after it */
+    /* Lengths into segments; firsts and overflow. */
+    hotbed_status (*lengths)(const hotbed_gather_view *g, hotbed_stream *stream);
+    /* keys, weights and offsets. */
+    hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
+    /* --- dedup */
+    /* to[i] = from[at[i]], n words. */
+    hotbed_status (*pick)(
+        uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream);
+    /* at[i] = from[at[i]] for i < *n. */
+    hotbed_status (*follow)(
+        uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from,
+        hotbed_stream *stream);
+    /* --- rows */
+    hotbed_status (*owner_copy)(
+        const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream);
+    hotbed_status (*take_rows)(
+        const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream);
+    hotbed_status (*give_gradients)(
+        const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
+    hotbed_status (*pool_finish)(
+        const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
+        uint64_t stride, hotbed_stream *stream);
+    hotbed_status (*pool_start)(
+        const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
+        float *sums, hotbed_stream *stream);
+} hotbed_dist_kernels;
+
+extern const hotbed_dist_kernels hotbed_dist_kernels_host;
+#if defined(HOTBED_WITH_CUDA)
+extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,87 @@
+/* dist/gather_core.h - from the messages of all ranks to one batch: by feature, rank, sample.
+ *
+ * A segment is what one rank sent of one feature.  Segments stand by feature, then rank; the keys of one
+ * stand as they stood in the message.
+ */
+#ifndef HOTBED_DIST_GATHER_CORE_H
+#define HOTBED_DIST_GATHER_CORE_H
+
+#include "dist/message_core.h"
+#include "storage/step_core.h"
+
+typedef struct hotbed_gather_view {
+    uint8_t *const *from; /* [world] messages */
+    uint64_t from_offset; /* bytes from there */
+    hotbed_message_shape shape;
+    uint32_t num_features, batch_size, world; /* shape.rows = num_features * batch_size */
+    uint32_t *segments; /* [num_features * world + 1] first key of each segment */
+    uint32_t *firsts;   /* [num_features * world] where each begins in its message */
+    uint32_t *overflow; /* one word: a rank had more keys than messages hold, all count as empty */
+    uint64_t *keys;     /* [bound] */
+    float *weights;     /* [bound]; NULL unless shape.weighted */
+    int64_t *offsets; /* by_sample: [num_features * world * batch_size + 1]; else [num_features + 1]
+                            * of features alone */
+    uint32_t by_sample;
+    uint64_t bound;
+} hotbed_gather_view;
+
+HOTBED_HD uint32_t hotbed_gather_segments(const hotbed_gather_view *g) {
+    return g->num_features * g->world;
+}
+
+HOTBED_HD uint8_t *hotbed_gather_message(const hotbed_gather_view *g, uint32_t rank) {
+    return g->from[rank] + g->from_offset;
+}
+
+/* Write the length of segment q, of one past the last too: segments become sums of them. */
+HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
+    uint32_t overflow = 0;
+    for (uint32_t s = 0; s < g->world; s++)
+        overflow |= hotbed_message_header_of(hotbed_gather_message(g, s))->overflow;
+    if (q == hotbed_gather_segments(g)) {
+        g->segments[q] = 0;
+        *g->overflow = overflow;
+        return;
+    }
+    uint32_t f = q / g->world;
+    const uint32_t *starts = hotbed_message_starts(hotbed_gather_message(g, q - f * g->world));
+    uint32_t first = starts[f * g->batch_size];
+    g->firsts[q] = first;
+    g->segments[q] = overflow != 0 ? 0 : starts[(f + 1) * g->batch_size] - first;
+}
+
+HOTBED_HD void hotbed_gather_key(const hotbed_gather_view *g, uint32_t m) {
+    uint32_t q = hotbed_part_of(g->segments, hotbed_gather_segments(g), m);
+    uint8_t *message = hotbed_gather_message(g, q % g->world);
+    uint32_t k = g->firsts[q] + (m - g->segments[q]);
+    g->keys[m] = hotbed_message_keys(message, g->shape)[k];
+    if (g->shape.weighted != 0) {
+        uint64_t capacity = hotbed_message_header_of(message)->capacity;
+        g->weights[m] = hotbed_message_weights(message, g->shape, capacity)[k];
+    }
+}
+
+HOTBED_HD uint64_t hotbed_gather_offsets(const hotbed_gather_view *g) {
+    return g->by_sample != 0 ? (uint64_t)hotbed_gather_segments(g) * g->batch_size + 1
+                             : (uint64_t)g->num_features + 1;
+}
+
+HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
+    if (r + 1 == hotbed_gather_offsets(g)) {
+        g->offsets[r] = g->segments[hotbed_gather_segments(g)];
+        return;
+    }
+    if (g->by_sample == 0) {
+        g->offsets[r] = g->segments[r * g->world];
+        return;
+    }
+    uint32_t q = (uint32_t)(r / g->batch_size),
+             sample = (uint32_t)(r - (uint64_t)q * g->batch_size);
+    uint32_t f = q / g->world, inside = 0;
+    const uint32_t *starts = hotbed_message_starts(hotbed_gather_message(g, q - f * g->world));
+    if (*g->overflow == 0)
+        inside = starts[f * g->batch_size + sample] - g->firsts[q];
+    g->offsets[r] = (int64_t)g->segments[q] + inside;
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* dist/message_core.h - what one rank sends another about keys, and where it is.
+ *
+ * A message has a header, where each row begins among its keys, the keys row by row, and weights when the
+ * keys have them.  It has room for `capacity` keys: as many as it has, where sizes are known to the host, or
+ * a fixed number.  Every part begins at a multiple of 16 bytes.
+ */
+#ifndef HOTBED_DIST_MESSAGE_CORE_H
+#define HOTBED_DIST_MESSAGE_CORE_H
+
+#include "base/port.h"
+
+typedef struct hotbed_message_header {
+    uint32_t count; /* keys */
+    uint32_t
+        overflow; /* the sender had more keys for some rank than messages hold: nobody uses any */
+    uint32_t capacity;
+    uint32_t unused;
+} hotbed_message_header;
+
+typedef struct hotbed_message_shape {
+    uint32_t rows;
+    uint32_t weighted;
+} hotbed_message_shape;
+
+HOTBED_HD uint64_t hotbed_round16(uint64_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+HOTBED_HD uint64_t hotbed_message_keys_at(hotbed_message_shape shape) {
+    return sizeof(hotbed_message_header) +
+           hotbed_round16(((uint64_t)shape.rows + 1) * sizeof(uint32_t));
+}
+
+HOTBED_HD uint64_t hotbed_message_weights_at(hotbed_message_shape shape, uint64_t capacity) {
+    return hotbed_message_keys_at(shape) + hotbed_round16(capacity * sizeof(uint64_t));
+}
+
+HOTBED_HD uint64_t hotbed_message_bytes(hotbed_message_shape shape, uint64_t capacity) {
+    return hotbed_message_weights_at(shape, capacity) +
+           (shape.weighted != 0 ? hotbed_round16(capacity * sizeof(float)) : 0);
+}
+
+HOTBED_HD hotbed_message_header *hotbed_message_header_of(uint8_t *message) {
+    return (hotbed_message_header *)(void *)message;
+}
+
+/* [rows + 1] */
+HOTBED_HD uint32_t *hotbed_message_starts(uint8_t *message) {
+    return (uint32_t *)(void *)(message + sizeof(hotbed_message_header));
+}
+
+HOTBED_HD uint64_t *hotbed_message_keys(uint8_t *message, hotbed_message_shape shape) {
+    return (uint64_t *)(void *)(message + hotbed_message_keys_at(shape));
+}
+
+HOTBED_HD float *hotbed_message_weights(
+    uint8_t *message, hotbed_message_shape shape, uint64_t capacity) {
+    return (float *)(void *)(message + hotbed_message_weights_at(shape, capacity));
+}
+
+/* Where a table's part of a message ends and another's begins: the parts for n ranks in one buffer. */
+typedef struct hotbed_aim_view {
+    uint8_t *base;
+    const uint32_t *counts; /* keys for, or from, rank p: counts[p * stride] */
+    uint64_t stride;
+    uint8_t **to; /* [world] out */
+    hotbed_message_shape shape;
+    uint64_t row_bytes; /* 0: messages; else rows of so many bytes, one a key */
+    uint32_t world;
+} hotbed_aim_view;
+
+HOTBED_HD uint64_t
+hotbed_part_bytes(hotbed_message_shape shape, uint64_t row_bytes, uint64_t count) {
+    return row_bytes == 0 ? hotbed_message_bytes(shape, count) : count * row_bytes;
+}
+
+/* One lane. */
+HOTBED_HD void hotbed_aim(const hotbed_aim_view *a) {
+    uint64_t at = 0;
+    for (uint32_t p = 0; p < a->world; p++) {
+        a->to[p] = a->base + at;
+        at += hotbed_part_bytes(a->shape, a->row_bytes, a->counts[p * a->stride]);
+    }
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* tests/dist/test_dist_core.c - rows that travel are the same at every tile width. */
+#define HOTBED_TILE_EMULATE
+#include "base/tile.h"
+
+#include "dist/deliver_core.h"
+#include "tests/support/emulate.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+
+static const uint32_t widths[] = {1, 2, 4, 8, 16, 32};
+
+enum { WIDTHS = sizeof widths / sizeof widths[0], WORLD = 3, N = 23, ROW = 512 };
+
+/* N keys received from, and N sent to, WORLD ranks. */
+typedef struct work {
+    hotbed_deliver_view d;
+    uint32_t segments[2 * WORLD + 1], firsts[2 * WORLD], ranks[WORLD + 1];
+    uint32_t places[N], sources[N], inverse[N], overflow;
+    uint8_t *rows[WORLD];
+    HOTBED_ALIGN(16) uint8_t travelling[WORLD][N * ROW], local[N * ROW], output[N * ROW];
+    uint64_t stride;
+    bool plain;
+    uint32_t width;
+} work;
+
+static void send(void *argument) {
+    work *w = argument;
+    for (uint32_t m = 0; m < N; m++)
+        hotbed_owner_copy(&w->d, m, w->local, true, w->width);
+}
+
+static void receive(void *argument) {
+    work *w = argument;
+    for (uint32_t m = 0; m < N; m++)
+        hotbed_owner_copy(&w->d, m, w->local, false, w->width);
+}
+
+static void take(void *argument) {
+    work *w = argument;
+    for (uint32_t i = 0; i < N; i++)
+        hotbed_take_row(&w->d, i, w->output, w->stride, w->plain, w->width);
+}
+
+static void give(void *argument) {
+    work *w = argument;
+    uint64_t elements =
+        w->stride / hotbed_dtype_size(w->d.inverse == NULL ? w->d.dtype : HOTBED_F32);
+    for (uint32_t u = 0; u < N; u++)
+        hotbed_give_gradient(&w->d, u, w->output, elements, w->width);
+}
+
+static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
+    work *w = aligned_alloc(16, (sizeof *w + 15) / 16 * 16);
+    CHECK(w != NULL);
+    memset(w, 0, sizeof *w);
+    const uint32_t cuts[2 * WORLD + 1] = {0, 4, 4, 9, 15, 20, N};
+    uint32_t sent[WORLD] = {0};
+    memcpy(w->segments, cuts, sizeof cuts);
+    for (uint32_t q = 0; q < 2 * WORLD; q++) { /* feature 0 is before feature 1 in each message */
+        w->firsts[q] = sent[q % WORLD];
+        sent[q % WORLD] += cuts[q + 1] - cuts[q];
+    }
+    const uint32_t ranks[WORLD + 1] = {0, 7, 7, N};
+    memcpy(w->ranks, ranks, sizeof ranks);
+    for (uint32_t i = 0; i < N; i++) {
+        w->places[i] = (i * 5 + 3) % N;
+        w->sources[i] = (i * 7 + 1) % N;
+        w->inverse[i] = i / 2;
+    }
+    for (uint32_t s = 0; s < WORLD; s++)
+        w->rows[s] = w->travelling[s];
+    for (size_t i = 0; i < sizeof w->local; i++) {
+        w->local[i] = (uint8_t)hotbed_test_random();
+        w->output[i] = (uint8_t)(hotbed_test_random() & 0x3f); /* finite in every type */
+        for (uint32_t s = 0; s < WORLD; s++)
+            w->travelling[s][i] = (uint8_t)hotbed_test_random();
+    }
+    uint64_t bytes = (uint64_t)dim * hotbed_dtype_size(dtype);
+    w->stride = bytes + (dedup ? 0 : hotbed_dtype_size(dtype));
+    if (dedup)
+        w->stride = dim * sizeof(float);
+    w->d = (hotbed_deliver_view){
+        .segments = w->segments,
+        .firsts = w->firsts,
+        .num_segments = 2 * WORLD,
+        .ranks = w->ranks,
+        .places = w->places,
+        .sources = w->sources,
+        .inverse = dedup ? w->inverse : NULL,
+        .overflow = &w->overflow,
+        .world = WORLD,
+        .rows = w->rows,
+        .row_bytes = (bytes + 15) / 16 * 16,
+        .dim = dim,
+        .dtype = dtype,
+        .max_gradient = 0.25F,
+        .scale = 0.5F,
+    };
+    w->plain = hotbed_rows_plain(&w->d, w->output, w->stride);
+    return w;
+}
+
+/* All of a work's memory after each step, at each width. */
+static void rows_are_the_same_at_every_width(hotbed_backend backend) {
+    static const uint32_t dims[] = {1, 3, 4, 8, 31, 64, 126};
+    static void (*const steps[])(void *) = {send, receive, take, give, take};
+    (void)backend;
+    for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
+        for (uint32_t dtype = HOTBED_F32; dtype <= HOTBED_BF16; dtype++)
+            for (int dedup = 0; dedup < 2; dedup++) {
+                work *start = work_make(dims[d], dtype, dedup == 1);
+                work *want = work_make(1, HOTBED_F32, false);
+                for (int s = 0; s < WIDTHS; s++) {
+                    work w = *start;
+                    w.width = widths[s];
+                    w.d.rows = w.rows;
+                    for (uint32_t p = 0; p < WORLD; p++)
+                        w.rows[p] = w.travelling[p];
+                    for (int k = 0; k < 5; k++) {
+                        w.overflow = k == 4; /* the last: zeros */
+                        hotbed_emulate_run(w.width, steps[k], &w);
+                    }
+                    if (s == 0)
+                        *want = w;
+                    CHECK_BYTES(w.local, want->local, sizeof w.local);
+                    CHECK_BYTES(w.output, want->output, sizeof w.output);
+                    CHECK_BYTES(w.travelling, want->travelling, sizeof w.travelling);
+                }
+                free(start), free(want);
+            }
+}
+
+/* What an owner sends is what the requester of the same message takes. */
+static void rows_come_to_who_asked(hotbed_backend backend) {
+    (void)backend;
+    work *w = work_make(8, HOTBED_F32, false);
+    w->width = 1;
+    send(w);
+    for (uint32_t m = 0; m < N; m++) {
+        uint32_t q = 0;
+        while (m >= w->segments[q + 1])
+            q++;
+        uint32_t k = w->firsts[q] + m - w->segments[q];
+        CHECK_BYTES(w->travelling[q % WORLD] + k * 32, w->local + m * 32, 32);
+    }
+    take(w);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t p = w->places[i] < 7 ? 0 : 2, k = w->places[i] - (p == 0 ? 0 : 7);
+        CHECK_BYTES(w->output + w->sources[i] * w->stride, w->travelling[p] + k * 32, 32);
+    }
+    float *gradient = (float *)(void *)w->output;
+    for (uint32_t i = 0; i < N * ROW / 4; i++)
+        gradient[i] = (float)i / 1024.0F - 0.5F;
+    give(w);
+    for (uint32_t u = 0; u < N; u++) {
+        uint32_t p = w->places[u] < 7 ? 0 : 2, k = w->places[u] - (p == 0 ? 0 : 7);
+        for (uint32_t e = 0; e < 8; e++) {
+            float g = gradient[w->sources[u] * (w->stride / 4) + e], got;
+            g = (g > 0.25F ? 0.25F : g < -0.25F ? -0.25F : g) * 0.5F;
+            memcpy(&got, w->travelling[p] + k * 32 + e * 4, 4);
+            CHECK(got == g);
+        }
+    }
+    free(w);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
+    {"rows_come_to_who_asked", rows_come_to_who_asked},
+    {NULL, NULL},
+};

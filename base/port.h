@@ -155,6 +155,24 @@ HOTBED_HD void hotbed_fence(void) {
 #endif
 }
 
+/* A word of host memory that kernels write while host threads read it; relaxed. */
+HOTBED_HD void hotbed_store_system_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+#else
+    __atomic_store_n(p, value, __ATOMIC_RELAXED);
+#endif
+}
+
+/* hotbed_fence() for such words: host threads are among those who see. */
+HOTBED_HD void hotbed_fence_system(void) {
+#if defined(__CUDA_ARCH__)
+    __threadfence_system();
+#else
+    hotbed_fence();
+#endif
+}
+
 /* --- pairs and quads: 16 bytes in one access ------------------------------------------------- */
 
 typedef struct HOTBED_ALIGN(16) hotbed_u64x2 {

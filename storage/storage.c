@@ -216,16 +216,16 @@ static hotbed_status choose_mode(hotbed_storage *storage, const hotbed_storage_o
 static hotbed_kernels kernels_of(hotbed_backend backend) {
 #if defined(HOTBED_WITH_CUDA)
     if (backend == HOTBED_BACKEND_CUDA) {
-        hotbed_kernels cuda = {
-            &hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda, &hotbed_update_kernels_cuda,
-            &hotbed_rows_kernels_cuda, &hotbed_score_kernels_cuda};
+        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
+                               &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
+                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda};
         return cuda;
     }
 #endif
     (void)backend;
-    hotbed_kernels host = {
-        &hotbed_unique_kernels_host, &hotbed_lookup_kernels_host, &hotbed_update_kernels_host,
-        &hotbed_rows_kernels_host, &hotbed_score_kernels_host};
+    hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
+                           &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
+                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host};
     return host;
 }
 
@@ -557,6 +557,11 @@ hotbed_status hotbed_storage_stats(
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
+    hotbed_stats_of(tally, out);
+    return HOTBED_OK;
+}
+
+void hotbed_stats_of(hotbed_tally tally, hotbed_table_stats *out) {
     out->keys = tally.keys;
     out->uniques = tally.uniques;
     out->hits = tally.uniques - tally.inserts - tally.refused - tally.rejected;
@@ -564,7 +569,6 @@ hotbed_status hotbed_storage_stats(
     out->evictions = tally.evictions;
     out->refused = tally.refused;
     out->rejected = tally.rejected;
-    return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {

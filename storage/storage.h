@@ -8,6 +8,7 @@
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
 #include "storage/score_kernels.h"
+#include "storage/stats_kernels.h"
 #include "storage/types.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
@@ -23,6 +24,7 @@ typedef struct hotbed_kernels {
     const hotbed_update_kernels *update;
     const hotbed_rows_kernels *rows;
     const hotbed_score_kernels *score;
+    const hotbed_stats_kernels *stats;
 } hotbed_kernels;
 
 typedef struct hotbed_table {
@@ -102,6 +104,9 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
 
 /* A step's view with what the storage gives. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
+
+/* What a tally, or the difference of two, says. */
+void hotbed_stats_of(hotbed_tally tally, hotbed_table_stats *out);
 
 /* Parts of one block of memory, one after the other, each 256-byte aligned.  Without a base nothing is
  * placed, and `used` says how large the block must be. */

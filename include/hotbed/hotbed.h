@@ -10,6 +10,7 @@
 #include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"
 #include "hotbed/route.h"
+#include "hotbed/stats.h"
 #include "hotbed/status.h"
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"

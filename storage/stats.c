@@ -1,0 +1,121 @@
+/* storage/stats.c - meters: counts of a storage without a wait; and how full its index is. */
+#include "hotbed/stats.h"
+
+#include "storage/storage.h"
+
+struct hotbed_meter {
+    hotbed_storage *storage;
+    hotbed_meter_view view;
+    hotbed_memory device; /* number, before */
+    hotbed_memory pinned; /* latest, records */
+};
+
+static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
+    const hotbed_storage *storage = meter->storage;
+    hotbed_meter_view *view = &meter->view;
+    view->tallies = storage->tallies;
+    view->clock = storage->clock;
+    view->words = 1 + (uint64_t)storage->num_tables * HOTBED_TALLY_WORDS;
+    size_t device = (1 + view->words) * sizeof(uint64_t);
+    size_t pinned = (1 + HOTBED_METER_RECORDS * (1 + 2 * view->words)) * sizeof(uint64_t);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, device, NULL, &meter->device));
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, pinned, NULL, &meter->pinned));
+    view->number = meter->device.data;
+    view->before = view->number + 1;
+    view->latest = meter->pinned.data;
+    view->records = view->latest + 1;
+    memset(meter->pinned.data, 0, pinned);
+    HOTBED_TRY(hotbed_fill(view->number, 0, sizeof *view->number, stream));
+    /* What a storage has counted before is not of the first step: the words are as in a record. */
+    HOTBED_TRY(hotbed_copy(view->before, &view->clock->prefetches, sizeof view->before[0], stream));
+    HOTBED_TRY(hotbed_copy(
+        view->before + 1, view->tallies, (view->words - 1) * sizeof view->before[0], stream));
+    return hotbed_stream_finish(stream);
+}
+
+hotbed_status hotbed_meter_create(
+    hotbed_storage *storage, hotbed_stream *stream, hotbed_meter **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    hotbed_meter *meter = hotbed_new(sizeof *meter);
+    if (meter == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a meter");
+    meter->storage = storage;
+    hotbed_status status = make_meter(meter, stream);
+    if (status != HOTBED_OK) {
+        hotbed_meter_destroy(meter);
+        return status;
+    }
+    *out = meter;
+    return HOTBED_OK;
+}
+
+void hotbed_meter_destroy(hotbed_meter *meter) {
+    if (meter == NULL)
+        return;
+    hotbed_memory_free(&meter->device);
+    hotbed_memory_free(&meter->pinned);
+    hotbed_delete(meter);
+}
+
+hotbed_status hotbed_meter_request(hotbed_meter *meter, hotbed_stream *stream) {
+    if (meter == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "meter is NULL");
+    HOTBED_TRY(hotbed_storage_same_device(meter->storage, stream));
+    return meter->storage->kernels.stats->record(&meter->view, stream);
+}
+
+/* A table's tally, of words that kernels may be writing. */
+static hotbed_tally read_tally(const uint64_t *words) {
+    uint64_t copy[HOTBED_TALLY_WORDS];
+    hotbed_tally tally;
+    for (int w = 0; w < HOTBED_TALLY_WORDS; w++)
+        copy[w] = hotbed_load_acquire_u64(&words[w]);
+    memcpy(&tally, copy, sizeof tally);
+    return tally;
+}
+
+hotbed_status hotbed_meter_read(const hotbed_meter *meter, uint32_t table, hotbed_reading *out) {
+    if (meter == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", meter == NULL ? "meter" : "out");
+    if (table >= meter->storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, meter->storage->num_tables);
+    const hotbed_meter_view *view = &meter->view;
+    for (;;) {
+        hotbed_reading reading = {.request = hotbed_load_acquire_u64(view->latest)};
+        if (reading.request != 0) {
+            uint64_t *record = hotbed_meter_record(view, reading.request);
+            const uint64_t *total = record + 1, *step = total + view->words;
+            reading.prefetches = hotbed_load_acquire_u64(total);
+            reading.step_prefetches = hotbed_load_acquire_u64(step);
+            size_t at = 1 + (size_t)table * HOTBED_TALLY_WORDS;
+            hotbed_stats_of(read_tally(total + at), &reading.total);
+            hotbed_stats_of(read_tally(step + at), &reading.step);
+            if (hotbed_load_acquire_u64(record) != reading.request)
+                continue; /* some requests later the record was taken for a new one */
+        }
+        *out = reading;
+        return HOTBED_OK;
+    }
+}
+
+hotbed_status hotbed_storage_load_histogram(
+    hotbed_storage *storage, uint32_t table, uint64_t *buckets, hotbed_stream *stream) {
+    void *loads;
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (buckets == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "buckets is NULL");
+    const hotbed_table *t = &storage->tables[table];
+    if (t->kind == HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s is static: it has no index", t->name);
+    size_t bytes = HOTBED_LOADS * sizeof *buckets;
+    /* Counted in device memory, since atomics across the bus are slow. */
+    HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &loads));
+    HOTBED_TRY(hotbed_fill(loads, 0, bytes, stream));
+    HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.range, loads, stream));
+    return hotbed_copy(buckets, loads, bytes, stream);
+}

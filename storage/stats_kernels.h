@@ -1,0 +1,26 @@
+/* storage/stats_kernels.h - the kernels of meters and histograms: the contract of both backends. */
+#ifndef HOTBED_STORAGE_STATS_KERNELS_H
+#define HOTBED_STORAGE_STATS_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/stats_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_stats_kernels {
+    /* One more record of the meter. */
+    hotbed_status (*record)(const hotbed_meter_view *meter, hotbed_stream *stream);
+    /* loads[k] += buckets of the range with k slots taken; device memory, [HOTBED_LOADS]. */
+    hotbed_status (*load)(
+        hotbed_index_view index, hotbed_index_range range, uint64_t *loads, hotbed_stream *stream);
+} hotbed_stats_kernels;
+
+extern const hotbed_stats_kernels hotbed_stats_kernels_host;
+extern const hotbed_stats_kernels hotbed_stats_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,389 @@
+/* tests/storage/test_storage_stats.c - meters: counts without a wait; histograms of the index. */
+#include "hotbed/stats.h"
+#include "tests/storage/rig.h"
+#include "tests/support/fault.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { BATCH = 16 };
+
+static void three_tables(setup *s) {
+    setup_start(s, 3, 4, 400);
+    s->tables[1].dim = 7;
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 20;
+}
+
+/* The model's counts; it evicts and rejects nothing. */
+static void check_stats(const hotbed_table_stats *seen, const hotbed_table_stats *expected) {
+    CHECK_EQ(seen->keys, expected->keys);
+    CHECK_EQ(seen->uniques, expected->uniques);
+    CHECK_EQ(seen->hits, expected->hits);
+    CHECK_EQ(seen->inserts, expected->inserts);
+    CHECK_EQ(seen->evictions, expected->evictions);
+    CHECK_EQ(seen->refused, expected->refused);
+    CHECK_EQ(seen->rejected, expected->rejected);
+}
+
+static hotbed_table_stats difference(const hotbed_table_stats *a, const hotbed_table_stats *b) {
+    hotbed_table_stats d = {
+        .keys = a->keys - b->keys,
+        .uniques = a->uniques - b->uniques,
+        .hits = a->hits - b->hits,
+        .inserts = a->inserts - b->inserts,
+        .evictions = a->evictions - b->evictions,
+        .refused = a->refused - b->refused,
+        .rejected = a->rejected - b->rejected,
+    };
+    return d;
+}
+
+static void a_reading_is_the_models_counts(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(1);
+    hotbed_meter *meter;
+    hotbed_reading reading;
+    hotbed_table_stats before[3] = {{0}};
+    uint64_t prefetches = 0, requests = 0, steps = 0;
+    three_tables(&s);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 3 * BATCH, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 120};
+    lane_step(&l, &random, &how); /* before the meter: in no step of it */
+    for (uint32_t t = 0; t < 3; t++)
+        before[t] = r.model->tables[t].stats;
+    steps = prefetches = 1;
+    CHECK_OK(hotbed_meter_create(r.storage, r.stream, &meter));
+    CHECK_OK(hotbed_meter_read(meter, 1, &reading));
+    CHECK_EQ(reading.request, 0);
+    CHECK_EQ(reading.total.keys, 0);
+    for (int i = 0; i < 25; i++) {
+        for (uint64_t k = rng_below(&random, 3); k > 0; k--, steps++)
+            lane_step(&l, &random, &how);
+        CHECK_OK(hotbed_meter_request(meter, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        requests++;
+        for (uint32_t t = 0; t < 3; t++) {
+            const hotbed_table_stats *now = &r.model->tables[t].stats;
+            hotbed_table_stats step = difference(now, &before[t]);
+            CHECK_OK(hotbed_meter_read(meter, t, &reading));
+            CHECK_EQ(reading.request, requests);
+            CHECK_EQ(reading.prefetches, steps);
+            CHECK_EQ(reading.step_prefetches, steps - prefetches);
+            check_stats(&reading.total, now);
+            check_stats(&reading.step, &step);
+            before[t] = *now;
+        }
+        prefetches = steps;
+    }
+    CHECK(before[0].hits > 0 && before[0].inserts > 0);
+    hotbed_meter_destroy(meter);
+    hotbed_meter_destroy(NULL);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* Evictions, refusals and rejections, too, are those of hotbed_storage_stats(). */
+static void every_count_is_read(hotbed_backend backend) {
+    setup s;
+    rig r;
+    rng random = rng_start(2);
+    hotbed_ticket *ticket;
+    hotbed_meter *meter;
+    hotbed_reading reading;
+    hotbed_table_stats stats, before = {0};
+    uint64_t keys[64];
+    setup_start(&s, 2, 2, 100);
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[1].capacity = 40;
+    s.tables[1].admission = HOTBED_ADMIT_PROBABILISTIC;
+    s.tables[1].admission_probability = 0.5F;
+    s.options.check = HOTBED_CHECK_IGNORE;
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_ticket_create(r.storage, 64, 32, r.stream, &ticket));
+    CHECK_OK(hotbed_meter_create(r.storage, r.stream, &meter));
+    uint64_t *device = rig_alloc(&r, sizeof keys);
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = 32;
+    batch.num_keys = 64;
+    batch.keys = device;
+    for (int i = 0; i < 40; i++) {
+        for (int k = 0; k < 64; k++)
+            keys[k] = rng_below(&random, 500);
+        rig_upload(&r, device, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        CHECK_OK(hotbed_meter_request(meter, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+    }
+    for (uint32_t t = 0; t < 2; t++) {
+        CHECK_OK(hotbed_meter_read(meter, t, &reading));
+        CHECK_OK(hotbed_storage_stats(r.storage, t, &stats, r.stream));
+        check_stats(&reading.total, &stats);
+        CHECK_EQ(reading.step.keys, 32);
+        CHECK_EQ(
+            reading.step.uniques, reading.step.hits + reading.step.inserts + reading.step.refused +
+                                      reading.step.rejected);
+        before.evictions += stats.evictions;
+        before.refused += stats.refused;
+        before.rejected += stats.rejected;
+    }
+    CHECK(before.evictions > 0 && before.refused > 0 && before.rejected > 0);
+    hotbed_meter_destroy(meter);
+    CHECK_OK(hotbed_ticket_cancel(ticket, r.stream));
+    hotbed_ticket_destroy(ticket);
+    rig_close(&r);
+}
+
+/* A storage whose steps all have BATCH keys a table, for tests in which only the number of steps matters. */
+typedef struct drill {
+    rig r;
+    hotbed_ticket *ticket;
+    hotbed_meter *meter;
+    hotbed_batch batch;
+} drill;
+
+static void drill_open(drill *d, hotbed_backend backend) {
+    setup s;
+    uint64_t keys[2 * BATCH];
+    setup_start(&s, 2, 2, 100);
+    rig_open_bare(&d->r, backend, &s.options);
+    CHECK_OK(hotbed_ticket_create(d->r.storage, 2 * BATCH, BATCH, d->r.stream, &d->ticket));
+    CHECK_OK(hotbed_meter_create(d->r.storage, d->r.stream, &d->meter));
+    for (uint64_t k = 0; k < 2 * BATCH; k++)
+        keys[k] = k;
+    hotbed_batch_init(&d->batch);
+    d->batch.batch_size = BATCH;
+    d->batch.num_keys = 2 * BATCH;
+    d->batch.keys = rig_copy(&d->r, keys, sizeof keys);
+}
+
+static void drill_step(drill *d) {
+    CHECK_OK(hotbed_storage_prefetch(d->r.storage, &d->batch, d->ticket, d->r.stream));
+    CHECK_OK(hotbed_meter_request(d->meter, d->r.stream));
+}
+
+static void drill_close(drill *d) {
+    hotbed_ticket_destroy(d->ticket);
+    hotbed_meter_destroy(d->meter);
+    rig_close(&d->r);
+}
+
+static void requests_are_recorded(hotbed_backend backend) {
+    drill d;
+    hotbed_graph *graph;
+    hotbed_reading reading;
+    drill_open(&d, backend);
+    CHECK_OK(hotbed_graph_begin(d.r.stream));
+    drill_step(&d);
+    CHECK_OK(hotbed_graph_end(d.r.stream, &graph));
+    for (uint64_t i = 1; i <= 20; i++) {
+        CHECK_OK(hotbed_graph_launch(graph, d.r.stream));
+        if (i % 7 != 0)
+            continue;
+        CHECK_OK(hotbed_stream_sync(d.r.stream));
+        CHECK_OK(hotbed_meter_read(d.meter, 1, &reading));
+        CHECK_EQ(reading.request, i);
+        CHECK_EQ(reading.prefetches, i);
+        CHECK_EQ(reading.step_prefetches, 1);
+        CHECK_EQ(reading.total.keys, i * BATCH);
+        CHECK_EQ(reading.step.keys, BATCH);
+        CHECK_EQ(reading.step.hits, BATCH);
+    }
+    CHECK_OK(hotbed_stream_sync(d.r.stream));
+    hotbed_graph_destroy(graph);
+    drill_close(&d);
+}
+
+static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backend) {
+    drill d;
+    hotbed_counters before, after;
+    hotbed_reading reading;
+    drill_open(&d, backend);
+    drill_step(&d);
+    CHECK_OK(hotbed_stream_sync(d.r.stream));
+    hotbed_counters_read(&before);
+    for (int i = 0; i < 30; i++) {
+        drill_step(&d);
+        CHECK_OK(hotbed_meter_read(d.meter, 0, &reading));
+        CHECK(reading.request >= 1);
+    }
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.host_waits, before.host_waits);
+    CHECK_EQ(after.allocations, before.allocations);
+    CHECK_OK(hotbed_stream_sync(d.r.stream));
+    drill_close(&d);
+}
+
+/* Another thread reads while hundreds of requests run: what it sees is always of one request. */
+typedef struct reader {
+    const hotbed_meter *meter;
+    uint64_t last; /* request to stop after */
+} reader;
+
+static void *read_on(void *argument) {
+    const reader *r = argument;
+    hotbed_reading reading = {0};
+    for (uint64_t seen = 0; seen < r->last; seen = reading.request) {
+        CHECK_OK(hotbed_meter_read(r->meter, 1, &reading));
+        CHECK(reading.request >= seen);
+        CHECK_EQ(reading.prefetches, reading.request);
+        CHECK_EQ(reading.total.keys, reading.request * BATCH);
+        CHECK_EQ(reading.step.keys, reading.request == 0 ? 0 : BATCH);
+        CHECK_EQ(reading.total.hits + reading.total.inserts, reading.total.uniques);
+    }
+    return NULL;
+}
+
+static void readings_beside_requests_are_whole(hotbed_backend backend) {
+    enum { STEPS = 400, READERS = 2 };
+    drill d;
+    pthread_t threads[READERS];
+    drill_open(&d, backend);
+    reader r = {d.meter, STEPS};
+    for (int i = 0; i < READERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, read_on, &r), 0);
+    for (int i = 0; i < STEPS; i++)
+        drill_step(&d);
+    CHECK_OK(hotbed_stream_sync(d.r.stream));
+    for (int i = 0; i < READERS; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    drill_close(&d);
+}
+
+/* --- histograms ------------------------------------------------------------------------------------ */
+
+static void histograms_count_the_slots(hotbed_backend backend) {
+    enum { CAPACITY = 3000, STEP = 100 };
+    setup s;
+    rig r;
+    rng random = rng_start(3);
+    hotbed_ticket *ticket;
+    hotbed_ticket_view view;
+    hotbed_table_info info;
+    hotbed_memory pinned;
+    uint64_t keys[2 * STEP], slots[2 * STEP];
+    setup_start(&s, 2, 1, CAPACITY);
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_ticket_create(r.storage, 2 * STEP, STEP, r.stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(
+        r.stream, HOTBED_MEMORY_PINNED, HOTBED_LOADS * sizeof(uint64_t), NULL, &pinned));
+    CHECK_OK(hotbed_storage_table(r.storage, 1, &info));
+    uint8_t *loads = calloc(info.slots / 16, 1);
+    CHECK(loads != NULL);
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = STEP;
+    batch.num_keys = 2 * STEP;
+    batch.keys = rig_alloc(&r, sizeof keys);
+    for (int i = 0; i < CAPACITY / STEP; i++) {
+        for (int k = 0; k < 2 * STEP; k++)
+            keys[k] = rng_next(&random);
+        rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        CHECK_OK(hotbed_storage_load_histogram(r.storage, 1, pinned.data, r.stream));
+        CHECK_OK(hotbed_ticket_read(ticket, &view));
+        rig_download(&r, slots, view.slots, sizeof slots);
+        for (int k = STEP; k < 2 * STEP; k++)
+            loads[(slots[k] - info.first_slot) / 16]++;
+        uint64_t expected[HOTBED_LOADS] = {0};
+        for (uint64_t b = 0; b < info.slots / 16; b++)
+            expected[loads[b]]++;
+        CHECK_BYTES(pinned.data, expected, sizeof expected);
+    }
+    free(loads);
+    hotbed_memory_free(&pinned);
+    hotbed_ticket_destroy(ticket);
+    rig_close(&r);
+}
+
+/* --- errors ------------------------------------------------------------------------------------------ */
+
+static void documented_errors(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_meter *meter = (hotbed_meter *)&s, *good;
+    hotbed_reading reading;
+    three_tables(&s);
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_STATUS(hotbed_meter_create(r.storage, r.stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_create(NULL, r.stream, &meter), HOTBED_ERR_ARGUMENT);
+    CHECK(meter == NULL);
+    CHECK_STATUS(hotbed_meter_create(r.storage, NULL, &meter), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_STATUS(hotbed_meter_create(r.storage, r.stream, &meter), HOTBED_ERR_STATE);
+    hotbed_graph *graph;
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    hotbed_graph_destroy(graph);
+    CHECK_OK(hotbed_meter_create(r.storage, r.stream, &good));
+    CHECK_STATUS(hotbed_meter_request(NULL, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_request(good, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(NULL, 0, &reading), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(good, 3, &reading), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(good, 0, NULL), HOTBED_ERR_ARGUMENT);
+    uint64_t *loads = rig_alloc(&r, HOTBED_LOADS * sizeof *loads);
+    CHECK_STATUS(hotbed_storage_load_histogram(NULL, 0, loads, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 3, loads, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 0, NULL, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 2, loads, r.stream), HOTBED_ERR_ARGUMENT);
+    hotbed_meter_destroy(good);
+    rig_close(&r);
+}
+
+static void a_histogram_does_not_grow_a_recorded_workspace(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_stream *fresh;
+    hotbed_graph *graph;
+    three_tables(&s);
+    rig_open_bare(&r, backend, &s.options);
+    uint64_t *loads = rig_alloc(&r, HOTBED_LOADS * sizeof *loads);
+    CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
+    CHECK_OK(hotbed_graph_begin(fresh));
+    CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 0, loads, fresh), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_graph_end(fresh, &graph));
+    hotbed_graph_destroy(graph);
+    hotbed_stream_destroy(fresh);
+    rig_close(&r);
+}
+
+static void a_meter_survives_no_memory(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_meter *meter = NULL;
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("allocations of the driver are not ours to fail");
+    three_tables(&s);
+    rig_open_bare(&r, backend, &s.options);
+    for (uint64_t n = 1;; n++) {
+        fault_arm(n);
+        hotbed_status status = hotbed_meter_create(r.storage, r.stream, &meter);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            CHECK(n > 3);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(meter == NULL);
+    }
+    hotbed_meter_destroy(meter);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_reading_is_the_models_counts", a_reading_is_the_models_counts},
+    {"every_count_is_read", every_count_is_read},
+    {"requests_are_recorded", requests_are_recorded},
+    {"requests_and_readings_neither_wait_nor_allocate",
+     requests_and_readings_neither_wait_nor_allocate},
+    {"readings_beside_requests_are_whole", readings_beside_requests_are_whole},
+    {"histograms_count_the_slots", histograms_count_the_slots},
+    {"documented_errors", documented_errors},
+    {"a_histogram_does_not_grow_a_recorded_workspace",
+     a_histogram_does_not_grow_a_recorded_workspace},
+    {"a_meter_survives_no_memory", a_meter_survives_no_memory},
+    {NULL, NULL},
+};

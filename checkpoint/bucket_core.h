@@ -1,4 +1,4 @@
-/* checkpoint/bucket_core.h - the logical bucket of a key: the order of rows on disk, and who owns them.
+/* checkpoint/bucket_core.h - the logical bucket of a key: the order of rows on disk.
  *
  * The function is part of the file format and does not change; keys are unsigned in it.  The hash is a
  * bijection, so the 2^bits buckets partition the keys evenly.

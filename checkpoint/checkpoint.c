@@ -37,16 +37,65 @@ hotbed_status hotbed_checkpoint_save(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_save: path, storage, options or stream is NULL");
     HOTBED_TRY(read_options(options, &read));
+    if (read.share.world > 1)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "checkpoint_save: %" PRIu32 " ranks save with begin, put and commit", read.share.world);
     return hotbed_checkpoint_write(&config, path, storage, &read, stream);
+}
+
+hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
+    if (path == NULL || id == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_begin: path or id is NULL");
+    return hotbed_save_begin(&config, path, id);
+}
+
+hotbed_status hotbed_checkpoint_put(
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_checkpoint_options read;
+    if (path == NULL || storage == NULL || options == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "checkpoint_put: path, storage, options or stream is NULL");
+    HOTBED_TRY(read_options(options, &read));
+    return hotbed_save_shard(&config, path, id, storage, &read, stream);
+}
+
+static hotbed_status check_world(uint32_t world) {
+    return world >= 1 && world <= HOTBED_WORLD_MAX
+               ? HOTBED_OK
+               : hotbed_fail(
+                     HOTBED_ERR_ARGUMENT, "checkpoint_commit: %" PRIu32 " ranks, not 1 to %d",
+                     world, HOTBED_WORLD_MAX);
+}
+
+hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
+    if (path == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_commit: path is NULL");
+    HOTBED_TRY(check_world(world));
+    return hotbed_save_commit(&config, path, id, world);
+}
+
+void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world) {
+    if (path != NULL && check_world(world) == HOTBED_OK)
+        hotbed_save_abort(&config, path, id, world);
 }
 
 hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream) {
-    if (path == NULL || storage == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage or stream is NULL");
+    hotbed_checkpoint_share all = {0};
+    return hotbed_checkpoint_load_share(path, storage, &all, step, extra, extra_bytes, stream);
+}
+
+hotbed_status hotbed_checkpoint_load_share(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
+    void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
+    if (path == NULL || storage == NULL || share == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage, share or stream is NULL");
     if (extra != NULL && extra_bytes == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: extra without extra_bytes, its room");
-    return hotbed_checkpoint_read(&config, path, storage, step, extra, extra_bytes, stream);
+    return hotbed_checkpoint_read(&config, path, storage, share, step, extra, extra_bytes, stream);
 }

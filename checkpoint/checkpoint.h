@@ -10,15 +10,32 @@
 typedef struct hotbed_checkpoint_config {
     const hotbed_io_calls *calls;
     uint32_t bucket_bits; /* of hash tables */
+    uint32_t block_bytes; /* a power of two; 0: HOTBED_BLOCK_BYTES */
 } hotbed_checkpoint_config;
 
-/* hotbed_checkpoint_save() and hotbed_checkpoint_load() after the check of their arguments. */
+/* A whole save by one rank: the three below, and an abort when one fails. */
 hotbed_status hotbed_checkpoint_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream);
+
+/* The public calls of these names after the check of their arguments. */
+hotbed_status hotbed_save_begin(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id *id);
+hotbed_status hotbed_save_shard(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream);
+hotbed_status hotbed_save_commit(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    uint32_t world);
+void hotbed_save_abort(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    uint32_t world);
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
+    const hotbed_checkpoint_share *share, uint64_t *step, void *extra, uint64_t *extra_bytes,
+    hotbed_stream *stream);
+
+/* --- files that are being written ---------------------------------------------------------------------- */
 
 /* Files of a checkpoint that is being written, in a directory of its own beside its final name. */
 typedef struct hotbed_draft {
@@ -27,27 +44,41 @@ typedef struct hotbed_draft {
     char *parent_path;        /* owned */
     const char *final_name;   /* last part of the path, in parent_path's allocation */
     char name[64];            /* ".tmp-<id>" */
-    bool made;                /* the draft's directory exists */
 } hotbed_draft;
 
-/* Find the parent of `path`, and that nothing has the name.  Errors: ARGUMENT (no name in it; a name
- * that readers pass over), STATE (it exists), IO, MEMORY.  The caller calls hotbed_draft_discard()
- * in any case. */
+/* Find the parent of `path`, for the draft of checkpoint `id`.  Errors: ARGUMENT (no name in it; a name
+ * that readers pass over), IO, MEMORY.  The caller calls hotbed_draft_close() in any case. */
 hotbed_status hotbed_draft_open(
-    const hotbed_io_calls *calls, const char *path, hotbed_draft *draft);
+    const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id id, hotbed_draft *draft);
 
-/* Make the directory. */
-hotbed_status hotbed_draft_make(hotbed_draft *draft, hotbed_digest id);
+/* Make the directory.  Errors: STATE (something has the final name), IO. */
+hotbed_status hotbed_draft_make(hotbed_draft *draft);
 
-/* Write a whole new file, and sync it. */
+/* Open the directory that another made. */
+hotbed_status hotbed_draft_enter(hotbed_draft *draft);
+
+/* Write a whole new file, and sync it if asked. */
 hotbed_status hotbed_draft_file(
-    hotbed_draft *draft, const char *name, const void *data, size_t bytes);
+    hotbed_draft *draft, const char *name, const void *data, size_t bytes, bool sync);
 
 /* Everything is written: sync, give the directory its final name, and sync that. */
 hotbed_status hotbed_draft_commit(hotbed_draft *draft);
 
-/* Close, and unless it was committed remove what was written; keeps the error text. */
-void hotbed_draft_discard(hotbed_draft *draft);
+/* Remove what `world` ranks may have written; keeps the error text. */
+void hotbed_draft_remove(hotbed_draft *draft, uint32_t world);
+
+void hotbed_draft_close(hotbed_draft *draft);
+
+/* An id, the time and who writes, in a new manifest.  Errors: IO (no random numbers). */
+hotbed_status hotbed_new_id(hotbed_checkpoint_id *out);
+
+/* All shards and their descriptions are in the draft: put MANIFEST together, write it and the index, and
+ * commit. */
+hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world);
+
+/* Write the description of shard `number` for hotbed_draft_assemble(). */
+hotbed_status hotbed_draft_describe(
+    hotbed_draft *draft, const hotbed_manifest *manifest, uint32_t number);
 
 /* Layouts of the files by libhdf5: set the offsets of *manifest's extents and its shard's sizes.
  * *metadata is freed with hotbed_delete().  checkpoint/layout.c */

@@ -1,4 +1,5 @@
 /* checkpoint/draft.c - a directory that gets its name when it is complete and on disk. */
+#define _DEFAULT_SOURCE /* getentropy() */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Split off the last part of `path`, without slashes at its end. */
 static hotbed_status split(const char *path, hotbed_draft *draft) {
@@ -41,37 +43,40 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
 }
 
 hotbed_status hotbed_draft_open(
-    const hotbed_io_calls *calls, const char *path, hotbed_draft *draft) {
+    const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id id, hotbed_draft *draft) {
     *draft = (hotbed_draft){.parent = HOTBED_IO_CLOSED, .directory = HOTBED_IO_CLOSED};
+    char text[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text((hotbed_digest){.low = id.low, .high = id.high}, text);
+    snprintf(draft->name, sizeof draft->name, ".tmp-%s", text);
     HOTBED_TRY(split(path, draft));
-    HOTBED_TRY(
-        hotbed_io_open(calls, NULL, draft->parent_path, HOTBED_IO_DIRECTORY, &draft->parent));
-    int found = calls->exists(calls->self, draft->parent.handle, draft->final_name);
-    if (found == 0)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s exists already", path);
-    return found == -ENOENT ? HOTBED_OK : hotbed_io_fail("cannot look for", path, found);
+    return hotbed_io_open(calls, NULL, draft->parent_path, HOTBED_IO_DIRECTORY, &draft->parent);
 }
 
-hotbed_status hotbed_draft_make(hotbed_draft *draft, hotbed_digest id) {
+hotbed_status hotbed_draft_make(hotbed_draft *draft) {
     const hotbed_io_calls *calls = draft->parent.calls;
-    char text[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(id, text);
-    snprintf(draft->name, sizeof draft->name, ".tmp-%s", text);
+    int found = calls->exists(calls->self, draft->parent.handle, draft->final_name);
+    if (found == 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
+    if (found != -ENOENT)
+        return hotbed_io_fail("cannot look for", draft->final_name, found);
     int made = calls->make_directory(calls->self, draft->parent.handle, draft->name);
-    if (made < 0)
-        return hotbed_io_fail("cannot make a directory in", draft->parent.name, made);
-    draft->made = true;
+    return made < 0 ? hotbed_io_fail("cannot make a directory in", draft->parent.name, made)
+                    : HOTBED_OK;
+}
+
+hotbed_status hotbed_draft_enter(hotbed_draft *draft) {
     return hotbed_io_open(
-        calls, &draft->parent, draft->name, HOTBED_IO_DIRECTORY, &draft->directory);
+        draft->parent.calls, &draft->parent, draft->name, HOTBED_IO_DIRECTORY, &draft->directory);
 }
 
 hotbed_status hotbed_draft_file(
-    hotbed_draft *draft, const char *name, const void *data, size_t bytes) {
+    hotbed_draft *draft, const char *name, const void *data, size_t bytes, bool sync) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     HOTBED_TRY(
         hotbed_io_open(draft->parent.calls, &draft->directory, name, HOTBED_IO_CREATE, &file));
     hotbed_status status = hotbed_io_write(&file, data, bytes, 0);
-    if (status == HOTBED_OK)
+    if (status == HOTBED_OK && sync)
         status = hotbed_io_sync(&file);
     if (status == HOTBED_OK)
         status = hotbed_io_close(&file);
@@ -83,12 +88,11 @@ hotbed_status hotbed_draft_file(
  * name.  If even that fails the checkpoint stays, and is whole. */
 static hotbed_status uncommit(hotbed_draft *draft) {
     const hotbed_io_calls *calls = draft->parent.calls;
-    draft->made =
-        calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name) == 0;
-    return draft->made ? HOTBED_ERR_IO
-                       : hotbed_fail(
-                             HOTBED_ERR_IO, "%s; %s is complete, but may not outlast a power cut",
-                             hotbed_last_error(), draft->final_name);
+    int back = calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
+    return back == 0 ? HOTBED_ERR_IO
+                     : hotbed_fail(
+                           HOTBED_ERR_IO, "%s; %s is complete, but may not outlast a power cut",
+                           hotbed_last_error(), draft->final_name);
 }
 
 hotbed_status hotbed_draft_commit(hotbed_draft *draft) {
@@ -102,28 +106,116 @@ hotbed_status hotbed_draft_commit(hotbed_draft *draft) {
             draft->final_name);
     if (renamed < 0)
         return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
-    draft->made = false;
-    if (hotbed_io_sync(&draft->parent) != HOTBED_OK)
-        return uncommit(draft);
-    return HOTBED_OK;
+    return hotbed_io_sync(&draft->parent) == HOTBED_OK ? HOTBED_OK : uncommit(draft);
 }
 
-void hotbed_draft_discard(hotbed_draft *draft) {
+static void remove_file(hotbed_draft *draft, const char *name) {
     const hotbed_io_calls *calls = draft->parent.calls;
+    char path[128];
+    /* By names, in the parent: the draft's own handle may be the one that failed. */
+    snprintf(path, sizeof path, "%s/%s", draft->name, name);
+    calls->remove(calls->self, draft->parent.handle, path, false);
+}
+
+void hotbed_draft_remove(hotbed_draft *draft, uint32_t world) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    char name[32];
+    if (draft->parent.handle < 0)
+        return;
     hotbed_io_drop(&draft->directory);
-    if (draft->made) {
-        /* By names, in the parent: the draft's own handle may be the one that failed. */
-        const char *names[] = {HOTBED_MANIFEST_NAME, HOTBED_INDEX_NAME, NULL};
-        char shard[32], path[128];
-        hotbed_shard_name(0, 1, shard);
-        names[2] = shard;
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-            snprintf(path, sizeof path, "%s/%s", draft->name, names[i]);
-            calls->remove(calls->self, draft->parent.handle, path, false);
-        }
-        calls->remove(calls->self, draft->parent.handle, draft->name, true);
+    remove_file(draft, HOTBED_MANIFEST_NAME);
+    remove_file(draft, HOTBED_INDEX_NAME);
+    for (uint32_t i = 0; i < world; i++) {
+        hotbed_shard_name(i, world, name);
+        remove_file(draft, name);
+        hotbed_shard_part_name(i, world, name);
+        remove_file(draft, name);
     }
+    calls->remove(calls->self, draft->parent.handle, draft->name, true);
+}
+
+void hotbed_draft_close(hotbed_draft *draft) {
+    hotbed_io_drop(&draft->directory);
     hotbed_io_drop(&draft->parent);
     hotbed_delete(draft->parent_path);
     *draft = (hotbed_draft){.parent = HOTBED_IO_CLOSED, .directory = HOTBED_IO_CLOSED};
+}
+
+/* --- from shards to a checkpoint ----------------------------------------------------------------------- */
+
+hotbed_status hotbed_new_id(hotbed_checkpoint_id *out) {
+    return getentropy(out, sizeof *out) == 0
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_IO, "the system gives no random numbers");
+}
+
+hotbed_status hotbed_draft_describe(
+    hotbed_draft *draft, const hotbed_manifest *m, uint32_t number) {
+    char name[32], *text = NULL;
+    size_t bytes = 0;
+    hotbed_shard_part_name(number, m->world, name);
+    HOTBED_TRY(hotbed_manifest_print_shard(m, number, &text, &bytes));
+    /* It is gone before the checkpoint has its name, and need not be on disk. */
+    hotbed_status status = hotbed_draft_file(draft, name, text, bytes, false);
+    hotbed_delete(text);
+    return status;
+}
+
+/* Read the description of a shard, and remove it. */
+static hotbed_status add_shard(
+    hotbed_draft *draft, uint32_t number, uint32_t world, hotbed_manifest *m) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    char name[32], *text = NULL;
+    uint64_t bytes = 0;
+    hotbed_shard_part_name(number, world, name);
+    HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name, HOTBED_IO_READ, &file));
+    hotbed_status status = hotbed_io_size(&file, &bytes);
+    if (status == HOTBED_OK) {
+        text = hotbed_new(bytes);
+        if (text == NULL)
+            status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name);
+    }
+    if (status == HOTBED_OK)
+        status = hotbed_io_read(&file, text, bytes, 0);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_add_shard(file.name, text, bytes, number, m);
+    if (status == HOTBED_OK && m->world != world)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "%s is of %" PRIu32 " ranks, %" PRIu32 " were to write", file.name,
+            m->world, world);
+    hotbed_delete(text);
+    hotbed_io_drop(&file);
+    HOTBED_TRY(status);
+    int removed = calls->remove(calls->self, draft->directory.handle, name, false);
+    return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
+}
+
+static hotbed_status write_manifest(hotbed_draft *draft, hotbed_manifest *m) {
+    void *index = NULL;
+    size_t index_bytes = 0, bytes = 0;
+    char *text = NULL;
+    HOTBED_TRY(hotbed_manifest_complete(m));
+    HOTBED_TRY(hotbed_layout_index(m, &index, &index_bytes));
+    m->index_bytes = index_bytes;
+    m->index = hotbed_digest_root(index, index_bytes, m->block_bytes);
+    hotbed_status status = hotbed_draft_file(draft, HOTBED_INDEX_NAME, index, index_bytes, true);
+    hotbed_delete(index);
+    HOTBED_TRY(status);
+    HOTBED_TRY(hotbed_manifest_print(m, &text, &bytes));
+    status = hotbed_draft_file(draft, HOTBED_MANIFEST_NAME, text, bytes, true);
+    hotbed_delete(text);
+    return status;
+}
+
+hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world) {
+    hotbed_manifest m = {.world = 0};
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < world && status == HOTBED_OK; i++)
+        status = add_shard(draft, i, world, &m);
+    if (status == HOTBED_OK)
+        status = write_manifest(draft, &m);
+    hotbed_manifest_free(&m);
+    HOTBED_TRY(status);
+    return hotbed_draft_commit(draft);
 }

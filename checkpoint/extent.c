@@ -8,7 +8,7 @@
 #include <string.h>
 
 static hotbed_status flush(hotbed_extent_stream *s) {
-    uint64_t block = s->extent.first_block + s->done / HOTBED_BLOCK_BYTES;
+    uint64_t block = s->extent.first_block + s->done / s->block_bytes;
     s->blocks[block] = hotbed_digest_of(s->buffer, s->filled);
     HOTBED_TRY(hotbed_io_write(s->file, s->buffer, s->filled, s->extent.offset + s->done));
     s->done += s->filled;
@@ -23,20 +23,20 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
             HOTBED_ERR_STATE, "%s/%s: more than the %" PRIu64 " bytes that were planned", s->table,
             s->column, s->extent.bytes);
     while (bytes > 0) {
-        size_t room = HOTBED_BLOCK_BYTES - s->filled;
+        size_t room = s->block_bytes - s->filled;
         size_t n = bytes < room ? bytes : room;
         memcpy(s->buffer + s->filled, from, n);
         s->filled += n;
         from += n;
         bytes -= n;
-        if (s->filled == HOTBED_BLOCK_BYTES)
+        if (s->filled == s->block_bytes)
             HOTBED_TRY(flush(s));
     }
     return HOTBED_OK;
 }
 
 static uint64_t num_blocks(const hotbed_extent_stream *s) {
-    return s->extent.bytes / HOTBED_BLOCK_BYTES + (s->extent.bytes % HOTBED_BLOCK_BYTES != 0);
+    return s->extent.bytes / s->block_bytes + (s->extent.bytes % s->block_bytes != 0);
 }
 
 static hotbed_digest root_of(const hotbed_extent_stream *s) {
@@ -72,8 +72,8 @@ static hotbed_status damaged(
 
 static hotbed_status fill(hotbed_extent_stream *s) {
     uint64_t left = s->extent.bytes - s->done;
-    size_t bytes = left < HOTBED_BLOCK_BYTES ? (size_t)left : HOTBED_BLOCK_BYTES;
-    uint64_t number = s->done / HOTBED_BLOCK_BYTES;
+    size_t bytes = left < s->block_bytes ? (size_t)left : s->block_bytes;
+    uint64_t number = s->done / s->block_bytes;
     HOTBED_TRY(hotbed_io_read(s->file, s->buffer, bytes, s->extent.offset + s->done));
     hotbed_digest found = hotbed_digest_of(s->buffer, bytes);
     hotbed_digest right = s->blocks[s->extent.first_block + number];
@@ -81,8 +81,21 @@ static hotbed_status fill(hotbed_extent_stream *s) {
         return damaged(s->file->name, s->table, s->column, number, found, right);
     s->done += bytes;
     s->filled = bytes;
-    s->taken = 0;
+    s->taken = s->skip;
+    s->skip = 0;
     return HOTBED_OK;
+}
+
+void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
+    uint64_t start = at / s->block_bytes * s->block_bytes;
+    if (s->filled > 0 && s->done - s->filled == start) {
+        s->taken = (size_t)(at - start);
+        return;
+    }
+    s->done = start;
+    s->skip = (size_t)(at - start);
+    s->filled = 0;
+    s->taken = 0;
 }
 
 hotbed_status hotbed_extent_take(hotbed_extent_stream *s, void *data, size_t bytes) {
@@ -118,19 +131,25 @@ hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
 
 hotbed_status hotbed_extent_check_bytes(
     hotbed_io_file *file, const char *what, uint64_t offset, uint64_t bytes, hotbed_digest root,
-    unsigned char *buffer) {
-    uint64_t n = bytes / HOTBED_BLOCK_BYTES + (bytes % HOTBED_BLOCK_BYTES != 0);
+    size_t block_bytes) {
+    uint64_t n = bytes / block_bytes + (bytes % block_bytes != 0);
+    size_t room = bytes < block_bytes ? (size_t)bytes : block_bytes;
     hotbed_digest *blocks = hotbed_new(n * sizeof *blocks);
-    if (blocks == NULL && n > 0)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests", n);
+    unsigned char *buffer = hotbed_new(room);
     hotbed_status status = HOTBED_OK;
+    if (blocks == NULL || buffer == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %zu bytes", n, room);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
-        uint64_t at = i * HOTBED_BLOCK_BYTES;
-        size_t part = bytes - at < HOTBED_BLOCK_BYTES ? (size_t)(bytes - at) : HOTBED_BLOCK_BYTES;
+        uint64_t at = i * block_bytes;
+        size_t part = bytes - at < block_bytes ? (size_t)(bytes - at) : block_bytes;
         status = hotbed_io_read(file, buffer, part, offset + at);
         blocks[i] = hotbed_digest_of(buffer, part);
     }
-    hotbed_digest found = hotbed_digest_of(blocks, n * sizeof *blocks);
+    hotbed_digest found = {0};
+    if (status == HOTBED_OK)
+        found = hotbed_digest_of(blocks, n * sizeof *blocks);
+    hotbed_delete(buffer);
     hotbed_delete(blocks);
     if (status != HOTBED_OK || hotbed_digest_equal(found, root))
         return status;

@@ -14,9 +14,11 @@ typedef struct hotbed_extent_stream {
     const char *table, *column; /* for messages; borrowed */
     hotbed_extent extent;
     hotbed_digest *blocks; /* [num_blocks] of the shard; borrowed */
+    size_t block_bytes;
     uint64_t done;         /* bytes written to, or read from the file */
-    unsigned char *buffer; /* [HOTBED_BLOCK_BYTES]; borrowed */
+    unsigned char *buffer; /* [block_bytes], or of the extent's bytes if it has fewer; borrowed */
     size_t filled, taken;  /* bytes in the buffer, and those of them given out */
+    size_t skip;           /* bytes of the next block that are not given out */
 } hotbed_extent_stream;
 
 /* Append to the extent; not more than its bytes in all.  Errors: IO. */
@@ -24,6 +26,9 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *stream, const void *data, 
 
 /* Write the last block, and set *root. */
 hotbed_status hotbed_extent_end(hotbed_extent_stream *stream, hotbed_digest *root);
+
+/* Go on at byte `at` of the extent, at most its end.  A block that is in the buffer is not read again. */
+void hotbed_extent_seek(hotbed_extent_stream *stream, uint64_t at);
 
 /* The extent's next bytes.  Errors: IO, CORRUPT (file, extent and block). */
 hotbed_status hotbed_extent_take(hotbed_extent_stream *stream, void *data, size_t bytes);
@@ -35,10 +40,9 @@ hotbed_status hotbed_extent_write(
 /* Whether the blocks' digests give the extent's root.  Errors: CORRUPT. */
 hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *stream);
 
-/* Compare bytes [0, bytes) at `offset` with a root, through `buffer` of one block.
- * Errors: IO, CORRUPT, MEMORY. */
+/* Compare bytes [0, bytes) at `offset` with a root.  Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_extent_check_bytes(
     hotbed_io_file *file, const char *what, uint64_t offset, uint64_t bytes, hotbed_digest root,
-    unsigned char *buffer);
+    size_t block_bytes);
 
 #endif

@@ -39,7 +39,10 @@ static hotbed_h5_shape shape_of(
                                                    : HOTBED_H5_F32;
         shape.width = table->dim;
     }
-    if (column >= HOTBED_COLUMN_STATE) {
+    bool keys = column == HOTBED_COLUMN_COUNTED || column == HOTBED_COLUMN_ERASED;
+    if (keys && m->key_type == HOTBED_KEY_I64)
+        shape.type = HOTBED_H5_I64;
+    if (column >= HOTBED_COLUMN_STATE && column < HOTBED_ROW_COLUMNS) {
         shape.type = HOTBED_H5_F32;
         /* One number a row is a vector, as in TorchRec. */
         if (m->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
@@ -49,7 +52,17 @@ static hotbed_h5_shape shape_of(
 }
 
 static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
-    return column == HOTBED_COLUMN_BUCKET ? part->end_bucket - part->first_bucket : part->rows;
+    switch (column) {
+    case HOTBED_COLUMN_BUCKET:
+        return part->end - part->first;
+    case HOTBED_COLUMN_COUNTED:
+    case HOTBED_COLUMN_COUNTS:
+        return part->counted;
+    case HOTBED_COLUMN_ERASED:
+        return part->erased;
+    default:
+        return part->rows;
+    }
 }
 
 /* --- the shard ------------------------------------------------------------------------------------ */
@@ -60,7 +73,7 @@ static hotbed_status put_head(hotbed_h5 *h5, const hotbed_manifest *m, const cha
     HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "version_major", HOTBED_FORMAT_MAJOR));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "version_minor", HOTBED_FORMAT_MINOR));
-    HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", "full"));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", m->increment ? "delta" : "full"));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "role", role));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "checkpoint_id", id));
@@ -96,8 +109,7 @@ static hotbed_status put_table(
     snprintf(fqn, sizeof fqn, "embeddings.%s.weight", table->name);
     HOTBED_TRY(hotbed_h5_group(h5, at));
     HOTBED_TRY(hotbed_h5_text(h5, at, "fqn", fqn));
-    HOTBED_TRY(hotbed_h5_number(h5, at, "rows", table->rows));
-    HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", part->first_row));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "rows", part->rows));
     HOTBED_TRY(hotbed_h5_number(h5, at, "dim", table->dim));
     HOTBED_TRY(hotbed_h5_text(h5, at, "dtype", hotbed_dtype_name(table->dtype)));
     if (table->kind == HOTBED_TABLE_HASH) {
@@ -105,14 +117,16 @@ static hotbed_status put_table(
         HOTBED_TRY(hotbed_h5_text(h5, at, "key_hash", "fmix64"));
         HOTBED_TRY(hotbed_h5_text(h5, at, "row_order", "bucket,key"));
         HOTBED_TRY(hotbed_h5_number(h5, at, "num_buckets", (uint64_t)1 << table->bucket_bits));
-        HOTBED_TRY(hotbed_h5_number(h5, at, "first_bucket", part->first_bucket));
-        HOTBED_TRY(hotbed_h5_number(h5, at, "end_bucket", part->end_bucket));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "first_bucket", part->first));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "end_bucket", part->end));
     } else {
         HOTBED_TRY(hotbed_h5_text(h5, at, "table_kind", "static"));
         HOTBED_TRY(hotbed_h5_text(h5, at, "row_order", "row"));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", part->first));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "end_row", part->end));
     }
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        if (!hotbed_manifest_has(table->kind, m->optimizer.kind, i))
+        if (!hotbed_manifest_has(m, table->kind, i))
             continue;
         hotbed_extent *extent = &part->columns[i];
         snprintf(path, sizeof path, "%s/%s", at, hotbed_manifest_column_name(m->optimizer.kind, i));
@@ -140,7 +154,7 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
     }
     HOTBED_TRY(hotbed_h5_dataset(h5, "/integrity/blocks", blocks, &shard->blocks.offset));
     HOTBED_TRY(hotbed_h5_text(h5, "/integrity", "algorithm", "xxh3_128"));
-    return hotbed_h5_number(h5, "/integrity", "block_bytes", HOTBED_BLOCK_BYTES);
+    return hotbed_h5_number(h5, "/integrity", "block_bytes", m->block_bytes);
 }
 
 hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **metadata) {
@@ -159,7 +173,7 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
         m->shards[number].bytes = image.file_bytes;
         m->shards[number].metadata_bytes = image.metadata_bytes;
         m->shards[number].metadata =
-            hotbed_digest_root(image.metadata, image.metadata_bytes, HOTBED_BLOCK_BYTES);
+            hotbed_digest_root(image.metadata, image.metadata_bytes, m->block_bytes);
         *metadata = image.metadata;
         return HOTBED_OK;
     }
@@ -202,9 +216,10 @@ static hotbed_status put_views(
     static const char *const names[] = {"weight_id", "weight", "metadata", "bucket"};
     const hotbed_manifest_table *table = &m->tables[number];
     char path[PATH_BYTES], link[PATH_BYTES];
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        if (!hotbed_manifest_has(table->kind, m->optimizer.kind, i))
-            continue;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        bool counts = i == HOTBED_COLUMN_BUCKET && table->spread == HOTBED_SPREAD_ANY;
+        if (counts || !hotbed_manifest_has(m, table->kind, i))
+            continue; /* counts of buckets that several ranks have are not one vector */
         if (i < HOTBED_COLUMN_STATE)
             snprintf(path, sizeof path, "/embeddings/%s/%s", part_name(table), names[i]);
         else

@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/bucket.h"
-#include "checkpoint/extent.h"
+#include "checkpoint/shard_reader.h"
+#include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 
 #include <inttypes.h>
@@ -15,40 +15,14 @@
 typedef struct reader {
     hotbed_storage *storage;
     hotbed_stream *stream;
-    hotbed_io_file directory, shard;
+    hotbed_checkpoint_share share;
+    hotbed_io_file directory;
     hotbed_manifest manifest;
-    uint32_t *numbers;      /* [num_tables] number in the storage of each table of the manifest */
-    hotbed_digest *blocks;  /* of the shard, all of them */
-    unsigned char *buffers; /* a block for each column */
-    bool touched;           /* tables have been cleared */
+    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifest */
+    bool touched;      /* tables have been cleared */
 } reader;
 
 /* --- MANIFEST and the storage ----------------------------------------------------------------------- */
-
-static hotbed_status read_manifest(reader *r, const hotbed_io_calls *calls) {
-    hotbed_io_file file = HOTBED_IO_CLOSED;
-    uint64_t bytes = 0;
-    char *text = NULL;
-    hotbed_status status =
-        hotbed_io_open(calls, &r->directory, HOTBED_MANIFEST_NAME, HOTBED_IO_READ, &file);
-    if (status == HOTBED_OK)
-        status = hotbed_io_size(&file, &bytes);
-    if (status == HOTBED_OK && bytes > HOTBED_MANIFEST_BYTES_MAX)
-        status = hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, more than any", file.name, bytes);
-    if (status == HOTBED_OK) {
-        text = hotbed_new(bytes);
-        if (text == NULL)
-            status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
-    }
-    if (status == HOTBED_OK)
-        status = hotbed_io_read(&file, text, bytes, 0);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_parse(file.name, text, bytes, &r->manifest);
-    hotbed_delete(text);
-    hotbed_io_drop(&file);
-    return status;
-}
 
 static hotbed_status differs(
     const char *table, const char *what, const char *saved, const char *here) {
@@ -76,9 +50,10 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     if (table->dtype != info.dtype)
         return differs(
             info.name, "dtype", hotbed_dtype_name(table->dtype), hotbed_dtype_name(info.dtype));
-    snprintf(saved, sizeof saved, "%" PRIu64, table->rows);
-    snprintf(here, sizeof here, "%" PRIu64, info.capacity);
-    if (info.kind == HOTBED_TABLE_STATIC && table->rows != info.capacity)
+    uint64_t rows = r->share.routes == NULL ? info.capacity : r->share.routes[number].rows;
+    snprintf(saved, sizeof saved, "%" PRIu64, table->capacity);
+    snprintf(here, sizeof here, "%" PRIu64, rows);
+    if (info.kind == HOTBED_TABLE_STATIC && table->capacity != rows)
         return differs(info.name, "the number of rows", saved, here);
     HOTBED_TRY(hotbed_storage_size(r->storage, number, &keys, &pinned, r->stream));
     if (pinned > 0)
@@ -99,10 +74,10 @@ static hotbed_status match(reader *r) {
     hotbed_key_type key_type = hotbed_storage_key_type(r->storage);
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(r->storage)->kind;
     uint32_t num_tables = hotbed_storage_num_tables(r->storage);
-    if (m->world != 1)
+    if (m->increment)
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%s was saved by %" PRIu32 " ranks; this version loads one",
-            r->directory.name, m->world);
+            HOTBED_ERR_STATE, "%s is an increment: it has what changed since another",
+            r->directory.name);
     if (m->key_type != key_type)
         return hotbed_fail(
             HOTBED_ERR_STATE, "keys are %s in the checkpoint, %s in the storage",
@@ -125,184 +100,146 @@ static hotbed_status match(reader *r) {
     return HOTBED_OK;
 }
 
-/* --- the shard ------------------------------------------------------------------------------------ */
-
-/* Open the shard and check its size, its metadata, and the digests of its blocks.  Nothing is allocated
- * by a size before the file is known to have it. */
-static hotbed_status open_shard(reader *r, const hotbed_io_calls *calls) {
-    const hotbed_manifest_shard *shard = &r->manifest.shards[0];
-    char name[32];
-    uint64_t bytes = 0;
-    hotbed_shard_name(0, r->manifest.world, name);
-    HOTBED_TRY(hotbed_io_open(calls, &r->directory, name, HOTBED_IO_READ, &r->shard));
-    HOTBED_TRY(hotbed_io_size(&r->shard, &bytes));
-    if (bytes != shard->bytes)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, r->shard.name, bytes,
-            shard->bytes);
-    r->buffers = hotbed_new((size_t)HOTBED_COLUMNS * HOTBED_BLOCK_BYTES);
-    r->blocks = hotbed_new(shard->blocks.bytes);
-    if (r->buffers == NULL || r->blocks == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %d blocks of %d bytes",
-            shard->num_blocks, HOTBED_COLUMNS, HOTBED_BLOCK_BYTES);
-    HOTBED_TRY(hotbed_extent_check_bytes(
-        &r->shard, "HDF5 metadata", 0, shard->metadata_bytes, shard->metadata, r->buffers));
-    HOTBED_TRY(hotbed_io_read(&r->shard, r->blocks, shard->blocks.bytes, shard->blocks.offset));
-    hotbed_digest root = hotbed_digest_root(r->blocks, shard->blocks.bytes, HOTBED_BLOCK_BYTES);
-    if (!hotbed_digest_equal(root, shard->blocks.root))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s: integrity/blocks is damaged at %" PRIu64, r->shard.name,
-            shard->blocks.offset);
-    return HOTBED_OK;
-}
-
-static hotbed_extent_stream open_column(
-    reader *r, const char *table, const char *column, hotbed_extent extent, uint32_t buffer) {
-    return (hotbed_extent_stream){
-        .file = &r->shard,
-        .table = table,
-        .column = column,
-        .extent = extent,
-        .blocks = r->blocks,
-        .buffer = r->buffers + (size_t)buffer * HOTBED_BLOCK_BYTES,
-    };
-}
-
-/* The roots of all extents hold, and extra does: what can be checked before any effect. */
-static hotbed_status check_roots(reader *r) {
-    const hotbed_manifest *m = &r->manifest;
-    const hotbed_extent *extra = &m->shards[0].extra;
-    HOTBED_TRY(hotbed_extent_check_bytes(
-        &r->shard, "extra", extra->offset, extra->bytes, extra->root, r->buffers));
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-            if (!hotbed_manifest_has(m->tables[t].kind, m->optimizer.kind, i))
-                continue;
-            hotbed_extent_stream column = open_column(
-                r, m->tables[t].name, hotbed_manifest_column_name(m->optimizer.kind, i),
-                m->parts[t].columns[i], i);
-            HOTBED_TRY(hotbed_extent_check_root(&column));
-        }
-    return HOTBED_OK;
-}
-
 /* --- rows ------------------------------------------------------------------------------------------ */
 
 /* A table on its way into the storage. */
 typedef struct table_reader {
     reader *r;
     uint32_t number; /* in the storage */
-    const hotbed_manifest_table *table;
-    const hotbed_manifest_part *part;
-    uint64_t *counts; /* [buckets] keys that are still to come */
-    uint64_t last_bucket, last_key;
-    bool any; /* there was a key */
-    hotbed_extent_stream columns[HOTBED_COLUMNS];
+    uint32_t table;  /* in the manifest */
+    uint64_t rows;   /* that went into the storage */
+    uint32_t turn;   /* of the stagings */
     hotbed_staging stagings[2];
 } table_reader;
 
-/* Keys come in canonical order, each once, and as many a bucket as the bucket column says. */
-static hotbed_status check_keys(table_reader *t, const uint64_t *keys, uint64_t n) {
+/* Keep the rows that the rank has, as local ids, and return their number. */
+static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
+    const hotbed_checkpoint_share *share = &t->r->share;
+    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS], kept = 0;
+    if (share->routes == NULL)
+        return n;
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t bucket = hotbed_logical_bucket(keys[i], t->table->bucket_bits);
-        bool ascends = !t->any || bucket > t->last_bucket ||
-                       (bucket == t->last_bucket && keys[i] > t->last_key);
-        if (!ascends || t->counts[bucket] == 0)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT,
-                "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not counted",
-                t->r->shard.name, t->table->name, keys[i], bucket);
-        t->counts[bucket]--;
-        t->last_bucket = bucket;
-        t->last_key = keys[i];
-        t->any = true;
+        if (!hotbed_share_has(share, t->number, keys[i]))
+            continue;
+        keys[kept] = hotbed_share_local(share, t->number, keys[i]);
+        for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS && kept < i; c++)
+            if (staging->row_bytes[c] > 0)
+                memcpy(
+                    (char *)staging->columns[c] + kept * staging->row_bytes[c],
+                    (const char *)staging->columns[c] + i * staging->row_bytes[c],
+                    staging->row_bytes[c]);
+        kept++;
     }
-    return HOTBED_OK;
+    return kept;
 }
 
-static hotbed_status read_counts(table_reader *t) {
-    uint64_t bytes = t->part->columns[HOTBED_COLUMN_BUCKET].bytes, sum = 0;
-    t->counts = hotbed_new(bytes);
-    if (t->counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
-    HOTBED_TRY(hotbed_extent_take(&t->columns[HOTBED_COLUMN_BUCKET], t->counts, bytes));
-    for (uint64_t b = 0; b < bytes / sizeof *t->counts; b++) {
-        if (t->counts[b] > t->part->rows - sum)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s: %s: buckets count more than the %" PRIu64 " rows",
-                t->r->shard.name, t->table->name, t->part->rows);
-        sum += t->counts[b];
-    }
-    return HOTBED_OK;
-}
-
-/* Read rows [first, first + n) into the staging, and enqueue their way into the storage. */
-static hotbed_status read_rows(
-    table_reader *t, hotbed_staging *staging, uint64_t first, uint64_t n) {
-    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        if (t->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
-            HOTBED_TRY(
-                hotbed_extent_take(&t->columns[i], staging->columns[i], n * staging->row_bytes[i]));
-    if (t->table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(check_keys(t, keys, n));
-    else
-        for (uint64_t i = 0; i < n; i++)
-            keys[i] = first + i;
-    return hotbed_staging_store(staging, t->r->storage, t->number, n, t->r->stream);
-}
-
-static hotbed_status read_columns(table_reader *t) {
-    const hotbed_manifest *m = &t->r->manifest;
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        t->columns[i] = open_column(
-            t->r, t->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
-            t->part->columns[i], i);
-    for (uint32_t i = 0; i < 2; i++)
-        HOTBED_TRY(
-            hotbed_staging_create(t->table, m->optimizer.kind, t->r->stream, &t->stagings[i]));
-    if (t->table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(read_counts(t));
-    uint64_t rows = t->table->rows, chunk = t->stagings[0].capacity;
-    for (uint64_t first = 0; first < rows; first += chunk) {
-        hotbed_staging *staging = &t->stagings[first / chunk % 2];
-        uint64_t n = rows - first < chunk ? rows - first : chunk;
+/* The rows of a part, chunk by chunk; files are read while the chunk before is stored. */
+static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
+    for (uint64_t left; (left = hotbed_part_reader_left(part)) > 0;) {
+        hotbed_staging *staging = &t->stagings[t->turn++ % 2];
+        uint64_t n = left < staging->capacity ? left : staging->capacity;
         HOTBED_TRY(hotbed_staging_wait(staging)); /* its last chunk is in the storage */
-        HOTBED_TRY(read_rows(t, staging, first, n));
+        HOTBED_TRY(hotbed_part_reader_take(part, n, staging->columns));
+        n = keep(t, staging, n);
+        t->rows += n;
+        HOTBED_TRY(hotbed_staging_store(staging, t->r->storage, t->number, n, t->r->stream));
     }
-    return hotbed_stream_sync(t->r->stream);
-}
-
-/* Every row of the checkpoint is in the storage.  (A table that evicts keeps the highest scores when
- * they do not fit: that is what it was made for.) */
-static hotbed_status check_size(table_reader *t) {
-    uint64_t keys = 0, pinned = 0;
-    HOTBED_TRY(hotbed_storage_size(t->r->storage, t->number, &keys, &pinned, t->r->stream));
-    if (keys > t->table->rows)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "table '%s' was changed while it was loaded: %" PRIu64 " keys, expected %" PRIu64,
-            t->table->name, keys, t->table->rows);
     return HOTBED_OK;
 }
 
-static hotbed_status read_table(reader *r, uint32_t number) {
-    table_reader t = {
-        .r = r,
-        .number = r->numbers[number],
-        .table = &r->manifest.tables[number],
-        .part = &r->manifest.parts[number],
-    };
-    hotbed_status status = read_columns(&t);
+/* What this rank has of one part. */
+static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard) {
+    hotbed_part_reader part;
+    hotbed_status status = hotbed_part_reader_open(&part, shard, t->table);
+    if (status == HOTBED_OK && part.table->kind == HOTBED_TABLE_STATIC) {
+        hotbed_table_info info;
+        uint64_t first = 0, end = 0;
+        status = hotbed_storage_table(t->r->storage, t->number, &info);
+        hotbed_share_rows(&t->r->share, t->number, part.table->capacity, &first, &end);
+        hotbed_part_reader_range(&part, first, end);
+    }
     if (status == HOTBED_OK)
-        status = check_size(&t);
+        status = read_rows(t, &part);
+    hotbed_part_reader_close(&part);
+    return status;
+}
+
+/* Whether a part may have rows of this rank. */
+static bool needs(const reader *r, uint32_t table, uint32_t shard) {
+    const hotbed_manifest *m = &r->manifest;
+    const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard];
+    if (m->tables[table].kind == HOTBED_TABLE_HASH)
+        return !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]) ||
+               shard == r->share.rank;
+    uint64_t first = 0, end = 0;
+    hotbed_share_rows(&r->share, r->numbers[table], m->tables[table].capacity, &first, &end);
+    return first < part->end && part->first < end;
+}
+
+static hotbed_status read_table(reader *r, hotbed_shard_reader *shard, uint32_t table) {
+    table_reader t = {.r = r, .number = r->numbers[table], .table = table};
+    const hotbed_manifest_part *part =
+        &r->manifest.parts[(uint64_t)table * r->manifest.world + shard->number];
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
+        status = hotbed_staging_create(
+            &r->manifest, &r->manifest.tables[table], part->rows, r->stream, &t.stagings[i]);
+    if (status == HOTBED_OK)
+        status = read_part(&t, shard);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(r->stream);
     else
         status = hotbed_staging_settle(r->stream, status);
     hotbed_staging_destroy(&t.stagings[0]);
     hotbed_staging_destroy(&t.stagings[1]);
-    hotbed_delete(t.counts);
     return status;
+}
+
+static hotbed_status read_shard(reader *r, uint32_t number) {
+    const hotbed_manifest *m = &r->manifest;
+    hotbed_shard_reader shard;
+    bool wanted = false;
+    for (uint32_t i = 0; i < m->num_tables && !wanted; i++)
+        wanted = needs(r, i, number);
+    if (!wanted)
+        return HOTBED_OK;
+    hotbed_status status = hotbed_shard_reader_open(&shard, &r->directory, m, number);
+    for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
+        if (needs(r, i, number))
+            status = read_table(r, &shard, i);
+    hotbed_shard_reader_close(&shard);
+    return status;
+}
+
+/* What can be checked before any effect: shards are there, of the right size, with the right metadata and
+ * roots.  The caller's bytes are read. */
+static hotbed_status check_shards(reader *r, void *extra) {
+    const hotbed_manifest *m = &r->manifest;
+    for (uint32_t i = 0; i < m->world; i++) {
+        hotbed_shard_reader shard;
+        hotbed_status status = hotbed_shard_reader_open(&shard, &r->directory, m, i);
+        if (status == HOTBED_OK)
+            status = hotbed_shard_reader_check_roots(&shard);
+        if (status == HOTBED_OK && i == 0)
+            status = hotbed_shard_reader_extra(&shard, extra);
+        hotbed_shard_reader_close(&shard);
+        HOTBED_TRY(status);
+    }
+    return HOTBED_OK;
+}
+
+/* Nobody else has filled the tables.  (One that evicts keeps the highest scores when rows do not fit: that
+ * is what it was made for.) */
+static hotbed_status check_size(reader *r, uint32_t table) {
+    uint64_t keys = 0;
+    HOTBED_TRY(hotbed_storage_size(r->storage, r->numbers[table], &keys, NULL, r->stream));
+    const hotbed_manifest_table *saved = &r->manifest.tables[table];
+    if (saved->kind == HOTBED_TABLE_HASH && keys > saved->rows)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "table '%s' was changed while it was loaded: %" PRIu64 " keys, expected %" PRIu64,
+            saved->name, keys, saved->rows);
+    return HOTBED_OK;
 }
 
 static hotbed_status clear(reader *r) {
@@ -323,39 +260,46 @@ static hotbed_status clear_after(reader *r, hotbed_status status) {
     return hotbed_fail(status, "%s; the tables could not be cleared", text);
 }
 
+static hotbed_status read_rows_of_all(reader *r) {
+    HOTBED_TRY(clear(r));
+    for (uint32_t i = 0; i < r->manifest.world; i++)
+        HOTBED_TRY(read_shard(r, i));
+    for (uint32_t i = 0; i < r->manifest.num_tables; i++)
+        HOTBED_TRY(check_size(r, i));
+    return hotbed_storage_set_state(r->storage, &r->manifest.state, r->stream);
+}
+
 static hotbed_status read_all(
     reader *r, const hotbed_io_calls *calls, const char *path, void *extra,
     const uint64_t *extra_bytes) {
     HOTBED_TRY(hotbed_stream_sync(r->stream)); /* a fault of before is not ours */
     HOTBED_TRY(hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &r->directory));
-    HOTBED_TRY(read_manifest(r, calls));
-    const hotbed_extent *saved = &r->manifest.shards[0].extra;
-    if (extra != NULL && *extra_bytes < saved->bytes)
+    HOTBED_TRY(hotbed_manifest_read(&r->directory, &r->manifest));
+    uint64_t saved = r->manifest.shards[0].extra.bytes;
+    if (extra != NULL && *extra_bytes < saved)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "extra has room for %" PRIu64 " bytes, %" PRIu64 " were saved",
-            *extra_bytes, saved->bytes);
+            *extra_bytes, saved);
     HOTBED_TRY(match(r));
-    HOTBED_TRY(open_shard(r, calls));
-    HOTBED_TRY(check_roots(r));
-    HOTBED_TRY(clear(r));
-    for (uint32_t i = 0; i < r->manifest.num_tables; i++)
-        HOTBED_TRY(read_table(r, i));
-    /* The caller's bytes were checked before, and come last: a call that fails leaves outputs alone. */
-    hotbed_extent_stream column = open_column(r, "", "extra", *saved, 0);
-    if (extra != NULL)
-        HOTBED_TRY(hotbed_extent_take(&column, extra, column.extent.bytes));
-    return hotbed_storage_set_state(r->storage, &r->manifest.state, r->stream);
+    /* A call that fails leaves outputs alone: the bytes are given out at its end. */
+    void *held = hotbed_new(saved);
+    if (held == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
+    hotbed_status status = check_shards(r, held);
+    if (status == HOTBED_OK)
+        status = read_rows_of_all(r);
+    if (status == HOTBED_OK && extra != NULL && saved > 0)
+        memcpy(extra, held, saved);
+    hotbed_delete(held);
+    return status;
 }
 
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
-    reader r = {
-        .storage = storage,
-        .stream = stream,
-        .directory = HOTBED_IO_CLOSED,
-        .shard = HOTBED_IO_CLOSED,
-    };
+    const hotbed_checkpoint_share *share, uint64_t *step, void *extra, uint64_t *extra_bytes,
+    hotbed_stream *stream) {
+    reader r = {.storage = storage, .stream = stream, .directory = HOTBED_IO_CLOSED};
+    HOTBED_TRY(hotbed_share_read(share, storage, &r.share));
     hotbed_status status = read_all(&r, config->calls, path, extra, extra_bytes);
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
@@ -363,10 +307,7 @@ hotbed_status hotbed_checkpoint_read(
         *step = r.manifest.step;
     if (status == HOTBED_OK && extra_bytes != NULL)
         *extra_bytes = r.manifest.shards[0].extra.bytes;
-    hotbed_io_drop(&r.shard);
     hotbed_io_drop(&r.directory);
-    hotbed_delete(r.buffers);
-    hotbed_delete(r.blocks);
     hotbed_delete(r.numbers);
     hotbed_manifest_free(&r.manifest);
     return status;

@@ -17,7 +17,7 @@ static uint64_t align(uint64_t bytes) {
 /* Set the columns' places in a memory at `base`; returns the bytes in all. */
 static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8_t **found) {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         columns[i] = s->row_bytes[i] == 0 || base == NULL ? NULL : base + at;
         at += align(s->row_bytes[i] * s->capacity);
     }
@@ -26,24 +26,17 @@ static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8
 }
 
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest_table *table, hotbed_optimizer_kind optimizer, hotbed_stream *stream,
-    hotbed_staging *out) {
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint64_t rows,
+    hotbed_stream *stream, hotbed_staging *out) {
     hotbed_staging s = {.capacity = 0};
     uint64_t row = 1; /* found */
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        if (i == HOTBED_COLUMN_VALUES)
-            s.row_bytes[i] = table->dim * hotbed_dtype_bytes(table->dtype);
-        else if (i >= HOTBED_COLUMN_STATE && hotbed_manifest_has(table->kind, optimizer, i))
-            s.row_bytes[i] = hotbed_optimizer_state_dim(optimizer, table->dim) * sizeof(float);
-        else if (
-            i == HOTBED_COLUMN_KEYS ||
-            (i == HOTBED_COLUMN_SCORES && table->kind == HOTBED_TABLE_HASH))
-            s.row_bytes[i] = sizeof(uint64_t);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        s.row_bytes[i] = hotbed_manifest_row_bytes(m, table, i);
         row += s.row_bytes[i];
     }
     s.capacity = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
-    if (s.capacity > table->rows)
-        s.capacity = table->rows < 1 ? 1 : table->rows;
+    if (s.capacity > rows)
+        s.capacity = rows < 1 ? 1 : rows;
     uint64_t bytes = place(&s, NULL, s.columns, &s.found);
     hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
     if (status == HOTBED_OK)
@@ -84,7 +77,7 @@ hotbed_status hotbed_staging_fetch(
         hotbed_copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
     if (status == HOTBED_OK)
         status = hotbed_storage_get_rows(storage, table, n, keys, &rows, s->device_found, stream);
-    for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_COLUMNS && status == HOTBED_OK; i++)
+    for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (s->row_bytes[i] > 0)
             status = hotbed_copy(s->columns[i], s->device_columns[i], n * s->row_bytes[i], stream);
     if (status == HOTBED_OK)
@@ -98,7 +91,7 @@ hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows = device_rows(s);
     hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < HOTBED_COLUMNS && status == HOTBED_OK; i++)
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (s->row_bytes[i] > 0)
             status = hotbed_copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream);
     if (status == HOTBED_OK)

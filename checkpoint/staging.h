@@ -11,20 +11,20 @@
 #include "hotbed/storage.h"
 
 typedef struct hotbed_staging {
-    uint64_t capacity;                    /* rows */
-    uint64_t row_bytes[HOTBED_COLUMNS];   /* of one row; 0: no such column */
-    void *columns[HOTBED_COLUMNS];        /* host, [capacity]; keys are there for every table */
-    uint8_t *found;                       /* host, [capacity] */
-    void *device_columns[HOTBED_COLUMNS]; /* device twins */
+    uint64_t capacity;                        /* rows */
+    size_t row_bytes[HOTBED_ROW_COLUMNS];     /* of one row; 0: no such column */
+    void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys are there for every table */
+    uint8_t *found;                           /* host, [capacity] */
+    void *device_columns[HOTBED_ROW_COLUMNS]; /* device twins */
     uint8_t *device_found;
     hotbed_memory host, device;
     hotbed_event *done; /* the chunk's device work */
 } hotbed_staging;
 
-/* For rows of `table`.  Errors: MEMORY, DEVICE. */
+/* For `rows` rows of `table`, or fewer at a time.  Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest_table *table, hotbed_optimizer_kind optimizer, hotbed_stream *stream,
-    hotbed_staging *out);
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint64_t rows,
+    hotbed_stream *stream, hotbed_staging *out);
 
 /* All work on it is done.  {0} is allowed. */
 void hotbed_staging_destroy(hotbed_staging *staging);

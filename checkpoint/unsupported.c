@@ -27,3 +27,46 @@ hotbed_status hotbed_checkpoint_load(
     (void)stream;
     return unsupported();
 }
+
+hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
+    (void)path;
+    (void)id;
+    return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_put(
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    (void)path;
+    (void)id;
+    (void)storage;
+    (void)options;
+    (void)stream;
+    return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
+    (void)path;
+    (void)id;
+    (void)world;
+    return unsupported();
+}
+
+void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world) {
+    (void)path;
+    (void)id;
+    (void)world;
+}
+
+hotbed_status hotbed_checkpoint_load_share(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
+    void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
+    (void)path;
+    (void)storage;
+    (void)share;
+    (void)step;
+    (void)extra;
+    (void)extra_bytes;
+    (void)stream;
+    return unsupported();
+}

@@ -1,11 +1,11 @@
-/* checkpoint/writer.c - save: plan, lay out, stream the rows, commit. */
-#define _DEFAULT_SOURCE /* getentropy() */
+/* checkpoint/writer.c - save: one rank's rows into its shard. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
-#include "checkpoint/extent.h"
+#include "checkpoint/shard_writer.h"
+#include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 #include "hotbed/version.h"
 
@@ -13,22 +13,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* What a save holds. */
 typedef struct writer {
     const hotbed_checkpoint_config *config;
     hotbed_storage *storage;
     hotbed_stream *stream;
+    hotbed_checkpoint_share share;
     hotbed_manifest manifest;
-    hotbed_draft draft;
-    hotbed_io_file shard;
-    hotbed_digest *blocks;  /* [num_blocks] of the shard */
-    unsigned char *buffers; /* a block for each column */
-    void *metadata;         /* of the shard */
-    void *index;
-    size_t index_bytes;
+    hotbed_shard_writer shard;
 } writer;
+
+static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
+    return &w->manifest.parts[(uint64_t)table * w->manifest.world + w->share.rank];
+}
 
 /* --- the plan -------------------------------------------------------------------------------------- */
 
@@ -42,32 +40,39 @@ static hotbed_status plan_table(writer *w, uint32_t number) {
             HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
             info.name, pinned);
     hotbed_manifest_table *table = &w->manifest.tables[number];
-    hotbed_manifest_part *part = &w->manifest.parts[number];
+    hotbed_manifest_part *part = part_of(w, number);
     snprintf(table->name, sizeof table->name, "%s", info.name);
     table->kind = info.kind;
     table->dtype = info.dtype;
     table->dim = info.dim;
-    table->rows = info.kind == HOTBED_TABLE_STATIC ? info.capacity : keys;
-    part->rows = table->rows;
+    hotbed_share_describe(&w->share, number, table);
     if (table->kind == HOTBED_TABLE_HASH) {
         table->bucket_bits = w->config->bucket_bits;
-        part->end_bucket = (uint64_t)1 << table->bucket_bits;
+        table->rows = keys;
+        part->end = (uint64_t)1 << table->bucket_bits;
+        /* Rules deal single keys out: every rank has rows of all buckets. */
+        table->spread = w->share.world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
+    } else {
+        hotbed_share_rows(&w->share, number, info.capacity, &part->first, &part->end);
+        table->rows = part->end - part->first;
+        table->capacity = table->rows;
     }
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        part->columns[i].bytes = hotbed_manifest_column_bytes(&w->manifest, table, part, i);
+    part->rows = table->rows;
     return HOTBED_OK;
 }
 
-static hotbed_status plan(writer *w, const hotbed_checkpoint_options *options) {
+static hotbed_status plan(
+    writer *w, hotbed_checkpoint_id id, const hotbed_checkpoint_options *options) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
-    if (getentropy(&m->id, sizeof m->id) != 0)
-        return hotbed_fail(HOTBED_ERR_IO, "the system gives no random numbers");
     clock_gettime(CLOCK_REALTIME, &now);
+    m->minor = HOTBED_FORMAT_MINOR;
+    m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = options->step;
     snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
-    m->world = 1;
+    m->world = w->share.world;
+    m->block_bytes = w->config->block_bytes == 0 ? HOTBED_BLOCK_BYTES : w->config->block_bytes;
     m->num_tables = hotbed_storage_num_tables(w->storage);
     m->key_type = hotbed_storage_key_type(w->storage);
     m->seed = hotbed_storage_seed(w->storage);
@@ -76,19 +81,7 @@ static hotbed_status plan(writer *w, const hotbed_checkpoint_options *options) {
     HOTBED_TRY(hotbed_manifest_reserve(m));
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(plan_table(w, i));
-    m->shards[0].extra.bytes = options->extra_bytes;
-    hotbed_manifest_number_blocks(m);
-    m->shards[0].blocks.bytes = m->shards[0].num_blocks * sizeof(hotbed_digest);
-    HOTBED_TRY(hotbed_layout_shard(m, 0, &w->metadata));
-    HOTBED_TRY(hotbed_layout_index(m, &w->index, &w->index_bytes));
-    m->index_bytes = w->index_bytes;
-    m->index = hotbed_digest_root(w->index, w->index_bytes, HOTBED_BLOCK_BYTES);
-    w->blocks = hotbed_new(m->shards[0].blocks.bytes);
-    w->buffers = hotbed_new((size_t)HOTBED_COLUMNS * HOTBED_BLOCK_BYTES);
-    if (w->blocks == NULL || w->buffers == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %d blocks of %d bytes",
-            m->shards[0].num_blocks, HOTBED_COLUMNS, HOTBED_BLOCK_BYTES);
+    m->shards[w->share.rank].extra.bytes = w->share.rank == 0 ? options->extra_bytes : 0;
     return HOTBED_OK;
 }
 
@@ -98,30 +91,16 @@ static hotbed_status plan(writer *w, const hotbed_checkpoint_options *options) {
 typedef struct table_writer {
     writer *w;
     uint32_t number;
-    hotbed_manifest_table *table;
-    hotbed_manifest_part *part;
-    uint64_t *keys;     /* [rows] in canonical order; NULL for a static table */
-    uint64_t *counts;   /* [buckets] */
-    unsigned char *row; /* one row's bytes, for its digest */
-    hotbed_extent_stream columns[HOTBED_COLUMNS];
+    const hotbed_manifest_table *table;
+    const hotbed_manifest_part *part;
+    uint64_t *keys;   /* [rows] in canonical order; NULL for a static table */
+    uint64_t *counts; /* [buckets] */
     hotbed_staging stagings[2];
 } table_writer;
 
-static hotbed_extent_stream open_column(
-    writer *w, const char *table, const char *column, hotbed_extent extent, uint32_t buffer) {
-    return (hotbed_extent_stream){
-        .file = &w->shard,
-        .table = table,
-        .column = column,
-        .extent = extent,
-        .blocks = w->blocks,
-        .buffer = w->buffers + (size_t)buffer * HOTBED_BLOCK_BYTES,
-    };
-}
-
 /* The keys of a hash table in canonical order, and the buckets' counts. */
 static hotbed_status sort_keys(table_writer *t) {
-    uint64_t rows = t->table->rows, found = 0;
+    uint64_t rows = t->part->rows, found = 0;
     uint64_t *unsorted = hotbed_new(rows * sizeof *unsorted);
     t->keys = hotbed_new(rows * sizeof *t->keys);
     t->counts = hotbed_new(((size_t)1 << t->table->bucket_bits) * sizeof *t->counts);
@@ -138,6 +117,8 @@ static hotbed_status sort_keys(table_writer *t) {
             HOTBED_ERR_STATE,
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             t->table->name, rows, found);
+    for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
+        unsorted[i] = hotbed_share_key(&t->w->share, t->number, unsorted[i]);
     if (status == HOTBED_OK)
         status = hotbed_bucket_sort(rows, unsorted, t->table->bucket_bits, t->keys, t->counts);
     hotbed_delete(unsorted);
@@ -146,49 +127,32 @@ static hotbed_status sort_keys(table_writer *t) {
 
 /* Enqueue the copy of rows [first, first + n). */
 static hotbed_status fetch(table_writer *t, hotbed_staging *staging, uint64_t first, uint64_t n) {
-    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
+    uint64_t *ids = staging->columns[HOTBED_COLUMN_KEYS];
     for (uint64_t i = 0; i < n; i++)
-        keys[i] = t->keys == NULL ? first + i : t->keys[first + i];
+        ids[i] = t->keys == NULL ? first + i
+                                 : hotbed_share_local(&t->w->share, t->number, t->keys[first + i]);
     return hotbed_staging_fetch(staging, t->w->storage, t->number, n, t->w->stream);
 }
 
-/* Sum of the rows' digests: key, then the columns in order. */
-static hotbed_digest digest_rows(table_writer *t, const hotbed_staging *staging, uint64_t n) {
-    hotbed_digest sum = {0};
-    for (uint64_t i = 0; i < n; i++) {
-        size_t bytes = 0;
-        for (uint32_t c = 0; c < HOTBED_COLUMNS; c++) {
-            size_t width = staging->row_bytes[c];
-            if (width == 0)
-                continue;
-            memcpy(t->row + bytes, (const char *)staging->columns[c] + i * width, width);
-            bytes += width;
-        }
-        sum = hotbed_digest_add(sum, hotbed_digest_of(t->row, bytes));
-    }
-    return sum;
-}
-
-/* Wait for the copy of n rows, and write them. */
-static hotbed_status write_rows(table_writer *t, hotbed_staging *staging, uint64_t n) {
+/* Wait for the copy of rows [first, first + n), and write them under their keys. */
+static hotbed_status write_rows(
+    table_writer *t, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
-    for (uint64_t i = 0; i < n; i++)
+    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
+    for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)
             return hotbed_fail(
                 HOTBED_ERR_STATE,
                 "table '%s' was changed while it was saved: key %" PRIu64 " is gone",
-                t->table->name, ((const uint64_t *)staging->columns[HOTBED_COLUMN_KEYS])[i]);
-    t->table->content = hotbed_digest_add(t->table->content, digest_rows(t, staging, n));
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        if (t->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
-            HOTBED_TRY(
-                hotbed_extent_put(&t->columns[i], staging->columns[i], n * staging->row_bytes[i]));
-    return HOTBED_OK;
+                t->table->name, keys[i]);
+        keys[i] = t->keys == NULL ? t->part->first + first + i : t->keys[first + i];
+    }
+    return hotbed_shard_writer_rows(&t->w->shard, n, staging->columns, NULL);
 }
 
 /* Chunk by chunk, the copy of the next one running while this one is written. */
 static hotbed_status stream_rows(table_writer *t) {
-    uint64_t rows = t->table->rows, chunk = t->stagings[0].capacity;
+    uint64_t rows = t->part->rows, chunk = t->stagings[0].capacity;
     uint64_t asked = 0, written = 0;
     for (uint32_t ask = 0, turn = 0; written < rows; turn++) {
         for (; asked < rows && ask < turn + 2; ask++) {
@@ -197,38 +161,26 @@ static hotbed_status stream_rows(table_writer *t) {
             asked += n;
         }
         uint64_t n = rows - written < chunk ? rows - written : chunk;
-        HOTBED_TRY(write_rows(t, &t->stagings[turn % 2], n));
+        HOTBED_TRY(write_rows(t, &t->stagings[turn % 2], written, n));
         written += n;
     }
     return HOTBED_OK;
 }
 
 static hotbed_status write_columns(table_writer *t) {
-    hotbed_manifest *m = &t->w->manifest;
-    size_t row = 0;
+    writer *w = t->w;
+    HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, t->number));
     if (t->table->kind == HOTBED_TABLE_HASH)
         HOTBED_TRY(sort_keys(t));
     for (uint32_t i = 0; i < 2; i++)
-        HOTBED_TRY(
-            hotbed_staging_create(t->table, m->optimizer.kind, t->w->stream, &t->stagings[i]));
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        row += t->stagings[0].row_bytes[i];
-        t->columns[i] = open_column(
-            t->w, t->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
-            t->part->columns[i], i);
-    }
-    t->row = hotbed_new(row);
-    if (t->row == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row);
+        HOTBED_TRY(hotbed_staging_create(
+            &w->manifest, t->table, t->part->rows, w->stream, &t->stagings[i]));
     HOTBED_TRY(stream_rows(t));
     if (t->table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(hotbed_extent_put(
-            &t->columns[HOTBED_COLUMN_BUCKET], t->counts,
+        HOTBED_TRY(hotbed_shard_writer_column(
+            &w->shard, HOTBED_COLUMN_BUCKET, t->counts,
             t->part->columns[HOTBED_COLUMN_BUCKET].bytes));
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        if (hotbed_manifest_has(t->table->kind, m->optimizer.kind, i))
-            HOTBED_TRY(hotbed_extent_end(&t->columns[i], &t->part->columns[i].root));
-    return HOTBED_OK;
+    return hotbed_shard_writer_end(&w->shard);
 }
 
 static hotbed_status write_table(writer *w, uint32_t number) {
@@ -236,72 +188,106 @@ static hotbed_status write_table(writer *w, uint32_t number) {
         .w = w,
         .number = number,
         .table = &w->manifest.tables[number],
-        .part = &w->manifest.parts[number],
+        .part = part_of(w, number),
     };
     hotbed_status status = write_columns(&t);
     if (status != HOTBED_OK)
         status = hotbed_staging_settle(w->stream, status);
     hotbed_staging_destroy(&t.stagings[0]);
     hotbed_staging_destroy(&t.stagings[1]);
-    hotbed_delete(t.row);
     hotbed_delete(t.counts);
     hotbed_delete(t.keys);
     return status;
 }
 
-/* --- files ----------------------------------------------------------------------------------------- */
+/* --- the steps of a save ----------------------------------------------------------------------------- */
 
-static hotbed_status write_shard(writer *w, const hotbed_checkpoint_options *options) {
-    hotbed_manifest *m = &w->manifest;
-    hotbed_manifest_shard *shard = &m->shards[0];
-    char name[32];
-    hotbed_shard_name(0, m->world, name);
-    HOTBED_TRY(
-        hotbed_io_open(w->config->calls, &w->draft.directory, name, HOTBED_IO_CREATE, &w->shard));
-    HOTBED_TRY(hotbed_io_allocate(&w->shard, shard->bytes));
-    HOTBED_TRY(hotbed_io_write(&w->shard, w->metadata, shard->metadata_bytes, 0));
-    hotbed_extent_stream extra = open_column(w, "", "extra", shard->extra, 0);
-    HOTBED_TRY(hotbed_extent_write(&extra, options->extra, &shard->extra.root));
-    for (uint32_t i = 0; i < m->num_tables; i++)
+static hotbed_status write_shard(
+    writer *w, hotbed_draft *draft, hotbed_checkpoint_id id,
+    const hotbed_checkpoint_options *options) {
+    HOTBED_TRY(plan(w, id, options));
+    HOTBED_TRY(hotbed_draft_enter(draft));
+    HOTBED_TRY(hotbed_shard_writer_open(
+        &w->shard, &draft->directory, &w->manifest, w->share.rank, options->extra));
+    for (uint32_t i = 0; i < w->manifest.num_tables; i++)
         HOTBED_TRY(write_table(w, i));
-    HOTBED_TRY(hotbed_io_write(&w->shard, w->blocks, shard->blocks.bytes, shard->blocks.offset));
-    shard->blocks.root = hotbed_digest_root(w->blocks, shard->blocks.bytes, HOTBED_BLOCK_BYTES);
-    /* A file system that could not reserve may have left the file short of its last gap. */
-    uint64_t bytes = 0;
-    HOTBED_TRY(hotbed_io_size(&w->shard, &bytes));
-    if (bytes < shard->bytes)
-        HOTBED_TRY(hotbed_io_write(&w->shard, "", 1, shard->bytes - 1));
-    HOTBED_TRY(hotbed_io_sync(&w->shard));
-    return hotbed_io_close(&w->shard);
+    HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
+    return hotbed_draft_describe(draft, &w->manifest, w->share.rank);
 }
 
-static hotbed_status write_all(writer *w, const hotbed_checkpoint_options *options) {
-    char *text = NULL;
-    size_t bytes = 0;
-    HOTBED_TRY(plan(w, options));
-    HOTBED_TRY(hotbed_draft_make(&w->draft, w->manifest.id));
-    HOTBED_TRY(write_shard(w, options));
-    HOTBED_TRY(hotbed_draft_file(&w->draft, HOTBED_INDEX_NAME, w->index, w->index_bytes));
-    HOTBED_TRY(hotbed_manifest_print(&w->manifest, &text, &bytes));
-    hotbed_status status = hotbed_draft_file(&w->draft, HOTBED_MANIFEST_NAME, text, bytes);
-    hotbed_delete(text);
-    HOTBED_TRY(status);
-    return hotbed_draft_commit(&w->draft);
+hotbed_status hotbed_save_begin(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id *id) {
+    hotbed_draft draft;
+    hotbed_checkpoint_id made = {0};
+    HOTBED_TRY(hotbed_new_id(&made));
+    hotbed_status status = hotbed_draft_open(config->calls, path, made, &draft);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_make(&draft);
+    hotbed_draft_close(&draft);
+    if (status == HOTBED_OK)
+        *id = made;
+    return status;
+}
+
+hotbed_status hotbed_save_shard(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    writer w = {
+        .config = config,
+        .storage = storage,
+        .stream = stream,
+        .shard = {.file = HOTBED_IO_CLOSED},
+    };
+    hotbed_draft draft;
+    HOTBED_TRY(hotbed_share_read(&options->share, storage, &w.share));
+    hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
+    if (status == HOTBED_OK)
+        status = write_shard(&w, &draft, id, options);
+    hotbed_shard_writer_close(&w.shard);
+    hotbed_draft_close(&draft);
+    hotbed_manifest_free(&w.manifest);
+    return status;
+}
+
+void hotbed_save_abort(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    uint32_t world) {
+    hotbed_draft draft;
+    if (hotbed_draft_open(config->calls, path, id, &draft) == HOTBED_OK)
+        hotbed_draft_remove(&draft, world);
+    hotbed_draft_close(&draft);
+}
+
+/* Remove what was written, and keep the error text. */
+static hotbed_status abort_after(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    uint32_t world, hotbed_status status) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_save_abort(config, path, id, world);
+    return hotbed_fail(status, "%s", text);
+}
+
+hotbed_status hotbed_save_commit(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    uint32_t world) {
+    hotbed_draft draft;
+    hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_enter(&draft);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_assemble(&draft, world);
+    hotbed_draft_close(&draft);
+    return status == HOTBED_OK ? status : abort_after(config, path, id, world, status);
 }
 
 hotbed_status hotbed_checkpoint_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
-    writer w = {.config = config, .storage = storage, .stream = stream, .shard = HOTBED_IO_CLOSED};
-    hotbed_status status = hotbed_draft_open(config->calls, path, &w.draft);
-    if (status == HOTBED_OK)
-        status = write_all(&w, options);
-    hotbed_io_drop(&w.shard);
-    hotbed_draft_discard(&w.draft); /* of a committed one only the handles are left */
-    hotbed_delete(w.index);
-    hotbed_delete(w.metadata);
-    hotbed_delete(w.buffers);
-    hotbed_delete(w.blocks);
-    hotbed_manifest_free(&w.manifest);
-    return status;
+    hotbed_checkpoint_id id;
+    HOTBED_TRY(hotbed_save_begin(config, path, &id));
+    hotbed_status status = hotbed_save_shard(config, path, id, storage, options, stream);
+    if (status != HOTBED_OK)
+        return abort_after(config, path, id, 1, status);
+    return hotbed_save_commit(config, path, id, 1);
 }

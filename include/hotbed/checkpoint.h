@@ -1,18 +1,36 @@
-/* hotbed/checkpoint.h - save a storage in HDF5, and load it.
+/* hotbed/checkpoint.h - save storages in HDF5, and load them, on any number of ranks.
  *
  * A checkpoint is a directory.  It is written under a temporary name and renamed when it is complete and
- * on disk, so a name that exists is a whole checkpoint.  Inside, one HDF5 file a rank holds the rows in
- * canonical order (logical bucket, then key), and MANIFEST, written last, names every extent with its
- * digest.  docs/formats.md has the bytes; h5py and h5dump read the files as they are.
+ * on disk, so a name that exists is a whole checkpoint.  Inside, one HDF5 file a rank holds that rank's
+ * rows in canonical order (logical bucket, then key), and MANIFEST, written last, names every extent with
+ * its digest.  docs/formats.md has the bytes; h5py and h5dump read the files as they are.
+ *
+ * One rank saves with hotbed_checkpoint_save().  Several do it together, in steps that they order
+ * themselves with whatever they talk through; the directory is on a file system that all of them see:
+ *   rank 0       hotbed_checkpoint_begin()      and tells all ranks the id
+ *   every rank   hotbed_checkpoint_put()        and tells rank 0 its status
+ *   rank 0       hotbed_checkpoint_commit(), or hotbed_checkpoint_abort() when one has failed
+ * Any number of ranks then loads it, each its share.
  */
 #ifndef HOTBED_CHECKPOINT_H
 #define HOTBED_CHECKPOINT_H
 
+#include "hotbed/route.h"
 #include "hotbed/storage.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Which rows a rank has: those that the tables' routes give it.  {0} is all of them: one rank.
+ *
+ * A storage of several ranks keeps local ids for keys (hotbed_route_local()); files have the keys.  STATIC
+ * tables are routed CONTINUOUS, and have room for hotbed_route_rows() rows or more. */
+typedef struct hotbed_checkpoint_share {
+    uint32_t rank;
+    uint32_t world;             /* 0: 1 */
+    const hotbed_route *routes; /* [tables of the storage], all of `world` ranks; NULL: one rank */
+} hotbed_checkpoint_share;
 
 /* Call hotbed_checkpoint_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_options {
@@ -21,7 +39,8 @@ typedef struct hotbed_checkpoint_options {
     const void
         *extra; /* [extra_bytes] host bytes of the caller's own: the dense model, the reader's
                         * place; kept and given back as they are */
-    uint64_t extra_bytes; /* at most 1 GiB */
+    uint64_t extra_bytes; /* at most 1 GiB; rank 0's are kept */
+    hotbed_checkpoint_share share;
 } hotbed_checkpoint_options;
 
 static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
@@ -37,6 +56,32 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
+
+/* What the ranks of one save have in common.  Plain numbers, to be sent as they are. */
+typedef struct hotbed_checkpoint_id {
+    uint64_t low, high;
+} hotbed_checkpoint_id;
+
+/* Begin a save by several ranks.  Synchronous, as the next three.
+ * Errors: ARGUMENT, STATE (`path` exists), IO, MEMORY, UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id);
+
+/* Write the rows of this rank's storage; options->share says which rank it is.  Ranks may do so at the
+ * same time.  Their tables, steps, seeds and optimisers are the same.  Errors: as
+ * hotbed_checkpoint_save(). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream);
+
+/* All `world` ranks have put theirs: give the checkpoint its name.  On any error it has none, and what was
+ * written is removed.  Errors: ARGUMENT, STATE (ranks put different tables or steps, or `path` exists
+ * now), IO, CORRUPT, MEMORY, UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world);
+
+/* Remove what the ranks have written, as far as that can be done; none of them writes any more. */
+HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world);
 
 /* Fill the storage's tables from the checkpoint at `path`, tables matched by name, every block's digest
  * checked before its rows are used.  Keys that the storage had are removed first.  Synchronous.
@@ -54,6 +99,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream);
+
+/* The same, for the rows of one rank: those that `share` says.  Where the checkpoint has as many ranks and
+ * the same routes, a rank reads its own shard.  Else it reads the rows of static tables that it needs, and
+ * all rows of hash tables, and drops those of others.
+ * Errors: the same, and ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that
+ * is not CONTINUOUS). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load_share(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
+    void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -7,9 +7,11 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { STATIC_ROWS = 37 };
@@ -80,8 +82,7 @@ static hotbed_rows view_rows(const rows_memory *m, bool hash) {
     };
 }
 
-/* Room for `rows` rows of a table. */
-static sample_image new_image(hotbed_storage *storage, uint32_t table, uint64_t rows) {
+sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) {
     hotbed_table_info info;
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     CHECK_OK(hotbed_storage_table(storage, table, &info));
@@ -117,7 +118,7 @@ static rows_memory upload_image(const sample_image *image, hotbed_stream *stream
     return m;
 }
 
-static void store(
+void sample_store(
     hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream) {
     hotbed_table_info info;
     CHECK_OK(hotbed_storage_table(storage, table, &info));
@@ -171,7 +172,7 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
         hotbed_table_info info;
         CHECK_OK(hotbed_storage_table(storage, t, &info));
-        sample_image image = new_image(storage, t, table_rows(s, t));
+        sample_image image = sample_new(storage, t, table_rows(s, t));
         if (info.kind == HOTBED_TABLE_HASH)
             make_keys(image.keys, image.rows);
         else
@@ -184,7 +185,7 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
         for (int i = 0; i < 2; i++)
             if (image.states[i] != NULL)
                 random_bytes(image.states[i], image.rows * image.state_bytes);
-        store(storage, t, &image, stream);
+        sample_store(storage, t, &image, stream);
         sample_free(&image);
     }
     set_state(storage, stream);
@@ -202,7 +203,7 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
         hotbed_table_info info;
         CHECK_OK(hotbed_storage_table(storage, t, &info));
-        sample_image image = new_image(storage, t, table_rows(s, t));
+        sample_image image = sample_new(storage, t, table_rows(s, t));
         for (uint64_t i = 0; i < image.rows; i++) {
             uint64_t key = info.kind == HOTBED_TABLE_HASH ? i * 7919 + 3 : i;
             uint64_t dim = image.state_bytes / sizeof(float);
@@ -216,7 +217,7 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
                 for (uint64_t e = 0; image.states[c] != NULL && e < dim; e++)
                     ((float *)(void *)image.states[c])[i * dim + e] = base + (float)(c + e);
         }
-        store(storage, t, &image, stream);
+        sample_store(storage, t, &image, stream);
         sample_free(&image);
     }
     set_state(storage, stream);
@@ -272,7 +273,7 @@ sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream 
     hotbed_table_info info;
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     CHECK_OK(hotbed_storage_export_keys(storage, table, 0, NULL, NULL, &rows, stream));
-    sample_image image = new_image(storage, table, rows);
+    sample_image image = sample_new(storage, table, rows);
     CHECK_OK(hotbed_storage_export_keys(storage, table, rows, image.keys, NULL, &rows, stream));
     qsort(image.keys, rows, sizeof *image.keys, by_key);
     rows_memory m = upload_image(&image, stream);
@@ -354,13 +355,33 @@ static size_t cut(const sample_disk *disk, size_t bytes) {
                                                                                      : bytes;
 }
 
-static void change(sample_disk *disk, int handle, bool changed) {
-    if (handle >= 0 && handle < SAMPLE_FILES)
-        disk->changed[handle] = changed;
+static uint64_t find_dirty(const sample_disk *disk, uint64_t inode) {
+    uint64_t i = 0;
+    while (i < disk->num_dirty && disk->dirty[i] != inode)
+        i++;
+    return i;
 }
 
-static bool is_changed(const sample_disk *disk, int handle) {
-    return handle >= 0 && handle < SAMPLE_FILES && disk->changed[handle];
+static void clean_inode(sample_disk *disk, uint64_t inode) {
+    uint64_t i = find_dirty(disk, inode);
+    if (i < disk->num_dirty)
+        disk->dirty[i] = disk->dirty[--disk->num_dirty];
+}
+
+static uint64_t inode_of(const sample_disk *disk, int handle) {
+    return handle >= 0 && handle < SAMPLE_FILES ? disk->inodes[handle] : 0;
+}
+
+static void change(sample_disk *disk, int handle) {
+    uint64_t inode = inode_of(disk, handle);
+    if (inode != 0 && find_dirty(disk, inode) == disk->num_dirty && disk->num_dirty < SAMPLE_FILES)
+        disk->dirty[disk->num_dirty++] = inode;
+}
+
+static void opened(sample_disk *disk, int handle) {
+    struct stat info;
+    if (handle >= 0 && handle < SAMPLE_FILES && fstat(handle, &info) == 0)
+        disk->inodes[handle] = info.st_ino;
 }
 
 static int fault_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
@@ -368,9 +389,11 @@ static int fault_open(void *self, int directory, const char *name, hotbed_io_ope
     int error = next(disk);
     int file = error != 0 ? error : real->open(NULL, directory, name, kind);
     disk->open_files += file >= 0 ? 1 : 0;
-    if (file >= 0 && kind == HOTBED_IO_CREATE)
-        change(disk, directory, true);
-    change(disk, file, file >= 0 && kind == HOTBED_IO_CREATE);
+    opened(disk, file);
+    if (file >= 0 && kind == HOTBED_IO_CREATE) {
+        change(disk, directory);
+        change(disk, file);
+    }
     return file;
 }
 
@@ -379,8 +402,6 @@ static int fault_close(void *self, int file) {
     int error = next(disk);
     int closed = real->close(NULL, file); /* a close that fails has closed */
     disk->open_files--;
-    disk->lost += is_changed(disk, file);
-    change(disk, file, false);
     /* The kernel's EINTR is taken care of below this table. */
     return error == 0 || error == -EINTR ? closed : error;
 }
@@ -398,18 +419,22 @@ static int fault_allocate(void *self, int file, uint64_t bytes) {
 static int64_t fault_write_at(
     void *self, int file, const void *data, size_t bytes, uint64_t offset) {
     int error = next(self);
-    change(self, file, true);
+    change(self, file);
     return error != 0 ? error : real->write_at(NULL, file, data, cut(self, bytes), offset);
 }
 
 static int64_t fault_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
-    int error = next(self);
-    return error != 0 ? error : real->read_at(NULL, file, data, cut(self, bytes), offset);
+    sample_disk *disk = self;
+    int error = next(disk);
+    int64_t n = error != 0 ? error : real->read_at(NULL, file, data, cut(disk, bytes), offset);
+    disk->bytes_read += n > 0 ? (uint64_t)n : 0;
+    return n;
 }
 
 static int fault_sync(void *self, int file) {
     int error = next(self);
-    change(self, file, error != 0 && is_changed(self, file));
+    if (error == 0)
+        clean_inode(self, inode_of(self, file));
     return error != 0 ? error : real->sync(NULL, file);
 }
 
@@ -420,22 +445,25 @@ static int fault_exists(void *self, int directory, const char *name) {
 
 static int fault_make_directory(void *self, int directory, const char *name) {
     int error = next(self);
-    change(self, directory, true);
+    change(self, directory);
     return error == 0 || error == -EINTR ? real->make_directory(NULL, directory, name) : error;
 }
 
 static int fault_rename(void *self, int directory, const char *from, const char *to) {
     sample_disk *disk = self;
     int error = next(self);
-    disk->lost_at_rename = disk->lost;
-    for (int i = 0; i < SAMPLE_FILES; i++)
-        disk->lost_at_rename += disk->changed[i] && i != directory;
-    change(self, directory, true);
+    clean_inode(disk, inode_of(disk, directory));
+    disk->lost_at_rename = disk->num_dirty;
+    change(disk, directory);
     return error == 0 || error == -EINTR ? real->rename(NULL, directory, from, to) : error;
 }
 
 static int fault_remove(void *self, int directory, const char *name, bool is_directory) {
     int error = next(self);
+    struct stat info;
+    if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
+        clean_inode(self, info.st_ino);
+    change(self, directory);
     return error == 0 || error == -EINTR ? real->remove(NULL, directory, name, is_directory)
                                          : error;
 }

@@ -45,6 +45,13 @@ typedef struct sample_image {
     unsigned char *weights, *states[2];
 } sample_image;
 
+/* Room for `rows` rows of a table. */
+sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows);
+
+/* Set the image's rows. */
+void sample_store(
+    hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream);
+
 sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 void sample_free(sample_image *image);
 
@@ -71,9 +78,12 @@ typedef struct sample_disk {
     uint64_t at; /* number of the call, from 1 */
     uint64_t count;
     uint64_t open_files;
-    bool changed[SAMPLE_FILES]; /* by handle: written, or names changed, and not synced since */
-    uint64_t lost;              /* handles that were closed like that: a power cut may undo them */
-    uint64_t lost_at_rename; /* and before the last rename, or open then; the parent is left out */
+    uint64_t inodes[SAMPLE_FILES]; /* by handle */
+    uint64_t dirty[SAMPLE_FILES]; /* inodes that were written, or whose names changed, and that were
+                                    * not synced since: a power cut may undo it */
+    uint64_t num_dirty;
+    uint64_t lost_at_rename; /* num_dirty at the last rename; the parent is left out */
+    uint64_t bytes_read;
 } sample_disk;
 
 /* Calls of the system with a fault in call number `at`. */

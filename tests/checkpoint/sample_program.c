@@ -1,18 +1,36 @@
 /* tests/checkpoint/sample_program.c - saves a checkpoint for other programs to read.
  *
  * The environment has HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...), and
- * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets.  Rows are those of
- * sample_fill_formula().
+ * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then those of
+ * sample_fill_formula().  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
+ * are then those of ranks_fill().
  */
+#include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>
 
+static void save_ranks(hotbed_backend backend, const char *path, uint32_t world) {
+    hotbed_stream *stream = NULL;
+    ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    ranks_create(&r, &shape, world, stream);
+    ranks_fill(&r, 1);
+    ranks_save(&r, path);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 static void save(hotbed_backend backend) {
     const char *path = getenv("HOTBED_SAMPLE_PATH");
     const char *optimizer = getenv("HOTBED_SAMPLE_OPTIMIZER");
-    const char *bits = getenv("HOTBED_SAMPLE_BITS");
+    const char *bits = getenv("HOTBED_SAMPLE_BITS"), *world = getenv("HOTBED_SAMPLE_RANKS");
+    if (path != NULL && world != NULL) {
+        save_ranks(backend, path, (uint32_t)strtoul(world, NULL, 10));
+        return;
+    }
     if (path == NULL || optimizer == NULL || bits == NULL)
         SKIP("HOTBED_SAMPLE_PATH, _OPTIMIZER and _BITS are not set");
     sample_save_formula(path, optimizer, (uint32_t)strtoul(bits, NULL, 10), backend);

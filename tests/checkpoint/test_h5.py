@@ -62,7 +62,7 @@ def read_manifest(path):
     """Extents by (table, column): offset, length, root."""
     extents = {}
     lines = open(os.path.join(path, "MANIFEST"), "rb").read().decode().splitlines()
-    check(lines[0] == "hotbed-checkpoint 1 0", "first line")
+    check(lines[0] == "hotbed-checkpoint 1 1", "first line")
     check(lines[-1].startswith("end "), "last line")
     for line in lines:
         words = line.split(" ")
@@ -204,6 +204,35 @@ def check_missing_shard(path):
         )
 
 
+def check_ranks(path):
+    """Shards of three ranks: one view of all rows, and every file read by h5dump."""
+    names = sorted(os.listdir(path))
+    check(len(names) == 5 and names[2] == "shard-00000-of-00003.h5", "files of three ranks")
+    with h5py.File(os.path.join(path, "index.h5"), "r") as index:
+        ids = index["embeddings/hash/weight_id"][:]
+        check(len(set(ids)) == 400, "keys of three ranks")
+        check(index["embeddings/hash/weight"].shape == (400, 6), "rows of three ranks")
+        check(index["embeddings/static/weight"].shape == (90, 3), "static rows of three ranks")
+        at = 0
+        for rank in range(3):
+            with h5py.File(os.path.join(path, names[2 + rank]), "r") as shard:
+                table = shard["tables/hash"]
+                rows = int(table.attrs["rows"])
+                check((table["keys"][:] == ids[at : at + rows]).all(), "keys of a rank")
+                view = index["embeddings/hash/weight"][at : at + rows]
+                check(table["values"][:].tobytes() == view.tobytes(), "rows of a rank")
+                at += rows
+                first, end = (shard["tables/static"].attrs[w] for w in ("first_row", "end_row"))
+                check((first, end) == (30 * rank, 30 * rank + 30), "static rows of a rank")
+        check(at == 400, "rows of all ranks")
+    if shutil.which("h5dump") is not None:
+        for name in names:
+            if name != "MANIFEST":
+                subprocess.run(
+                    ["h5dump", os.path.join(path, name)], check=True, stdout=subprocess.DEVNULL
+                )
+
+
 def main():
     program = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as root:
@@ -230,6 +259,11 @@ def main():
             check_missing_shard(moved)
             shutil.rmtree(moved)
             print("ok   " + optimizer)
+        path = os.path.join(root, "ranks")
+        environment = dict(os.environ, HOTBED_SAMPLE_PATH=path, HOTBED_SAMPLE_RANKS="3")
+        subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
+        check_ranks(path)
+        print("ok   ranks")
 
 
 main()

@@ -1,0 +1,48 @@
+/* checkpoint/codec.h - a place in a text that is written or read by one description.
+ *
+ * Each field function either prints a value there, or reads one and checks its range; a literal is
+ * printed or compared.  After the first failure a codec does nothing more, so that a description is free
+ * of error paths but where it loops or allocates.  Text that is read is not trusted.
+ */
+#ifndef HOTBED_CHECKPOINT_CODEC_H
+#define HOTBED_CHECKPOINT_CODEC_H
+
+#include "checkpoint/digest.h"
+#include "hotbed/status.h"
+
+enum { HOTBED_CODEC_NAME_BYTES = 64 };
+
+typedef struct hotbed_codec {
+    bool writing;
+    const char *name;     /* of the text, for messages */
+    const char *at, *end; /* reading: what is left */
+    char *text;           /* writing; the caller frees it with hotbed_delete() */
+    size_t bytes, room;   /* writing */
+    unsigned line;        /* from 1 */
+    hotbed_status status;
+} hotbed_codec;
+
+/* CORRUPT: "`name` line n: expected `what`, found '...'". */
+void hotbed_codec_expected(hotbed_codec *codec, const char *what);
+
+/* Fixed text: words, spaces, the newline. */
+void hotbed_codec_literal(hotbed_codec *codec, const char *text);
+
+/* Decimal, without leading zeros, in [least, most]. */
+void hotbed_codec_number(hotbed_codec *codec, uint64_t *value, uint64_t least, uint64_t most);
+void hotbed_codec_number32(hotbed_codec *codec, uint32_t *value, uint32_t least, uint32_t most);
+
+void hotbed_codec_digest(hotbed_codec *codec, hotbed_digest *value);
+
+/* A float is written as its bits: exact, whatever the locale. */
+void hotbed_codec_float(hotbed_codec *codec, float *value);
+void hotbed_codec_double(hotbed_codec *codec, double *value);
+
+/* 1 to 63 characters of [A-Za-z0-9_.-]. */
+void hotbed_codec_name(hotbed_codec *codec, char value[HOTBED_CODEC_NAME_BYTES]);
+
+/* One of the words; *value is its number. */
+void hotbed_codec_choice(
+    hotbed_codec *codec, uint32_t *value, const char *const *words, uint32_t num_words);
+
+#endif

@@ -1,0 +1,142 @@
+/* checkpoint/manifest_check.c - what must agree in a manifest before a reader trusts it. */
+#include "checkpoint/manifest.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hotbed_status wrong(
+    const char *file, const char *table, const char *what, uint64_t found, uint64_t right) {
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: %s: %s is %" PRIu64 ", expected %" PRIu64, file, table, what,
+        found, right);
+}
+
+/* Parts of a table follow each other without gap or overlap, and their columns have the bytes that
+ * their rows need. */
+static hotbed_status check_table(const char *file, const hotbed_manifest *m, uint32_t number_of) {
+    const hotbed_manifest_table *table = &m->tables[number_of];
+    bool shared = table->kind == HOTBED_TABLE_HASH && table->spread == HOTBED_SPREAD_ANY;
+    uint64_t row = 0, next = 0, range = hotbed_manifest_range(table);
+    for (uint32_t shard = 0; shard < m->world; shard++) {
+        const hotbed_manifest_part *part = &m->parts[(uint64_t)number_of * m->world + shard];
+        if (part->first_row != row)
+            return wrong(file, table->name, "a part's first row", part->first_row, row);
+        if (!shared && part->first != next)
+            return wrong(file, table->name, "a part's first bucket", part->first, next);
+        if (part->end > range)
+            return wrong(file, table->name, "a part's last bucket", part->end, range);
+        if (table->kind == HOTBED_TABLE_STATIC &&
+            (m->increment ? part->rows > part->end - part->first
+                          : part->rows != part->end - part->first))
+            return wrong(file, table->name, "a part's rows", part->rows, part->end - part->first);
+        row += part->rows; /* at most 2^16 parts of 2^48 rows */
+        next = shared ? range : part->end;
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+            uint64_t bytes = hotbed_manifest_column_bytes(m, table, part, i);
+            if (part->columns[i].bytes != bytes)
+                return wrong(
+                    file, table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
+                    part->columns[i].bytes, bytes);
+        }
+    }
+    if (row != table->rows)
+        return wrong(file, table->name, "the parts' sum of rows", row, table->rows);
+    if (next != range)
+        return wrong(file, table->name, "the parts' last bucket", next, range);
+    return HOTBED_OK;
+}
+
+/* Where an extent lies. */
+typedef struct span {
+    uint64_t offset, bytes;
+} span;
+
+static int by_offset(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static span span_of(const hotbed_extent *extent) {
+    return (span){.offset = extent->offset, .bytes = extent->bytes};
+}
+
+/* Extents of a shard lie behind its metadata, inside the file, and apart.  `spans` has room for all. */
+static hotbed_status check_shard(
+    const char *file, const hotbed_manifest *m, uint32_t number_of, span *spans) {
+    const hotbed_manifest_shard *shard = &m->shards[number_of];
+    size_t n = 0;
+    if (shard->extra.bytes > (uint64_t)1 << 30)
+        return wrong(file, "extra", "length", shard->extra.bytes, (uint64_t)1 << 30);
+    if (shard->blocks.bytes != shard->num_blocks * sizeof(hotbed_digest))
+        return wrong(
+            file, "blocks", "length", shard->blocks.bytes,
+            shard->num_blocks * sizeof(hotbed_digest));
+    spans[n++] = span_of(&shard->blocks);
+    spans[n++] = span_of(&shard->extra);
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            spans[n++] = span_of(&m->parts[(uint64_t)t * m->world + number_of].columns[i]);
+    qsort(spans, n, sizeof *spans, by_offset);
+    uint64_t end = shard->metadata_bytes;
+    for (size_t i = 0; i < n; i++) {
+        if (spans[i].bytes == 0 && spans[i].offset != 0)
+            return wrong(file, "an empty extent", "offset", spans[i].offset, 0);
+        if (spans[i].bytes == 0)
+            continue;
+        if (spans[i].offset < end || spans[i].bytes > shard->bytes ||
+            spans[i].offset > shard->bytes - spans[i].bytes)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT,
+                "%s: an extent of %" PRIu64 " bytes at %" PRIu64
+                " is not in the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
+                file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of);
+        end = spans[i].offset + spans[i].bytes;
+    }
+    return HOTBED_OK;
+}
+
+typedef struct named {
+    const char *name;
+    uint32_t number;
+} named;
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+static hotbed_status sort_names(const char *file, hotbed_manifest *m) {
+    named *names = hotbed_new(m->num_tables * sizeof *names);
+    if (names == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " names", m->num_tables);
+    for (uint32_t i = 0; i < m->num_tables; i++)
+        names[i] = (named){.name = m->tables[i].name, .number = i};
+    qsort(names, m->num_tables, sizeof *names, by_name);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        m->by_name[i] = names[i].number;
+        if (i > 0 && strcmp(names[i].name, names[i - 1].name) == 0)
+            status = hotbed_fail(HOTBED_ERR_CORRUPT, "%s: two tables '%s'", file, names[i].name);
+    }
+    hotbed_delete(names);
+    return status;
+}
+
+hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *m) {
+    HOTBED_TRY(sort_names(file, m));
+    for (uint32_t i = 0; i < m->num_tables; i++)
+        HOTBED_TRY(check_table(file, m, i));
+    hotbed_manifest_number_blocks(m);
+    size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + 2;
+    span *spans = hotbed_new(most * sizeof *spans);
+    if (spans == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
+        status = check_shard(file, m, i, spans);
+    hotbed_delete(spans);
+    return status;
+}

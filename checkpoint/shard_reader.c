@@ -1,0 +1,256 @@
+/* checkpoint/shard_reader.c - the files of a checkpoint, each block checked before it is used. */
+#include "checkpoint/shard_reader.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+
+#include <inttypes.h>
+
+static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
+    uint64_t bytes = 0;
+    HOTBED_TRY(hotbed_io_size(file, &bytes));
+    if (bytes > HOTBED_MANIFEST_BYTES_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, more than any", file->name, bytes);
+    char *text = hotbed_new(bytes);
+    if (text == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
+    hotbed_status status = hotbed_io_read(file, text, bytes, 0);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_parse(file->name, text, bytes, out);
+    hotbed_delete(text);
+    return status;
+}
+
+hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manifest *out) {
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    *out = (hotbed_manifest){.world = 0};
+    HOTBED_TRY(
+        hotbed_io_open(directory->calls, directory, HOTBED_MANIFEST_NAME, HOTBED_IO_READ, &file));
+    hotbed_status status = read_text(&file, out);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+/* --- the shard ------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_shard_reader_open(
+    hotbed_shard_reader *r, const hotbed_io_file *directory, const hotbed_manifest *m,
+    uint32_t number) {
+    *r = (hotbed_shard_reader){.manifest = m, .number = number, .file = HOTBED_IO_CLOSED};
+    const hotbed_manifest_shard *shard = &m->shards[number];
+    char name[32];
+    uint64_t bytes = 0;
+    hotbed_shard_name(number, m->world, name);
+    HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_READ, &r->file));
+    HOTBED_TRY(hotbed_io_size(&r->file, &bytes));
+    if (bytes != shard->bytes)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes,
+            shard->bytes);
+    HOTBED_TRY(hotbed_extent_check_bytes(
+        &r->file, "metadata", 0, shard->metadata_bytes, shard->metadata, m->block_bytes));
+    r->blocks = hotbed_new(shard->blocks.bytes);
+    if (r->blocks == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests", shard->num_blocks);
+    HOTBED_TRY(hotbed_io_read(&r->file, r->blocks, shard->blocks.bytes, shard->blocks.offset));
+    hotbed_digest root = hotbed_digest_root(r->blocks, shard->blocks.bytes, m->block_bytes);
+    if (!hotbed_digest_equal(root, shard->blocks.root))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s: integrity/blocks is damaged at %" PRIu64, r->file.name,
+            shard->blocks.offset);
+    return HOTBED_OK;
+}
+
+void hotbed_shard_reader_close(hotbed_shard_reader *r) {
+    hotbed_io_drop(&r->file);
+    hotbed_delete(r->blocks);
+    *r = (hotbed_shard_reader){.file = HOTBED_IO_CLOSED};
+}
+
+static hotbed_extent_stream open_column(
+    hotbed_shard_reader *r, const char *table, uint32_t column, hotbed_extent extent,
+    unsigned char *buffer) {
+    return (hotbed_extent_stream){
+        .file = &r->file,
+        .table = table,
+        .column = hotbed_manifest_column_name(r->manifest->optimizer.kind, column),
+        .extent = extent,
+        .blocks = r->blocks,
+        .block_bytes = r->manifest->block_bytes,
+        .buffer = buffer,
+    };
+}
+
+hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *r) {
+    const hotbed_manifest *m = r->manifest;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+            if (!hotbed_manifest_has(m, m->tables[t].kind, i))
+                continue;
+            hotbed_extent_stream column = open_column(
+                r, m->tables[t].name, i, m->parts[(uint64_t)t * m->world + r->number].columns[i],
+                NULL);
+            HOTBED_TRY(hotbed_extent_check_root(&column));
+        }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *r, void *extra) {
+    const hotbed_extent *extent = &r->manifest->shards[r->number].extra;
+    HOTBED_TRY(hotbed_io_read(&r->file, extra, extent->bytes, extent->offset));
+    hotbed_digest root = hotbed_digest_root(extra, extent->bytes, r->manifest->block_bytes);
+    if (hotbed_digest_equal(root, extent->root))
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: extra is damaged at %" PRIu64, r->file.name, extent->offset);
+}
+
+/* --- a part ------------------------------------------------------------------------------------------ */
+
+static hotbed_status read_counts(hotbed_part_reader *p) {
+    uint64_t bytes = p->part->columns[HOTBED_COLUMN_BUCKET].bytes, sum = 0;
+    p->counts = hotbed_new(bytes);
+    if (p->counts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
+    HOTBED_TRY(hotbed_extent_take(&p->columns[HOTBED_COLUMN_BUCKET], p->counts, bytes));
+    for (uint64_t b = 0; b < bytes / sizeof *p->counts; b++) {
+        if (p->counts[b] > p->part->rows - sum)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s: %s: buckets count more than the %" PRIu64 " rows",
+                p->shard->file.name, p->table->name, p->part->rows);
+        sum += p->counts[b];
+    }
+    if (sum != p->part->rows)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s: %s: buckets count %" PRIu64 " of the %" PRIu64 " rows",
+            p->shard->file.name, p->table->name, sum, p->part->rows);
+    return HOTBED_OK;
+}
+
+static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
+    uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
+    return (size_t)(bytes < block ? bytes : block);
+}
+
+hotbed_status hotbed_part_reader_open(
+    hotbed_part_reader *p, hotbed_shard_reader *shard, uint32_t table) {
+    const hotbed_manifest *m = shard->manifest;
+    *p = (hotbed_part_reader){
+        .shard = shard,
+        .table = &m->tables[table],
+        .part = &m->parts[(uint64_t)table * m->world + shard->number],
+    };
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        bytes += room_of(p, i);
+    p->buffers = hotbed_new(bytes);
+    if (p->buffers == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for blocks of a table", bytes);
+    unsigned char *buffer = p->buffers;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], buffer);
+        buffer += room_of(p, i);
+        if (hotbed_manifest_has(m, p->table->kind, i))
+            HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
+    }
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
+    p->end_row = p->part->rows;
+    return p->table->kind == HOTBED_TABLE_HASH ? read_counts(p) : HOTBED_OK;
+}
+
+void hotbed_part_reader_close(hotbed_part_reader *p) {
+    hotbed_delete(p->counts);
+    hotbed_delete(p->buffers);
+    *p = (hotbed_part_reader){.shard = NULL};
+}
+
+/* Buckets or rows of [first, end) that the part has, counted from its own first one. */
+static void cut(const hotbed_part_reader *p, uint64_t *first, uint64_t *end) {
+    uint64_t least = p->part->first, most = p->part->end;
+    *first = *first < least ? least : *first > most ? most : *first;
+    *end = *end < *first ? *first : *end > most ? most : *end;
+    *first -= least;
+    *end -= least;
+}
+
+void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t end) {
+    cut(p, &first, &end);
+    if (p->table->kind == HOTBED_TABLE_HASH) {
+        uint64_t at = p->next_row;
+        for (uint64_t b = p->next; b < first; b++)
+            at += p->counts[b];
+        p->row = at;
+        for (uint64_t b = first; b < end; b++)
+            at += p->counts[b];
+        p->end_row = at;
+        p->next = end;
+        p->next_row = at;
+        p->any = false;
+    } else if (!p->shard->manifest->increment) {
+        p->row = first;
+        p->end_row = end;
+    }
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (i != HOTBED_COLUMN_BUCKET && p->part->columns[i].bytes > 0)
+            hotbed_extent_seek(&p->columns[i], p->row * p->row_bytes[i]);
+}
+
+/* Keys come in canonical order, each once, and as many a bucket as the bucket column says. */
+static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
+        bool ascends = !p->any || bucket > p->last_bucket ||
+                       (bucket == p->last_bucket && keys[i] > p->last_key);
+        bool here = bucket >= p->part->first && bucket < p->part->end;
+        if (!ascends || !here || p->counts[bucket - p->part->first] == 0)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT,
+                "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not counted",
+                p->shard->file.name, p->table->name, keys[i], bucket);
+        p->counts[bucket - p->part->first]--;
+        p->last_bucket = bucket;
+        p->last_key = keys[i];
+        p->any = true;
+    }
+    return HOTBED_OK;
+}
+
+/* Numbers of changed rows ascend, and are the part's. */
+static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        if ((p->any && keys[i] <= p->last_key) || keys[i] < p->part->first ||
+            keys[i] >= p->part->end)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s: %s: row %" PRIu64 " is out of order or not of this shard",
+                p->shard->file.name, p->table->name, keys[i]);
+        p->last_key = keys[i];
+        p->any = true;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_part_reader_take(
+    hotbed_part_reader *p, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]) {
+    uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (p->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
+            HOTBED_TRY(hotbed_extent_take(&p->columns[i], columns[i], n * p->row_bytes[i]));
+    if (p->table->kind == HOTBED_TABLE_HASH)
+        HOTBED_TRY(check_keys(p, keys, n));
+    else if (p->shard->manifest->increment)
+        HOTBED_TRY(check_rows(p, keys, n));
+    else
+        for (uint64_t i = 0; i < n; i++)
+            keys[i] = p->part->first + p->row + i;
+    p->row += n;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_part_reader_column(
+    hotbed_part_reader *p, uint32_t column, void *data, uint64_t bytes) {
+    return hotbed_extent_take(&p->columns[column], data, bytes);
+}

@@ -1,0 +1,79 @@
+/* checkpoint/shard_reader.h - the files of a checkpoint, read and checked.
+ *
+ * A shard reader has checked the file's size, its metadata and the digests of its blocks; a part reader
+ * gives out one table's rows of it, or those of a range of buckets, each block checked before a byte of
+ * it is used.  Nothing is allocated by a number from a file before the file is known to be that large.
+ */
+#ifndef HOTBED_CHECKPOINT_SHARD_READER_H
+#define HOTBED_CHECKPOINT_SHARD_READER_H
+
+#include "checkpoint/extent.h"
+
+/* Read and parse MANIFEST of an open directory; the caller frees *out.
+ * Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
+hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manifest *out);
+
+typedef struct hotbed_shard_reader {
+    const hotbed_manifest *manifest; /* borrowed */
+    uint32_t number;
+    hotbed_io_file file;
+    hotbed_digest *blocks; /* of the shard, all of them */
+} hotbed_shard_reader;
+
+/* Open shard `number`.  The caller calls hotbed_shard_reader_close() in any case.
+ * Errors: IO, CORRUPT, MEMORY. */
+hotbed_status hotbed_shard_reader_open(
+    hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
+    uint32_t number);
+
+/* {0} with a closed file is allowed; keeps the error text. */
+void hotbed_shard_reader_close(hotbed_shard_reader *reader);
+
+/* The roots of all of the shard's extents hold: what can be checked without reading them. */
+hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *reader);
+
+/* Copy the caller's bytes, checked; room for shards[0].extra.bytes.  Shard 0. */
+hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *reader, void *extra);
+
+typedef struct hotbed_part_reader {
+    hotbed_shard_reader *shard; /* borrowed */
+    const hotbed_manifest_table *table;
+    const hotbed_manifest_part *part;
+    hotbed_extent_stream columns[HOTBED_COLUMNS];
+    size_t row_bytes[HOTBED_ROW_COLUMNS];
+    unsigned char *buffers;
+    uint64_t *counts;        /* HASH: [end - first] keys of each bucket that are still to come */
+    uint64_t row;            /* of the part: the next one */
+    uint64_t end_row;        /* of the range */
+    uint64_t next, next_row; /* HASH: end of the last range in buckets of the part, and in rows */
+    uint64_t last_bucket, last_key;
+    bool any; /* a key was given out since the range was set */
+} hotbed_part_reader;
+
+/* The part of table `table`; all its rows are the range.  The caller calls hotbed_part_reader_close() in
+ * any case.  Errors: IO, CORRUPT, MEMORY. */
+hotbed_status hotbed_part_reader_open(
+    hotbed_part_reader *reader, hotbed_shard_reader *shard, uint32_t table);
+
+void hotbed_part_reader_close(hotbed_part_reader *reader);
+
+/* Rows of buckets [first, end), STATIC: of rows [first, end) of the table, as far as the part has them;
+ * ranges ascend from call to call.  The rows of an increment of a static table are not
+ * narrowed. */
+void hotbed_part_reader_range(hotbed_part_reader *reader, uint64_t first, uint64_t end);
+
+/* Rows of the range that are still to come. */
+static inline uint64_t hotbed_part_reader_left(const hotbed_part_reader *reader) {
+    return reader->end_row - reader->row;
+}
+
+/* The next n rows, at most those that are left, into columns[i], [n] rows of hotbed_manifest_row_bytes().
+ * Keys are given for every table, in canonical order.  Errors: IO, CORRUPT. */
+hotbed_status hotbed_part_reader_take(
+    hotbed_part_reader *reader, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
+
+/* The next bytes of COUNTED, COUNTS or ERASED. */
+hotbed_status hotbed_part_reader_column(
+    hotbed_part_reader *reader, uint32_t column, void *data, uint64_t bytes);
+
+#endif

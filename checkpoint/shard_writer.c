@@ -1,0 +1,140 @@
+/* checkpoint/shard_writer.c - one shard file, block by block. */
+#include "checkpoint/shard_writer.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static hotbed_extent_stream open_column(
+    hotbed_shard_writer *w, const char *table, const char *column, hotbed_extent extent,
+    unsigned char *buffer) {
+    return (hotbed_extent_stream){
+        .file = &w->file,
+        .table = table,
+        .column = column,
+        .extent = extent,
+        .blocks = w->blocks,
+        .block_bytes = w->manifest->block_bytes,
+        .buffer = buffer,
+    };
+}
+
+static hotbed_status write_extra(hotbed_shard_writer *w, const void *extra) {
+    hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
+    hotbed_extent_stream column = open_column(w, "", "extra", shard->extra, w->buffers);
+    return hotbed_extent_write(&column, extra, &shard->extra.root);
+}
+
+hotbed_status hotbed_shard_writer_open(
+    hotbed_shard_writer *w, const hotbed_io_file *directory, hotbed_manifest *m, uint32_t number,
+    const void *extra) {
+    *w = (hotbed_shard_writer){.manifest = m, .number = number, .file = HOTBED_IO_CLOSED};
+    hotbed_manifest_shard *shard = &m->shards[number];
+    char name[32];
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        hotbed_manifest_part *part = &m->parts[(uint64_t)t * m->world + number];
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            part->columns[i].bytes = hotbed_manifest_column_bytes(m, &m->tables[t], part, i);
+    }
+    hotbed_manifest_number_blocks(m);
+    shard->blocks.bytes = shard->num_blocks * sizeof(hotbed_digest);
+    HOTBED_TRY(hotbed_layout_shard(m, number, &w->metadata));
+    w->blocks = hotbed_new(shard->blocks.bytes);
+    w->buffers = hotbed_new((size_t)HOTBED_COLUMNS * m->block_bytes);
+    if (w->blocks == NULL || w->buffers == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY,
+            "no memory for %" PRIu64 " digests and %d blocks of %" PRIu32 " bytes",
+            shard->num_blocks, HOTBED_COLUMNS, m->block_bytes);
+    hotbed_shard_name(number, m->world, name);
+    HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, &w->file));
+    HOTBED_TRY(hotbed_io_allocate(&w->file, shard->bytes));
+    HOTBED_TRY(hotbed_io_write(&w->file, w->metadata, shard->metadata_bytes, 0));
+    return write_extra(w, extra);
+}
+
+hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) {
+    hotbed_manifest *m = w->manifest;
+    size_t row = 0;
+    w->table = &m->tables[table];
+    w->part = &m->parts[(uint64_t)table * m->world + w->number];
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        w->columns[i] = open_column(
+            w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
+            w->part->columns[i], w->buffers + (size_t)i * m->block_bytes);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        w->row_bytes[i] = hotbed_manifest_row_bytes(m, w->table, i);
+        row += w->row_bytes[i];
+    }
+    hotbed_delete(w->row);
+    w->row = hotbed_new(row);
+    return w->row != NULL ? HOTBED_OK
+                          : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row);
+}
+
+void hotbed_digest_rows(
+    uint64_t n, void *const columns[HOTBED_ROW_COLUMNS], const size_t row_bytes[HOTBED_ROW_COLUMNS],
+    unsigned char *row, hotbed_digest *sum, hotbed_digest *digests) {
+    for (uint64_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
+            size_t width = row_bytes[c];
+            if (width == 0)
+                continue;
+            memcpy(row + bytes, (const char *)columns[c] + i * width, width);
+            bytes += width;
+        }
+        hotbed_digest digest = hotbed_digest_of(row, bytes);
+        *sum = hotbed_digest_add(*sum, digest);
+        if (digests != NULL)
+            digests[i] = digest;
+    }
+}
+
+hotbed_status hotbed_shard_writer_rows(
+    hotbed_shard_writer *w, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS],
+    hotbed_digest *digests) {
+    hotbed_digest_rows(n, columns, w->row_bytes, w->row, &w->table->content, digests);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (w->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
+            HOTBED_TRY(hotbed_extent_put(&w->columns[i], columns[i], n * w->row_bytes[i]));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_shard_writer_column(
+    hotbed_shard_writer *w, uint32_t column, const void *data, uint64_t bytes) {
+    return hotbed_extent_put(&w->columns[column], data, bytes);
+}
+
+hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        if (hotbed_manifest_has(w->manifest, w->table->kind, i))
+            HOTBED_TRY(hotbed_extent_end(&w->columns[i], &w->part->columns[i].root));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
+    hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
+    uint64_t bytes = 0;
+    HOTBED_TRY(hotbed_io_write(&w->file, w->blocks, shard->blocks.bytes, shard->blocks.offset));
+    shard->blocks.root =
+        hotbed_digest_root(w->blocks, shard->blocks.bytes, w->manifest->block_bytes);
+    /* A file system that could not reserve may have left the file short of its last gap. */
+    HOTBED_TRY(hotbed_io_size(&w->file, &bytes));
+    if (bytes < shard->bytes)
+        HOTBED_TRY(hotbed_io_write(&w->file, "", 1, shard->bytes - 1));
+    HOTBED_TRY(hotbed_io_sync(&w->file));
+    return hotbed_io_close(&w->file);
+}
+
+void hotbed_shard_writer_close(hotbed_shard_writer *w) {
+    hotbed_io_drop(&w->file);
+    hotbed_delete(w->row);
+    hotbed_delete(w->buffers);
+    hotbed_delete(w->blocks);
+    hotbed_delete(w->metadata);
+    *w = (hotbed_shard_writer){.file = HOTBED_IO_CLOSED};
+}

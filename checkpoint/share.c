@@ -1,0 +1,81 @@
+/* checkpoint/share.c - which rows a rank has. */
+#include "checkpoint/share.h"
+
+#include "base/error.h"
+
+#include <inttypes.h>
+
+static hotbed_status check_route(
+    const hotbed_checkpoint_share *share, const hotbed_storage *storage, uint32_t table) {
+    const hotbed_route *route = &share->routes[table];
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storage_table(storage, table, &info));
+    if (route->world != share->world)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "share: the route of table '%s' is of %" PRIu32 " ranks, not %" PRIu32, info.name,
+            route->world, share->world);
+    if (info.kind != HOTBED_TABLE_STATIC)
+        return HOTBED_OK;
+    if (route->kind != HOTBED_ROUTE_CONTINUOUS)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, and its route not continuous",
+            info.name);
+    if (hotbed_route_rows(route, share->rank) > info.capacity)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "share: table '%s' has %" PRIu64 " rows here, the route gives it %" PRIu64, info.name,
+            info.capacity, hotbed_route_rows(route, share->rank));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_share_read(
+    const hotbed_checkpoint_share *share, const hotbed_storage *storage,
+    hotbed_checkpoint_share *out) {
+    hotbed_checkpoint_share s = *share;
+    if (s.world == 0)
+        s.world = 1;
+    if (s.rank >= s.world || s.world > HOTBED_WORLD_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "share: rank %" PRIu32 " of %" PRIu32 ", at most %d", s.rank,
+            s.world, HOTBED_WORLD_MAX);
+    if (s.world > 1 && s.routes == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "share: %" PRIu32 " ranks without routes", s.world);
+    for (uint32_t i = 0; s.routes != NULL && i < hotbed_storage_num_tables(storage); i++)
+        HOTBED_TRY(check_route(&s, storage, i));
+    *out = s;
+    return HOTBED_OK;
+}
+
+void hotbed_share_rows(
+    const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t *first,
+    uint64_t *end) {
+    *first = 0;
+    *end = capacity;
+    if (share->routes == NULL)
+        return;
+    const hotbed_route *route = &share->routes[table];
+    uint64_t rows = hotbed_route_rows(route, share->rank);
+    /* Ranks behind the last row have none, and stand at the end. */
+    *first = rows == 0 ? route->rows : share->rank * route->block;
+    *end = *first + rows;
+}
+
+void hotbed_share_describe(
+    const hotbed_checkpoint_share *share, uint32_t table, hotbed_manifest_table *out) {
+    if (share->routes == NULL)
+        return;
+    out->route = (uint32_t)share->routes[table].kind + 1;
+    out->route_rows = share->routes[table].rows;
+}
+
+bool hotbed_share_is(
+    const hotbed_checkpoint_share *share, uint32_t table, const hotbed_manifest *m,
+    const hotbed_manifest_table *saved) {
+    if (m->world != share->world)
+        return false;
+    hotbed_manifest_table here = {.route = 0};
+    hotbed_share_describe(share, table, &here);
+    return share->world == 1 ||
+           (here.route == saved->route && here.route_rows == saved->route_rows);
+}

@@ -1,0 +1,194 @@
+/* tests/checkpoint/ranks.c - storages of many ranks that share tables. */
+#include "tests/checkpoint/ranks.h"
+
+#include "base/float.h"
+#include "checkpoint/shard_reader.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    uint32_t dim;
+    hotbed_table_kind kind;
+    hotbed_dtype dtype;
+    uint64_t keys;
+} tables[RANKS_TABLES] = {
+    {"hash", 6, HOTBED_TABLE_HASH, HOTBED_F32, 400},
+    {"static", 3, HOTBED_TABLE_STATIC, HOTBED_BF16, 90},
+    {"small", 1, HOTBED_TABLE_HASH, HOTBED_F32, 5},
+};
+
+static uint64_t rows_of(const ranks *r, uint32_t table) {
+    return tables[table].kind == HOTBED_TABLE_STATIC && r->shape.rows != 0 ? r->shape.rows
+                                                                           : tables[table].keys;
+}
+
+/* Key number i of a table: some at the ends of their range, some close together. */
+static uint64_t key_of(uint32_t table, uint64_t i) {
+    if (tables[table].kind == HOTBED_TABLE_STATIC || i % 4 == 0)
+        return i;
+    if (i % 4 == 1)
+        return UINT64_MAX - i;
+    return i % 4 == 2 ? ((uint64_t)1 << 63) + i : i * 0x9E3779B97F4A7C15U;
+}
+
+static uint32_t value_of(uint32_t table, uint64_t key, uint32_t version, uint64_t element) {
+    uint64_t mixed = (key + 1) * 0xD1342543DE82EF95U + version * 977 + element * 131 + table;
+    return (uint32_t)(mixed >> 40) + 1;
+}
+
+void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_stream *stream) {
+    *r = (ranks){.world = world, .stream = stream, .shape = *shape};
+    hotbed_table_options options[RANKS_TABLES];
+    hotbed_storage_options storage;
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        bool hash = tables[t].kind == HOTBED_TABLE_HASH;
+        uint64_t rows = shape->route == HOTBED_ROUTE_CONTINUOUS && hash ? 100 : rows_of(r, t);
+        CHECK_OK(hotbed_route_init(
+            &r->routes[t], hash ? shape->route : HOTBED_ROUTE_CONTINUOUS, world, rows));
+        hotbed_table_options_init(&options[t]);
+        options[t].name = tables[t].name;
+        options[t].dim = tables[t].dim;
+        options[t].kind = tables[t].kind;
+        options[t].dtype = tables[t].dtype;
+    }
+    for (uint32_t rank = 0; rank < world; rank++) {
+        for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+            uint64_t rows = hotbed_route_rows(&r->routes[t], rank);
+            options[t].capacity = tables[t].kind == HOTBED_TABLE_HASH ? tables[t].keys
+                                  : rows == 0                         ? 1
+                                                                      : rows;
+        }
+        hotbed_storage_options_init(&storage);
+        storage.num_tables = RANKS_TABLES;
+        storage.tables = options;
+        storage.optimizer.kind = shape->optimizer;
+        storage.seed = 3;
+        CHECK_OK(hotbed_storage_create(&storage, stream, &r->storages[rank]));
+    }
+}
+
+void ranks_destroy(ranks *r) {
+    for (uint32_t rank = 0; rank < r->world; rank++)
+        hotbed_storage_destroy(r->storages[rank]);
+}
+
+static void fill_words(void *to, size_t bytes, uint32_t table, uint64_t key, uint32_t version) {
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint16_t half = (uint16_t)value_of(table, key, version, i / 2);
+        memcpy((char *)to + i, &half, 2);
+    }
+}
+
+/* The rows that rank `rank` has of a table, by key; sample_free() it. */
+static sample_image expected(
+    const ranks *r, uint32_t rank, uint32_t table, uint32_t version, uint64_t *rows) {
+    sample_image image = sample_new(r->storages[rank], table, rows_of(r, table));
+    *rows = 0;
+    for (uint64_t i = 0; i < rows_of(r, table); i++) {
+        uint64_t key = key_of(table, i), n = *rows;
+        if (hotbed_route_rank(&r->routes[table], key) != rank)
+            continue;
+        image.keys[n] = hotbed_route_local(&r->routes[table], key);
+        image.scores[n] =
+            tables[table].kind == HOTBED_TABLE_HASH ? value_of(table, key, version, 1000) : 0;
+        fill_words(image.weights + n * image.weight_bytes, image.weight_bytes, table, key, version);
+        for (uint32_t s = 0; s < 2; s++)
+            if (image.states[s] != NULL)
+                fill_words(
+                    image.states[s] + n * image.state_bytes, image.state_bytes, table, key,
+                    version + 50 + s);
+        ++*rows;
+    }
+    image.rows = *rows;
+    return image;
+}
+
+void ranks_fill(ranks *r, uint32_t version) {
+    for (uint32_t rank = 0; rank < r->world; rank++)
+        for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+            uint64_t rows = 0;
+            sample_image image = expected(r, rank, t, version, &rows);
+            sample_store(r->storages[rank], t, &image, r->stream);
+            sample_free(&image);
+        }
+}
+
+static uint64_t find(const sample_image *image, uint64_t key) {
+    uint64_t i = 0;
+    while (i < image->rows && image->keys[i] != key)
+        i++;
+    return i;
+}
+
+void ranks_check(ranks *r, uint32_t version) {
+    for (uint32_t rank = 0; rank < r->world; rank++)
+        for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+            uint64_t rows = 0;
+            sample_image right = expected(r, rank, t, version, &rows);
+            sample_image found = sample_read(r->storages[rank], t, r->stream);
+            bool is_static = tables[t].kind == HOTBED_TABLE_STATIC;
+            CHECK(found.rows == rows || (is_static && rows == 0 && found.rows == 1));
+            for (uint64_t i = 0; i < rows; i++) {
+                uint64_t at = find(&found, right.keys[i]);
+                CHECK(at < found.rows);
+                CHECK_BYTES(
+                    found.weights + at * found.weight_bytes, right.weights + i * found.weight_bytes,
+                    found.weight_bytes);
+                CHECK(is_static || found.scores[at] == right.scores[i]);
+                for (uint32_t s = 0; s < 2; s++)
+                    if (found.states[s] != NULL)
+                        CHECK_BYTES(
+                            found.states[s] + at * found.state_bytes,
+                            right.states[s] + i * found.state_bytes, found.state_bytes);
+            }
+            sample_free(&right);
+            sample_free(&found);
+        }
+}
+
+hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.step = 5;
+    options.share = (hotbed_checkpoint_share){.rank = rank, .world = r->world, .routes = r->routes};
+    return options;
+}
+
+hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls) {
+    return (hotbed_checkpoint_config){.calls = calls, .bucket_bits = 5, .block_bytes = 4096};
+}
+
+void ranks_save(ranks *r, const char *path) {
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+    hotbed_checkpoint_id id;
+    CHECK_OK(hotbed_save_begin(&config, path, &id));
+    for (uint32_t rank = 0; rank < r->world; rank++) {
+        hotbed_checkpoint_options options = ranks_options(r, rank);
+        CHECK_OK(hotbed_save_shard(&config, path, id, r->storages[rank], &options, r->stream));
+    }
+    CHECK_OK(hotbed_save_commit(&config, path, id, r->world));
+}
+
+void ranks_load(ranks *r, const char *path, const hotbed_io_calls *calls) {
+    hotbed_checkpoint_config config = ranks_config(calls);
+    for (uint32_t rank = 0; rank < r->world; rank++) {
+        hotbed_checkpoint_options options = ranks_options(r, rank);
+        uint64_t step = 0;
+        CHECK_OK(hotbed_checkpoint_read(
+            &config, path, r->storages[rank], &options.share, &step, NULL, NULL, r->stream));
+        CHECK_EQ(step, 5);
+    }
+}
+
+hotbed_manifest ranks_manifest(const char *path) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_manifest m;
+    CHECK_OK(hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory));
+    CHECK_OK(hotbed_manifest_read(&directory, &m));
+    hotbed_io_drop(&directory);
+    return m;
+}

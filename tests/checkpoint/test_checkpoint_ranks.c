@@ -1,0 +1,224 @@
+/* tests/checkpoint/test_checkpoint_ranks.c - saved by N ranks, loaded by M: every row, byte for byte. */
+#include "base/stream.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/shard_reader.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const uint32_t worlds[] = {1, 2, 3, 4, 5, 7, 8, 16, 61};
+enum { WORLDS = 9 };
+
+static void check_content(const char *a, const char *b) {
+    hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
+    CHECK_EQ(x.num_tables, y.num_tables);
+    for (uint32_t t = 0; t < x.num_tables; t++) {
+        CHECK_EQ(x.tables[t].rows, y.tables[t].rows);
+        CHECK_BYTES(&x.tables[t].content, &y.tables[t].content, sizeof x.tables[t].content);
+    }
+    hotbed_manifest_free(&x);
+    hotbed_manifest_free(&y);
+}
+
+/* From n ranks to m; which optimiser and rule goes on with each call. */
+static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn) {
+    ranks from, to;
+    ranks_shape shape = {
+        .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % 4),
+        .route = (hotbed_route_kind)(turn / 4 % 3),
+    };
+    const char *path = sample_path("first"), *again = sample_path("second");
+    ranks_create(&from, &shape, n, stream);
+    shape.route = (hotbed_route_kind)(turn / 12 % 3);
+    ranks_create(&to, &shape, m, stream);
+    ranks_fill(&from, 1);
+    ranks_save(&from, path);
+    ranks_load(&to, path, &hotbed_io_system);
+    ranks_check(&to, 1);
+    ranks_save(&to, again);
+    check_content(path, again);
+    sample_remove(path);
+    sample_remove(again);
+    ranks_destroy(&from);
+    ranks_destroy(&to);
+}
+
+static void reshard_from(hotbed_backend backend, uint32_t index) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    for (uint32_t i = 0; i < WORLDS; i++)
+        reshard(stream, worlds[index], worlds[i], index * 5 + i * 7);
+    hotbed_stream_destroy(stream);
+}
+
+static void one_rank_to_any(hotbed_backend backend) {
+    reshard_from(backend, 0);
+}
+static void two_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 1);
+}
+static void three_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 2);
+}
+static void four_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 3);
+}
+static void five_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 4);
+}
+static void seven_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 5);
+}
+static void eight_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 6);
+}
+static void sixteen_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 7);
+}
+static void sixty_one_ranks_to_any(hotbed_backend backend) {
+    reshard_from(backend, 8);
+}
+
+/* As many ranks and the same rules: each byte of a rank's shard is read by that rank alone.  (What is
+ * checked before goes beside: metadata and the digests of blocks, by every rank.) */
+static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    ranks from;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .route = HOTBED_ROUTE_HASH_ROUND_ROBIN};
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    const char *path = sample_path("c");
+    ranks_create(&from, &shape, 4, stream);
+    ranks_fill(&from, 1);
+    ranks_save(&from, path);
+    hotbed_manifest m = ranks_manifest(path);
+    uint64_t payload = 0, beside = 0;
+    for (uint32_t s = 0; s < m.world; s++) {
+        beside += m.shards[s].metadata_bytes + m.shards[s].blocks.bytes;
+        for (uint32_t t = 0; t < m.num_tables; t++)
+            for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+                payload += m.parts[t * m.world + s].columns[i].bytes;
+    }
+    size_t text = 0;
+    free(sample_read_file(sample_path("c/MANIFEST"), &text));
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+    ranks_load(&from, path, &disk.calls);
+    CHECK_EQ(disk.bytes_read, payload + m.world * (beside + text) + beside);
+    ranks_check(&from, 1);
+    hotbed_manifest_free(&m);
+    ranks_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+/* A rank that did not come, or came with something else, leaves no checkpoint. */
+static void ranks_that_differ_are_refused(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    ranks a, b;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM}, other = shape;
+    other.rows = 17;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    const char *parent = sample_directory(), *path = sample_path("c");
+    ranks_create(&a, &shape, 3, stream);
+    ranks_create(&b, &other, 3, stream);
+    ranks_fill(&a, 1);
+    hotbed_checkpoint_id id;
+    hotbed_checkpoint_options options;
+    CHECK_OK(hotbed_checkpoint_begin(path, &id));
+    for (uint32_t r = 0; r < 2; r++) {
+        options = ranks_options(&a, r);
+        CHECK_OK(hotbed_checkpoint_put(path, id, a.storages[r], &options, stream));
+    }
+    CHECK_EQ(sample_count_names(parent), 1);                            /* the draft */
+    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 3), HOTBED_ERR_IO); /* rank 2 is missing */
+    CHECK_EQ(sample_count_names(parent), 0);
+
+    const struct {
+        ranks *from;
+        uint64_t step;
+        const char *word;
+    } cases[] = {{&a, 6, "step"}, {&b, 5, "route's rows"}, {&a, 5, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_OK(hotbed_checkpoint_begin(path, &id));
+        for (uint32_t r = 0; r < 3; r++) {
+            options = ranks_options(r == 2 ? cases[i].from : &a, r);
+            options.step = r == 2 ? cases[i].step : 5;
+            CHECK_OK(hotbed_checkpoint_put(
+                path, id, (r == 2 ? cases[i].from : &a)->storages[r], &options, stream));
+        }
+        hotbed_status status = hotbed_checkpoint_commit(path, id, 3);
+        CHECK_STATUS(status, cases[i].word == NULL ? HOTBED_OK : HOTBED_ERR_STATE);
+        if (cases[i].word != NULL)
+            CHECK(strstr(hotbed_last_error(), cases[i].word) != NULL);
+        CHECK_EQ(sample_count_names(parent), cases[i].word == NULL ? 1 : 0);
+    }
+    ranks_destroy(&a);
+    ranks_destroy(&b);
+    hotbed_stream_destroy(stream);
+}
+
+static void wrong_shares_are_refused(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    ranks a;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    const char *path = sample_path("c");
+    ranks_create(&a, &shape, 2, stream);
+    ranks_save(&a, path);
+    hotbed_checkpoint_options options = ranks_options(&a, 0);
+    hotbed_checkpoint_share share = options.share;
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("d"), a.storages[0], &options, stream),
+        HOTBED_ERR_ARGUMENT);
+    share.rank = 2;
+    CHECK_STATUS(
+        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        HOTBED_ERR_ARGUMENT);
+    share.rank = 0;
+    share.world = 3;
+    CHECK_STATUS(
+        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        HOTBED_ERR_ARGUMENT);
+    share.routes = NULL;
+    CHECK_STATUS(
+        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        HOTBED_ERR_ARGUMENT);
+    hotbed_route routes[RANKS_TABLES];
+    share.world = 2;
+    share.routes = routes;
+    for (int t = 0; t < RANKS_TABLES; t++)
+        CHECK_OK(hotbed_route_init(&routes[t], HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
+    CHECK_STATUS(
+        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "static") != NULL);
+    hotbed_checkpoint_id id = {.low = 1};
+    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 0), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_commit(NULL, id, 1), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_begin(path, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_begin(path, &id), HOTBED_ERR_STATE);
+    hotbed_checkpoint_abort(NULL, id, 1);
+    ranks_destroy(&a);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"one_rank_to_any", one_rank_to_any},
+    {"two_ranks_to_any", two_ranks_to_any},
+    {"three_ranks_to_any", three_ranks_to_any},
+    {"four_ranks_to_any", four_ranks_to_any},
+    {"five_ranks_to_any", five_ranks_to_any},
+    {"seven_ranks_to_any", seven_ranks_to_any},
+    {"eight_ranks_to_any", eight_ranks_to_any},
+    {"sixteen_ranks_to_any", sixteen_ranks_to_any},
+    {"sixty_one_ranks_to_any", sixty_one_ranks_to_any},
+    {"the_same_ranks_read_their_own_shards", the_same_ranks_read_their_own_shards},
+    {"ranks_that_differ_are_refused", ranks_that_differ_are_refused},
+    {"wrong_shares_are_refused", wrong_shares_are_refused},
+    {NULL, NULL},
+};

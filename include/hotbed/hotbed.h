@@ -9,6 +9,7 @@
 #include "hotbed/index.h"
 #include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"
+#include "hotbed/pipeline.h"
 #include "hotbed/route.h"
 #include "hotbed/stats.h"
 #include "hotbed/status.h"

@@ -1,0 +1,610 @@
+/* pipeline/engine.c - a pipeline: made, fed, advanced, emptied. */
+#include "pipeline/engine.h"
+
+#include "base/options.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { ALIGNMENT = 256, DEADLINE_SECONDS = 60 };
+
+/* A pipeline that failed waits this long for threads that are still in a task. */
+static const double join_seconds = 0.5;
+
+/* --- making ----------------------------------------------------------------------------------------- */
+
+static size_t aligned(uint64_t bytes) {
+    return ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static hotbed_status make_values(hotbed_pipeline *pipeline) {
+    const hotbed_program *program = pipeline->program;
+    size_t slot_bytes = 0;
+    for (uint32_t v = 0; v < program->num_values; v++)
+        slot_bytes += aligned(program->values[v].bytes) * (program->values[v].grad ? 2 : 1);
+    HOTBED_TRY(hotbed_memory_alloc(
+        program->streams[0], HOTBED_MEMORY_DEVICE, slot_bytes * program->depth, NULL,
+        &pipeline->memory));
+    unsigned char *at = pipeline->memory.data;
+    for (uint32_t i = 0; i < program->depth; i++) {
+        for (uint32_t v = 0; v < program->num_values; v++) {
+            hotbed_cell *cell = &pipeline->slots[i].cells[v];
+            size_t bytes = aligned(program->values[v].bytes);
+            if (bytes == 0)
+                continue;
+            cell->own = at;
+            at += bytes;
+            if (program->values[v].grad) {
+                cell->grad = at;
+                at += bytes;
+            }
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status make_events(hotbed_pipeline *pipeline) {
+    hotbed_stream *any = pipeline->stream;
+    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
+    for (uint32_t i = 0; i < pipeline->program->depth; i++)
+        HOTBED_TRY(hotbed_event_create(any, &pipeline->slots[i].released));
+    for (size_t m = 0; m < marks; m++) {
+        HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].end));
+        if (pipeline->options.timed)
+            HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].begin));
+    }
+    if (!pipeline->options.timed)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_event_create(any, &pipeline->base));
+    HOTBED_TRY(hotbed_event_record(pipeline->base, any));
+    return hotbed_event_sync(pipeline->base); /* the device's clock and the host's meet here */
+}
+
+static hotbed_status no_memory(void) {
+    return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a pipeline");
+}
+
+static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
+    const hotbed_program *program = pipeline->program;
+    pipeline->num_marks = program->depth + program->max_distance;
+    pipeline->slots = hotbed_new(program->depth * sizeof *pipeline->slots);
+    pipeline->marks =
+        hotbed_new((size_t)pipeline->num_marks * program->num_steps * sizeof *pipeline->marks);
+    pipeline->captures = hotbed_new(program->num_steps * sizeof *pipeline->captures);
+    pipeline->groups = hotbed_new(program->num_groups * sizeof *pipeline->groups);
+    if (pipeline->slots == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
+        pipeline->groups == NULL)
+        return no_memory();
+    if (pipeline->options.log_entries > 0) {
+        pipeline->log = hotbed_new(pipeline->options.log_entries * sizeof *pipeline->log);
+        if (pipeline->log == NULL)
+            return no_memory();
+    }
+    for (uint32_t i = 0; i < program->depth; i++) {
+        pipeline->slots[i].pipeline = pipeline;
+        pipeline->slots[i].slot = i;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
+    hotbed_group *group = &pipeline->groups[g];
+    group->pipeline = pipeline;
+    group->number = g;
+    for (uint32_t s = 0; s < pipeline->program->num_steps; s++)
+        if (pipeline->program->steps[s].group == g)
+            group->capacity += pipeline->program->depth;
+    group->queue = hotbed_new(group->capacity * sizeof *group->queue);
+    if (group->queue == NULL)
+        return no_memory();
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)pthread_mutex_lock(&pipeline->lock);
+    int error = pthread_create(&group->thread, NULL, hotbed_group_main, group);
+    if (error == 0) {
+        group->started = true;
+        pipeline->stats.threads++;
+    }
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "the thread of group '%s' cannot be started: error %d",
+            pipeline->program->groups[g], error);
+    return HOTBED_OK;
+}
+
+static hotbed_status make(hotbed_pipeline *pipeline) {
+    const hotbed_program *program = pipeline->program;
+    HOTBED_TRY(make_arrays(pipeline));
+    HOTBED_TRY(hotbed_stream_create(
+        hotbed_stream_backend(program->streams[0]), hotbed_stream_device(program->streams[0]),
+        &pipeline->stream));
+    HOTBED_TRY(make_values(pipeline));
+    HOTBED_TRY(make_events(pipeline));
+    pipeline->started = hotbed_pipeline_now();
+    for (uint32_t g = 0; g < program->num_groups; g++)
+        HOTBED_TRY(start_group(pipeline, g));
+    return HOTBED_OK;
+}
+
+static hotbed_status read_options(
+    const hotbed_pipeline_options *from, hotbed_pipeline_options *to) {
+    hotbed_pipeline_options_init(to);
+    if (from != NULL)
+        HOTBED_TRY(
+            hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_pipeline_options"));
+    if (!(to->deadline_seconds >= 0.0) || to->deadline_seconds > 1e6)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "deadline_seconds %g is not in [0, 1e6]", to->deadline_seconds);
+    if (to->deadline_seconds == 0.0)
+        to->deadline_seconds = DEADLINE_SECONDS;
+    if (to->end != HOTBED_END_ALONE && to->end != HOTBED_END_FIRST && to->end != HOTBED_END_LAST)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end policy %d is unknown", (int)to->end);
+    if (to->end != HOTBED_END_ALONE && to->agreement.least == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "end policy %d needs an agreement between ranks", (int)to->end);
+    if (to->timed && to->log_entries == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "timed, but log_entries is 0");
+    return HOTBED_OK;
+}
+
+static void init_lock(hotbed_pipeline *pipeline) {
+    pthread_condattr_t attributes;
+    (void)pthread_mutex_init(&pipeline->lock, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&pipeline->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+}
+
+hotbed_status hotbed_pipeline_create(
+    const hotbed_plan *plan, const hotbed_pipeline_options *options, hotbed_pipeline **out) {
+    hotbed_pipeline_options read;
+    hotbed_plan_report report;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(read_options(options, &read));
+    hotbed_pipeline *pipeline = hotbed_new(sizeof *pipeline);
+    hotbed_program *program = hotbed_new(sizeof *program);
+    if (pipeline == NULL || program == NULL) {
+        hotbed_delete(pipeline);
+        hotbed_delete(program);
+        return no_memory();
+    }
+    pipeline->program = program;
+    pipeline->options = read;
+    pipeline->order_hash = 0xCBF29CE484222325U;
+    init_lock(pipeline);
+    hotbed_status status = hotbed_program_read(plan, program, &report);
+    if (status == HOTBED_OK)
+        status = make(pipeline);
+    if (status != HOTBED_OK) {
+        hotbed_pipeline_destroy(pipeline);
+        return status;
+    }
+    *out = pipeline;
+    return HOTBED_OK;
+}
+
+/* --- unmaking --------------------------------------------------------------------------------------- */
+
+static void join_groups(hotbed_pipeline *pipeline, bool all) {
+    for (uint32_t g = 0; pipeline->groups != NULL && g < pipeline->program->num_groups; g++) {
+        hotbed_group *group = &pipeline->groups[g];
+        (void)pthread_mutex_lock(&pipeline->lock);
+        bool join = group->started && (all || group->exited);
+        (void)pthread_mutex_unlock(&pipeline->lock);
+        if (join) {
+            (void)pthread_join(group->thread, NULL);
+            group->started = false;
+        }
+    }
+}
+
+static void destroy_events(hotbed_pipeline *pipeline) {
+    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
+    for (uint32_t i = 0; pipeline->slots != NULL && i < pipeline->program->depth; i++)
+        hotbed_event_destroy(pipeline->slots[i].released);
+    for (size_t m = 0; pipeline->marks != NULL && m < marks; m++) {
+        hotbed_event_destroy(pipeline->marks[m].end);
+        hotbed_event_destroy(pipeline->marks[m].begin);
+    }
+    hotbed_event_destroy(pipeline->base);
+}
+
+void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
+    if (pipeline == NULL)
+        return;
+    const hotbed_program *program = pipeline->program;
+    (void)pthread_mutex_lock(&pipeline->lock);
+    pipeline->stop = true;
+    (void)pthread_cond_broadcast(&pipeline->changed);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    join_groups(pipeline, true);
+    if (pipeline->stream != NULL) {
+        for (uint32_t i = 0; i < program->num_streams; i++)
+            (void)!hotbed_stream_finish(program->streams[i]);
+        hotbed_stream_destroy(pipeline->stream);
+    }
+    for (uint32_t s = 0; pipeline->captures != NULL && s < program->num_steps; s++) {
+        if (pipeline->captures[s] != NULL) {
+            hotbed_capture_drop(pipeline->captures[s], &program->steps[s]);
+            hotbed_delete(pipeline->captures[s]->snapshots);
+            hotbed_delete(pipeline->captures[s]);
+        }
+    }
+    destroy_events(pipeline);
+    for (uint32_t g = 0; pipeline->groups != NULL && g < program->num_groups; g++)
+        hotbed_delete(pipeline->groups[g].queue);
+    hotbed_memory_free(&pipeline->memory);
+    (void)pthread_cond_destroy(&pipeline->changed);
+    (void)pthread_mutex_destroy(&pipeline->lock);
+    hotbed_delete(pipeline->groups);
+    hotbed_delete(pipeline->captures);
+    hotbed_delete(pipeline->marks);
+    hotbed_delete(pipeline->slots);
+    hotbed_delete(pipeline->log);
+    hotbed_delete(pipeline->program);
+    hotbed_delete(pipeline);
+}
+
+/* --- failing ------------------------------------------------------------------------------------------ */
+
+static struct timespec in_seconds(double seconds) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    double whole = (double)(int64_t)seconds;
+    time.tv_sec += (time_t)whole;
+    time.tv_nsec += (long)((seconds - whole) * 1e9);
+    if (time.tv_nsec >= 1000000000L) {
+        time.tv_nsec -= 1000000000L;
+        time.tv_sec++;
+    }
+    return time;
+}
+
+/* The pipeline has failed: wake whoever waits elsewhere, join, return the failure. */
+static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
+    (void)pthread_mutex_lock(&pipeline->lock);
+    bool revoke = !pipeline->revoked && pipeline->options.revoke != NULL;
+    pipeline->revoked = true;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    if (revoke)
+        pipeline->options.revoke(pipeline->options.revoke_self);
+    const struct timespec until = in_seconds(join_seconds);
+    (void)pthread_mutex_lock(&pipeline->lock);
+    while (pipeline->stats.threads > 0 &&
+           pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) != ETIMEDOUT)
+        ;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    join_groups(pipeline, false);
+    return hotbed_fail(pipeline->failure, "%s", pipeline->failure_text);
+}
+
+/* A failure of the caller's thread, with its last error. */
+static hotbed_status fail_here(
+    hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration) {
+    (void)pthread_mutex_lock(&pipeline->lock);
+    hotbed_pipeline_fail(pipeline, status, task, iteration);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return finish_failure(pipeline);
+}
+
+static hotbed_status check_alive(hotbed_pipeline *pipeline) {
+    (void)pthread_mutex_lock(&pipeline->lock);
+    bool failed = pipeline->failed;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return failed ? finish_failure(pipeline) : HOTBED_OK;
+}
+
+/* --- feeding ------------------------------------------------------------------------------------------ */
+
+/* The caller is done with the iteration that it was given: its slot is free after the caller's work. */
+static hotbed_status release_held(hotbed_pipeline *pipeline) {
+    if (!pipeline->holding)
+        return HOTBED_OK;
+    pipeline->holding = false;
+    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, pipeline->retired - 1);
+    hotbed_status status = hotbed_event_record(iteration->released, pipeline->stream);
+    if (status != HOTBED_OK)
+        return fail_here(pipeline, status, NULL, 0);
+    iteration->used = true;
+    if (iteration->batch != NULL && pipeline->loader.done != NULL)
+        pipeline->loader.done(pipeline->loader.self, iteration->batch, iteration->released);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *function) {
+    HOTBED_TRY(check_alive(pipeline));
+    if (pipeline->retired < pipeline->pulled)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s: iterations %llu to %llu are in flight", function,
+            (unsigned long long)pipeline->retired, (unsigned long long)pipeline->pulled - 1);
+    return release_held(pipeline);
+}
+
+/* Whether there is a batch for the next iteration, for all ranks as the policy has it. */
+static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
+    const hotbed_loader *loader = &pipeline->loader;
+    const hotbed_agreement *agreement = &pipeline->options.agreement;
+    uint64_t least = 0;
+    *batch = NULL;
+    *end = true;
+    if (pipeline->bound)
+        HOTBED_TRY(loader->next(loader->self, batch, end));
+    if (*end) {
+        pipeline->bound = false; /* it is not asked again */
+        *batch = NULL;
+    }
+    switch (pipeline->options.end) {
+    case HOTBED_END_ALONE:
+        return HOTBED_OK;
+    case HOTBED_END_FIRST:
+        HOTBED_TRY(agreement->least(agreement->self, *end ? 0 : 1, &least));
+        if (least == 0 && !*end && loader->done != NULL)
+            loader->done(loader->self, *batch, NULL);
+        *end = least == 0;
+        return HOTBED_OK;
+    case HOTBED_END_LAST:
+        HOTBED_TRY(agreement->least(agreement->self, *end ? 1 : 0, &least));
+        *end = least == 1;
+        return HOTBED_OK;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status pull(hotbed_pipeline *pipeline) {
+    void *batch = NULL;
+    bool end = false;
+    if (pipeline->exhausted || pipeline->period != pipeline->pulled)
+        return HOTBED_OK;
+    hotbed_status status = next_batch(pipeline, &batch, &end);
+    if (status != HOTBED_OK)
+        return fail_here(pipeline, status, "loader", pipeline->pulled);
+    if (end) {
+        pipeline->exhausted = true;
+        pipeline->bound = false;
+        return HOTBED_OK;
+    }
+    hotbed_iteration_begin(
+        hotbed_pipeline_slot(pipeline, pipeline->pulled), pipeline->pulled, batch);
+    pipeline->pulled++;
+    (void)pthread_mutex_lock(&pipeline->lock);
+    pipeline->stats.pulled++;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return HOTBED_OK;
+}
+
+/* Under the lock. */
+static void enqueue(hotbed_pipeline *pipeline, uint32_t s, uint64_t iteration) {
+    const hotbed_program_step *step = &pipeline->program->steps[s];
+    hotbed_group *group = &pipeline->groups[step->group];
+    hotbed_queued *to = &group->queue[(group->head + group->count++) % group->capacity];
+    *to = (hotbed_queued){.iteration = iteration, .step = s};
+    if (step->ordered)
+        to->ticket = ++pipeline->tickets;
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        int64_t on = (int64_t)iteration - pipeline->program->edges[step->first_edge + e].distance;
+        if (on >= 0 && (uint64_t)on < pipeline->pulled)
+            to->edges |= (uint64_t)1 << e;
+    }
+}
+
+static hotbed_status enqueue_period(hotbed_pipeline *pipeline) {
+    const hotbed_program *program = pipeline->program;
+    HOTBED_TRY(pull(pipeline));
+    (void)pthread_mutex_lock(&pipeline->lock);
+    for (uint32_t n = 0; n < program->num_steps; n++) {
+        uint32_t s = program->order[n], stage = program->steps[s].stage;
+        if (pipeline->period >= pipeline->first + stage &&
+            pipeline->period - stage < pipeline->pulled)
+            enqueue(pipeline, s, pipeline->period - stage);
+    }
+    (void)pthread_cond_broadcast(&pipeline->changed);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    pipeline->period++;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loader *loader) {
+    if (pipeline == NULL || loader == NULL || loader->next == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline, loader or its next is NULL");
+    HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_bind"));
+    for (uint32_t i = 0; i < pipeline->program->depth; i++) { /* all that ran so far is before */
+        HOTBED_TRY(hotbed_event_record(pipeline->slots[i].released, pipeline->stream));
+        pipeline->slots[i].used = true;
+    }
+    pipeline->loader = *loader;
+    pipeline->bound = true;
+    pipeline->ever_bound = true;
+    pipeline->filled = false;
+    pipeline->exhausted = false;
+    pipeline->first = pipeline->pulled;
+    pipeline->period = pipeline->pulled;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
+    if (pipeline == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+    HOTBED_TRY(check_alive(pipeline));
+    if (!pipeline->ever_bound)
+        return hotbed_fail(HOTBED_ERR_STATE, "hotbed_pipeline_fill: no loader is bound");
+    if (pipeline->filled)
+        return hotbed_fail(HOTBED_ERR_STATE, "hotbed_pipeline_fill: filled already");
+    HOTBED_TRY(release_held(pipeline));
+    pipeline->filled = true;
+    for (uint32_t i = 0; i < pipeline->program->depth; i++)
+        HOTBED_TRY(enqueue_period(pipeline));
+    return HOTBED_OK;
+}
+
+/* --- advancing ---------------------------------------------------------------------------------------- */
+
+/* Names of tasks that the iteration has not submitted.  Under the lock. */
+static void list_pending(
+    const hotbed_pipeline *pipeline, uint64_t iteration, char *text, size_t n) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < pipeline->program->num_steps && used < n; i++) {
+        uint32_t s = pipeline->program->serial[i];
+        if (hotbed_pipeline_mark(pipeline, iteration, s)->number <= iteration)
+            used +=
+                (size_t)snprintf(text + used, n - used, " %s", pipeline->program->steps[s].name);
+    }
+}
+
+/* Phase one for a whole iteration. */
+static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
+    const hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
+    const struct timespec until = in_seconds(pipeline->options.deadline_seconds);
+    char pending[256];
+    (void)pthread_mutex_lock(&pipeline->lock);
+    while (iteration->remaining > 0 && !pipeline->failed)
+        if (pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) == ETIMEDOUT)
+            break;
+    bool failed = pipeline->failed, late = iteration->remaining > 0;
+    if (late)
+        list_pending(pipeline, number, pending, sizeof pending);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    if (failed)
+        return finish_failure(pipeline);
+    if (!late)
+        return HOTBED_OK;
+    hotbed_status status = hotbed_fail(
+        HOTBED_ERR_COMM, "iteration %llu is not done after %g seconds; pending:%s",
+        (unsigned long long)number, pipeline->options.deadline_seconds, pending);
+    return fail_here(pipeline, status, NULL, 0);
+}
+
+/* Phase two: the caller's stream comes after all tasks that no other task waits for. */
+static hotbed_status join_streams(hotbed_pipeline *pipeline, uint64_t number) {
+    for (uint32_t s = 0; s < pipeline->program->num_steps; s++) {
+        if (!pipeline->program->steps[s].sink)
+            continue;
+        hotbed_status status =
+            hotbed_stream_wait(pipeline->stream, hotbed_pipeline_mark(pipeline, number, s)->end);
+        if (status != HOTBED_OK)
+            return fail_here(pipeline, status, NULL, 0);
+    }
+    return HOTBED_OK;
+}
+
+static const hotbed_iteration *hand_out(hotbed_pipeline *pipeline, uint64_t number) {
+    (void)pthread_mutex_lock(&pipeline->lock);
+    pipeline->stats.iterations++;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    pipeline->retired = number + 1;
+    pipeline->holding = true;
+    return hotbed_pipeline_slot(pipeline, number);
+}
+
+hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_iteration **out) {
+    if (pipeline == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline or out is NULL");
+    *out = NULL;
+    HOTBED_TRY(check_alive(pipeline));
+    if (!pipeline->filled) {
+        HOTBED_TRY(hotbed_pipeline_fill(pipeline));
+    } else {
+        bool held = pipeline->holding;
+        HOTBED_TRY(release_held(pipeline));
+        if (held)
+            HOTBED_TRY(enqueue_period(pipeline));
+    }
+    if (pipeline->retired == pipeline->pulled)
+        return HOTBED_OK; /* the end */
+    HOTBED_TRY(await(pipeline, pipeline->retired));
+    HOTBED_TRY(join_streams(pipeline, pipeline->retired));
+    *out = hand_out(pipeline, pipeline->retired);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
+    const hotbed_iteration *iteration = NULL;
+    if (pipeline == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+    HOTBED_TRY(check_alive(pipeline));
+    pipeline->exhausted = true;
+    pipeline->bound = false;
+    if (!pipeline->filled)
+        return release_held(pipeline);
+    do
+        HOTBED_TRY(hotbed_pipeline_progress(pipeline, &iteration));
+    while (iteration != NULL);
+    return HOTBED_OK;
+}
+
+/* --- one after the other -------------------------------------------------------------------------------- */
+
+static hotbed_status run_step(
+    hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream) {
+    hotbed_mark *mark = hotbed_pipeline_mark(pipeline, iteration->number, s);
+    hotbed_log_entry entry = {.iteration = iteration->number, .task = s, .group = UINT32_MAX};
+    if (pipeline->program->steps[s].ordered)
+        entry.ticket = ++pipeline->tickets;
+    hotbed_mark_harvest(pipeline, mark, false);
+    if (mark->begin != NULL)
+        HOTBED_TRY(hotbed_event_record(mark->begin, stream));
+    entry.begin = hotbed_pipeline_now() - pipeline->started;
+    HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
+    entry.end = hotbed_pipeline_now() - pipeline->started;
+    HOTBED_TRY(hotbed_event_record(mark->end, stream));
+    HOTBED_TRY(hotbed_stream_fault(stream));
+    (void)pthread_mutex_lock(&pipeline->lock);
+    hotbed_task_note(pipeline, &entry, mark);
+    mark->number = iteration->number + 1;
+    pipeline->turn += entry.ticket != 0;
+    pipeline->stats.events += mark->begin == NULL ? 1 : 2;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_pipeline_run_serial(
+    hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, const hotbed_iteration **out) {
+    if (out != NULL)
+        *out = NULL;
+    if (pipeline == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline or stream is NULL");
+    if (hotbed_stream_backend(stream) != hotbed_stream_backend(pipeline->stream) ||
+        hotbed_stream_device(stream) != hotbed_stream_device(pipeline->stream))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the stream is of another backend or device than the pipeline");
+    HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_run_serial"));
+    uint64_t number = pipeline->pulled;
+    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
+    hotbed_iteration_begin(iteration, number, batch);
+    if (number > 0) /* after what came before, whatever stream that was on */
+        HOTBED_TRY(
+            hotbed_stream_wait(stream, hotbed_pipeline_slot(pipeline, number - 1)->released));
+    for (uint32_t n = 0; n < pipeline->program->num_steps; n++) {
+        uint32_t s = pipeline->program->serial[n];
+        hotbed_status status = run_step(pipeline, s, iteration, stream);
+        if (status != HOTBED_OK)
+            return fail_here(pipeline, status, pipeline->program->steps[s].name, number);
+    }
+    HOTBED_TRY(join_streams(pipeline, number));
+    pipeline->pulled++;
+    const hotbed_iteration *given = hand_out(pipeline, number);
+    pipeline->loader = (hotbed_loader){0}; /* the batch is the caller's */
+    pipeline->bound = false;
+    pipeline->exhausted = true;
+    if (out != NULL)
+        *out = given;
+    return HOTBED_OK;
+}
+
+/* --- asking ------------------------------------------------------------------------------------------- */
+
+hotbed_stream *hotbed_pipeline_stream(const hotbed_pipeline *pipeline) {
+    return pipeline->stream;
+}
+
+uint32_t hotbed_pipeline_depth(const hotbed_pipeline *pipeline) {
+    return pipeline->program->depth;
+}

@@ -1,0 +1,89 @@
+/* pipeline/iteration.c - what the tasks of one batch share: batch, values, gradients. */
+#include "pipeline/engine.h"
+
+void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch) {
+    const hotbed_program *program = iteration->pipeline->program;
+    iteration->number = number;
+    iteration->batch = batch;
+    iteration->remaining = program->num_steps;
+    memset(iteration->replayed, 0, sizeof iteration->replayed);
+    for (uint32_t v = 0; v < program->num_values; v++) {
+        iteration->cells[v].data = iteration->cells[v].own;
+        iteration->cells[v].grad_there = false;
+    }
+}
+
+uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {
+    return iteration->number;
+}
+
+uint32_t hotbed_iteration_slot(const hotbed_iteration *iteration) {
+    return iteration->slot;
+}
+
+void *hotbed_iteration_batch(const hotbed_iteration *iteration) {
+    return iteration->batch;
+}
+
+void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value) {
+    return value < iteration->pipeline->program->num_values ? iteration->cells[value].data : NULL;
+}
+
+static hotbed_status check_value(const hotbed_iteration *iteration, uint32_t value) {
+    if (iteration == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "iteration is NULL");
+    if (value >= iteration->pipeline->program->num_values)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "value %u: the plan has %u", value,
+            iteration->pipeline->program->num_values);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_iteration_set(hotbed_iteration *iteration, uint32_t value, void *pointer) {
+    HOTBED_TRY(check_value(iteration, value));
+    if (iteration->cells[value].own != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "value '%s' has memory, it is not a pointer",
+            iteration->pipeline->program->values[value].name);
+    iteration->cells[value].data = pointer;
+    return HOTBED_OK;
+}
+
+static hotbed_status check_grad(const hotbed_iteration *iteration, uint32_t value) {
+    HOTBED_TRY(check_value(iteration, value));
+    if (iteration->cells[value].grad == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "value '%s' has no gradient",
+            iteration->pipeline->program->values[value].name);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_iteration_grad_add(
+    hotbed_iteration *iteration, uint32_t value, hotbed_stream *stream, void **grad) {
+    HOTBED_TRY(check_grad(iteration, value));
+    if (grad == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "grad is NULL");
+    hotbed_cell *cell = &iteration->cells[value];
+    if (!cell->grad_there) {
+        size_t bytes = (size_t)iteration->pipeline->program->values[value].bytes;
+        HOTBED_TRY(hotbed_fill(cell->grad, 0, bytes, stream));
+        cell->grad_there = true;
+    }
+    *grad = cell->grad;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_iteration_grad(
+    const hotbed_iteration *iteration, uint32_t value, void **grad) {
+    HOTBED_TRY(check_grad(iteration, value));
+    if (grad == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "grad is NULL");
+    if (!iteration->cells[value].grad_there)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "the gradient of '%s' is read, but nobody added to it in iteration %llu",
+            iteration->pipeline->program->values[value].name,
+            (unsigned long long)iteration->number);
+    *grad = iteration->cells[value].grad;
+    return HOTBED_OK;
+}

@@ -1,0 +1,21 @@
+/* pipeline/nvtx.c - the one file that includes NVTX, which is headers only and idle without a tool. */
+#include "pipeline/nvtx.h"
+
+#if defined(HOTBED_WITH_CUDA)
+#include <nvtx3/nvToolsExt.h>
+
+void hotbed_nvtx_push(const char *name) {
+    (void)nvtxRangePushA(name);
+}
+
+void hotbed_nvtx_pop(void) {
+    (void)nvtxRangePop();
+}
+#else
+void hotbed_nvtx_push(const char *name) {
+    (void)name;
+}
+
+void hotbed_nvtx_pop(void) {
+}
+#endif

@@ -1,0 +1,322 @@
+/* pipeline/program_order.c - in which order a plan runs its tasks, and whether that is enough.
+ *
+ * Period P runs step s for iteration P - stage(s).  "s of i after d of i - N" can be kept when d runs in
+ * no later period, stage(d) - N <= stage(s), and when the steps of one period can be sorted so that those
+ * with stage(d) - N = stage(s) come after.  Queues filled in that order, period by period, cannot
+ * deadlock: the first task that is not done has all it waits for done, and is at the head of its queue.
+ */
+#include "pipeline/program.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+static bool same_period(
+    const hotbed_program *program, uint32_t s, const hotbed_program_edge *edge) {
+    return (int64_t)program->steps[edge->on].stage - edge->distance ==
+           (int64_t)program->steps[s].stage;
+}
+
+typedef bool (*edge_filter)(
+    const hotbed_program *program, uint32_t s, const hotbed_program_edge *edge);
+
+static bool same_iteration(
+    const hotbed_program *program, uint32_t s, const hotbed_program_edge *edge) {
+    (void)program;
+    (void)s;
+    return edge->distance == 0;
+}
+
+/* Whether all of s's edges that count are in `done`. */
+static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge_filter counts) {
+    const hotbed_program_step *step = &program->steps[s];
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
+        if (counts(program, s, edge) && (done >> edge->on & 1) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* Sort steps after the edges that count; where these leave it open by stage (when `oldest`: highest
+ * first), then as listed.  Returns how many could be sorted: fewer than all when there is a cycle. */
+static uint32_t sort_steps(
+    const hotbed_program *program, edge_filter counts, bool oldest, uint32_t *order,
+    uint64_t *done) {
+    *done = 0;
+    for (uint32_t n = 0; n < program->num_steps; n++) {
+        uint32_t best = HOTBED_STEP_NONE;
+        for (uint32_t s = 0; s < program->num_steps; s++) {
+            if ((*done >> s & 1) != 0 || !ready(program, s, *done, counts))
+                continue;
+            if (best == HOTBED_STEP_NONE ||
+                (oldest && program->steps[s].stage > program->steps[best].stage))
+                best = s;
+        }
+        if (best == HOTBED_STEP_NONE)
+            return n;
+        order[n] = best;
+        *done |= (uint64_t)1 << best;
+    }
+    return program->num_steps;
+}
+
+/* Two steps of a cycle among those that are not `done`, one after the other. */
+static void find_cycle(
+    const hotbed_program *program, edge_filter counts, uint64_t done, uint32_t *a, uint32_t *b) {
+    uint32_t at = 0;
+    while ((done >> at & 1) != 0)
+        at++;
+    for (uint32_t n = 0; n <= program->num_steps; n++) { /* long enough to be in the cycle */
+        const hotbed_program_step *step = &program->steps[at];
+        for (uint32_t e = 0; e < step->num_edges; e++) {
+            const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
+            if (counts(program, at, edge) && (done >> edge->on & 1) == 0) {
+                *a = at;
+                *b = edge->on;
+                break;
+            }
+        }
+        at = *b;
+    }
+}
+
+static hotbed_status fail_cycle(
+    const hotbed_program *program, edge_filter counts, uint64_t done, hotbed_plan_report *report) {
+    uint32_t a = 0, b = 0, start = 0;
+    bool stages = counts != same_iteration;
+    find_cycle(program, counts, done, &a, &b);
+    start = b;
+    for (uint32_t n = 0; n < program->num_steps; n++) { /* once around */
+        uint32_t from = b;
+        stages = stages || program->steps[from].stage != program->steps[start].stage;
+        for (uint32_t e = 0; e < program->steps[from].num_edges; e++) {
+            const hotbed_program_edge *edge = &program->edges[program->steps[from].first_edge + e];
+            if (counts(program, from, edge) && (done >> edge->on & 1) == 0) {
+                b = edge->on;
+                break;
+            }
+        }
+        if (b == start)
+            break;
+    }
+    return hotbed_plan_fail(
+        report, stages ? HOTBED_PLAN_STAGE_CYCLE : HOTBED_PLAN_CYCLE,
+        "'%s' comes after '%s', and that one in the end after '%s'", program->steps[a].name,
+        program->steps[start].name, program->steps[a].name);
+}
+
+hotbed_status hotbed_program_arrange(
+    hotbed_program *program, hotbed_plan_order order, hotbed_plan_report *report) {
+    uint64_t done = 0;
+    if (sort_steps(program, same_iteration, false, program->serial, &done) < program->num_steps)
+        return fail_cycle(program, same_iteration, done, report);
+    for (uint32_t s = 0; s < program->num_steps; s++) {
+        const hotbed_program_step *step = &program->steps[s];
+        for (uint32_t e = 0; e < step->num_edges; e++) {
+            const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
+            const hotbed_program_step *on = &program->steps[edge->on];
+            if ((int64_t)on->stage - edge->distance > (int64_t)step->stage)
+                return hotbed_plan_fail(
+                    report, HOTBED_PLAN_LATER_STAGE,
+                    "'%s' (stage %u) comes after '%s' (stage %u) of iteration i%+d, which runs "
+                    "%lld "
+                    "periods later",
+                    step->name, step->stage, on->name, on->stage, -edge->distance,
+                    (long long)on->stage - edge->distance - (long long)step->stage);
+        }
+    }
+    if (sort_steps(program, same_period, order == HOTBED_ORDER_OLDEST, program->order, &done) <
+        program->num_steps)
+        return fail_cycle(program, same_period, done, report);
+    return HOTBED_OK;
+}
+
+/* --- what is ordered -------------------------------------------------------------------------------
+ *
+ * A table of all (step, iteration) of enough iterations to see prologue, steady state and epilogue: for
+ * each one a bit for each other that is surely over on the device before it starts.  That is so by
+ * edges, by a common stream, and by slots: iteration i + depth starts after all of iteration i. */
+
+typedef struct order_table {
+    const hotbed_program *program;
+    uint32_t iterations;
+    uint64_t *before; /* [iterations][steps][iterations] masks of steps */
+} order_table;
+
+static uint64_t *row(const order_table *table, uint32_t step, uint32_t iteration) {
+    size_t at = (size_t)iteration * table->program->num_steps + step;
+    return table->before + at * table->iterations;
+}
+
+static bool is_before(
+    const order_table *table, uint32_t a, uint32_t a_iteration, uint32_t b, uint32_t b_iteration) {
+    return (row(table, b, b_iteration)[a_iteration] >> a & 1) != 0;
+}
+
+/* (on, on_iteration) is before (step, iteration), and so is all that is before it. */
+static void put_before(const order_table *table, uint32_t on, uint32_t on_iteration, uint64_t *to) {
+    const uint64_t *from = row(table, on, on_iteration);
+    for (uint32_t i = 0; i < table->iterations; i++)
+        to[i] |= from[i];
+    to[on_iteration] |= (uint64_t)1 << on;
+}
+
+static void fill_row(const order_table *table, uint32_t s, uint32_t iteration, uint32_t *latest) {
+    const hotbed_program *program = table->program;
+    const hotbed_program_step *step = &program->steps[s];
+    uint64_t *to = row(table, s, iteration);
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
+        int64_t on = (int64_t)iteration - edge->distance;
+        if (on >= 0 && on < (int64_t)table->iterations)
+            put_before(table, edge->on, (uint32_t)on, to);
+    }
+    if (latest[step->stream] != UINT32_MAX)
+        put_before(
+            table, latest[step->stream] % program->num_steps,
+            latest[step->stream] / program->num_steps, to);
+    latest[step->stream] = iteration * program->num_steps + s;
+    for (uint32_t old = 0; step->root && old + program->depth <= iteration; old++)
+        for (uint32_t other = 0; other < program->num_steps; other++)
+            put_before(table, other, old, to);
+}
+
+static void fill_table(const order_table *table) {
+    const hotbed_program *program = table->program;
+    uint32_t latest[HOTBED_PLAN_STREAMS_MOST];
+    memset(latest, 0xFF, sizeof latest);
+    for (uint32_t period = 0; period < table->iterations + program->max_stage; period++) {
+        for (uint32_t n = 0; n < program->num_steps; n++) {
+            uint32_t s = program->order[n], stage = program->steps[s].stage;
+            if (period >= stage && period - stage < table->iterations)
+                fill_row(table, s, period - stage, latest);
+        }
+    }
+}
+
+static hotbed_status check_values(const order_table *table, hotbed_plan_report *report) {
+    const hotbed_program *program = table->program;
+    for (uint32_t v = 0; v < program->num_values; v++) {
+        uint32_t writer = HOTBED_STEP_NONE;
+        for (uint32_t s = 0; s < program->num_steps; s++) {
+            if ((program->steps[s].writes >> v & 1) == 0)
+                continue;
+            if (writer != HOTBED_STEP_NONE)
+                return hotbed_plan_fail(
+                    report, HOTBED_PLAN_WRITERS, "value '%s' is written by '%s' and '%s'",
+                    program->values[v].name, program->steps[writer].name, program->steps[s].name);
+            writer = s;
+        }
+        for (uint32_t s = 0; s < program->num_steps; s++) {
+            if ((program->steps[s].reads >> v & 1) == 0)
+                continue;
+            if (writer == HOTBED_STEP_NONE)
+                return hotbed_plan_fail(
+                    report, HOTBED_PLAN_UNWRITTEN, "value '%s' is read by '%s' and written by none",
+                    program->values[v].name, program->steps[s].name);
+            for (uint32_t i = 0; i < table->iterations; i++)
+                if (!is_before(table, writer, i, s, i))
+                    return hotbed_plan_fail(
+                        report, HOTBED_PLAN_VALUE_ORDER,
+                        "'%s' reads '%s' and does not come after its writer '%s'",
+                        program->steps[s].name, program->values[v].name,
+                        program->steps[writer].name);
+        }
+    }
+    return HOTBED_OK;
+}
+
+/* Two tasks and a gradient: writers in either order, a reader after every writer. */
+static hotbed_status check_grad_pair(
+    const order_table *table, uint32_t v, uint32_t a, uint32_t b, hotbed_plan_report *report) {
+    const hotbed_program *program = table->program;
+    const hotbed_program_step *first = &program->steps[a], *second = &program->steps[b];
+    bool both_write = (first->writes_grad & second->writes_grad) >> v & 1;
+    bool reads = (first->writes_grad & second->reads_grad) >> v & 1;
+    for (uint32_t i = 0; i < table->iterations; i++) {
+        if (both_write && !is_before(table, a, i, b, i) && !is_before(table, b, i, a, i))
+            return hotbed_plan_fail(
+                report, HOTBED_PLAN_WRITERS,
+                "'%s' and '%s' add to the gradient of '%s' in no order", first->name, second->name,
+                program->values[v].name);
+        if (reads && !is_before(table, a, i, b, i))
+            return hotbed_plan_fail(
+                report, HOTBED_PLAN_VALUE_ORDER,
+                "'%s' reads the gradient of '%s' and does not come after '%s', which adds to it",
+                second->name, program->values[v].name, first->name);
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status check_grads(const order_table *table, hotbed_plan_report *report) {
+    const hotbed_program *program = table->program;
+    for (uint32_t v = 0; v < program->num_values; v++) {
+        uint64_t readers = 0, writers = 0;
+        for (uint32_t s = 0; s < program->num_steps; s++) {
+            readers |= (program->steps[s].reads_grad >> v & 1) << s;
+            writers |= (program->steps[s].writes_grad >> v & 1) << s;
+        }
+        if (readers != 0 && writers == 0)
+            return hotbed_plan_fail(
+                report, HOTBED_PLAN_UNWRITTEN, "the gradient of '%s' is read and nobody adds to it",
+                program->values[v].name);
+        for (uint32_t a = 0; a < program->num_steps; a++)
+            for (uint32_t b = 0; b < program->num_steps; b++)
+                if (a != b)
+                    HOTBED_TRY(check_grad_pair(table, v, a, b, report));
+    }
+    return HOTBED_OK;
+}
+
+/* The pair of uses of a state that nothing orders and that is closest in time, if any. */
+static bool find_race(const order_table *table, hotbed_program_race *race, uint32_t *state) {
+    const hotbed_program *program = table->program;
+    for (uint32_t distance = 0; distance < program->depth; distance++)
+        for (uint32_t i = 0; i + distance < table->iterations; i++)
+            for (uint32_t a = 0; a < program->num_steps; a++)
+                for (uint32_t b = 0; b < program->num_steps; b++) {
+                    uint64_t shared = program->steps[a].states & program->steps[b].states;
+                    uint32_t j = i + distance;
+                    if (shared == 0 || (a == b && distance == 0) || is_before(table, a, i, b, j) ||
+                        is_before(table, b, j, a, i))
+                        continue;
+                    *race = (hotbed_program_race){a, b, (int32_t)distance};
+                    for (*state = 0; (shared >> *state & 1) == 0;)
+                        ++*state;
+                    return true;
+                }
+    return false;
+}
+
+hotbed_status hotbed_program_check_order(
+    const hotbed_program *program, hotbed_plan_report *report, hotbed_program_race *race,
+    bool *raced) {
+    order_table table = {
+        .program = program, .iterations = 2 * (program->depth + program->max_distance)};
+    size_t rows = (size_t)table.iterations * program->num_steps;
+    table.before = hotbed_new(rows * table.iterations * sizeof *table.before);
+    if (table.before == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to check the order of a plan");
+    fill_table(&table);
+    hotbed_status status = check_values(&table, report);
+    if (status == HOTBED_OK)
+        status = check_grads(&table, report);
+    hotbed_program_race found = {0, 0, 0};
+    uint32_t state = 0;
+    bool any = status == HOTBED_OK && find_race(&table, &found, &state);
+    hotbed_delete(table.before);
+    if (race != NULL) {
+        *race = found;
+        *raced = any;
+        return status;
+    }
+    if (any)
+        return hotbed_plan_fail(
+            report, HOTBED_PLAN_STATE_ORDER,
+            "'%s' of iteration i and '%s' of iteration i+%d both change '%s', and neither comes "
+            "after "
+            "the other",
+            program->steps[found.first].name, program->steps[found.second].name, found.distance,
+            program->states[state]);
+    return status;
+}

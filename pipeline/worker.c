@@ -1,0 +1,208 @@
+/* pipeline/worker.c - the threads of a pipeline: wait for marks and turns, run a task, mark it. */
+#include "pipeline/engine.h"
+#include "pipeline/nvtx.h"
+
+#include <stdio.h>
+#include <time.h>
+
+double hotbed_pipeline_now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+void hotbed_pipeline_fail(
+    hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration) {
+    if (!pipeline->failed) {
+        pipeline->failed = true;
+        pipeline->failure = status;
+        if (task == NULL)
+            (void)snprintf(
+                pipeline->failure_text, sizeof pipeline->failure_text, "pipeline %s: %s",
+                pipeline->program->name, hotbed_last_error());
+        else
+            (void)snprintf(
+                pipeline->failure_text, sizeof pipeline->failure_text,
+                "pipeline %s: task %s of iteration %llu: %s", pipeline->program->name, task,
+                (unsigned long long)iteration, hotbed_last_error());
+    }
+    (void)pthread_cond_broadcast(&pipeline->changed);
+}
+
+/* --- one task --------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_task_run(
+    hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream,
+    hotbed_task_mode *mode) {
+    const hotbed_program *program = pipeline->program;
+    const hotbed_program_step *step = &program->steps[s];
+    hotbed_capture *capture = pipeline->captures[s];
+    *mode = HOTBED_TASK_RUN;
+    if (step->backward_of != HOTBED_STEP_NONE && iteration->replayed[step->backward_of]) {
+        *mode = HOTBED_TASK_GRAFT;
+        return hotbed_graft(&program->steps[step->backward_of], iteration, stream);
+    }
+    if (capture != NULL && capture->on && capture->there) {
+        *mode = HOTBED_TASK_REPLAY;
+        iteration->replayed[s] = true;
+        return hotbed_capture_replay(capture, step, iteration, stream);
+    }
+    if (step->run != NULL)
+        HOTBED_TRY(step->run(iteration, step->self, stream));
+    if (capture == NULL || !capture->on)
+        return HOTBED_OK;
+    *mode = HOTBED_TASK_CAPTURE;
+    return hotbed_capture_take(capture, step, iteration, stream);
+}
+
+/* FNV-1a over the bytes of a word. */
+static uint64_t hash_word(uint64_t hash, uint64_t word) {
+    for (int i = 0; i < 8; i++)
+        hash = (hash ^ (word >> 8 * i & 0xFF)) * 0x100000001B3U;
+    return hash;
+}
+
+void hotbed_task_note(hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark) {
+    pipeline->stats.tasks++;
+    if (entry->mode == HOTBED_TASK_REPLAY)
+        pipeline->stats.replays++;
+    if (entry->ticket != 0)
+        pipeline->order_hash =
+            hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
+    mark->entry = 0;
+    if (pipeline->options.log_entries == 0)
+        return;
+    pipeline->log[pipeline->logged++ % pipeline->options.log_entries] = *entry;
+    if (pipeline->options.timed)
+        mark->entry = pipeline->logged;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------- */
+
+/* Phase one for all that the task comes after, and its turn.  Under the lock. */
+static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) {
+    const hotbed_program_step *step = &pipeline->program->steps[queued->step];
+    if (queued->ticket != 0 && pipeline->turn + 1 != queued->ticket)
+        return false;
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &pipeline->program->edges[step->first_edge + e];
+        uint64_t on = queued->iteration - (uint64_t)(int64_t)edge->distance;
+        if ((queued->edges >> e & 1) != 0 &&
+            hotbed_pipeline_mark(pipeline, on, edge->on)->number <= on)
+            return false;
+    }
+    return true;
+}
+
+/* Phase two: the stream waits for the events. */
+static hotbed_status wait_events(
+    hotbed_pipeline *pipeline, const hotbed_queued *queued, hotbed_stream *stream,
+    uint64_t *waits) {
+    const hotbed_program *program = pipeline->program;
+    const hotbed_program_step *step = &program->steps[queued->step];
+    const hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, queued->iteration);
+    if (step->root && iteration->used) {
+        HOTBED_TRY(hotbed_stream_wait(stream, iteration->released));
+        ++*waits;
+    }
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
+        if (program->steps[edge->on].stream == step->stream || (queued->edges >> e & 1) == 0)
+            continue;
+        uint64_t on = queued->iteration - (uint64_t)(int64_t)edge->distance;
+        HOTBED_TRY(hotbed_stream_wait(stream, hotbed_pipeline_mark(pipeline, on, edge->on)->end));
+        ++*waits;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status record(hotbed_event *event, hotbed_stream *stream, uint64_t *events) {
+    if (event == NULL)
+        return HOTBED_OK;
+    ++*events;
+    return hotbed_event_record(event, stream);
+}
+
+/* A fault that a kernel latched, by whatever work of the stream: the text can only say when it was seen. */
+static hotbed_status check_fault(const hotbed_program *program, uint32_t stream) {
+    hotbed_status status = hotbed_stream_fault(program->streams[stream]);
+    if (status == HOTBED_OK)
+        return HOTBED_OK;
+    char text[256];
+    (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
+    return hotbed_fail(
+        status, "seen after it, on stream %s: %s", program->stream_names[stream], text);
+}
+
+typedef struct counts {
+    uint64_t waits, events;
+} counts;
+
+static hotbed_status submit(
+    hotbed_pipeline *pipeline, const hotbed_queued *queued, hotbed_mark *mark,
+    hotbed_log_entry *entry, counts *did) {
+    const hotbed_program_step *step = &pipeline->program->steps[queued->step];
+    hotbed_stream *stream = pipeline->program->streams[step->stream];
+    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, queued->iteration);
+    hotbed_mark_harvest(pipeline, mark, false);
+    HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
+    HOTBED_TRY(record(mark->begin, stream, &did->events));
+    hotbed_nvtx_push(step->name);
+    entry->begin = hotbed_pipeline_now() - pipeline->started;
+    hotbed_status status = hotbed_task_run(pipeline, queued->step, iteration, stream, &entry->mode);
+    entry->end = hotbed_pipeline_now() - pipeline->started;
+    hotbed_nvtx_pop();
+    HOTBED_TRY(status);
+    HOTBED_TRY(record(mark->end, stream, &did->events));
+    return check_fault(pipeline->program, step->stream);
+}
+
+/* Run the task at the head of the queue.  Called and returns under the lock. */
+static void run_head(hotbed_pipeline *pipeline, hotbed_group *group) {
+    const hotbed_queued queued = group->queue[group->head];
+    group->head = (group->head + 1) % group->capacity;
+    group->count--;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    hotbed_mark *mark = hotbed_pipeline_mark(pipeline, queued.iteration, queued.step);
+    hotbed_log_entry entry = {
+        .iteration = queued.iteration,
+        .task = queued.step,
+        .group = group->number,
+        .ticket = queued.ticket};
+    counts did = {0, 0};
+    hotbed_status status = submit(pipeline, &queued, mark, &entry, &did);
+    (void)pthread_mutex_lock(&pipeline->lock);
+    pipeline->stats.stream_waits += did.waits;
+    pipeline->stats.events += did.events;
+    if (status != HOTBED_OK) {
+        const char *task = pipeline->program->steps[queued.step].name;
+        hotbed_pipeline_fail(pipeline, status, task, queued.iteration);
+        return;
+    }
+    hotbed_task_note(pipeline, &entry, mark);
+    mark->number = queued.iteration + 1;
+    hotbed_pipeline_slot(pipeline, queued.iteration)->remaining--;
+    if (queued.ticket != 0)
+        pipeline->turn++;
+    (void)pthread_cond_broadcast(&pipeline->changed);
+}
+
+void *hotbed_group_main(void *argument) {
+    hotbed_group *group = argument;
+    hotbed_pipeline *pipeline = group->pipeline;
+    (void)pthread_mutex_lock(&pipeline->lock);
+    while (!pipeline->stop && !pipeline->failed) {
+        if (group->count > 0 && ready(pipeline, &group->queue[group->head])) {
+            run_head(pipeline, group);
+            continue;
+        }
+        if (group->count > 0)
+            pipeline->stats.signal_waits++;
+        (void)pthread_cond_wait(&pipeline->changed, &pipeline->lock);
+    }
+    group->exited = true;
+    pipeline->stats.threads--;
+    (void)pthread_cond_broadcast(&pipeline->changed);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return NULL;
+}

@@ -1,0 +1,232 @@
+/* tests/pipeline/test_engine_faults.c - what fails, how it is told, and that it ends at once. */
+#include "tests/pipeline/parts.h"
+#include "tests/support/fault.h"
+
+#include "base/error.h"
+#include "base/fault.h"
+#include "base/stream.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const part three[] = {
+    {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
+    {.name = "b", .stage = 1, .stream = "dist", .group = "dist", .after = "a", .ordered = true},
+    {.name = "c", .stage = 2, .after = "b c-1", .ordered = true},
+    {NULL}};
+
+static double seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void count_call(void *self) {
+    ++*(int *)self;
+}
+
+/* S8: each task at each of the first iterations. */
+static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
+    for (uint32_t task = 0; task < 3; task++)
+        for (uint64_t at = 0; at < 5; at++) {
+            parts p;
+            char expected[64];
+            int revoked = 0;
+            const hotbed_iteration *iteration;
+            hotbed_pipeline_stats stats;
+            parts_open(&p, backend, three);
+            p.options.revoke = count_call;
+            p.options.revoke_self = &revoked;
+            p.selves[task].fails_at = at + 1;
+            parts_start(&p, 8);
+            hotbed_status status = HOTBED_OK;
+            uint64_t good = 0;
+            double start = seconds();
+            while (status == HOTBED_OK) {
+                status = hotbed_pipeline_progress(p.pipeline, &iteration);
+                if (status == HOTBED_OK) {
+                    CHECK(iteration != NULL);
+                    good++;
+                }
+            }
+            CHECK(seconds() - start < 1.0);
+            CHECK_EQ(status, HOTBED_ERR_FULL);
+            CHECK(good <= at);
+            CHECK(iteration == NULL);
+            (void)snprintf(
+                expected, sizeof expected, "pipeline plan: task %s of iteration %llu: it was told",
+                p.tasks[task].name, (unsigned long long)at);
+            if (strstr(hotbed_last_error(), expected) == NULL)
+                CHECK_STRING(hotbed_last_error(), expected);
+            hotbed_pipeline_stats_read(p.pipeline, &stats);
+            CHECK_EQ(stats.threads, 0);
+            CHECK_EQ(revoked, 1);
+            CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
+            CHECK(strstr(hotbed_last_error(), expected) != NULL);
+            CHECK_STATUS(hotbed_pipeline_drain(p.pipeline), HOTBED_ERR_FULL);
+            CHECK_STATUS(hotbed_pipeline_fill(p.pipeline), HOTBED_ERR_FULL);
+            CHECK_EQ(revoked, 1);
+            parts_close(&p);
+        }
+}
+
+/* S9: a task that does not come back. */
+static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    parts_open(&p, backend, three);
+    p.options.deadline_seconds = 0.05;
+    parts_hold(&p, "b", 0);
+    parts_start(&p, 8);
+    CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
+    CHECK(
+        strstr(hotbed_last_error(), "iteration 0 is not done after 0.05 seconds; pending: b c") !=
+        NULL);
+    CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
+    parts_release(&p);
+    parts_close(&p);
+}
+
+typedef struct failing_loader {
+    uint64_t batches;
+} failing_loader;
+
+static hotbed_status fail_later(void *self, void **batch, bool *end) {
+    failing_loader *loader = self;
+    if (loader->batches-- == 0)
+        return hotbed_fail(HOTBED_ERR_IO, "the log is torn");
+    *batch = loader;
+    *end = false;
+    return HOTBED_OK;
+}
+
+static void a_failing_loader_is_named(hotbed_backend backend) {
+    for (uint64_t at = 0; at < 5; at++) {
+        parts p;
+        const hotbed_iteration *iteration;
+        failing_loader self = {at};
+        const hotbed_loader loader = {.next = fail_later, .self = &self};
+        parts_open(&p, backend, three);
+        CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
+        CHECK_OK(hotbed_pipeline_bind(p.pipeline, &loader));
+        hotbed_status status = HOTBED_OK;
+        while (status == HOTBED_OK)
+            status = hotbed_pipeline_progress(p.pipeline, &iteration);
+        CHECK_EQ(status, HOTBED_ERR_IO);
+        CHECK(strstr(hotbed_last_error(), "task loader of iteration") != NULL);
+        CHECK(strstr(hotbed_last_error(), "the log is torn") != NULL);
+        parts_close(&p);
+    }
+}
+
+static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)self;
+    if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would */
+        hotbed_fault *fault = hotbed_stream_faults(stream);
+        *fault = (hotbed_fault){
+            .status = HOTBED_ERR_RANGE, .what = HOTBED_FAULT_KEY_RANGE, .key = 7, .bound = 5};
+    }
+    return HOTBED_OK;
+}
+
+static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    parts_open(&p, backend, three);
+    p.selves[1].work = latch;
+    parts_start(&p, 8);
+    hotbed_status status = HOTBED_OK;
+    while (status == HOTBED_OK)
+        status = hotbed_pipeline_progress(p.pipeline, &iteration);
+    CHECK_EQ(status, HOTBED_ERR_RANGE);
+    CHECK(
+        strstr(hotbed_last_error(), "task b of iteration 2: seen after it, on stream dist") !=
+        NULL);
+    CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
+    parts_close(&p);
+}
+
+/* S15: destroyed in any state. */
+static void teardown_in_any_state(hotbed_backend backend) {
+    for (int state = 0; state < 4; state++) {
+        parts p;
+        const hotbed_iteration *iteration;
+        parts_open(&p, backend, three);
+        if (state > 0)
+            parts_start(&p, 8);
+        if (state > 1)
+            CHECK_OK(hotbed_pipeline_fill(p.pipeline));
+        for (int i = 0; state > 2 && i < 3; i++)
+            CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+        parts_close(&p);
+    }
+    hotbed_pipeline_destroy(NULL);
+}
+
+static void create_survives_any_allocation(hotbed_backend backend) {
+    static const hotbed_value_options values[] = {{.name = "x", .bytes = 64, .grad = true}};
+    parts p;
+    parts_open(&p, backend, three);
+    p.plan.values = values;
+    p.plan.num_values = 1;
+    p.options.timed = true;
+    for (uint64_t n = 1;; n++) {
+        fault_arm(n);
+        hotbed_status status = hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            break;
+        }
+        if (status == HOTBED_OK) { /* libc's own, which it can do without */
+            hotbed_pipeline_destroy(p.pipeline);
+            continue;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(p.pipeline == NULL);
+    }
+    parts_bind(&p, 3);
+    CHECK_EQ(parts_run(&p), 3);
+    parts_close(&p);
+}
+
+static void bad_arguments(hotbed_backend backend) {
+    parts p;
+    hotbed_pipeline *pipeline;
+    uint64_t n;
+    parts_open(&p, backend, three);
+    CHECK_STATUS(hotbed_pipeline_create(&p.plan, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_create(NULL, NULL, &pipeline), HOTBED_ERR_ARGUMENT);
+    p.options.deadline_seconds = -1.0;
+    CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);
+    p.options.deadline_seconds = 0.0;
+    p.options.end = HOTBED_END_LAST;
+    CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);
+    p.options.end = (hotbed_end_policy)9;
+    CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);
+    p.options.end = HOTBED_END_ALONE;
+    p.options.log_entries = 0;
+    CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &pipeline));
+    CHECK_STATUS(hotbed_pipeline_log(pipeline, 0, NULL, &n), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_pipeline_log(NULL, 0, NULL, &n), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_progress(pipeline, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_bind(pipeline, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_drain(NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_shortcut(NULL, "a", false), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_shortcut(pipeline, "a nobody", false), HOTBED_ERR_ARGUMENT);
+    hotbed_pipeline_destroy(pipeline);
+    p.options.timed = true;
+    CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);
+    parts_close(&p);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_failing_task_is_named_and_ends_all", a_failing_task_is_named_and_ends_all},
+    {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
+    {"a_failing_loader_is_named", a_failing_loader_is_named},
+    {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
+    {"teardown_in_any_state", teardown_in_any_state},
+    {"create_survives_any_allocation", create_survives_any_allocation},
+    {"bad_arguments", bad_arguments},
+    {NULL, NULL},
+};

@@ -1,0 +1,344 @@
+/* tests/pipeline/test_shortcut.c - tasks replayed instead of run; declared io; gradients around them.
+ *
+ * The model: x = batch, h = 2 x + w, y = 3 h + v, and gradients back through y and h to x's table.
+ */
+#include "tests/pipeline/parts.h"
+
+#include "base/error.h"
+#include "base/host_launch.h"
+
+#include <string.h>
+
+enum { X, H, Y, N = 8, BYTES = N * sizeof(float) };
+
+static const hotbed_value_options values[] = {
+    {.name = "x", .bytes = BYTES, .grad = true},
+    {.name = "h", .bytes = BYTES, .grad = true},
+    {.name = "y", .bytes = BYTES, .grad = true},
+};
+
+/* Work is done on the stream; the host backend's is enough to see the engine's part. */
+typedef struct line {
+    const float *from;
+    float *to;
+    float factor, offset;
+    bool add;
+} line;
+
+static void line_body(const void *args, uint64_t begin, uint64_t end) {
+    const line *l = args;
+    for (uint64_t i = begin; i < end; i++) {
+        float value = l->factor * (l->from == NULL ? 1.0F : l->from[i]) + l->offset;
+        l->to[i] = l->add ? l->to[i] + value : value;
+    }
+}
+
+static hotbed_status launch(const line *l, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, N, 0, line_body, l, sizeof *l);
+}
+
+/* What the tasks share beside values. */
+typedef struct world {
+    float table[N]; /* trained: minus the gradient of x */
+    uint64_t epoch; /* outside state of `dist`, counted up by it */
+    uint64_t captured, restored, released;
+    void *x_grad_seen;
+} world;
+
+static world w;
+
+static hotbed_status dist(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    const line l = {
+        .to = hotbed_iteration_value(it, X),
+        .factor = 1.0F,
+        .offset = (float)hotbed_iteration_number(it)};
+    w.epoch++;
+    return launch(&l, stream);
+}
+
+static hotbed_status lower(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    const line l = {
+        .from = hotbed_iteration_value(it, X),
+        .to = hotbed_iteration_value(it, H),
+        .factor = 2.0F,
+        .offset = 0.5F};
+    return launch(&l, stream);
+}
+
+static hotbed_status upper(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    const line l = {
+        .from = hotbed_iteration_value(it, H),
+        .to = hotbed_iteration_value(it, Y),
+        .factor = 3.0F,
+        .offset = 0.25F};
+    return launch(&l, stream);
+}
+
+static hotbed_status loss(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    void *grad;
+    (void)self;
+    HOTBED_TRY(hotbed_iteration_grad_add(it, Y, stream, &grad));
+    const line l = {
+        .from = hotbed_iteration_value(it, Y), .to = grad, .factor = 0.125F, .add = true};
+    return launch(&l, stream);
+}
+
+/* grad(to) += factor * grad(from) */
+static hotbed_status chain(
+    hotbed_iteration *it, uint32_t from, uint32_t to, float factor, hotbed_stream *stream) {
+    void *upstream, *grad;
+    HOTBED_TRY(hotbed_iteration_grad(it, from, &upstream));
+    HOTBED_TRY(hotbed_iteration_grad_add(it, to, stream, &grad));
+    const line l = {.from = upstream, .to = grad, .factor = factor, .add = true};
+    return launch(&l, stream);
+}
+
+static hotbed_status upper_back(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    return chain(it, Y, H, 3.0F, stream);
+}
+
+static hotbed_status lower_back(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    return chain(it, H, X, 2.0F, stream);
+}
+
+static hotbed_status train(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    void *grad;
+    (void)self;
+    HOTBED_TRY(hotbed_iteration_grad(it, X, &grad));
+    w.x_grad_seen = grad;
+    const line l = {.from = grad, .to = w.table, .factor = -1.0F, .add = true};
+    return launch(&l, stream);
+}
+
+static const part sketch[] = {
+    {.name = "dist", .stage = 0, .stream = "dist", .group = "dist", .writes = "x", .ordered = true},
+    {.name = "lower", .stage = 1, .after = "dist", .reads = "x", .writes = "h"},
+    {.name = "upper", .stage = 1, .after = "lower", .reads = "h", .writes = "y"},
+    {.name = "loss", .stage = 1, .after = "upper", .reads = "y", .writes = "y.grad"},
+    {.name = "upper_back",
+     .stage = 1,
+     .after = "loss",
+     .reads = "y.grad",
+     .writes = "h.grad",
+     .backward_of = "upper"},
+    {.name = "lower_back",
+     .stage = 1,
+     .after = "upper_back",
+     .reads = "h.grad",
+     .writes = "x.grad",
+     .backward_of = "lower"},
+    {.name = "train", .stage = 1, .after = "lower_back", .reads = "x.grad", .states = "table"},
+    {NULL}};
+
+static hotbed_status (*const works[])(hotbed_iteration *, void *, hotbed_stream *) = {
+    dist, lower, upper, loss, upper_back, lower_back, train};
+
+static void open_model(parts *p, hotbed_backend backend) {
+    memset(&w, 0, sizeof w);
+    parts_open(p, backend, sketch);
+    p->plan.values = values;
+    p->plan.num_values = 3;
+    for (uint32_t i = 0; i < p->n; i++)
+        p->selves[i].work = works[i];
+    CHECK_OK(hotbed_pipeline_create(&p->plan, &p->options, &p->pipeline));
+}
+
+/* Train with some tasks skipped; the table's sums, and y of the last iteration. */
+static void train_with(
+    parts *p, uint64_t batches, const char *skipped, bool verify, float table[N], float y[N]) {
+    const hotbed_iteration *iteration;
+    memset(w.table, 0, sizeof w.table);
+    CHECK_OK(hotbed_pipeline_shortcut(p->pipeline, skipped, verify));
+    parts_bind(p, batches);
+    hotbed_stream *stream = hotbed_pipeline_stream(p->pipeline);
+    for (uint64_t i = 0; i < batches; i++) {
+        CHECK_OK(hotbed_pipeline_progress(p->pipeline, &iteration));
+        CHECK_OK(hotbed_copy(y, hotbed_iteration_value(iteration, Y), BYTES, stream));
+    }
+    CHECK_OK(hotbed_stream_sync(stream));
+    memcpy(table, w.table, sizeof w.table);
+    CHECK_EQ(parts_run(p), 0);
+}
+
+static uint64_t runs(parts *p, const char *task) {
+    return __atomic_load_n(&p->selves[parts_find(p, task)].runs, __ATOMIC_RELAXED);
+}
+
+/* S11: the function's calls stop at one, outputs are there, turns are taken. */
+static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
+    parts p;
+    float table[N], y[N];
+    hotbed_log_entry log[64];
+    uint64_t n, turns = 0;
+    hotbed_pipeline_stats stats;
+    open_model(&p, backend);
+    train_with(&p, 6, "dist", false, table, y);
+    CHECK_EQ(runs(&p, "dist"), 1);
+    CHECK_EQ(runs(&p, "lower"), 6);
+    CHECK_NEAR(y[0], 3.0F * (2.0F * 1.0F + 0.5F) + 0.25F, 0.0); /* x of iteration 0 */
+    hotbed_pipeline_stats_read(p.pipeline, &stats);
+    CHECK_EQ(stats.replays, 5);
+    CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
+    for (uint64_t i = 0; i < n; i++) {
+        turns += log[i].ticket != 0;
+        if (log[i].task == 0)
+            CHECK_EQ(log[i].mode, log[i].iteration == 0 ? HOTBED_TASK_CAPTURE : HOTBED_TASK_REPLAY);
+    }
+    CHECK_EQ(turns, 6);
+    train_with(&p, 2, NULL, false, table, y); /* off: x of iteration 7 */
+    CHECK_EQ(runs(&p, "dist"), 3);
+    CHECK_NEAR(y[0], 3.0F * (2.0F * 8.0F + 0.5F) + 0.25F, 0.0);
+    parts_close(&p);
+}
+
+/* S12: upstream of a skipped task gradients are there, and exactly zero; afterwards all is as before. */
+static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend) {
+    parts p;
+    float expected[N], table[N], y[N];
+    open_model(&p, backend);
+    train_with(&p, 3, NULL, false, expected, y);
+    for (int i = 0; i < N; i++)
+        CHECK(expected[i] != 0.0F);
+    train_with(&p, 3, "lower", false, table, y);
+    const float y3 = 3.0F * (2.0F * 4.0F + 0.5F) + 0.25F; /* iteration 3 is captured, and trains */
+    for (int i = 0; i < N; i++)
+        CHECK_NEAR(table[i], -6.0F * 0.125F * y3, 0.0);
+    CHECK(w.x_grad_seen != NULL);
+    CHECK_EQ(
+        runs(&p, "lower_back"), 3 + 1); /* the capturing iteration has a backward; replays do not */
+    parts_close(&p);
+    open_model(
+        &p, backend); /* the same numbers again, with a shortcut taken in between and put back */
+    CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "upper lower", false));
+    train_with(&p, 3, NULL, false, table, y);
+    CHECK_BYTES(table, expected, sizeof table);
+    parts_close(&p);
+}
+
+/* A backward that is skipped itself leaves its gradients as they were captured. */
+static void a_skipped_backward_replays_its_gradients(hotbed_backend backend) {
+    parts p;
+    float one[N], table[N], y[N];
+    open_model(&p, backend);
+    train_with(&p, 1, NULL, false, one, y);
+    parts_close(&p);
+    open_model(&p, backend);
+    train_with(&p, 4, "lower_back", false, table, y);
+    for (int i = 0; i < N; i++)
+        CHECK_NEAR(table[i], 4.0F * one[i], 0.0);
+    parts_close(&p);
+}
+
+/* --- declared io ------------------------------------------------------------------------------------ */
+
+static uint64_t kept;
+
+static hotbed_status capture(
+    void *self, hotbed_iteration *it, hotbed_stream *stream, void **snapshot) {
+    world *all = self;
+    (void)it;
+    (void)stream;
+    all->captured++;
+    kept = all->epoch;
+    *snapshot = &kept;
+    return HOTBED_OK;
+}
+
+static hotbed_status restore(
+    void *self, hotbed_iteration *it, hotbed_stream *stream, void *snapshot) {
+    world *all = self;
+    (void)it;
+    (void)stream;
+    all->restored++;
+    all->epoch = *(uint64_t *)snapshot;
+    return HOTBED_OK;
+}
+
+static void release(void *self, void *snapshot) {
+    world *all = self;
+    CHECK(snapshot == &kept);
+    all->released++;
+}
+
+static void outside_state_is_restored(hotbed_backend backend) {
+    parts p;
+    float table[N], y[N];
+    const hotbed_declared_io io = {capture, restore, release, &w};
+    open_model(&p, backend);
+    hotbed_pipeline_destroy(p.pipeline);
+    p.tasks[0].io = &io;
+    p.tasks[0].num_io = 1;
+    CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
+    train_with(&p, 5, "dist", false, table, y);
+    CHECK_EQ(w.captured, 1);
+    CHECK_EQ(w.restored, 4);
+    CHECK_EQ(w.epoch, 1);
+    CHECK_EQ(w.released, 0);
+    train_with(&p, 1, "upper", false, table, y);
+    CHECK_EQ(w.released, 1);
+    CHECK_EQ(w.epoch, 2);
+    train_with(&p, 2, "dist", false, table, y);
+    parts_close(&p);
+    CHECK_EQ(w.released, 2);
+}
+
+static hotbed_status spoil(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    (void)self;
+    return hotbed_fill(hotbed_iteration_value(it, X), 1, 4, stream);
+}
+
+static void a_consumer_that_writes_is_found(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    float table[N], y[N];
+    open_model(&p, backend);
+    train_with(&p, 4, "dist", true, table, y);
+    p.selves[1].work = spoil; /* reads x, and writes it */
+    p.selves[2].work = NULL;
+    CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "dist", true));
+    parts_bind(&p, 8);
+    hotbed_status status = HOTBED_OK;
+    for (int i = 0; status == HOTBED_OK && i < 8; i++)
+        status = hotbed_pipeline_progress(p.pipeline, &iteration);
+    CHECK_EQ(status, HOTBED_ERR_CORRUPT);
+    CHECK(strstr(hotbed_last_error(), "task dist of iteration") != NULL);
+    CHECK(strstr(hotbed_last_error(), "'x'") != NULL);
+    parts_close(&p);
+}
+
+static void values_and_gradients_are_checked(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    void *grad;
+    open_model(&p, backend);
+    p.selves[3].work = NULL; /* nobody adds to the gradient of y */
+    parts_bind(&p, 2);
+    CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_STATE);
+    CHECK(
+        strstr(hotbed_last_error(), "task upper_back of iteration 0: the gradient of 'y'") != NULL);
+    parts_close(&p);
+    open_model(&p, backend);
+    CHECK_OK(hotbed_pipeline_run_serial(
+        p.pipeline, NULL, hotbed_pipeline_stream(p.pipeline), &iteration));
+    CHECK_STATUS(hotbed_iteration_grad(iteration, 3, &grad), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_iteration_grad(iteration, X, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_iteration_grad(iteration, X, &grad));
+    CHECK_STATUS(hotbed_iteration_set((hotbed_iteration *)iteration, X, grad), HOTBED_ERR_ARGUMENT);
+    CHECK(hotbed_iteration_value(iteration, 3) == NULL);
+    parts_close(&p);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_task_is_captured_once_and_replayed", a_task_is_captured_once_and_replayed},
+    {"a_skipped_task_gives_zero_gradients_upstream", a_skipped_task_gives_zero_gradients_upstream},
+    {"a_skipped_backward_replays_its_gradients", a_skipped_backward_replays_its_gradients},
+    {"outside_state_is_restored", outside_state_is_restored},
+    {"a_consumer_that_writes_is_found", a_consumer_that_writes_is_found},
+    {"values_and_gradients_are_checked", values_and_gradients_are_checked},
+    {NULL, NULL},
+};

@@ -24,6 +24,7 @@ typedef enum hotbed_fault_what {
     HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
     HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
     HOTBED_FAULT_EXTERNAL = 6,     /* table; key: rows of the call */
+    HOTBED_FAULT_COMM = 7, /* table: rank blamed; key: operation; bound: hotbed_comm_reason */
 } hotbed_fault_what;
 
 /* Latch a fault unless one is latched; nothing where `fault` is NULL.  Called from kernels and host

@@ -153,6 +153,26 @@ bool hotbed_stream_recording(const hotbed_stream *stream) {
     return stream->recording;
 }
 
+/* The reasons of hotbed/comm.h. */
+static hotbed_status fail_comm(hotbed_status status, hotbed_fault fault) {
+    static const char *const reasons[] = {
+        "was not done",
+        "was aborted",
+        "lost a rank",
+        "passed its deadline",
+        "did not match another rank's",
+        "failed in the transport",
+    };
+    uint64_t known = sizeof reasons / sizeof reasons[0];
+    const char *reason = reasons[fault.bound < known ? fault.bound : 0];
+    char blamed[32] = "";
+    if (fault.table != UINT32_MAX)
+        (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
+    return hotbed_fail(
+        status, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
+        fault.key, reason, blamed);
+}
+
 /* The text of a fault, with its values. */
 static hotbed_status fail_fault(hotbed_fault fault) {
     hotbed_status status = (hotbed_status)fault.status;
@@ -188,6 +208,8 @@ static hotbed_status fail_fault(hotbed_fault fault) {
             "external store: a call for %" PRIu64
             " rows of table %u failed; hotbed_external_failure() says why",
             fault.key, fault.table);
+    case HOTBED_FAULT_COMM:
+        return fail_comm(status, fault);
     }
     return hotbed_fail(
         status, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,

@@ -1,0 +1,380 @@
+/* dist/comm.c - communicators: checks, order log, batches, failures; transports move the bytes. */
+#include "dist/comm.h"
+
+#include "base/error.h"
+#include "base/host_launch.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "storage/hash_core.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { DEADLINE_MS = 30000 };
+
+const char *hotbed_transport_name(hotbed_transport transport) {
+    switch (transport) {
+    case HOTBED_TRANSPORT_SELF:
+        return "self";
+    case HOTBED_TRANSPORT_THREADS:
+        return "threads";
+    case HOTBED_TRANSPORT_MPI:
+        return "mpi";
+    case HOTBED_TRANSPORT_NCCL:
+        return "nccl";
+    }
+    return "unknown";
+}
+
+const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
+    switch (operation) {
+    case HOTBED_COMM_ALL_GATHER:
+        return "all_gather";
+    case HOTBED_COMM_ALL_TO_ALL:
+        return "all_to_all";
+    case HOTBED_COMM_EXCHANGE:
+        return "exchange";
+    case HOTBED_COMM_BROADCAST:
+        return "broadcast";
+    case HOTBED_COMM_BARRIER:
+        return "barrier";
+    case HOTBED_COMM_ALL_REDUCE:
+        return "all_reduce";
+    case HOTBED_COMM_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case HOTBED_COMM_WINDOW_CREATE:
+        return "window_create";
+    case HOTBED_COMM_WINDOW_BARRIER:
+        return "window_barrier";
+    }
+    return "unknown";
+}
+
+static hotbed_status fail_null(const char *function, const char *argument) {
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
+}
+
+hotbed_status hotbed_transport_probe(hotbed_transport transport) {
+    switch (transport) {
+    case HOTBED_TRANSPORT_SELF:
+    case HOTBED_TRANSPORT_THREADS:
+        return HOTBED_OK;
+    case HOTBED_TRANSPORT_MPI:
+        return hotbed_comm_probe_mpi();
+    case HOTBED_TRANSPORT_NCCL:
+        return hotbed_comm_probe_nccl();
+    }
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "transport %d is unknown", (int)transport);
+}
+
+/* --- clock ---------------------------------------------------------------------------------- */
+
+uint64_t hotbed_comm_now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
+}
+
+void hotbed_comm_cond_init(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until) {
+    struct timespec time = {
+        .tv_sec = (time_t)(until / 1000000000U),
+        .tv_nsec = (long)(until % 1000000000U),
+    };
+    return pthread_cond_timedwait(condition, lock, &time) == 0;
+}
+
+/* --- the base of a communicator --------------------------------------------------------------- */
+
+hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to) {
+    if (from == NULL)
+        hotbed_comm_options_init(to);
+    else
+        HOTBED_TRY(hotbed_options_read(
+            to, sizeof *to, offsetof(hotbed_comm_options, log_records) + sizeof to->log_records,
+            from, "hotbed_comm_options"));
+    if (to->deadline_ms == 0)
+        to->deadline_ms = DEADLINE_MS;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_start(
+    hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
+    const hotbed_comm_options *options) {
+    hotbed_comm_options known;
+    HOTBED_TRY(hotbed_comm_read_options(options, &known));
+    if (known.log_records > 0) {
+        comm->log = hotbed_new(known.log_records * sizeof *comm->log);
+        if (comm->log == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory for an order log of %u records", known.log_records);
+    }
+    comm->log_records = known.log_records;
+    comm->ops = ops;
+    comm->rank = rank;
+    comm->size = size;
+    comm->deadline_ms = known.deadline_ms;
+    pthread_mutex_init(&comm->lock, NULL);
+    hotbed_comm_cond_init(&comm->turn);
+    return HOTBED_OK;
+}
+
+void hotbed_comm_finish(hotbed_comm *comm) {
+    pthread_cond_destroy(&comm->turn);
+    pthread_mutex_destroy(&comm->lock);
+    hotbed_delete(comm->log);
+    hotbed_delete(comm);
+}
+
+void hotbed_comm_destroy(hotbed_comm *comm) {
+    if (comm == NULL)
+        return;
+    comm->ops->destroy(comm);
+    hotbed_comm_finish(comm);
+}
+
+uint32_t hotbed_comm_rank(const hotbed_comm *comm) {
+    return comm->rank;
+}
+
+uint32_t hotbed_comm_size(const hotbed_comm *comm) {
+    return comm->size;
+}
+
+hotbed_transport hotbed_comm_transport(const hotbed_comm *comm) {
+    return comm->ops->transport;
+}
+
+hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_HOST)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "a communicator of %s takes streams of the host, not of %s",
+        hotbed_transport_name(comm->ops->transport),
+        hotbed_backend_name(hotbed_stream_backend(stream)));
+}
+
+hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
+    if (comm == NULL)
+        return fail_null("hotbed_comm_check_stream", "comm");
+    if (stream == NULL)
+        return fail_null("hotbed_comm_check_stream", "stream");
+    return comm->ops->check_stream(comm, stream);
+}
+
+/* --- failing -------------------------------------------------------------------------------- */
+
+bool hotbed_comm_has_failed(const hotbed_comm *comm) {
+    return __atomic_load_n(&comm->failed, __ATOMIC_ACQUIRE) != HOTBED_COMM_WELL;
+}
+
+bool hotbed_comm_record_fault(
+    hotbed_comm *comm, hotbed_comm_reason reason, int32_t rank, uint64_t operation,
+    const char *format, ...) {
+    pthread_mutex_lock(&comm->lock);
+    if (!hotbed_comm_has_failed(comm)) {
+        va_list args;
+        va_start(args, format);
+        (void)vsnprintf(comm->fault.text, sizeof comm->fault.text, format, args);
+        va_end(args);
+        comm->fault.reason = reason;
+        comm->fault.rank = rank;
+        comm->fault.operation = operation;
+        /* Publishes the fault to who has seen the reason. */
+        __atomic_store_n(&comm->failed, (uint32_t)reason, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return false;
+}
+
+hotbed_status hotbed_comm_fail(hotbed_comm *comm) {
+    return hotbed_fail(
+        HOTBED_ERR_COMM, "communicator of %s, rank %u of %u: %s",
+        hotbed_transport_name(comm->ops->transport), comm->rank, comm->size, comm->fault.text);
+}
+
+static void poll(hotbed_comm *comm) {
+    if (comm->ops->poll != NULL && !hotbed_comm_has_failed(comm))
+        comm->ops->poll(comm);
+}
+
+hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
+    if (comm == NULL)
+        return fail_null("hotbed_comm_failure", "comm");
+    if (out == NULL)
+        return fail_null("hotbed_comm_failure", "out");
+    poll(comm);
+    if (hotbed_comm_has_failed(comm))
+        *out = comm->fault;
+    else
+        *out = (hotbed_comm_fault){.reason = HOTBED_COMM_WELL, .rank = -1};
+    return HOTBED_OK;
+}
+
+void hotbed_comm_abort(hotbed_comm *comm) {
+    if (comm == NULL)
+        return;
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted", comm->rank);
+    comm->ops->spread(comm);
+}
+
+/* --- order log ------------------------------------------------------------------------------ */
+
+void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag) {
+    comm->tag = tag;
+}
+
+void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, uint64_t bytes) {
+    if (comm->log_records > 0)
+        comm->log[comm->calls % comm->log_records] = (hotbed_comm_record){
+            .operation = (uint32_t)operation,
+            .tag = comm->tag,
+            .bytes = bytes,
+        };
+    comm->calls++;
+    uint64_t what = (uint64_t)operation << 32 | comm->tag;
+    comm->digest = hotbed_hash_u64(hotbed_hash_u64(comm->digest ^ what) + bytes);
+}
+
+hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest) {
+    if (comm == NULL)
+        return fail_null("hotbed_comm_log_digest", "comm");
+    if (calls != NULL)
+        *calls = comm->calls;
+    if (digest != NULL)
+        *digest = comm->digest;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_log_read(
+    const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out) {
+    if (comm == NULL)
+        return fail_null("hotbed_comm_log_read", "comm");
+    if (out == NULL && n > 0)
+        return fail_null("hotbed_comm_log_read", "out");
+    if (first > comm->calls || n > comm->calls - first)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "calls %" PRIu64 " to %" PRIu64 " are asked for, %" PRIu64 " were made", first,
+            first + n, comm->calls);
+    if (n > 0 && comm->calls - first > comm->log_records)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "call %" PRIu64 " is no longer kept: the last %u of %" PRIu64 " are", first,
+            comm->log_records, comm->calls);
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = comm->log[(first + i) % comm->log_records];
+    return HOTBED_OK;
+}
+
+/* --- batches on lanes ----------------------------------------------------------------------- */
+
+/* Wait until the batch with that ticket is the next; 0: as it comes.  False: the communicator failed. */
+static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
+    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
+    bool in_time = true;
+    pthread_mutex_lock(&comm->lock);
+    while (ticket != 0 && comm->served + 1 != ticket && in_time && !hotbed_comm_has_failed(comm))
+        in_time = hotbed_comm_cond_wait(&comm->turn, &comm->lock, until);
+    pthread_mutex_unlock(&comm->lock);
+    if (!in_time && !hotbed_comm_has_failed(comm)) {
+        (void)hotbed_comm_record_fault(
+            comm, HOTBED_COMM_DEADLINE, (int32_t)comm->rank, 0,
+            "an operation of rank %u waited %u ms for one that it enqueued before, on another "
+            "stream",
+            comm->rank, comm->deadline_ms);
+        comm->ops->spread(comm);
+    }
+    return !hotbed_comm_has_failed(comm);
+}
+
+static void end_turn(hotbed_comm *comm, uint64_t ticket) {
+    if (ticket == 0)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    if (comm->served < ticket) /* a failed one may be out of turn */
+        comm->served = ticket;
+    pthread_cond_broadcast(&comm->turn);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t ticket) {
+    bool well = take_turn(comm, ticket);
+    if (well) {
+        comm->runs++;
+        well = comm->ops->run(comm, batch);
+    }
+    end_turn(comm, ticket);
+    return well;
+}
+
+bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    return run(comm, batch, ++comm->tickets);
+}
+
+typedef struct lane_args {
+    hotbed_comm *comm;
+    hotbed_fault *fault;
+    uint64_t ticket;
+    hotbed_comm_batch batch;
+} lane_args;
+static_assert(sizeof(lane_args) <= HOTBED_HOST_ARGS_BYTES, "a batch fits into a lane's task");
+
+static void run_on_lane(const void *args, uint64_t begin, uint64_t end) {
+    const lane_args *a = args;
+    (void)begin;
+    (void)end;
+    if (run(a->comm, &a->batch, a->ticket))
+        return;
+    const hotbed_comm_fault *fault = &a->comm->fault;
+    hotbed_fault_latch(
+        a->fault, HOTBED_ERR_COMM, HOTBED_FAULT_COMM, (uint32_t)fault->rank, fault->operation,
+        (uint64_t)fault->reason);
+}
+
+hotbed_status hotbed_comm_enqueue(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
+    if (comm->ops->enqueue != NULL)
+        return comm->ops->enqueue(comm, batch, stream);
+    lane_args args = {
+        .comm = comm,
+        .fault = hotbed_stream_faults(stream),
+        .ticket = hotbed_stream_recording(stream) ? 0 : comm->tickets + 1,
+        .batch = *batch,
+    };
+    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, run_on_lane, &args, sizeof args));
+    if (args.ticket != 0)
+        comm->tickets = args.ticket;
+    return HOTBED_OK;
+}
+
+hotbed_comm_batch hotbed_comm_batch_of(
+    const hotbed_comm *comm, hotbed_comm_operation operation, uint32_t num_parts) {
+    return (hotbed_comm_batch){
+        .operation = (uint32_t)operation,
+        .tag = comm->tag,
+        .num_parts = num_parts,
+    };
+}
+
+hotbed_status hotbed_comm_check_call(
+    const char *function, hotbed_comm *comm, const hotbed_stream *stream) {
+    if (comm == NULL)
+        return fail_null(function, "comm");
+    if (stream == NULL)
+        return fail_null(function, "stream");
+    HOTBED_TRY(comm->ops->check_stream(comm, stream));
+    poll(comm);
+    return hotbed_comm_has_failed(comm) ? hotbed_comm_fail(comm) : HOTBED_OK;
+}

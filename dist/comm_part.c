@@ -1,0 +1,122 @@
+/* dist/comm_part.c - what the parts of a batch send where, and whether two ranks agree about it. */
+#include "dist/comm.h"
+
+#include <inttypes.h>
+
+/* Where part p of packed parts starts, or what `offsets` say. */
+static uint64_t offset_of(const uint64_t *offsets, const uint64_t *bytes, uint32_t p) {
+    if (offsets != NULL)
+        return offsets[p];
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < p; i++)
+        offset += bytes[i];
+    return offset;
+}
+
+hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, uint32_t p) {
+    if (part->counts != NULL)
+        return (hotbed_comm_span){
+            offset_of(NULL, part->counts, p) * sizeof(float), part->counts[p] * sizeof(float)};
+    uint64_t floats = part->bytes / sizeof(float);
+    uint64_t most = (floats + size - 1) / size; /* of one rank */
+    uint64_t begin = p * most < floats ? p * most : floats;
+    uint64_t end = begin + most < floats ? begin + most : floats;
+    return (hotbed_comm_span){begin * sizeof(float), (end - begin) * sizeof(float)};
+}
+
+const uint8_t *hotbed_comm_sends(
+    const hotbed_comm *comm, const hotbed_comm_part *part, uint32_t p, uint64_t *bytes) {
+    hotbed_comm_span range;
+    *bytes = part->bytes;
+    switch (part->kind) {
+    case HOTBED_PART_GATHER:
+        return part->send;
+    case HOTBED_PART_EQUAL:
+        return part->send + p * part->bytes;
+    case HOTBED_PART_COUNTS:
+        *bytes = part->send_bytes[p];
+        return part->send + offset_of(part->send_offsets, part->send_bytes, p);
+    case HOTBED_PART_ROOT:
+        if (comm->rank != part->root || p == part->root)
+            *bytes = 0;
+        return part->recv;
+    case HOTBED_PART_SCATTER:
+        range = hotbed_comm_range(part, comm->size, p);
+        *bytes = range.bytes;
+        return part->send + range.offset;
+    case HOTBED_PART_COLLECT:
+        break;
+    }
+    range = hotbed_comm_range(part, comm->size, comm->rank);
+    *bytes = range.bytes;
+    return part->recv + range.offset;
+}
+
+uint8_t *hotbed_comm_receives(
+    const hotbed_comm *comm, const hotbed_comm_part *part, uint32_t p, uint64_t *bytes) {
+    hotbed_comm_span range;
+    *bytes = part->bytes;
+    switch (part->kind) {
+    case HOTBED_PART_GATHER:
+    case HOTBED_PART_EQUAL:
+        return part->recv + p * part->bytes;
+    case HOTBED_PART_COUNTS:
+        *bytes = part->recv_bytes[p];
+        return part->recv + offset_of(part->recv_offsets, part->recv_bytes, p);
+    case HOTBED_PART_ROOT:
+        if (comm->rank == part->root || p != part->root)
+            *bytes = 0;
+        return part->recv;
+    case HOTBED_PART_SCATTER:
+        range = hotbed_comm_range(part, comm->size, comm->rank);
+        *bytes = range.bytes;
+        return part->recv + p * range.bytes;
+    case HOTBED_PART_COLLECT:
+        break;
+    }
+    range = hotbed_comm_range(part, comm->size, p);
+    *bytes = range.bytes;
+    return part->recv + range.offset;
+}
+
+void hotbed_comm_outline_of(
+    const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_outline *out) {
+    *out = (hotbed_comm_outline){
+        .operation = batch->operation,
+        .tag = batch->tag,
+        .num_parts = batch->num_parts,
+    };
+    for (uint32_t i = 0; i < batch->num_parts; i++) {
+        out->kinds[i] = (uint32_t)batch->parts[i].kind;
+        (void)hotbed_comm_sends(comm, &batch->parts[i], p, &out->bytes[i]);
+    }
+}
+
+bool hotbed_comm_compare(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
+    const hotbed_comm_outline *theirs) {
+    bool same_parts = batch->num_parts == theirs->num_parts;
+    for (uint32_t i = 0; same_parts && i < batch->num_parts; i++)
+        same_parts = (uint32_t)batch->parts[i].kind == theirs->kinds[i];
+    if (!same_parts || batch->operation != theirs->operation || batch->tag != theirs->tag)
+        return hotbed_comm_record_fault(
+            comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
+            "operation %" PRIu64 ": rank %u does %s of %u parts with tag %u, rank %u does %s of %u "
+            "parts with tag %u",
+            comm->runs, comm->rank,
+            hotbed_comm_operation_name((hotbed_comm_operation)batch->operation), batch->num_parts,
+            batch->tag, p, hotbed_comm_operation_name((hotbed_comm_operation)theirs->operation),
+            theirs->num_parts, theirs->tag);
+    for (uint32_t i = 0; i < batch->num_parts; i++) {
+        uint64_t bytes;
+        (void)hotbed_comm_receives(comm, &batch->parts[i], p, &bytes);
+        if (bytes != theirs->bytes[i])
+            return hotbed_comm_record_fault(
+                comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
+                "operation %" PRIu64 ", %s with tag %u, part %u: rank %u sends %" PRIu64
+                " bytes, rank %u expects %" PRIu64,
+                comm->runs, hotbed_comm_operation_name((hotbed_comm_operation)batch->operation),
+                batch->tag, i, p, theirs->bytes[i], comm->rank, bytes);
+    }
+    return true;
+}

@@ -1,0 +1,250 @@
+/* dist/comm_threads.c - ranks that are threads of one process: they copy from each other's memory.
+ *
+ * A batch has two meetings, on the ranks' lanes.  At the first each rank has shown its batch, and they are
+ * compared; then each copies what it gets out of the others' memory; at the second all have copied, and who
+ * returns may have its memory written again.
+ */
+#include "dist/comm.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* What the others see of a rank. */
+typedef struct member {
+    const hotbed_comm *comm;
+    const hotbed_comm_batch *batch; /* of run `arrived`, until all have finished it */
+    uint64_t arrived, finished;     /* numbers of runs */
+    bool left;
+} member;
+
+typedef struct group {
+    pthread_mutex_t lock; /* over all that follows */
+    pthread_cond_t moved; /* all have arrived, or finished, or it failed */
+    uint32_t size;
+    uint32_t references;
+    uint32_t copying;        /* ranks that read other ranks' memory */
+    uint32_t failed;         /* atomic; whether `fault` is set */
+    hotbed_comm_fault fault; /* of the first rank that failed */
+    member members[];
+} group;
+
+typedef struct threads_comm {
+    hotbed_comm base;
+    group *group;
+} threads_comm;
+
+static group *group_of(const hotbed_comm *comm) {
+    return ((const threads_comm *)comm)->group;
+}
+
+/* --- meetings: under the lock ----------------------------------------------------------------- */
+
+/* Take the first failing rank's reason over. */
+static void adopt(hotbed_comm *comm, const group *g) {
+    (void)hotbed_comm_record_fault(
+        comm, g->fault.reason, g->fault.rank, g->fault.operation, "%s", g->fault.text);
+}
+
+static void fail_group(hotbed_comm *comm, group *g) {
+    if (g->fault.reason == HOTBED_COMM_WELL) {
+        g->fault = comm->fault;
+        __atomic_store_n(&g->failed, 1, __ATOMIC_RELAXED); /* says only that a look is worth it */
+    }
+    pthread_cond_broadcast(&g->moved);
+}
+
+/* The first rank that has not got to run `number`; `size` when all have. */
+static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
+    uint32_t p = 0;
+    while (p < g->size && (finished ? g->members[p].finished : g->members[p].arrived) >= number)
+        p++;
+    return p;
+}
+
+/* Wait until all ranks have arrived at, or finished, this rank's run.  Who has failed may have gone, with its
+ * memory, after it has arrived; when all have finished, what comes later is no matter of this run. */
+static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
+    for (bool in_time = true;;) {
+        uint32_t missing = first_missing(g, comm->runs, finished);
+        if (missing == g->size && (finished || g->fault.reason == HOTBED_COMM_WELL)) {
+            pthread_cond_broadcast(&g->moved);
+            return true;
+        }
+        if (g->fault.reason != HOTBED_COMM_WELL) {
+            adopt(comm, g);
+            return false;
+        }
+        if (g->members[missing].left)
+            (void)hotbed_comm_record_fault(
+                comm, HOTBED_COMM_LEFT, (int32_t)missing, comm->runs,
+                "operation %" PRIu64 ": rank %u destroyed its communicator before", comm->runs,
+                missing);
+        else if (!in_time)
+            (void)hotbed_comm_record_fault(
+                comm, HOTBED_COMM_DEADLINE, (int32_t)missing, comm->runs,
+                "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, missing,
+                comm->deadline_ms);
+        if (hotbed_comm_has_failed(comm)) {
+            fail_group(comm, g);
+            return false;
+        }
+        in_time = hotbed_comm_cond_wait(&g->moved, &g->lock, until);
+    }
+}
+
+/* --- batches -------------------------------------------------------------------------------- */
+
+static bool compare_all(hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
+    for (uint32_t p = 0; p < g->size; p++) {
+        hotbed_comm_outline theirs;
+        hotbed_comm_outline_of(g->members[p].comm, g->members[p].batch, comm->rank, &theirs);
+        if (!hotbed_comm_compare(comm, batch, p, &theirs))
+            return false;
+    }
+    return true;
+}
+
+static void copy_all(const hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
+    for (uint32_t k = 0; k < g->size; k++) {
+        uint32_t p = (comm->rank + k) % g->size; /* not all from the same rank at once */
+        const member *from = &g->members[p];
+        for (uint32_t i = 0; i < batch->num_parts; i++) {
+            uint64_t bytes;
+            const uint8_t *data =
+                hotbed_comm_sends(from->comm, &from->batch->parts[i], comm->rank, &bytes);
+            uint8_t *to = hotbed_comm_receives(comm, &batch->parts[i], p, &bytes);
+            if (bytes > 0 && to != data)
+                memcpy(to, data, bytes);
+        }
+    }
+}
+
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    group *g = group_of(comm);
+    member *me = &g->members[comm->rank];
+    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
+    pthread_mutex_lock(&g->lock);
+    me->batch = batch;
+    me->arrived = comm->runs;
+    bool well = meet(comm, g, false, until);
+    if (well) {
+        g->copying++;
+        pthread_mutex_unlock(&g->lock);
+        well = compare_all(comm, g, batch);
+        if (well)
+            copy_all(comm, g, batch);
+        pthread_mutex_lock(&g->lock);
+        g->copying--;
+        if (well) {
+            me->finished = comm->runs;
+            well = meet(comm, g, true, until);
+        } else {
+            fail_group(comm, g);
+        }
+    }
+    if (!well) { /* nobody may read this rank's memory once it has returned */
+        pthread_cond_broadcast(&g->moved);
+        while (g->copying > 0)
+            pthread_cond_wait(&g->moved, &g->lock);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return well;
+}
+
+static void poll(hotbed_comm *comm) {
+    group *g = group_of(comm);
+    if (__atomic_load_n(&g->failed, __ATOMIC_RELAXED) == 0)
+        return;
+    pthread_mutex_lock(&g->lock);
+    adopt(comm, g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void spread(hotbed_comm *comm) {
+    group *g = group_of(comm);
+    pthread_mutex_lock(&g->lock);
+    fail_group(comm, g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* --- create and destroy ----------------------------------------------------------------------- */
+
+static void drop_group(group *g, uint32_t references) {
+    pthread_mutex_lock(&g->lock);
+    g->references -= references;
+    bool last = g->references == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (!last)
+        return;
+    pthread_cond_destroy(&g->moved);
+    pthread_mutex_destroy(&g->lock);
+    hotbed_delete(g);
+}
+
+static void destroy(hotbed_comm *comm) {
+    group *g = group_of(comm);
+    pthread_mutex_lock(&g->lock);
+    g->members[comm->rank].left = true;
+    pthread_cond_broadcast(&g->moved);
+    pthread_mutex_unlock(&g->lock);
+    drop_group(g, 1);
+}
+
+static const hotbed_comm_ops ops = {
+    .transport = HOTBED_TRANSPORT_THREADS,
+    .check_stream = hotbed_comm_check_host_stream,
+    .run = run,
+    .poll = poll,
+    .spread = spread,
+    .destroy = destroy,
+    .window_create = hotbed_comm_local_window_create,
+    .window_destroy = hotbed_comm_local_window_destroy,
+};
+
+static hotbed_status create_member(
+    group *g, uint32_t rank, const hotbed_comm_options *options, hotbed_comm **out) {
+    threads_comm *comm = hotbed_new(sizeof *comm);
+    if (comm == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator");
+    hotbed_status status = hotbed_comm_start(&comm->base, &ops, rank, g->size, options);
+    if (status != HOTBED_OK) {
+        hotbed_delete(comm);
+        return status;
+    }
+    comm->group = g;
+    g->members[rank].comm = &comm->base;
+    *out = &comm->base;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_create_threads(
+    const hotbed_comm_options *options, uint32_t n, hotbed_comm **comms) {
+    if (comms == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_threads: comms is NULL");
+    if (n < 1 || n > HOTBED_COMM_RANKS_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%u ranks are not in [1, %d]", n, HOTBED_COMM_RANKS_MAX);
+    memset(comms, 0, n * sizeof *comms);
+    group *g = hotbed_new(sizeof *g + n * sizeof g->members[0]);
+    if (g == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u ranks", n);
+    pthread_mutex_init(&g->lock, NULL);
+    hotbed_comm_cond_init(&g->moved);
+    g->size = n;
+    g->references = n;
+    for (uint32_t r = 0; r < n; r++) {
+        hotbed_status status = create_member(g, r, options, &comms[r]);
+        if (status == HOTBED_OK)
+            continue;
+        for (uint32_t p = 0; p < r; p++) {
+            hotbed_comm_destroy(comms[p]);
+            comms[p] = NULL;
+        }
+        drop_group(g, n - r);
+        return status;
+    }
+    return HOTBED_OK;
+}

@@ -1,0 +1,302 @@
+/* tests/dist/test_comm_fail.c - ranks that abort, leave, stay away or disagree, and what the others see. */
+#include "tests/dist/world.h"
+#include "tests/support/fault.h"
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONG_MS = 30000, SHORT_MS = 80 };
+
+static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    return options;
+}
+
+/* This rank's communicator has failed for `reason` by now, blames `rank` (-1: whomever), and says so in every
+ * way; nothing hangs any more. */
+static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank) {
+    hotbed_comm_fault fault = {0};
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    CHECK_EQ(fault.reason, reason);
+    if (rank >= 0)
+        CHECK_EQ(fault.rank, rank);
+    CHECK(fault.text[0] != '\0');
+    uint64_t calls = 0, after = 0;
+    CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
+    CHECK_STATUS(hotbed_comm_barrier(me->comm, me->stream), HOTBED_ERR_COMM);
+    CHECK(strstr(hotbed_last_error(), fault.text) != NULL);
+    CHECK_STATUS(hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream), HOTBED_ERR_COMM);
+    CHECK_OK(hotbed_comm_log_digest(me->comm, &after, NULL));
+    CHECK_EQ(after, calls);
+    CHECK_OK(hotbed_stream_sync(me->stream)); /* the stream itself is well */
+}
+
+/* A few exchanges that work, so that all ranks are in the middle of something. */
+static void warm_up(world_rank *me) {
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+static void well_body(world_rank *me) {
+    warm_up(me);
+}
+
+/* In each world of more than one rank; then the next communicator of the same ranks works. */
+static void run_worlds(uint32_t deadline_ms, world_body body) {
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    hotbed_comm_options options = with_deadline(deadline_ms);
+    for (const world *where = world_list(); where->size > 0; where++)
+        if (where->size > 1) {
+            world_run(where, &options, body, NULL);
+            world_run(where, NULL, well_body, NULL);
+        }
+}
+
+static uint32_t culprit(const world_rank *me) {
+    return me->size / 2;
+}
+
+/* --- abort ---------------------------------------------------------------------------------- */
+
+static void abort_body(world_rank *me) {
+    warm_up(me);
+    if (me->rank == culprit(me)) {
+        hotbed_comm_abort(me->comm);
+        hotbed_comm_abort(me->comm); /* twice is once */
+    } else {                         /* the others wait for it, with more behind that */
+        world_bytes data = world_alloc(me, 64);
+        world_bytes all = world_alloc(me, 64 * (size_t)me->size);
+        hotbed_status status = HOTBED_OK; /* the abort may come before a call */
+        for (uint32_t i = 0; i < 4 && status == HOTBED_OK; i++)
+            status =
+                hotbed_comm_all_gather(me->comm, 64, data.device.data, all.device.data, me->stream);
+        if (status == HOTBED_OK)
+            CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_COMM);
+        else
+            (void)!hotbed_stream_sync(me->stream);
+        world_free(&data);
+        world_free(&all);
+    }
+    check_failed(me, HOTBED_COMM_ABORTED, (int32_t)culprit(me));
+}
+
+static void an_abort_reaches_every_rank(hotbed_backend backend) {
+    (void)backend;
+    run_worlds(LONG_MS, abort_body);
+}
+
+static void *abort_main(void *argument) {
+    hotbed_comm_abort(argument);
+    return NULL;
+}
+
+/* The rank's own thread waits for its stream, another one aborts. */
+static void abort_elsewhere_body(world_rank *me) {
+    warm_up(me);
+    if (me->rank == culprit(me)) {
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, abort_main, me->comm), 0);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    } else {
+        hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
+        if (status == HOTBED_OK)
+            status = hotbed_stream_sync(me->stream);
+        CHECK_EQ(status, HOTBED_ERR_COMM);
+    }
+    check_failed(me, HOTBED_COMM_ABORTED, (int32_t)culprit(me));
+}
+
+static void an_abort_may_come_from_another_thread(hotbed_backend backend) {
+    (void)backend;
+    run_worlds(LONG_MS, abort_elsewhere_body);
+}
+
+/* --- leaving -------------------------------------------------------------------------------- */
+
+static void leave_body(world_rank *me) {
+    warm_up(me);
+    if (me->rank == culprit(me))
+        return; /* world.c destroys its communicator */
+    hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(me->stream);
+    CHECK_EQ(status, HOTBED_ERR_COMM);
+    check_failed(me, HOTBED_COMM_LEFT, (int32_t)culprit(me));
+}
+
+static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
+    (void)backend;
+    run_worlds(LONG_MS, leave_body);
+}
+
+/* --- deadline ------------------------------------------------------------------------------- */
+
+static void late_body(world_rank *me) {
+    hotbed_comm_fault fault = {0};
+    if (me->rank == culprit(me)) { /* never comes to the barrier, and hears of it */
+        while (fault.reason == HOTBED_COMM_WELL) {
+            sched_yield();
+            CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+        }
+    } else {
+        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
+        CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_COMM);
+        CHECK(strstr(hotbed_last_error(), "passed its deadline") != NULL);
+    }
+    bool knows = hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL;
+    check_failed(me, HOTBED_COMM_DEADLINE, knows ? (int32_t)culprit(me) : -1);
+}
+
+static void a_rank_that_never_comes_runs_into_the_deadline(hotbed_backend backend) {
+    (void)backend;
+    run_worlds(SHORT_MS, late_body);
+}
+
+/* --- disagreement --------------------------------------------------------------------------- */
+
+static void check_mismatch(world_rank *me, hotbed_status status) {
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(me->stream);
+    CHECK_EQ(status, HOTBED_ERR_COMM);
+    check_failed(me, HOTBED_COMM_MISMATCH, -1);
+}
+
+static void other_operation_body(world_rank *me) {
+    warm_up(me);
+    check_mismatch(
+        me, me->rank == culprit(me) ? hotbed_comm_barrier(me->comm, me->stream)
+                                    : hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream));
+}
+
+static void other_tag_body(world_rank *me) {
+    warm_up(me);
+    hotbed_comm_set_tag(me->comm, me->rank == culprit(me) ? 5 : 6);
+    check_mismatch(me, hotbed_comm_barrier(me->comm, me->stream));
+}
+
+/* Rank 0 sends the culprit more than it expects. */
+static void other_sizes_body(world_rank *me) {
+    warm_up(me);
+    uint64_t send_bytes[64] = {0}, recv_bytes[64] = {0};
+    world_bytes data = world_alloc(me, 32), got = world_alloc(me, 32);
+    if (me->rank == 0)
+        send_bytes[culprit(me)] = 17;
+    if (me->rank == culprit(me))
+        recv_bytes[0] = 16;
+    hotbed_exchange x = {
+        .send = data.device.data,
+        .send_bytes = send_bytes,
+        .recv = got.device.data,
+        .recv_bytes = recv_bytes,
+    };
+    check_mismatch(me, hotbed_comm_all_to_all_v(me->comm, &x, me->stream));
+    world_free(&data);
+    world_free(&got);
+}
+
+static bool compares(void) {
+    return world_missing() != NULL || world_list()->transport != HOTBED_TRANSPORT_NCCL;
+}
+
+static void ranks_that_do_other_things_are_told(hotbed_backend backend) {
+    (void)backend;
+    if (!compares())
+        SKIP("NCCL does not compare what the ranks do");
+    run_worlds(LONG_MS, other_operation_body);
+    run_worlds(LONG_MS, other_tag_body);
+    run_worlds(LONG_MS, other_sizes_body);
+}
+
+/* --- in the middle ---------------------------------------------------------------------------- */
+
+/* The culprit aborts while bytes are on their way; all free their memory as soon as their stream is done. */
+static void midway_body(world_rank *me) {
+    enum { BYTES = 300000, ROUNDS = 20 };
+    world_bytes send = world_alloc(me, (size_t)BYTES * me->size);
+    world_bytes recv = world_alloc(me, (size_t)BYTES * me->size);
+    warm_up(me);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++) {
+        if (i == ROUNDS / 2 && me->rank == culprit(me))
+            hotbed_comm_abort(me->comm);
+        status =
+            hotbed_comm_all_to_all(me->comm, BYTES, send.device.data, recv.device.data, me->stream);
+    }
+    hotbed_status synced = hotbed_stream_sync(me->stream);
+    CHECK(status == HOTBED_ERR_COMM || synced == HOTBED_ERR_COMM);
+    world_free(&send);
+    world_free(&recv);
+    check_failed(me, HOTBED_COMM_ABORTED, (int32_t)culprit(me));
+}
+
+static void memory_is_free_once_the_stream_is_done(hotbed_backend backend) {
+    (void)backend;
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    for (const world *where = world_list(); where->size > 0; where++)
+        if (where->size > 1 && where->size <= 8)
+            world_run(where, NULL, midway_body, NULL);
+}
+
+/* --- create --------------------------------------------------------------------------------- */
+
+static void create_fails_at_any_allocation(hotbed_backend backend) {
+    (void)backend;
+    hotbed_comm_options options = with_deadline(0);
+    options.log_records = 10;
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        hotbed_comm *comms[3] = {NULL};
+        fault_arm(n);
+        hotbed_status status = hotbed_comm_create_threads(&options, 3, comms);
+        failed = fault_disarm();
+        CHECK_STATUS(status, failed ? HOTBED_ERR_MEMORY : HOTBED_OK);
+        for (uint32_t r = 0; r < 3; r++) {
+            CHECK_EQ(comms[r] == NULL, failed);
+            hotbed_comm_destroy(comms[r]);
+        }
+    }
+    failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        hotbed_comm *comm = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_comm_create_self(&options, &comm);
+        failed = fault_disarm();
+        CHECK_STATUS(status, failed ? HOTBED_ERR_MEMORY : HOTBED_OK);
+        CHECK_EQ(comm == NULL, failed);
+        hotbed_comm_destroy(comm);
+    }
+}
+
+static void a_rank_alone_can_abort(hotbed_backend backend) {
+    (void)backend;
+    world_rank me = {.size = 1};
+    CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &me.stream));
+    hotbed_comm_abort(me.comm);
+    check_failed(&me, HOTBED_COMM_ABORTED, 0);
+    hotbed_comm_destroy(me.comm);
+    hotbed_stream_destroy(me.stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"an_abort_reaches_every_rank", an_abort_reaches_every_rank},
+    {"an_abort_may_come_from_another_thread", an_abort_may_come_from_another_thread},
+    {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
+    {"a_rank_that_never_comes_runs_into_the_deadline",
+     a_rank_that_never_comes_runs_into_the_deadline},
+    {"ranks_that_do_other_things_are_told", ranks_that_do_other_things_are_told},
+    {"memory_is_free_once_the_stream_is_done", memory_is_free_once_the_stream_is_done},
+    {"create_fails_at_any_allocation", create_fails_at_any_allocation},
+    {"a_rank_alone_can_abort", a_rank_alone_can_abort},
+    {NULL, NULL},
+};

@@ -1,0 +1,182 @@
+/* tests/dist/world.c - run a test's body on every rank of a communicator, whatever the transport. */
+#include "tests/dist/world.h"
+
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS_MAX = 64 };
+
+static const char *transport_name(void) {
+    const char *name = getenv("HOTBED_TEST_TRANSPORT");
+    return name == NULL ? "" : name;
+}
+
+static uint32_t number(const char *variable) {
+    const char *text = getenv(variable);
+    return text == NULL ? 0 : (uint32_t)strtoul(text, NULL, 10);
+}
+
+const world *world_list(void) {
+    static const world host[] = {
+        {HOTBED_TRANSPORT_SELF, 1},     {HOTBED_TRANSPORT_THREADS, 1},
+        {HOTBED_TRANSPORT_THREADS, 2},  {HOTBED_TRANSPORT_THREADS, 3},
+        {HOTBED_TRANSPORT_THREADS, 4},  {HOTBED_TRANSPORT_THREADS, 8},
+        {HOTBED_TRANSPORT_THREADS, 33}, {HOTBED_TRANSPORT_SELF, 0},
+    };
+    static world other[2];
+    const char *name = transport_name();
+    if (*name == '\0')
+        return host;
+    if (strcmp(name, "mpi") == 0)
+        other[0] = (world){HOTBED_TRANSPORT_MPI, number("OMPI_COMM_WORLD_SIZE")};
+    else if (strcmp(name, "nccl") == 0)
+        other[0] = (world){HOTBED_TRANSPORT_NCCL, number("HOTBED_TEST_GPUS")};
+    else
+        other[0] = (world){HOTBED_TRANSPORT_NCCL, number("WORLD_SIZE")};
+    return other;
+}
+
+const char *world_missing(void) {
+    static char reason[160];
+    const world *where = world_list();
+    if (where->size == 0)
+        return "the environment does not say how many ranks there are";
+    if (where->transport == HOTBED_TRANSPORT_SELF)
+        return NULL;
+    if (hotbed_transport_probe(where->transport) != HOTBED_OK)
+        return hotbed_last_error();
+    if (where->transport != HOTBED_TRANSPORT_NCCL)
+        return NULL;
+    hotbed_stream *stream = NULL;
+    if (hotbed_stream_create(HOTBED_BACKEND_CUDA, (int)where->size - 1, &stream) == HOTBED_OK) {
+        hotbed_stream_destroy(stream);
+        return NULL;
+    }
+    (void)snprintf(reason, sizeof reason, "there are not %u GPUs here", where->size);
+    return reason;
+}
+
+typedef struct thread {
+    pthread_t thread;
+    const world *where;
+    const hotbed_comm_options *options;
+    world_body body;
+    pthread_barrier_t *start;
+    hotbed_comm *comm; /* threads: the rank; nccl: its bootstrap */
+    world_rank me;
+} thread;
+
+static void run_rank(thread *t, hotbed_comm *comm, hotbed_backend backend, int device) {
+    t->me.comm = comm;
+    t->me.rank = hotbed_comm_rank(comm);
+    t->me.size = hotbed_comm_size(comm);
+    CHECK_OK(hotbed_stream_create(backend, device, &t->me.stream));
+    if (t->start != NULL) /* threads are slow to start: not a matter of deadlines */
+        (void)pthread_barrier_wait(t->start);
+    t->body(&t->me);
+    hotbed_stream_destroy(t->me.stream);
+    hotbed_comm_destroy(comm);
+}
+
+static void *thread_main(void *argument) {
+    thread *t = argument;
+    if (t->where->transport == HOTBED_TRANSPORT_THREADS) {
+        run_rank(t, t->comm, HOTBED_BACKEND_HOST, 0);
+        return NULL;
+    }
+    int device = (int)hotbed_comm_rank(t->comm);
+    hotbed_comm *comm = NULL;
+    CHECK_OK(hotbed_comm_create_nccl(t->options, device, t->comm, &comm));
+    run_rank(t, comm, HOTBED_BACKEND_CUDA, device);
+    hotbed_comm_destroy(t->comm);
+    return NULL;
+}
+
+static void run_threads(
+    const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
+    static thread threads[RANKS_MAX];
+    hotbed_comm *comms[RANKS_MAX];
+    CHECK(where->size <= RANKS_MAX);
+    pthread_barrier_t start;
+    CHECK_EQ(pthread_barrier_init(&start, NULL, where->size), 0);
+    bool bootstrap = where->transport == HOTBED_TRANSPORT_NCCL;
+    CHECK_OK(hotbed_comm_create_threads(bootstrap ? NULL : options, where->size, comms));
+    for (uint32_t r = 0; r < where->size; r++) {
+        threads[r] = (thread){
+            .where = where,
+            .options = options,
+            .body = body,
+            .start = &start,
+            .comm = comms[r],
+            .me.argument = argument,
+        };
+        CHECK_EQ(pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]), 0);
+    }
+    for (uint32_t r = 0; r < where->size; r++)
+        CHECK_EQ(pthread_join(threads[r].thread, NULL), 0);
+    CHECK_EQ(pthread_barrier_destroy(&start), 0);
+}
+
+void world_run(
+    const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
+    thread only = {.where = where, .options = options, .body = body, .me.argument = argument};
+    hotbed_comm *comm = NULL;
+    switch (where->transport) {
+    case HOTBED_TRANSPORT_SELF:
+        CHECK_OK(hotbed_comm_create_self(options, &comm));
+        run_rank(&only, comm, HOTBED_BACKEND_HOST, 0);
+        return;
+    case HOTBED_TRANSPORT_MPI:
+        CHECK_OK(hotbed_comm_create_mpi(options, &comm));
+        run_rank(&only, comm, HOTBED_BACKEND_HOST, 0);
+        return;
+    case HOTBED_TRANSPORT_THREADS:
+        break;
+    case HOTBED_TRANSPORT_NCCL:
+        if (strcmp(transport_name(), "nccl") != 0) {
+            int device = (int)number("LOCAL_RANK");
+            CHECK_OK(hotbed_comm_create_nccl(options, device, NULL, &comm));
+            run_rank(&only, comm, HOTBED_BACKEND_CUDA, device);
+            return;
+        }
+        break;
+    }
+    run_threads(where, options, body, argument);
+}
+
+void world_run_all(const hotbed_comm_options *options, world_body body, void *argument) {
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    for (const world *where = world_list(); where->size > 0; where++)
+        world_run(where, options, body, argument);
+}
+
+world_bytes world_alloc(const world_rank *me, size_t bytes) {
+    world_bytes b = {.bytes = bytes, .host = malloc(bytes + 1)};
+    CHECK(b.host != NULL);
+    memset(b.host, 0xa5, bytes);
+    CHECK_OK(hotbed_memory_alloc(me->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &b.device));
+    world_upload(me, &b);
+    return b;
+}
+
+void world_upload(const world_rank *me, const world_bytes *b) {
+    CHECK_OK(hotbed_copy(b->device.data, b->host, b->bytes, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+void world_download(const world_rank *me, const world_bytes *b) {
+    CHECK_OK(hotbed_copy(b->host, b->device.data, b->bytes, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+void world_free(world_bytes *b) {
+    hotbed_memory_free(&b->device);
+    free(b->host);
+    *b = (world_bytes){0};
+}

@@ -1,6 +1,24 @@
 /* storage/rows.c - rows of a storage by key: get, set, erase, clear, list. */
 #include "storage/storage.h"
 
+hotbed_status hotbed_storage_rows_view(
+    const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out) {
+    memset(out, 0, sizeof *out);
+    if (rows == NULL)
+        return HOTBED_OK;
+    uint32_t states = storage->tables[table].view.states;
+    for (uint32_t s = states; s < 2; s++)
+        if (rows->states[s] != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
+                hotbed_optimizer_name(storage->optimizer.kind), states);
+    out->weights = rows->weights;
+    out->states[0] = rows->states[0];
+    out->states[1] = rows->states[1];
+    out->scores = rows->scores;
+    return HOTBED_OK;
+}
+
 static hotbed_status make_args(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
@@ -20,17 +38,7 @@ static hotbed_status make_args(
         .n = n,
         .table_number = table,
     };
-    if (rows != NULL) {
-        for (uint32_t s = args.table.states; s < 2; s++)
-            if (rows->states[s] != NULL)
-                return hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states",
-                    s, hotbed_optimizer_name(storage->optimizer.kind), args.table.states);
-        args.rows.weights = rows->weights;
-        args.rows.states[0] = rows->states[0];
-        args.rows.states[1] = rows->states[1];
-        args.rows.scores = rows->scores;
-    }
+    HOTBED_TRY(hotbed_storage_rows_view(storage, table, rows, &args.rows));
     *out = args;
     return HOTBED_OK;
 }

@@ -218,14 +218,16 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA) {
         hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
                                &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
-                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda};
+                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda,
+                               &hotbed_export_kernels_cuda};
         return cuda;
     }
 #endif
     (void)backend;
     hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
                            &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
-                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host};
+                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host,
+                           &hotbed_export_kernels_host};
     return host;
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "hotbed/storage.h"
+#include "storage/export_kernels.h"
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
 #include "storage/score_kernels.h"
@@ -25,6 +26,7 @@ typedef struct hotbed_kernels {
     const hotbed_rows_kernels *rows;
     const hotbed_score_kernels *score;
     const hotbed_stats_kernels *stats;
+    const hotbed_export_kernels *exports;
 } hotbed_kernels;
 
 typedef struct hotbed_table {
@@ -95,6 +97,11 @@ hotbed_status hotbed_storage_same_device(
 /* Errors: the same, and ARGUMENT for a table number out of range. */
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
+
+/* The kernels' form of `rows`, or nothing where it is NULL.  Errors: ARGUMENT (a state that rows do not
+ * have). */
+hotbed_status hotbed_storage_rows_view(
+    const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out);
 
 /* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);

@@ -1,0 +1,63 @@
+/* hotbed/export.h - the keys and rows of a table, batch by batch.
+ *
+ * For dumps and increments of tables that are too large to be copied at once.  A batch looks at a window of
+ * the table's slots and gives the keys it finds there, in order of slots, so that the host knows where the
+ * next batch begins without waiting for this one, and memory is what the window asks for:
+ *
+ *     hotbed_export e;
+ *     hotbed_export_init(&e);
+ *     e.slots = 65536;
+ *     e.keys = ..., e.rows.weights = ..., e.count = ...
+ *     for (e.first = 0; e.first < info.slots; e.first += e.slots)     hotbed_storage_table() gives info
+ *         hotbed_storage_export(storage, &e, stream), and use the arrays in stream order
+ *
+ * `first` is all the state there is: an export is taken up again from it, in the same process.
+ *
+ * A table may be changed between batches.  Keys do not change their slot, so one that is in the table from
+ * the first batch to the last is given once.  One that comes or goes meanwhile is given or not, and one that
+ * goes and comes back may be given twice, at two slots.  Scores and rows are those of the time of the batch.
+ * A table that is not changed gives the same batches each time.
+ */
+#ifndef HOTBED_EXPORT_H
+#define HOTBED_EXPORT_H
+
+#include "hotbed/status.h"
+#include "hotbed/storage.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One batch.  Call hotbed_export_init(), then set fields.  Arrays are device or pinned memory and have room
+ * for `slots` items; those beyond `count` are left as they are. */
+typedef struct hotbed_export {
+    uint32_t size;      /* set by init */
+    uint32_t table;     /* number of the table */
+    uint64_t first;     /* the window: slots [first, first + slots) of the table's, from 0 */
+    uint64_t slots;     /* 1 .. 2^30; required */
+    uint64_t min_score; /* only keys whose score is at least this; keys of STATIC tables have 0 */
+    uint64_t *keys;     /* out [count]; may be NULL */
+    uint64_t *count;    /* out [1] keys that were given; required */
+    hotbed_rows rows;   /* out [count, ..] the parts that are not NULL */
+} hotbed_export;
+
+static inline void hotbed_export_init(hotbed_export *batch) {
+    memset(batch, 0, sizeof *batch);
+    batch->size = sizeof *batch;
+}
+
+/* Give the keys in a window of a table's slots.  Async; nothing is changed.  A window past the last slot
+ * gives none.  Ordered by the caller with prefetches and with calls that set or remove rows; rows that a
+ * backward changes meanwhile are old or new, element by element.
+ * Uses the stream's workspace, about half a byte a slot of the window: the first call with a larger window on
+ * a stream allocates.
+ * Errors: ARGUMENT (NULL, table number, slots, a state that the optimiser does not have), MEMORY, STATE (the
+ * workspace would have to grow while a graph is recorded), DEVICE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,59 @@
+/* storage/export.c - the keys and rows of a table, batch by batch. */
+#include "hotbed/export.h"
+
+#include "base/options.h"
+#include "base/sort.h"
+#include "storage/storage.h"
+
+#define WINDOW_MOST ((uint64_t)1 << 30)
+
+/* The stream's workspace for `args`, with scratch for the prefix sums. */
+static hotbed_status take_workspace(
+    hotbed_export_args *args, void **scratch, size_t *scratch_bytes, hotbed_stream *stream) {
+    hotbed_carve carve = {NULL, 0};
+    void *memory = NULL;
+    *scratch_bytes = hotbed_scan_scratch(hotbed_stream_backend(stream), args->groups + 1);
+    for (int pass = 0; pass < 2; pass++) {
+        carve.used = 0;
+        args->bits = hotbed_carve_take(&carve, args->groups * sizeof *args->bits);
+        args->starts = hotbed_carve_take(&carve, (args->groups + 1) * sizeof *args->starts);
+        *scratch = hotbed_carve_take(&carve, *scratch_bytes);
+        if (pass == 0)
+            HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
+        carve.base = memory;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_export(
+    hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
+    hotbed_export e;
+    void *scratch;
+    size_t scratch_bytes;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(
+        hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
+    HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
+    if (e.slots < 1 || e.slots > WINDOW_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
+    if (e.count == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "count is NULL");
+    const hotbed_table_view *table = &storage->tables[e.table].view;
+    hotbed_export_args args = {
+        .table = *table,
+        .index = storage->index,
+        .keys = e.keys,
+        .count = e.count,
+        .first = e.first < table->slots ? e.first : table->slots,
+        .min_score = e.min_score,
+    };
+    HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
+    args.slots = table->slots - args.first < e.slots ? table->slots - args.first : e.slots;
+    args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;
+    HOTBED_TRY(take_workspace(&args, &scratch, &scratch_bytes, stream));
+    HOTBED_TRY(storage->kernels.exports->mark(&args, stream));
+    HOTBED_TRY(
+        hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
+    return storage->kernels.exports->give(&args, stream);
+}

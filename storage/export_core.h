@@ -1,0 +1,80 @@
+/* storage/export_core.h - which slots of a window are given, and to where: two passes over groups of 32.
+ *
+ * The first pass leaves a bit a slot and a count a group, prefix sums of the counts say where a group's items
+ * begin, and the second pass writes them.  So the order is that of the slots, whatever runs when.
+ */
+#ifndef HOTBED_STORAGE_EXPORT_CORE_H
+#define HOTBED_STORAGE_EXPORT_CORE_H
+
+#include "storage/rows_core.h"
+
+enum { HOTBED_EXPORT_GROUP = 32 };
+
+typedef struct hotbed_export_args {
+    hotbed_table_view table;
+    hotbed_index_view index;
+    hotbed_rows_view rows;
+    uint64_t *keys;   /* or NULL */
+    uint64_t *count;  /* [1] */
+    uint32_t *bits;   /* [groups] of slots that are given */
+    uint32_t *starts; /* [groups + 1] counts, then first items; the last is all */
+    uint64_t first;   /* slot of the table, from 0 */
+    uint64_t slots;   /* of the window, inside of the table */
+    uint64_t groups;
+    uint64_t min_score;
+} hotbed_export_args;
+
+/* Whether slot number i of the window is given. */
+HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
+    if (i >= a->slots)
+        return false;
+    if (a->table.is_static != 0)
+        return a->min_score == 0;
+    uint64_t slot = a->table.first_slot + a->first + i;
+    uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
+    return meta != 0 && (meta & HOTBED_META_LOCKED) == 0 && hotbed_meta_score(meta) >= a->min_score;
+}
+
+/* First pass: group g; the one after the last has nothing. */
+HOTBED_HD void hotbed_export_mark(const hotbed_export_args *a, uint64_t g, uint32_t width) {
+    uint32_t bits = 0;
+    for (uint32_t s = hotbed_tile_rank(width); s < HOTBED_EXPORT_GROUP; s += width)
+        bits |= (hotbed_export_wanted(a, g * HOTBED_EXPORT_GROUP + s) ? 1U : 0U) << s;
+    bits = hotbed_tile_or(width, bits);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (g < a->groups)
+        a->bits[g] = bits;
+    a->starts[g] = hotbed_bits_set(bits);
+}
+
+/* Second pass: group g; the one after the last gives the count. */
+HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint32_t width) {
+    if (g == a->groups) {
+        if (hotbed_tile_rank(width) == 0)
+            *a->count = a->starts[g];
+        return;
+    }
+    uint32_t bits = a->bits[g];
+    uint64_t start = a->starts[g], from = a->first + g * HOTBED_EXPORT_GROUP;
+    for (uint32_t s = hotbed_tile_rank(width); s < HOTBED_EXPORT_GROUP; s += width) {
+        if ((bits >> s & 1U) == 0)
+            continue;
+        uint64_t at = start + hotbed_bits_set(bits & ((1U << s) - 1U));
+        uint64_t slot = a->table.first_slot + from + s;
+        bool hashed = a->table.is_static == 0;
+        if (a->keys != NULL)
+            a->keys[at] = hashed ? hotbed_load_relaxed_u64(&a->index.keys[slot]) : from + s;
+        if (a->rows.scores != NULL)
+            a->rows.scores[at] =
+                hashed ? hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot])) : 0;
+    }
+    if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
+        return;
+    for (uint64_t at = start; bits != 0; at++, bits &= bits - 1) {
+        uint64_t slot = a->table.first_slot + from + hotbed_lowest_bit(bits);
+        hotbed_row_get(&a->table, hotbed_row_at(&a->table, slot), a->rows, at, width);
+    }
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* storage/export_kernels.h - a window of a table's slots: the contract of both backends. */
+#ifndef HOTBED_STORAGE_EXPORT_KERNELS_H
+#define HOTBED_STORAGE_EXPORT_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/export_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_export_kernels {
+    /* bits, and counts in `starts`, whose last is 0. */
+    hotbed_status (*mark)(const hotbed_export_args *args, hotbed_stream *stream);
+    /* With the counts summed: the arrays and `count`. */
+    hotbed_status (*give)(const hotbed_export_args *args, hotbed_stream *stream);
+} hotbed_export_kernels;
+
+extern const hotbed_export_kernels hotbed_export_kernels_host;
+extern const hotbed_export_kernels hotbed_export_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -165,6 +165,10 @@ static void a_rank_that_never_comes_runs_into_the_deadline(hotbed_backend backen
 static void check_mismatch(world_rank *me, hotbed_status status) {
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(me->stream);
+    if (status == HOTBED_OK) /* a rank that had no part in it may hear of it later */
+        status = hotbed_comm_barrier(me->comm, me->stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(me->stream);
     CHECK_EQ(status, HOTBED_ERR_COMM);
     check_failed(me, HOTBED_COMM_MISMATCH, -1);
 }

@@ -1,0 +1,30 @@
+# cmake/hotbed_ranks.cmake - options HOTBED_MPI and HOTBED_NCCL: ON (required) or OFF; at first, whether found.
+#
+# TSan sees nothing of what MPI's own threads do, so such a build is without it unless told otherwise.
+set(hotbed_mpi_default OFF)
+if(NOT HOTBED_SANITIZE MATCHES thread AND (HOTBED_MPI OR NOT DEFINED HOTBED_MPI))
+  find_package(MPI QUIET COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(hotbed_mpi_default ON)
+  endif()
+endif()
+option(HOTBED_MPI "MPI communicator" ${hotbed_mpi_default})
+if(HOTBED_MPI)
+  find_package(MPI REQUIRED COMPONENTS C)
+endif()
+
+set(hotbed_nccl_default OFF)
+if(HOTBED_CUDA AND (HOTBED_NCCL OR NOT DEFINED HOTBED_NCCL))
+  find_path(HOTBED_NCCL_INCLUDE nccl_device.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(HOTBED_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  mark_as_advanced(HOTBED_NCCL_INCLUDE HOTBED_NCCL_LIBRARY)
+  if(HOTBED_NCCL_INCLUDE AND HOTBED_NCCL_LIBRARY)
+    set(hotbed_nccl_default ON)
+  endif()
+endif()
+option(HOTBED_NCCL "NCCL communicator, 2.28 or later; needs HOTBED_CUDA" ${hotbed_nccl_default})
+if(HOTBED_NCCL AND NOT (HOTBED_CUDA AND HOTBED_NCCL_INCLUDE AND HOTBED_NCCL_LIBRARY))
+  message(FATAL_ERROR "HOTBED_NCCL needs HOTBED_CUDA, nccl.h and nccl_device.h of NCCL 2.28 or later, and "
+                      "libnccl; or configure with -DHOTBED_NCCL=OFF")
+endif()
+message(STATUS "communicators beside self and threads: MPI ${HOTBED_MPI}, NCCL ${HOTBED_NCCL}")

@@ -1,0 +1,465 @@
+/* dist/comm_link.c - sockets between all ranks: where they meet, and how each learns that another has failed. */
+#define _DEFAULT_SOURCE 1 /* getifaddrs */
+#include "dist/comm_link.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAGIC = 0x68424c31,
+    STRANGER_MS = 2000, /* how long one who connects may take to say who it is */
+    RETRY_MS = 20,      /* between tries to connect to a rank that does not listen yet */
+    PORT_BYTES = 8
+};
+
+/* What a rank says first on a connection. */
+typedef struct hello {
+    uint32_t magic, rank, size, port; /* port: where it listens itself */
+    uint64_t cookie;
+} hello;
+
+/* Where a rank listens, as rank 0 sees it. */
+typedef struct entry {
+    char host[HOTBED_LINK_HOST_BYTES];
+    uint32_t port;
+} entry;
+
+typedef enum news_kind {
+    NEWS_FAILED = 1,
+    NEWS_BYE = 2,
+} news_kind;
+
+typedef struct news {
+    uint32_t kind;
+    uint64_t runs; /* BYE: batches that it has done */
+    hotbed_comm_fault fault;
+} news;
+
+typedef struct peer {
+    int socket; /* -1: none, or closed */
+    bool bye;
+    uint64_t runs;  /* of bye */
+    size_t partial; /* bytes of `news` that are here */
+    news news;
+} peer;
+
+struct hotbed_link {
+    pthread_mutex_t lock;
+    uint32_t rank, size;
+    bool lost;          /* a rank has died */
+    struct pollfd *fds; /* [size] */
+    peer peers[];
+};
+
+/* --- sockets with a deadline ------------------------------------------------------------------ */
+
+static int left_ms(uint64_t until) {
+    uint64_t now = hotbed_comm_now();
+    uint64_t ms = until > now ? (until - now) / 1000000U : 0;
+    return ms > 1000 ? 1000 : (int)ms;
+}
+
+/* Wait until the socket can be read or written; false when `until` has come. */
+static bool ready(int socket, short events, uint64_t until) {
+    struct pollfd fd = {.fd = socket, .events = events};
+    while (hotbed_comm_now() < until)
+        if (poll(&fd, 1, left_ms(until) + 1) > 0)
+            return true;
+    return false;
+}
+
+static bool send_all(int socket, const void *data, size_t bytes, uint64_t until) {
+    const char *at = data;
+    while (bytes > 0) {
+        ssize_t sent = send(socket, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
+            if (!ready(socket, POLLOUT, until))
+                return false;
+            continue;
+        }
+        if (sent <= 0)
+            return false;
+        at += sent;
+        bytes -= (size_t)sent;
+    }
+    return true;
+}
+
+static bool recv_all(int socket, void *data, size_t bytes, uint64_t until) {
+    char *at = data;
+    while (bytes > 0) {
+        ssize_t got = recv(socket, at, bytes, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            if (!ready(socket, POLLIN, until))
+                return false;
+            continue;
+        }
+        if (got <= 0)
+            return false;
+        at += got;
+        bytes -= (size_t)got;
+    }
+    return true;
+}
+
+static void close_socket(int *socket) {
+    if (*socket >= 0)
+        (void)close(*socket);
+    *socket = -1;
+}
+
+static void set_options(int socket) {
+    int on = 1;
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on); /* a machine that is gone */
+    (void)fcntl(socket, F_SETFD, FD_CLOEXEC);
+}
+
+/* One try with one address; -1 when it fails. */
+static int try_address(const struct addrinfo *address, uint64_t until) {
+    int s = socket(address->ai_family, SOCK_STREAM, 0);
+    if (s < 0)
+        return -1;
+    set_options(s);
+    (void)fcntl(s, F_SETFL, O_NONBLOCK);
+    int error = connect(s, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    socklen_t length = sizeof error;
+    if (error == EINPROGRESS &&
+        (!ready(s, POLLOUT, until) || getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &length) != 0))
+        error = ETIMEDOUT;
+    if (error != 0)
+        close_socket(&s);
+    return s;
+}
+
+static int try_host(const char *host, uint32_t port, uint64_t until) {
+    char service[PORT_BYTES];
+    (void)snprintf(service, sizeof service, "%u", port % 65536);
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(host, service, &hints, &found) != 0)
+        return -1;
+    int s = -1;
+    for (const struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next) {
+        uint64_t soon = hotbed_comm_now() + (uint64_t)STRANGER_MS * 1000000U;
+        s = try_address(a, soon < until ? soon : until);
+    }
+    freeaddrinfo(found);
+    return s;
+}
+
+/* Connect to one of the place's hosts, again and again until somebody listens, and say hello. */
+static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t until) {
+    const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
+    while (hotbed_comm_now() < until) {
+        for (uint32_t h = 0; h < HOTBED_LINK_HOSTS && place->hosts[h][0] != '\0'; h++) {
+            int s = try_host(place->hosts[h], place->port, until);
+            if (s >= 0 && send_all(s, own, sizeof *own, until))
+                return s;
+            close_socket(&s);
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    return -1;
+}
+
+/* Take the next connection of a rank of this meeting; -1 when `until` has come. */
+static int accept_from(int listener, const hello *own, hello *theirs, uint64_t until) {
+    while (ready(listener, POLLIN, until)) {
+        int s = accept(listener, NULL, NULL);
+        if (s < 0)
+            continue;
+        set_options(s);
+        uint64_t soon = hotbed_comm_now() + (uint64_t)STRANGER_MS * 1000000U;
+        if (recv_all(s, theirs, sizeof *theirs, soon < until ? soon : until) &&
+            theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->size == own->size &&
+            theirs->rank > own->rank && theirs->rank < own->size)
+            return s;
+        close_socket(&s); /* some other program, or a rank of another meeting */
+    }
+    return -1;
+}
+
+/* --- the meeting ---------------------------------------------------------------------------- */
+
+/* This machine's name, then its addresses. */
+static void list_hosts(hotbed_link_place *place) {
+    struct ifaddrs *list = NULL;
+    uint32_t n = 0;
+    if (gethostname(place->hosts[n], HOTBED_LINK_HOST_BYTES - 1) == 0)
+        n++;
+    if (getifaddrs(&list) != 0)
+        list = NULL;
+    for (const struct ifaddrs *i = list; i != NULL && n < HOTBED_LINK_HOSTS; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET ||
+            (i->ifa_flags & IFF_UP) == 0)
+            continue;
+        if (getnameinfo(
+                i->ifa_addr, sizeof(struct sockaddr_in), place->hosts[n], HOTBED_LINK_HOST_BYTES,
+                NULL, 0, NI_NUMERICHOST) == 0)
+            n++;
+    }
+    freeifaddrs(list);
+}
+
+hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place) {
+    int s = socket(AF_INET6, SOCK_STREAM, 0), on = 1, off = 0;
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof(struct sockaddr_in6);
+    if (s >= 0) {
+        struct sockaddr_in6 *any = (struct sockaddr_in6 *)&address;
+        any->sin6_family = AF_INET6;
+        any->sin6_port = htons((uint16_t)port);
+        (void)setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    } else { /* a machine without IPv6 */
+        s = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in *any = (struct sockaddr_in *)&address;
+        any->sin_family = AF_INET;
+        any->sin_port = htons((uint16_t)port);
+        length = sizeof *any;
+    }
+    (void)setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    (void)fcntl(s, F_SETFD, FD_CLOEXEC);
+    if (s < 0 || bind(s, (struct sockaddr *)&address, length) != 0 || listen(s, SOMAXCONN) != 0 ||
+        getsockname(s, (struct sockaddr *)&address, &length) != 0) {
+        int error = errno;
+        close_socket(&s);
+        return hotbed_fail(
+            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: error %d", port, error);
+    }
+    memset(place, 0, sizeof *place);
+    list_hosts(place);
+    /* The port is at the same place in both kinds of addresses. */
+    place->port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
+    place->cookie = hotbed_comm_now() ^ (uint64_t)getpid() << 48;
+    *listener = s;
+    return HOTBED_OK;
+}
+
+static hotbed_status fail_meeting(const hello *own, const char *what) {
+    return hotbed_fail(
+        HOTBED_ERR_COMM, "rank %u of %u: %s within the deadline", own->rank, own->size, what);
+}
+
+/* Rank 0: wait for all others, then tell each where the others are. */
+static hotbed_status host_meeting(
+    hotbed_link *l, const hello *own, int listener, const void *payload, size_t bytes, entry *table,
+    uint64_t until) {
+    for (uint32_t n = 1; n < l->size;) {
+        hello theirs;
+        int s = accept_from(listener, own, &theirs, until);
+        if (s < 0)
+            return fail_meeting(own, "not all other ranks came");
+        if (l->peers[theirs.rank].socket >= 0) {
+            close_socket(&s);
+            return hotbed_fail(
+                HOTBED_ERR_COMM, "two processes say that they are rank %u of %u", theirs.rank,
+                l->size);
+        }
+        l->peers[theirs.rank].socket = s;
+        struct sockaddr_storage address;
+        socklen_t length = sizeof address;
+        if (getpeername(s, (struct sockaddr *)&address, &length) != 0 ||
+            getnameinfo(
+                (struct sockaddr *)&address, length, table[theirs.rank].host,
+                HOTBED_LINK_HOST_BYTES, NULL, 0, NI_NUMERICHOST) != 0)
+            return hotbed_fail(HOTBED_ERR_COMM, "rank %u has no address", theirs.rank);
+        table[theirs.rank].port = theirs.port;
+        n++;
+    }
+    for (uint32_t p = 1; p < l->size; p++)
+        if (!send_all(l->peers[p].socket, table, l->size * sizeof *table, until) ||
+            !send_all(l->peers[p].socket, payload, bytes, until))
+            return hotbed_fail(HOTBED_ERR_COMM, "rank %u left before all had met", p);
+    return HOTBED_OK;
+}
+
+/* Others: go to rank 0, learn where the others are, go to those before this one, wait for those after. */
+static hotbed_status join_meeting(
+    hotbed_link *l, hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
+    entry *table, uint64_t until) {
+    hotbed_link_place here;
+    int listener = -1;
+    HOTBED_TRY(hotbed_link_listen(0, &listener, &here));
+    own->port = here.port;
+    int s = connect_to(place, own, until);
+    l->peers[0].socket = s;
+    hotbed_status status = HOTBED_OK;
+    if (s < 0)
+        status = fail_meeting(own, "rank 0 could not be reached");
+    else if (
+        !recv_all(s, table, l->size * sizeof *table, until) || !recv_all(s, payload, bytes, until))
+        status = fail_meeting(own, "the ranks did not all meet at rank 0");
+    for (uint32_t p = 1; p < l->rank && status == HOTBED_OK; p++) {
+        hotbed_link_place there = {.port = table[p].port};
+        /* Who is on rank 0's machine may be known there by an address that is good only there. */
+        memcpy(there.hosts, place->hosts, sizeof there.hosts);
+        memmove(there.hosts[1], there.hosts[0], sizeof there.hosts - sizeof there.hosts[0]);
+        memcpy(there.hosts[0], table[p].host, sizeof there.hosts[0]);
+        l->peers[p].socket = connect_to(&there, own, until);
+        if (l->peers[p].socket < 0)
+            status = fail_meeting(own, "another rank could not be reached");
+    }
+    for (uint32_t n = l->rank + 1; n < l->size && status == HOTBED_OK; n++) {
+        hello theirs = {0};
+        s = accept_from(listener, own, &theirs, until);
+        if (s < 0)
+            status = fail_meeting(own, "not all ranks after it came");
+        else
+            l->peers[theirs.rank].socket = s;
+    }
+    close_socket(&listener);
+    return status;
+}
+
+static void free_link(hotbed_link *l) {
+    for (uint32_t p = 0; p < l->size; p++)
+        close_socket(&l->peers[p].socket);
+    pthread_mutex_destroy(&l->lock);
+    hotbed_delete(l->fds);
+    hotbed_delete(l);
+}
+
+hotbed_status hotbed_link_open(
+    uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
+    size_t bytes, uint64_t until, hotbed_link **out) {
+    hello own = {.magic = MAGIC, .rank = rank, .size = size, .cookie = place->cookie};
+    hotbed_link *l = hotbed_new(sizeof *l + size * sizeof l->peers[0]);
+    struct pollfd *fds = hotbed_new(size * sizeof *fds);
+    entry *table = hotbed_new(size * sizeof *table);
+    hotbed_status status = HOTBED_OK;
+    if (l == NULL || fds == NULL || table == NULL) {
+        hotbed_delete(l);
+        hotbed_delete(fds);
+        l = NULL;
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for connections to %u ranks", size);
+    } else {
+        pthread_mutex_init(&l->lock, NULL);
+        l->fds = fds;
+        l->rank = rank;
+        l->size = size;
+        for (uint32_t p = 0; p < size; p++)
+            l->peers[p].socket = -1;
+        status = rank == 0 ? host_meeting(l, &own, listener, payload, bytes, table, until)
+                           : join_meeting(l, &own, place, payload, bytes, table, until);
+    }
+    close_socket(&listener);
+    hotbed_delete(table);
+    if (status == HOTBED_OK)
+        *out = l;
+    else if (l != NULL)
+        free_link(l);
+    return status;
+}
+
+/* --- news ----------------------------------------------------------------------------------- */
+
+/* Under the lock.  It is short and alone on its connection: what does not go out at once never will. */
+static void tell_all(hotbed_link *l, const news *what) {
+    for (uint32_t p = 0; p < l->size; p++)
+        if (l->peers[p].socket >= 0)
+            (void)send(l->peers[p].socket, what, sizeof *what, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
+    news what;
+    memset(&what, 0, sizeof what); /* padding too: it goes out */
+    what.kind = NEWS_FAILED;
+    what.fault = comm->fault;
+    pthread_mutex_lock(&l->lock);
+    tell_all(l, &what);
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool hotbed_link_close(hotbed_link *l, uint64_t runs) {
+    news what;
+    memset(&what, 0, sizeof what);
+    what.kind = NEWS_BYE;
+    what.runs = runs;
+    tell_all(l, &what);
+    bool lost = l->lost;
+    free_link(l);
+    return lost;
+}
+
+static void take_news(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
+    peer *from = &l->peers[p];
+    from->partial = 0;
+    if (from->news.kind == NEWS_BYE) {
+        from->bye = true;
+        from->runs = from->news.runs;
+        return;
+    }
+    const hotbed_comm_fault *fault = &from->news.fault;
+    (void)hotbed_comm_record_fault(
+        comm, fault->reason, fault->rank, fault->operation, "%.*s", (int)sizeof fault->text - 1,
+        fault->text);
+}
+
+/* Read what there is of rank p. */
+static void hear(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
+    peer *from = &l->peers[p];
+    while (from->socket >= 0) {
+        ssize_t got = recv(
+            from->socket, (char *)&from->news + from->partial, sizeof from->news - from->partial,
+            MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (got <= 0) {
+            close_socket(&from->socket);
+            if (from->bye)
+                return;
+            l->lost = true;
+            (void)hotbed_comm_record_fault(
+                comm, HOTBED_COMM_LEFT, (int32_t)p, 0,
+                "rank %u is gone: its process ended without a word", p);
+            return;
+        }
+        from->partial += (size_t)got;
+        if (from->partial == sizeof from->news)
+            take_news(l, comm, p);
+    }
+}
+
+void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
+    pthread_mutex_lock(&l->lock);
+    for (uint32_t p = 0; p < l->size; p++)
+        l->fds[p] = (struct pollfd){.fd = l->peers[p].socket, .events = POLLIN};
+    if (milliseconds > 0) { /* who wants to tell something need not wait */
+        pthread_mutex_unlock(&l->lock);
+        (void)poll(l->fds, l->size, milliseconds);
+        pthread_mutex_lock(&l->lock);
+    } else {
+        (void)poll(l->fds, l->size, 0);
+    }
+    for (uint32_t p = 0; p < l->size; p++)
+        if (l->fds[p].revents != 0)
+            hear(l, comm, p);
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool hotbed_link_left(hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run) {
+    pthread_mutex_lock(&l->lock);
+    bool left = l->peers[p].bye && l->peers[p].runs < run;
+    pthread_mutex_unlock(&l->lock);
+    if (left)
+        (void)hotbed_comm_record_fault(
+            comm, HOTBED_COMM_LEFT, (int32_t)p, run,
+            "operation %" PRIu64 ": rank %u destroyed its communicator before", run, p);
+    return left;
+}

@@ -1,0 +1,458 @@
+/* dist/comm_mpi.c - ranks that are processes of an MPI job; the only file with mpi.h.
+ *
+ * A batch is a header to and from each rank, in which they compare what they do, and then the bytes of all
+ * parts one after the other, in chunks.  All of it is non-blocking and goes through the communicator's own
+ * buffers: an operation that fails leaves requests behind that MPI cannot take back, and those must not touch
+ * the caller's memory.  While nothing moves, the lane looks at the link for ranks that have died or failed.
+ */
+#include "dist/comm_link.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHUNK_BYTES = 256 * 1024, /* two a rank */
+    IDLE_LOOKS = 64,          /* turns in which nothing moved between looks at link and clock */
+    DYING_MS = 200 /* an error of MPI is often a death that the link tells a little later */
+};
+
+/* What a rank says before the bytes of a batch. */
+typedef struct header {
+    uint64_t run;
+    hotbed_comm_outline outline;
+} header;
+
+/* How far a rank has got with the bytes to or from another. */
+typedef struct cursor {
+    uint32_t part;
+    uint64_t done; /* bytes of that part */
+    size_t bytes;  /* of the chunk under way */
+    bool started;  /* the header is over */
+    bool done_all;
+    MPI_Request request;
+} cursor;
+
+/* What MPI reads and writes for one rank. */
+typedef struct buffers {
+    header to, from;
+    uint8_t send[CHUNK_BYTES], recv[CHUNK_BYTES];
+} buffers;
+
+typedef struct peer {
+    cursor send, recv;
+    buffers *buffers;
+} peer;
+
+typedef struct mpi_comm {
+    hotbed_comm base;
+    MPI_Comm mpi; /* MPI_COMM_NULL: not yet */
+    hotbed_link *link;
+    buffers *buffers; /* [size] */
+    hotbed_link_place place;
+    peer peers[];
+} mpi_comm;
+
+/* Of the process: how its communicators have ended. */
+typedef enum ending {
+    ENDING_WELL = 0,
+    ENDING_DOUBTFUL = 1, /* a rank may not come to MPI_Finalize */
+    ENDING_DEAD = 2,     /* a rank will not */
+} ending;
+static uint32_t worst;       /* atomic; an ending */
+static uint32_t patience_ms; /* atomic; the deadline of the communicator that ended so */
+
+static void note_ending(const hotbed_comm *comm, ending how) {
+    __atomic_store_n(&patience_ms, comm->deadline_ms, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&worst, __ATOMIC_RELAXED) < (uint32_t)how)
+        __atomic_store_n(&worst, (uint32_t)how, __ATOMIC_RELAXED);
+}
+
+/* --- MPI itself ----------------------------------------------------------------------------- */
+
+/* At the end of the process.  MPI_Finalize waits for all ranks, whatever has become of them, so where that is
+ * in doubt, see first whether they come. */
+static void finalize(void) {
+    int finalized = 0, here = 0;
+    uint32_t how = __atomic_load_n(&worst, __ATOMIC_RELAXED);
+    if (how == ENDING_DEAD || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized)
+        return;
+    uint64_t until =
+        hotbed_comm_now() + __atomic_load_n(&patience_ms, __ATOMIC_RELAXED) * (uint64_t)1000000U;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+        return;
+    while (!here) {
+        if (MPI_Test(&request, &here, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+            (how == ENDING_DOUBTFUL && hotbed_comm_now() > until))
+            return;
+        sched_yield();
+    }
+    (void)MPI_Finalize();
+}
+
+static hotbed_status fail_mpi(const char *call, int error) {
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    (void)MPI_Error_string(error, text, &length);
+    return hotbed_fail(HOTBED_ERR_COMM, "%s: %s", call, text);
+}
+
+/* MPI is initialised, by whomever, with threads. */
+static hotbed_status start_mpi(void) {
+    int initialised = 0, finalized = 0, threads = MPI_THREAD_SINGLE;
+    (void)MPI_Initialized(&initialised);
+    (void)MPI_Finalized(&finalized);
+    if (finalized)
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "MPI was finalised in this process");
+    if (initialised) {
+        (void)MPI_Query_thread(&threads);
+    } else {
+        int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &threads);
+        if (error != MPI_SUCCESS)
+            return fail_mpi("MPI_Init_thread", error);
+        (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        (void)atexit(finalize);
+    }
+    if (threads < MPI_THREAD_MULTIPLE)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "MPI was initialised with thread level %d, but streams need MPI_THREAD_MULTIPLE",
+            threads);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_probe_mpi(void) {
+    return HOTBED_OK;
+}
+
+/* Until the request is done. */
+static hotbed_status finish(const char *call, int error, MPI_Request *request, uint64_t until) {
+    int done = 0;
+    while (error == MPI_SUCCESS && !done && hotbed_comm_now() < until) {
+        error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        sched_yield();
+    }
+    if (error != MPI_SUCCESS)
+        return fail_mpi(call, error);
+    if (!done)
+        return hotbed_fail(
+            HOTBED_ERR_COMM, "%s: the ranks of the MPI job did not all come within the deadline",
+            call);
+    return HOTBED_OK;
+}
+
+/* --- batches -------------------------------------------------------------------------------- */
+
+static mpi_comm *mpi_of(hotbed_comm *comm) {
+    return (mpi_comm *)comm;
+}
+
+static bool fail_call(hotbed_comm *comm, uint32_t p, const char *call, int error) {
+    hotbed_link_poll(mpi_of(comm)->link, comm, DYING_MS);
+    if (hotbed_comm_has_failed(comm))
+        return false;
+    (void)!fail_mpi(call, error);
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "operation %" PRIu64 ": %s",
+        comm->runs, hotbed_last_error());
+    hotbed_link_spread(mpi_of(comm)->link, comm);
+    return false;
+}
+
+/* Copy the next chunk of what goes to, or comes from, rank p between the caller's memory and the chunk's;
+ * `copy` false: only its size.  0: there is no more. */
+static size_t move_chunk(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, cursor *at, uint8_t *chunk,
+    bool sends, bool copy) {
+    size_t filled = 0;
+    cursor c = *at;
+    while (c.part < batch->num_parts && filled < CHUNK_BYTES) {
+        uint64_t bytes;
+        const uint8_t *from = NULL;
+        uint8_t *to = NULL;
+        if (sends)
+            from = hotbed_comm_sends(comm, &batch->parts[c.part], p, &bytes);
+        else
+            to = hotbed_comm_receives(comm, &batch->parts[c.part], p, &bytes);
+        uint64_t rest = bytes - c.done;
+        size_t n = rest < CHUNK_BYTES - filled ? (size_t)rest : CHUNK_BYTES - filled;
+        if (copy && n > 0) {
+            if (sends)
+                memcpy(chunk + filled, from + c.done, n);
+            else
+                memcpy(to + c.done, chunk + filled, n);
+        }
+        filled += n;
+        c.done += n;
+        if (c.done == bytes) {
+            c.part++;
+            c.done = 0;
+        }
+    }
+    if (copy)
+        *at = c;
+    return filled;
+}
+
+/* One look at what is sent to rank p.  False: it failed. */
+static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, bool *moved) {
+    peer *with = &mpi_of(comm)->peers[p];
+    cursor *c = &with->send;
+    int done = 0;
+    int error = MPI_Test(&c->request, &done, MPI_STATUS_IGNORE);
+    if (error == MPI_SUCCESS && done) {
+        *moved = true;
+        c->bytes = move_chunk(comm, batch, p, c, with->buffers->send, true, true);
+        c->done_all = c->bytes == 0;
+        if (!c->done_all)
+            error = MPI_Isend(
+                with->buffers->send, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
+                &c->request);
+    }
+    return error == MPI_SUCCESS || fail_call(comm, p, "sending", error);
+}
+
+static bool check_header(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
+    const header *from = &mpi_of(comm)->peers[p].buffers->from;
+    bool agree = from->run == comm->runs;
+    if (!agree)
+        (void)hotbed_comm_record_fault(
+            comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
+            "rank %u is at operation %" PRIu64 ", rank %u at %" PRIu64, p, from->run, comm->rank,
+            comm->runs);
+    else
+        agree = hotbed_comm_compare(comm, batch, p, &from->outline);
+    if (!agree)
+        hotbed_link_spread(mpi_of(comm)->link, comm);
+    return agree;
+}
+
+static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, bool *moved) {
+    peer *with = &mpi_of(comm)->peers[p];
+    cursor *c = &with->recv;
+    int done = 0;
+    int error = MPI_Test(&c->request, &done, MPI_STATUS_IGNORE);
+    if (error == MPI_SUCCESS && done) {
+        *moved = true;
+        if (!c->started) {
+            if (!check_header(comm, batch, p))
+                return false;
+            c->started = true;
+        } else {
+            (void)move_chunk(comm, batch, p, c, with->buffers->recv, false, true);
+        }
+        c->bytes = move_chunk(comm, batch, p, c, NULL, false, false);
+        c->done_all = c->bytes == 0;
+        if (!c->done_all)
+            error = MPI_Irecv(
+                with->buffers->recv, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
+                &c->request);
+    }
+    return error == MPI_SUCCESS || fail_call(comm, p, "receiving", error);
+}
+
+static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
+    mpi_comm *m = mpi_of(comm);
+    peer *with = &m->peers[p];
+    with->send = with->recv = (cursor){.request = MPI_REQUEST_NULL};
+    with->buffers->to.run = comm->runs;
+    hotbed_comm_outline_of(comm, batch, p, &with->buffers->to.outline);
+    int error = MPI_Irecv(
+        &with->buffers->from, (int)sizeof with->buffers->from, MPI_BYTE, (int)p, 0, m->mpi,
+        &with->recv.request);
+    if (error == MPI_SUCCESS)
+        error = MPI_Isend(
+            &with->buffers->to, (int)sizeof with->buffers->to, MPI_BYTE, (int)p, 0, m->mpi,
+            &with->send.request);
+    return error == MPI_SUCCESS || fail_call(comm, p, "starting", error);
+}
+
+static void copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    for (uint32_t i = 0; i < batch->num_parts; i++) {
+        uint64_t bytes;
+        const uint8_t *from = hotbed_comm_sends(comm, &batch->parts[i], comm->rank, &bytes);
+        uint8_t *to = hotbed_comm_receives(comm, &batch->parts[i], comm->rank, &bytes);
+        if (bytes > 0 && to != from)
+            memcpy(to, from, bytes);
+    }
+}
+
+/* Nothing has moved for a while: is somebody dead, gone, or late? */
+static bool look_around(hotbed_comm *comm, uint64_t until) {
+    mpi_comm *m = mpi_of(comm);
+    hotbed_link_poll(m->link, comm, 0);
+    uint32_t waits_for = comm->size;
+    for (uint32_t p = 0; p < comm->size && !hotbed_comm_has_failed(comm); p++) {
+        const peer *with = &m->peers[p];
+        if (p == comm->rank || (with->send.done_all && with->recv.done_all))
+            continue;
+        waits_for = p;
+        (void)hotbed_link_left(m->link, comm, p, comm->runs);
+    }
+    if (hotbed_comm_has_failed(comm))
+        return false;
+    if (hotbed_comm_now() < until)
+        return true;
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
+        "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, waits_for,
+        comm->deadline_ms);
+    hotbed_link_spread(m->link, comm);
+    return false;
+}
+
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    mpi_comm *m = mpi_of(comm);
+    const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
+    uint64_t until = hotbed_comm_now() + patience;
+    for (uint32_t k = 1; k < comm->size; k++) /* not all to the same rank first */
+        if (!start_peer(comm, batch, (comm->rank + k) % comm->size))
+            return false;
+    copy_own(comm, batch);
+    uint32_t idle = 0;
+    for (bool busy = comm->size > 1; busy;) {
+        bool moved = false;
+        busy = false;
+        for (uint32_t p = 0; p < comm->size; p++) {
+            peer *with = &m->peers[p];
+            if (p == comm->rank)
+                continue;
+            if (!with->send.done_all && !step_send(comm, batch, p, &moved))
+                return false;
+            if (!with->recv.done_all && !step_recv(comm, batch, p, &moved))
+                return false;
+            busy = busy || !with->send.done_all || !with->recv.done_all;
+        }
+        if (moved) {
+            idle = 0;
+            until = hotbed_comm_now() + patience;
+        } else if (busy) {
+            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, until))
+                return false;
+            sched_yield();
+        }
+    }
+    return true;
+}
+
+static void look(hotbed_comm *comm) {
+    hotbed_link_poll(mpi_of(comm)->link, comm, 0);
+}
+
+static void spread(hotbed_comm *comm) {
+    hotbed_link_spread(mpi_of(comm)->link, comm);
+}
+
+/* --- create and destroy ----------------------------------------------------------------------- */
+
+/* Whether MPI is done with all buffers; what it received is no longer of interest. */
+static bool withdraw(mpi_comm *m) {
+    bool done = true;
+    for (uint32_t p = 0; p < m->base.size; p++) {
+        MPI_Request *requests[] = {&m->peers[p].send.request, &m->peers[p].recv.request};
+        for (int i = 0; i < 2; i++) {
+            int passed = 1;
+            if (*requests[i] == MPI_REQUEST_NULL)
+                continue;
+            if (i == 1) /* a send cannot be cancelled for certain */
+                (void)MPI_Cancel(requests[i]);
+            if (MPI_Test(requests[i], &passed, MPI_STATUS_IGNORE) != MPI_SUCCESS || !passed)
+                done = false;
+        }
+    }
+    return done;
+}
+
+static void destroy(hotbed_comm *comm) {
+    mpi_comm *m = mpi_of(comm);
+    bool lost = hotbed_link_close(m->link, comm->runs);
+    if (!hotbed_comm_has_failed(comm)) {
+        (void)MPI_Comm_free(&m->mpi);
+        hotbed_delete(m->buffers);
+        return;
+    }
+    if (comm->fault.reason == HOTBED_COMM_TRANSPORT)
+        lost = true;
+    note_ending(comm, lost ? ENDING_DEAD : ENDING_DOUBTFUL);
+    /* MPI may still use the buffers: then they, and its communicator, are left to it. */
+    if (withdraw(m))
+        hotbed_delete(m->buffers);
+}
+
+static const hotbed_comm_ops ops = {
+    .transport = HOTBED_TRANSPORT_MPI,
+    .check_stream = hotbed_comm_check_host_stream,
+    .run = run,
+    .poll = look,
+    .spread = spread,
+    .destroy = destroy,
+};
+
+/* Rank 0 says where it listens, and all meet there. */
+static hotbed_status meet(mpi_comm *m, uint64_t until) {
+    int listener = -1;
+    hotbed_status listening = HOTBED_OK;
+    if (m->base.rank == 0)
+        listening =
+            hotbed_link_listen(0, &listener, &m->place); /* else the others hear of port 0 */
+    MPI_Request request = MPI_REQUEST_NULL;
+    int error = MPI_Ibcast(&m->place, (int)sizeof m->place, MPI_BYTE, 0, m->mpi, &request);
+    HOTBED_TRY(finish("MPI_Ibcast", error, &request, until));
+    HOTBED_TRY(listening);
+    if (m->place.port == 0)
+        return hotbed_fail(HOTBED_ERR_COMM, "rank 0 cannot listen for the other ranks");
+    return hotbed_link_open(
+        m->base.rank, m->base.size, &m->place, listener, NULL, 0, until, &m->link);
+}
+
+static hotbed_status fill(mpi_comm *m, uint64_t until) {
+    m->mpi = MPI_COMM_NULL;
+    for (uint32_t p = 0; p < m->base.size; p++) {
+        m->peers[p].send.request = m->peers[p].recv.request = MPI_REQUEST_NULL;
+        m->peers[p].buffers = &m->buffers[p];
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    int error = MPI_Comm_idup(MPI_COMM_WORLD, &m->mpi, &request);
+    HOTBED_TRY(finish("MPI_Comm_idup", error, &request, until));
+    (void)MPI_Comm_set_errhandler(m->mpi, MPI_ERRORS_RETURN);
+    return meet(m, until);
+}
+
+hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_mpi: out is NULL");
+    *out = NULL;
+    hotbed_comm_options known;
+    HOTBED_TRY(hotbed_comm_read_options(options, &known));
+    HOTBED_TRY(start_mpi());
+    int rank = 0, size = 0;
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size > HOTBED_COMM_RANKS_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "%d ranks are more than %d", size, HOTBED_COMM_RANKS_MAX);
+    mpi_comm *m = hotbed_new(sizeof *m + (size_t)size * sizeof m->peers[0]);
+    buffers *all = hotbed_new((size_t)size * sizeof *all);
+    hotbed_status status =
+        m == NULL || all == NULL
+            ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator of %d ranks", size)
+            : hotbed_comm_start(&m->base, &ops, (uint32_t)rank, (uint32_t)size, &known);
+    if (status != HOTBED_OK) {
+        hotbed_delete(all);
+        hotbed_delete(m);
+        return status;
+    }
+    m->buffers = all;
+    status = fill(m, hotbed_comm_now() + (uint64_t)known.deadline_ms * 1000000U);
+    if (status == HOTBED_OK)
+        *out = &m->base;
+    else /* MPI may still write what it was asked for, so all of it is left */
+        note_ending(&m->base, ENDING_DOUBTFUL);
+    return status;
+}

@@ -49,7 +49,7 @@ third() { # what, pattern of <headers>, pattern of files that may
 third CUB 'cub/|thrust/' '^base/sort\.cu$'
 third HDF5 'hdf5' '^checkpoint/h5\.c$'
 third MPI 'mpi\.h' '^dist/comm_mpi\.c$'
-third NCCL 'nccl' '^dist/comm_nccl\.c$'
+third NCCL 'nccl' '^dist/comm_nccl\.(c|cu)$'
 third NVTX 'nvtx' '^pipeline/nvtx\.c$'
 third RocksDB 'rocksdb' '^storage/external_rocksdb\.c$'
 third xxHash 'xxhash' '^checkpoint/digest\.[ch]$'

@@ -33,11 +33,13 @@ static hotbed_status barrier(hotbed_comm *comm, hotbed_stream *stream) {
 
 static void run(hotbed_backend backend) {
     (void)backend;
-    const char *phase = getenv("PHASE");
+    const char *phase = getenv("PHASE"), *number = getenv("OMPI_COMM_WORLD_RANK");
+    if (phase == NULL || number == NULL)
+        SKIP("not run by comm_death.sh");
     hotbed_comm_options options;
     hotbed_comm_options_init(&options);
     options.deadline_ms = 1000;
-    int rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
+    int rank = (int)strtol(number, NULL, 10);
     bool victim = rank == VICTIM;
     hotbed_comm *comm = NULL;
     if (strcmp(phase, "create") == 0) { /* it is there, but does not come */

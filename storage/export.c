@@ -47,7 +47,12 @@ hotbed_status hotbed_storage_export(
         .count = e.count,
         .first = e.first < table->slots ? e.first : table->slots,
         .min_score = e.min_score,
+        .min_time = e.min_time,
     };
+    if (e.min_time != 0 && table->range.times == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
+            storage->tables[e.table].name);
     HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
     args.slots = table->slots - args.first < e.slots ? table->slots - args.first : e.slots;
     args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;

@@ -22,6 +22,7 @@ typedef struct hotbed_export_args {
     uint64_t slots;   /* of the window, inside of the table */
     uint64_t groups;
     uint64_t min_score;
+    uint64_t min_time; /* of tables that have times */
 } hotbed_export_args;
 
 /* Whether slot number i of the window is given. */
@@ -32,7 +33,10 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
         return a->min_score == 0;
     uint64_t slot = a->table.first_slot + a->first + i;
     uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
-    return meta != 0 && (meta & HOTBED_META_LOCKED) == 0 && hotbed_meta_score(meta) >= a->min_score;
+    if (meta == 0 || (meta & HOTBED_META_LOCKED) != 0 || hotbed_meta_score(meta) < a->min_score)
+        return false;
+    return a->min_time == 0 ||
+           hotbed_load_relaxed_u64(hotbed_index_time(a->table.range, slot)) >= a->min_time;
 }
 
 /* First pass: group g; the one after the last has nothing. */
@@ -68,6 +72,8 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         if (a->rows.scores != NULL)
             a->rows.scores[at] =
                 hashed ? hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot])) : 0;
+        if (a->rows.times != NULL)
+            a->rows.times[at] = hotbed_load_relaxed_u64(hotbed_index_time(a->table.range, slot));
     }
     if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
         return;

@@ -160,8 +160,8 @@ static hotbed_status make_args(
     if (n > 0 && slots == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "n is %llu, but slots is NULL", (unsigned long long)n);
-    if (rows->scores != NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: a flat table has no scores");
+    if (rows->scores != NULL || rows->times != NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: a flat table has no scores or times");
     for (uint32_t s = table->view.states; s < 2; s++)
         if (rows->states[s] != NULL)
             return hotbed_fail(

@@ -50,6 +50,7 @@ typedef struct hotbed_index_range {
     uint32_t choices; /* candidates of a key: below `buckets` */
     uint32_t evicts;  /* whether a full candidate set gives up its lowest score */
     uint32_t unused;
+    uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
 } hotbed_index_range;
 
 HOTBED_HD uint64_t hotbed_index_range_slots(hotbed_index_range range) {
@@ -350,13 +351,29 @@ HOTBED_HD void hotbed_index_unlock(hotbed_index_view index, uint64_t slot) {
 typedef struct hotbed_bucket_scan {
     uint32_t free;        /* bits of free slots, all lanes' */
     uint64_t victim_rank; /* UINT64_MAX: none */
+    uint64_t victim_time; /* where the range has times */
     uint64_t victim_meta;
     uint64_t victim_slot;
     bool busy; /* a slot is locked and not pinned: it may be a victim soon */
 } hotbed_bucket_scan;
 
+/* Whether a slot comes before the victim so far in the order of eviction. */
+HOTBED_HD bool hotbed_victim_before(
+    const hotbed_bucket_scan *scan, uint64_t rank, uint64_t time, uint64_t slot) {
+    if (rank != scan->victim_rank)
+        return rank < scan->victim_rank;
+    return time < scan->victim_time || (time == scan->victim_time && slot < scan->victim_slot);
+}
+
+/* Where the time of a slot is, in a range that has times. */
+HOTBED_HD uint64_t *hotbed_index_time(hotbed_index_range range, uint64_t slot) {
+    return range.times + (slot - hotbed_index_slot(range, 0));
+}
+
 HOTBED_HD uint32_t hotbed_index_scan(
-    hotbed_index_view index, uint64_t line, bool evicts, hotbed_bucket_scan *scan, uint32_t width) {
+    hotbed_index_view index, hotbed_index_range range, uint64_t line, hotbed_bucket_scan *scan,
+    uint32_t width) {
+    bool evicts = range.evicts != 0;
     uint32_t free = 0;
     for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
         hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(index.metas + line + (size_t)2 * pair);
@@ -368,10 +385,12 @@ HOTBED_HD uint32_t hotbed_index_scan(
                 scan->busy = true;
             if (meta == 0 || (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED)) != 0)
                 continue;
-            uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half;
-            if (rank < scan->victim_rank ||
-                (rank == scan->victim_rank && slot < scan->victim_slot)) {
+            uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half, time = 0;
+            if (range.times != NULL)
+                time = hotbed_load_relaxed_u64(hotbed_index_time(range, slot));
+            if (hotbed_victim_before(scan, rank, time, slot)) {
                 scan->victim_rank = rank;
+                scan->victim_time = time;
                 scan->victim_meta = meta;
                 scan->victim_slot = slot;
             }
@@ -399,17 +418,17 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
     for (;;) {
-        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, HOTBED_SLOT_NONE, false};
+        hotbed_bucket_scan scan = {0, UINT64_MAX, 0, 0, HOTBED_SLOT_NONE, false};
         bool evicts = range.evicts != 0;
         uint64_t line[2];
         uint32_t free[2];
         line[0] = hotbed_index_slot(range, c.first);
-        free[0] = hotbed_index_scan(index, line[0], evicts, &scan, width);
+        free[0] = hotbed_index_scan(index, range, line[0], &scan, width);
         line[1] = line[0];
         free[1] = 0;
         if (range.choices > 1) {
             line[1] = hotbed_index_slot(range, c.second);
-            free[1] = hotbed_index_scan(index, line[1], evicts, &scan, width);
+            free[1] = hotbed_index_scan(index, range, line[1], &scan, width);
         }
         if ((free[0] | free[1]) != 0) {
             bool second = hotbed_bits_set(free[1]) > hotbed_bits_set(free[0]);
@@ -422,7 +441,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
         bool lost = false;
         for (uint32_t choice = 2; choice < range.choices && !lost; choice++) {
             uint64_t next = hotbed_index_slot(range, hotbed_index_walk(range, c, choice));
-            uint32_t bits = hotbed_index_scan(index, next, evicts, &scan, width);
+            uint32_t bits = hotbed_index_scan(index, range, next, &scan, width);
             if (bits == 0)
                 continue;
             result.slot = hotbed_index_take(index, next, bits, from, meta, width);
@@ -436,14 +455,16 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             result.outcome = HOTBED_INDEX_FULL;
             return result;
         }
-        /* The lowest rank of all lanes, and among equals the lowest slot. */
+        /* The first of all lanes' victims. */
         for (uint32_t step = 1; step < width; step *= 2) {
             uint32_t other = hotbed_tile_rank(width) ^ step;
             uint64_t rank = hotbed_tile_shuffle_u64(width, scan.victim_rank, other);
+            uint64_t time = hotbed_tile_shuffle_u64(width, scan.victim_time, other);
             uint64_t slot = hotbed_tile_shuffle_u64(width, scan.victim_slot, other);
             uint64_t old = hotbed_tile_shuffle_u64(width, scan.victim_meta, other);
-            if (rank < scan.victim_rank || (rank == scan.victim_rank && slot < scan.victim_slot)) {
+            if (hotbed_victim_before(&scan, rank, time, slot)) {
                 scan.victim_rank = rank;
+                scan.victim_time = time;
                 scan.victim_slot = slot;
                 scan.victim_meta = old;
             }

@@ -39,6 +39,7 @@ HOTBED_HD void hotbed_found_unique(
     } else if (slot != HOTBED_SLOT_NONE) {
         hotbed_index_touch_found(
             s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
+        hotbed_unique_seen(s, table, slot);
     } else {
         s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
     }
@@ -89,6 +90,8 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
     }
     if (r.slot == HOTBED_SLOT_NONE)
         return;
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_unique_seen(s, table, r.slot);
     hotbed_row_init(table, hotbed_row_at(table, r.slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)

@@ -54,8 +54,9 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
             HOTBED_ERR_ARGUMENT, "dim %u is not in [1, %d]", u->dim, HOTBED_DIM_MOST);
     if (hotbed_dtype_bytes(u->dtype) == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)u->dtype);
-    if (u->rows.scores != NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: an optimiser does not change scores");
+    if (u->rows.scores != NULL || u->rows.times != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "rows: an optimiser does not change scores or times");
     for (uint32_t s = states; s < 2; s++)
         if (u->rows.states[s] != NULL)
             return hotbed_fail(

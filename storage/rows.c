@@ -12,10 +12,15 @@ hotbed_status hotbed_storage_rows_view(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(storage->optimizer.kind), states);
+    if (rows->times != NULL && storage->tables[table].view.range.times == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "rows: times is set, but table %s is not TIMESTAMP_LFU",
+            storage->tables[table].name);
     out->weights = rows->weights;
     out->states[0] = rows->states[0];
     out->states[1] = rows->states[1];
     out->scores = rows->scores;
+    out->times = rows->times;
     return HOTBED_OK;
 }
 

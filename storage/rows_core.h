@@ -13,6 +13,7 @@ typedef struct hotbed_rows_view {
     uint8_t *weights; /* [n, dim] of the table's dtype */
     float *states[2]; /* [n, state_dim] */
     uint64_t *scores; /* [n] */
+    uint64_t *times;  /* [n] of tables that have them */
 } hotbed_rows_view;
 
 /* Copy `count` elements of `size` bytes (2 or 4), the tile's lanes together. */
@@ -90,6 +91,8 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
         a->rows.scores[i] = a->table.is_static != 0
                                 ? 0
                                 : hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]));
+    if (hotbed_tile_rank(width) == 0 && a->rows.times != NULL)
+        a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_index_time(a->table.range, slot));
 }
 
 /* The score of a key that set() inserts, where it gives none. */
@@ -98,6 +101,7 @@ HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     case HOTBED_SCORE_TIMESTAMP:
         return a->timer->now;
     case HOTBED_SCORE_LFU:
+    case HOTBED_SCORE_TIMESTAMP_LFU:
         return 1;
     case HOTBED_SCORE_CUSTOM:
         return a->custom_scores[a->table_number];
@@ -131,6 +135,20 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     return hotbed_index_place(a->index, a->table.range, key, hotbed_meta_new(score, 0), width);
 }
 
+/* One lane: the time of key number i, where its table has times: the given one, or, of a new key, that of the
+ * last prefetch. */
+HOTBED_HD void hotbed_rows_set_time(
+    const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new) {
+    if (a->table.range.times == NULL || (a->rows.times == NULL && !is_new))
+        return;
+    uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
+    if (time > HOTBED_SCORE_MOST)
+        time = HOTBED_SCORE_MOST;
+    if (a->rows.times != NULL)
+        hotbed_timer_note(a->timer, time);
+    hotbed_store_relaxed_u64(hotbed_index_time(a->table.range, slot), time);
+}
+
 /* Insert or overwrite the row of key number i. */
 HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
@@ -157,6 +175,8 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
         return;
     }
     uint8_t *row = hotbed_row_at(&a->table, r.slot);
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_rows_set_time(a, i, r.slot, r.outcome != HOTBED_INDEX_FOUND);
     if (r.outcome != HOTBED_INDEX_FOUND) {
         hotbed_row_init(&a->table, row, key, width);
         hotbed_tile_sync(width);

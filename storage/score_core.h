@@ -44,6 +44,7 @@ HOTBED_HD uint64_t hotbed_unique_score(
     case HOTBED_SCORE_TIMESTAMP:
         return s->timer->now;
     case HOTBED_SCORE_LFU:
+    case HOTBED_SCORE_TIMESTAMP_LFU:
         return hotbed_unique_count(s, u);
     case HOTBED_SCORE_CUSTOM:
         return s->custom_scores[t];
@@ -53,7 +54,15 @@ HOTBED_HD uint64_t hotbed_unique_score(
 }
 
 HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
-    return table->score == HOTBED_SCORE_LFU ? HOTBED_SCORE_ADD : HOTBED_SCORE_ASSIGN;
+    bool counts = table->score == HOTBED_SCORE_LFU || table->score == HOTBED_SCORE_TIMESTAMP_LFU;
+    return counts ? HOTBED_SCORE_ADD : HOTBED_SCORE_ASSIGN;
+}
+
+/* One lane: the batch has the key in `slot`, in tables that keep times beside scores. */
+HOTBED_HD void hotbed_unique_seen(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
+    if (table->range.times != NULL)
+        hotbed_store_relaxed_u64(hotbed_index_time(table->range, slot), s->timer->now);
 }
 
 /* --- admission --------------------------------------------------------------------------------- */

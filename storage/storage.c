@@ -12,7 +12,7 @@
 /* --- options ---------------------------------------------------------------------------------- */
 
 static hotbed_status check_scoring(const hotbed_table_options *o) {
-    if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_CUSTOM)
+    if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_TIMESTAMP_LFU)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: unknown score %d", o->name, (int)o->score);
     if ((int)o->insertion < HOTBED_INSERT_PLAIN || o->insertion > HOTBED_INSERT_PROBATION)
@@ -146,7 +146,8 @@ static void make_table(
         view->admit = o->admission_threshold;
     if (o->admission == HOTBED_ADMIT_PROBABILISTIC)
         view->admit = (uint64_t)ceil((double)o->admission_probability * 4294967296.0);
-    storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP;
+    storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP ||
+                     o->score == HOTBED_SCORE_TIMESTAMP_LFU;
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
 }
 
@@ -242,6 +243,11 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
                 status, "table %s: no memory for %llu rows of %llu bytes", table->name,
                 (unsigned long long)table->view.slots, (unsigned long long)table->view.row_bytes);
         table->view.rows = table->rows.data;
+        if (table->view.score == HOTBED_SCORE_TIMESTAMP_LFU)
+            HOTBED_TRY(hotbed_memory_alloc(
+                stream, HOTBED_MEMORY_DEVICE, table->view.slots * sizeof(uint64_t), NULL,
+                &table->times));
+        table->view.range.times = table->times.data;
     }
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(
@@ -373,8 +379,10 @@ hotbed_status hotbed_storage_create(
 void hotbed_storage_destroy(hotbed_storage *storage) {
     if (storage == NULL)
         return;
-    for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++)
+    for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++) {
         hotbed_memory_free(&storage->tables[t].rows);
+        hotbed_memory_free(&storage->tables[t].times);
+    }
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);
@@ -460,9 +468,10 @@ hotbed_status hotbed_storage_table(
         .slots = t->view.slots,
         .first_slot = t->view.first_slot,
         .row_bytes = t->view.row_bytes,
-        .index_bytes = t->kind == HOTBED_TABLE_STATIC
-                           ? 0
-                           : (t->view.slots + hotbed_index_range_slots(t->view.counter)) * 16,
+        .index_bytes =
+            t->kind == HOTBED_TABLE_STATIC
+                ? 0
+                : (t->view.slots + hotbed_index_range_slots(t->view.counter)) * 16 + t->times.bytes,
         .weights = t->view.rows,
         .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
     };

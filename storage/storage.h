@@ -37,6 +37,7 @@ typedef struct hotbed_table {
     uint64_t counted;       /* FREQUENCY: keys that admission counts */
     hotbed_table_view view; /* host copy of what the device has */
     hotbed_memory rows;
+    hotbed_memory times; /* TIMESTAMP_LFU: view.range.times */
 } hotbed_table;
 
 struct hotbed_storage {
@@ -98,8 +99,8 @@ hotbed_status hotbed_storage_same_device(
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
 
-/* The kernels' form of `rows`, or nothing where it is NULL.  Errors: ARGUMENT (a state that rows do not
- * have). */
+/* The kernels' form of `rows`, or nothing where it is NULL.  Errors: ARGUMENT (a state or times that rows do
+ * not have). */
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out);
 

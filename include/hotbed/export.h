@@ -37,6 +37,7 @@ typedef struct hotbed_export {
     uint64_t first;     /* the window: slots [first, first + slots) of the table's, from 0 */
     uint64_t slots;     /* 1 .. 2^30; required */
     uint64_t min_score; /* only keys whose score is at least this; keys of STATIC tables have 0 */
+    uint64_t min_time;  /* TIMESTAMP_LFU tables: only keys whose time is at least this; else 0 */
     uint64_t *keys;     /* out [count]; may be NULL */
     uint64_t *count;    /* out [1] keys that were given; required */
     hotbed_rows rows;   /* out [count, ..] the parts that are not NULL */
@@ -52,7 +53,7 @@ static inline void hotbed_export_init(hotbed_export *batch) {
  * backward changes meanwhile are old or new, element by element.
  * Uses the stream's workspace, about half a byte a slot of the window: the first call with a larger window on
  * a stream allocates.
- * Errors: ARGUMENT (NULL, table number, slots, a state that the optimiser does not have), MEMORY, STATE (the
+ * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have), MEMORY, STATE (the
  * workspace would have to grow while a graph is recorded), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);

@@ -57,6 +57,11 @@ typedef enum hotbed_score_strategy {
                                  * every score that hotbed_storage_set_rows() has set */
     HOTBED_SCORE_LFU = 2,       /* occurrences so far, counted exactly, up to 2^53 - 1 */
     HOTBED_SCORE_CUSTOM = 3,    /* as hotbed_storage_set_score() says */
+    HOTBED_SCORE_TIMESTAMP_LFU =
+        4, /* dynamicemb's pair: the score is LFU's; beside it a key has the
+                                     * time of TIMESTAMP, in hotbed_rows.times.  The lowest count goes
+                                     * first, and of equal counts the one seen longest ago.  8 more
+                                     * bytes a slot.  Checkpoints save the counts and not the times */
 } hotbed_score_strategy;
 
 /* Where a new key stands in the order of eviction.  Its score is the same either way. */
@@ -310,7 +315,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
 
 /* Insert or overwrite the rows of n distinct keys, admitted or not.  Async.  A part that is NULL, or
  * `rows` itself, keeps its value, or gets its initial value when the key is new: as score, what the last
- * prefetch would have given it, or 1 in LFU tables.
+ * prefetch would have given it, or 1 in LFU and TIMESTAMP_LFU tables; times likewise.
  * Errors: ARGUMENT.  Faults: FULL, RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
@@ -369,7 +374,8 @@ typedef struct hotbed_table_info {
     uint64_t slots;       /* rows allocated */
     uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
     uint64_t row_bytes;   /* embedding + state + padding */
-    uint64_t index_bytes; /* HASH: 16 a slot and a place where admission counts; STATIC: 0 */
+    uint64_t index_bytes; /* HASH: 16 a slot (TIMESTAMP_LFU: 24) and 16 a place where admission
+                           * counts; STATIC: 0 */
     void *weights; /* device address of slot first_slot's embedding; element e of slot s is at
                            * byte (s - first_slot) * row_bytes + e * element size */
     uint64_t state_offsets[2]; /* bytes from a row's start to each F32 state */

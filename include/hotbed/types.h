@@ -53,6 +53,7 @@ typedef struct hotbed_rows {
     void *weights;    /* [n, dim] of the table's dtype */
     float *states[2]; /* [n, hotbed_optimizer_state_dim()] */
     uint64_t *scores; /* [n]; HASH tables of a storage */
+    uint64_t *times;  /* [n]; TIMESTAMP_LFU tables of a storage: when last seen */
 } hotbed_rows;
 
 /* --- initialisers -------------------------------------------------------------------------- */

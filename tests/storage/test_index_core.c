@@ -3,6 +3,7 @@
 #include "base/tile.h"
 
 #include "storage/index_core.h"
+#include "storage/index_range.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 
@@ -20,11 +21,11 @@ typedef struct table {
     uint64_t metas[MAX_SLOTS] __attribute__((aligned(128)));
     hotbed_index_view view;
     hotbed_index_range range;
-    uint32_t width;
-    uint64_t key, score, pins; /* of the call */
-    hotbed_score_rule rule;
+    uint64_t key, score, pins;  /* of the call */
     hotbed_index_result result; /* lane 0's */
     uint64_t found;
+    hotbed_score_rule rule;
+    uint32_t width;
     bool erased;
     bool agreed; /* all lanes got the same answer */
 } table;
@@ -326,12 +327,55 @@ static void candidates_are_distinct(hotbed_backend backend) {
     }
 }
 
+/* In a range with times, the lowest score goes, of equal ones the lowest time, and then the lowest slot. */
+static void times_decide_between_equal_scores(hotbed_backend backend) {
+    static uint64_t times[MAX_SLOTS];
+    (void)backend;
+    for (int round = 0; round < 60; round++) {
+        const hotbed_index_range plain = hotbed_index_range_make(40, true, 0);
+        hotbed_index_range range = plain;
+        uint64_t newcomer = hotbed_test_random(), expected = HOTBED_SLOT_NONE;
+        range.times = times;
+        clear(&tables[0], range, 1);
+        table *first = &tables[0];
+        for (uint64_t i = 0; i < hotbed_index_range_slots(range); i++) {
+            first->keys[i] = hotbed_test_random();
+            first->metas[i] = hotbed_meta_new(hotbed_test_below(3), 0) - HOTBED_META_LOCKED;
+            times[i] = hotbed_test_below(5);
+        }
+        for (uint32_t b = 0; b < range.buckets; b++) {
+            if (!hotbed_index_may_hold(range, newcomer, b))
+                continue;
+            for (uint64_t i = hotbed_index_slot(range, b), n = 0; n < HOTBED_BUCKET_SLOTS;
+                 i++, n++) {
+                uint64_t best = expected == HOTBED_SLOT_NONE ? i : expected;
+                bool lower = first->metas[i] != first->metas[best]
+                                 ? first->metas[i] < first->metas[best]
+                                 : times[i] < times[best] || (times[i] == times[best] && i < best);
+                if (expected == HOTBED_SLOT_NONE || lower)
+                    expected = i;
+            }
+        }
+        for (int w = WIDTHS - 1; w >= 0; w--) {
+            table *t = &tables[w];
+            if (w > 0)
+                *t = *first;
+            t->view.keys = t->keys;
+            t->view.metas = t->metas;
+            t->width = widths[w];
+            CHECK_EQ(claim(t, newcomer, HOTBED_SCORE_ASSIGN, 1, 0).slot, expected);
+            CHECK_EQ(t->result.outcome, HOTBED_INDEX_EVICTED);
+        }
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_table_that_refuses_is_the_same_at_every_width",
      a_table_that_refuses_is_the_same_at_every_width},
     {"a_table_that_evicts_is_the_same_at_every_width",
      a_table_that_evicts_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
+    {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},
     {NULL, NULL},

@@ -29,7 +29,7 @@ static void take_image(rig *r, uint32_t table, image *m) {
         device[p] = rig_alloc(r, m->n * info.dim * sizeof(float));
     bool hash = info.kind == HOTBED_TABLE_HASH;
     uint64_t *scores = hash ? rig_alloc(r, m->n * sizeof *scores) : NULL;
-    const hotbed_rows rows = {device[0], {device[1], device[2]}, scores};
+    const hotbed_rows rows = {device[0], {device[1], device[2]}, scores, NULL};
     CHECK_OK(hotbed_storage_get_rows(
         r->storage, table, m->n, rig_copy(r, m->keys, m->n * sizeof m->keys[0]), &rows, NULL,
         r->stream));

@@ -146,7 +146,7 @@ static void check_all(desk *d, uint32_t table) {
         CHECK_EQ(d->all_scores[i], hash ? row->score : 0);
         for (uint64_t e = 0; e < dim; e++) {
             float seen = oracle_load(m->options.dtype, d->all_weights + i * dim * size, e);
-            CHECK(memcmp(&seen, &row->weights[e], sizeof seen) == 0);
+            CHECK_BYTES(&seen, &row->weights[e], sizeof seen);
         }
         for (uint32_t s = 0; s < hotbed_optimizer_states(d->r.model->options.optimizer.kind); s++)
             CHECK_BYTES(

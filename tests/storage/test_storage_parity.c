@@ -34,7 +34,7 @@ static void compare_tables(rig rigs[BACKENDS]) {
                 parts[b][p] = calloc(1, (size_t)sizes[p] + 1);
                 CHECK(parts[b][p] != NULL);
             }
-            const hotbed_rows rows = {device[0], {device[1], device[2]}, device[3]};
+            const hotbed_rows rows = {device[0], {device[1], device[2]}, device[3], NULL};
             CHECK_OK(hotbed_storage_get_rows(
                 r->storage, t, n, rig_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
             for (int p = 0; p < 4; p++)

@@ -1,0 +1,383 @@
+/* tests/storage/test_storage_pair.c - tables whose keys have a count and a time: which key goes, and what is
+ * exported, set and kept.
+ *
+ * Tables have 32 slots in two buckets, and a key one bucket that it may be in: the slots that a ticket shows
+ * tell the model which, and from then on it knows the victim before the library.
+ */
+#include "hotbed/export.h"
+#include "tests/storage/rig.h"
+
+enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
+
+typedef struct place {
+    uint64_t key, count, step; /* step: of the last prefetch that had it */
+    bool used, probation, hit;
+} place;
+
+typedef struct bench {
+    rig r;
+    setup s;
+    hotbed_ticket *ticket;
+    uint64_t *device_keys;
+    place places[SLOTS];
+    uint64_t step;
+    uint64_t times[2000]; /* of each step, as seen */
+    uint64_t by_time;     /* evictions that the time decided, against the order of slots */
+    uint64_t by_count;    /* evictions of a key that was not the oldest */
+} bench;
+
+static void bench_open(bench *b, hotbed_backend backend, hotbed_insertion insertion) {
+    memset(b, 0, sizeof *b);
+    setup_start(&b->s, 1, 3, BUCKET);
+    b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    b->s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    b->s.tables[0].insertion = insertion;
+    rig_open_bare(&b->r, backend, &b->s.options);
+    CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
+    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+}
+
+static void bench_close(bench *b) {
+    hotbed_ticket_destroy(b->ticket);
+    rig_close(&b->r);
+}
+
+typedef struct words {
+    uint64_t keys[SLOTS], counts[SLOTS], times[SLOTS], n;
+} words;
+
+/* Keys of at least that count and time, with both words, by hotbed_storage_export(). */
+static void export_words(rig *r, uint64_t min_score, uint64_t min_time, words *out) {
+    hotbed_memory pinned;
+    CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, sizeof(words), NULL, &pinned));
+    words *w = pinned.data;
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.slots = SLOTS;
+    e.min_score = min_score;
+    e.min_time = min_time;
+    e.keys = w->keys;
+    e.rows.scores = w->counts;
+    e.rows.times = w->times;
+    e.count = &w->n;
+    CHECK_OK(hotbed_storage_export(r->storage, &e, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+    *out = *w;
+    hotbed_memory_free(&pinned);
+}
+
+static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
+    uint64_t seen[3] = {0};
+    rig_upload(&b->r, b->device_keys, &key, sizeof key);
+    uint64_t *device = rig_alloc(&b->r, sizeof seen);
+    const hotbed_rows rows = {.scores = device, .times = device + 1};
+    CHECK_OK(hotbed_storage_get_rows(
+        b->r.storage, 0, 1, b->device_keys, &rows, (uint8_t *)(device + 2), b->r.stream));
+    rig_download(&b->r, seen, device, sizeof seen);
+    hotbed_memory_free(&b->r.memories[--b->r.num_memories]);
+    CHECK_EQ(seen[2] & 0xff, 1);
+    *count = seen[0];
+    *time = seen[1];
+}
+
+/* counts or times may be NULL. */
+static void set_words(
+    bench *b, uint32_t n, const uint64_t *keys, const uint64_t *counts, const uint64_t *times) {
+    hotbed_rows rows = {0};
+    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    if (counts != NULL)
+        rows.scores = rig_copy(&b->r, counts, n * sizeof *counts);
+    if (times != NULL)
+        rows.times = rig_copy(&b->r, times, n * sizeof *times);
+    CHECK_OK(hotbed_storage_set_rows(b->r.storage, 0, n, b->device_keys, &rows, b->r.stream));
+    CHECK_OK(hotbed_stream_sync(b->r.stream));
+}
+
+/* --- eviction ---------------------------------------------------------------------------------------- */
+
+/* Whether place p goes before place q: on probation first, then by count, time and slot. */
+static bool before(const place *p, const place *q) {
+    if (p->probation != q->probation)
+        return p->probation;
+    if (p->count != q->count)
+        return p->count < q->count;
+    return p->step != q->step ? p->step < q->step : p < q;
+}
+
+static void check_victim(bench *b, uint64_t slot) {
+    const place *victim = &b->places[slot];
+    for (uint64_t i = slot / BUCKET * BUCKET; i < (slot / BUCKET + 1) * BUCKET; i++) {
+        const place *p = &b->places[i];
+        CHECK(p->used); /* no slot was free */
+        if (p->hit || i == slot)
+            continue;
+        CHECK(before(victim, p));
+        if (p->probation == victim->probation && p->count == victim->count && i < slot &&
+            victim->step < p->step)
+            b->by_time++;
+        if (p->step < victim->step)
+            b->by_count++;
+    }
+}
+
+static uint32_t prefetch(bench *b, uint32_t n, const uint64_t *keys, hotbed_ticket_view *view) {
+    uint32_t uniques[2];
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = n;
+    batch.num_keys = n;
+    batch.keys = b->device_keys;
+    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
+    b->step++;
+    CHECK_OK(hotbed_ticket_read(b->ticket, view));
+    rig_download(&b->r, uniques, view->unique_offsets, sizeof uniques);
+    return uniques[1];
+}
+
+/* One batch, here and in the model; one of its keys at most is new. */
+static void step(bench *b, uint32_t n, const uint64_t *keys) {
+    uint64_t unique[MOST_KEYS], slots[MOST_KEYS], count = 0;
+    uint32_t counts[MOST_KEYS], new_key = UINT32_MAX;
+    hotbed_ticket_view view;
+    uint32_t uniques = prefetch(b, n, keys, &view);
+    rig_download(&b->r, unique, view.unique_keys, uniques * sizeof *unique);
+    rig_download(&b->r, slots, view.slots, uniques * sizeof *slots);
+    rig_download(&b->r, counts, view.counts, uniques * sizeof *counts);
+    CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
+    get_words(b, unique[0], &count, &b->times[b->step]);
+    for (uint32_t u = 0; u < uniques; u++) {
+        CHECK(slots[u] < SLOTS);
+        place *p = &b->places[slots[u]];
+        if (!p->used || p->key != unique[u]) {
+            CHECK_EQ(new_key, UINT32_MAX);
+            new_key = u;
+            continue;
+        }
+        p->count += counts[u];
+        p->step = b->step;
+        p->probation = false;
+        p->hit = true;
+    }
+    if (new_key != UINT32_MAX) {
+        place *p = &b->places[slots[new_key]];
+        if (p->used)
+            check_victim(b, slots[new_key]);
+        p->used = true;
+        p->key = unique[new_key];
+        p->count = counts[new_key];
+        p->step = b->step;
+        p->probation = b->s.tables[0].insertion == HOTBED_INSERT_PROBATION;
+    }
+    for (uint32_t i = 0; i < SLOTS; i++)
+        b->places[i].hit = false;
+}
+
+static const place *place_of(const bench *b, uint64_t key) {
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (b->places[i].used && b->places[i].key == key)
+            return &b->places[i];
+    CHECK(!"the model has the key");
+    return NULL;
+}
+
+/* Both words of all keys, by batch, and those from a count and a time on. */
+static void check_words(bench *b) {
+    words w;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        used += b->places[i].used;
+    export_words(&b->r, 0, 0, &w);
+    CHECK_EQ(w.n, used);
+    for (uint64_t i = 0; i < w.n; i++) {
+        const place *p = place_of(b, w.keys[i]);
+        CHECK_EQ(w.counts[i], p->count);
+        CHECK_EQ(w.times[i], b->times[p->step]);
+    }
+    uint64_t count = 3, since = b->step - b->step / 4, expected = 0;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        expected += b->places[i].used && b->places[i].count >= count && b->places[i].step >= since;
+    export_words(&b->r, count, b->times[since], &w);
+    CHECK_EQ(w.n, expected);
+    for (uint64_t i = 0; i < w.n; i++)
+        CHECK(place_of(b, w.keys[i])->count >= count && place_of(b, w.keys[i])->step >= since);
+}
+
+static void trace(bench *b, rng *random, int steps) {
+    uint64_t keys[MOST_KEYS], fresh = 1000 + b->step;
+    for (int i = 0; i < steps; i++) {
+        uint32_t n = 0;
+        for (uint64_t k = rng_below(random, 4); k > 0; k--) {
+            const place *p = &b->places[rng_below(random, SLOTS)];
+            for (uint64_t more = 1 + rng_below(random, 2); p->used && more > 0; more--)
+                keys[n++] = p->key;
+        }
+        if (rng_below(random, 4) != 0 || n == 0)
+            for (uint64_t more = 1 + rng_below(random, 2), key = fresh++; more > 0; more--)
+                keys[n++] = key;
+        step(b, n, keys);
+        if (i % 40 == 39)
+            check_words(b);
+    }
+}
+
+static void the_lowest_count_goes_and_of_equals_the_oldest(hotbed_backend backend) {
+    static bench b;
+    rng random = rng_start(1);
+    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    trace(&b, &random, 600);
+    CHECK(b.by_time > 0 && b.by_count > 0);
+    for (uint64_t i = 2; i <= b.step; i++)
+        CHECK(b.times[i] > b.times[i - 1]); /* one time a batch, later each time */
+    bench_close(&b);
+}
+
+static void keys_on_probation_go_first(hotbed_backend backend) {
+    static bench b;
+    rng random = rng_start(2);
+    bench_open(&b, backend, HOTBED_INSERT_PROBATION);
+    trace(&b, &random, 300);
+    CHECK(b.by_time > 0);
+    bench_close(&b);
+}
+
+/* --- set and kept ------------------------------------------------------------------------------------ */
+
+/* Both words that are exported and set elsewhere are what they were, and the table goes on as the model. */
+static void both_words_come_back(hotbed_backend backend) {
+    static bench a, b;
+    rng random = rng_start(3);
+    words w;
+    hotbed_ticket_view view;
+    uint64_t slots[MOST_KEYS], count = 0, time = 0;
+    bench_open(&a, backend, HOTBED_INSERT_PLAIN);
+    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    trace(&a, &random, 200);
+    export_words(&a.r, 0, 0, &w);
+    set_words(&b, (uint32_t)w.n, w.keys, w.counts, w.times);
+    for (uint64_t i = 0; i < w.n; i++) {
+        get_words(&b, w.keys[i], &count, &time);
+        CHECK_EQ(count, w.counts[i]);
+        CHECK_EQ(time, w.times[i]);
+    }
+    /* Places may differ, what is in them not: the model goes on from where the keys are now.  A batch to
+     * find them sets no new order. */
+    memcpy(b.places, a.places, sizeof b.places);
+    memcpy(b.times, a.times, sizeof b.times);
+    b.step = a.step;
+    CHECK_EQ(prefetch(&b, (uint32_t)w.n, w.keys, &view), w.n);
+    rig_download(&b.r, slots, view.slots, w.n * sizeof *slots);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    memset(b.places, 0, sizeof b.places);
+    get_words(&b, w.keys[0], &count, &b.times[b.step]);
+    CHECK(b.times[b.step] > b.times[b.step - 1]); /* later than what was set */
+    for (uint64_t i = 0; i < w.n; i++) {
+        const place moved = {w.keys[i], w.counts[i] + 1, b.step, true, false, false};
+        b.places[slots[i]] = moved;
+    }
+    trace(&b, &random, 200);
+    bench_close(&a);
+    bench_close(&b);
+}
+
+static void parts_are_set_alone(hotbed_backend backend) {
+    static bench b;
+    uint64_t count = 0, time = 0;
+    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    const uint64_t batch[] = {1, 1, 2}, keys[] = {1, 3}, counts[] = {77, 88}, times[] = {5, 6};
+    hotbed_ticket_view view;
+    CHECK_EQ(prefetch(&b, 3, batch, &view), 2);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    uint64_t now = 0;
+    get_words(&b, 2, &count, &now);
+    set_words(&b, 2, keys, counts, NULL); /* the time is kept, or is the last prefetch's */
+    get_words(&b, 1, &count, &time);
+    CHECK(count == 77 && time == now);
+    get_words(&b, 3, &count, &time);
+    CHECK(count == 88 && time == now);
+    set_words(&b, 2, keys, NULL, times); /* the count is kept */
+    get_words(&b, 1, &count, &time);
+    CHECK(count == 77 && time == 5);
+    get_words(&b, 3, &count, &time);
+    CHECK(count == 88 && time == 6);
+    const uint64_t fresh[] = {4}, late[] = {UINT64_C(1) << 50};
+    set_words(&b, 1, fresh, NULL, late); /* a new one's is 1 */
+    get_words(&b, 4, &count, &time);
+    CHECK(count == 1 && time == late[0]);
+    const uint64_t plain[] = {5};
+    set_words(&b, 1, plain, NULL, NULL);
+    get_words(&b, 5, &count, &time);
+    CHECK(count == 1 && time == now);
+    const uint64_t most[] = {UINT64_MAX};
+    CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, b.device_keys, NULL, b.r.stream));
+    const uint64_t again[] = {2, 5};
+    /* Time goes on after what was set; a slot that is used again has its own. */
+    CHECK_EQ(prefetch(&b, 2, again, &view), 2);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    get_words(&b, 5, &count, &time);
+    CHECK(count == 1 && time > late[0]);
+    get_words(&b, 2, &count, &time);
+    CHECK(count == 2 && time > late[0]);
+    set_words(&b, 1, plain, most, most);
+    get_words(&b, 5, &count, &time);
+    CHECK_EQ(count, ((uint64_t)1 << 53) - 1);
+    CHECK_EQ(time, ((uint64_t)1 << 53) - 1);
+    bench_close(&b);
+}
+
+/* --- what it costs, and who has none ------------------------------------------------------------------ */
+
+static void other_tables_have_no_times(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_table_info info;
+    hotbed_export e;
+    setup_start(&s, 3, 2, 100);
+    s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    s.tables[2].kind = HOTBED_TABLE_STATIC;
+    rig_open_bare(&r, backend, &s.options);
+    uint64_t *words_of = rig_alloc(&r, 256 * sizeof *words_of);
+    const hotbed_rows rows = {.times = words_of};
+    for (uint32_t t = 0; t < 3; t++) {
+        hotbed_status expected = t == 1 ? HOTBED_OK : HOTBED_ERR_ARGUMENT;
+        CHECK_OK(hotbed_storage_table(r.storage, t, &info));
+        CHECK_EQ(info.index_bytes, t == 2 ? 0 : info.slots * (t == 1 ? 24 : 16));
+        CHECK_STATUS(
+            hotbed_storage_get_rows(r.storage, t, 1, words_of, &rows, NULL, r.stream), expected);
+        CHECK_STATUS(hotbed_storage_set_rows(r.storage, t, 1, words_of, &rows, r.stream), expected);
+        hotbed_export_init(&e);
+        e.table = t;
+        e.slots = 128;
+        e.count = words_of;
+        e.rows.times = words_of + 1;
+        CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), expected);
+        e.rows.times = NULL;
+        e.min_time = 1;
+        CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), expected);
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    rig_close(&r);
+}
+
+static void static_tables_do_not_take_the_pair(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    setup_start(&s, 1, 2, 100);
+    s.tables[0].kind = HOTBED_TABLE_STATIC;
+    s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_ARGUMENT);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"the_lowest_count_goes_and_of_equals_the_oldest",
+     the_lowest_count_goes_and_of_equals_the_oldest},
+    {"keys_on_probation_go_first", keys_on_probation_go_first},
+    {"both_words_come_back", both_words_come_back},
+    {"parts_are_set_alone", parts_are_set_alone},
+    {"other_tables_have_no_times", other_tables_have_no_times},
+    {"static_tables_do_not_take_the_pair", static_tables_do_not_take_the_pair},
+    {NULL, NULL},
+};

@@ -45,6 +45,10 @@ extern const bench_case bench_score_cases[];
 extern const bench_case bench_rows_cases[];
 extern const bench_case bench_storage_cases[];
 extern const bench_case bench_external_cases[];
+extern const bench_case bench_peer_cases[]; /* none without HOTBED_BENCH_PEERS */
+
+/* Arguments of index/alone_find on the host. */
+extern const int64_t bench_find_host[];
 
 /* --- in a case -------------------------------------------------------------------------------- */
 
@@ -87,6 +91,9 @@ uint64_t bench_random(uint64_t i, uint64_t n);
 
 /* n numbers from a power law with exponent alpha over [1, range); 0: each number below range as likely. */
 void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_t *out);
+
+/* n distinct numbers: `hits` percent of them below `filled`, the others from `fresh` on. */
+void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, uint64_t *out);
 
 /* --- for bench.cc ------------------------------------------------------------------------------- */
 

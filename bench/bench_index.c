@@ -8,15 +8,6 @@
 
 #include <stdlib.h>
 
-/* Numbers of a batch: `hits` percent of keys numbered below `filled`, distinct, others from `fresh` on. */
-static void choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, uint64_t *numbers) {
-    uint64_t stride = filled / (n > filled ? filled : n);
-    for (uint64_t i = 0; i < n; i++) {
-        bool hit = bench_random(i, 100) < hits;
-        numbers[i] = hit ? (i * stride + bench_random(n + i, stride)) % filled : fresh + i;
-    }
-}
-
 /* Arguments: n, slots, load in percent, hits in percent.  Fills the table; NULL: the state is skipped. */
 static uint64_t *prepare(bench_state *state, bool evicts, bench_step *step, uint64_t *filled) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -44,7 +35,7 @@ static void find(bench_state *state) {
     hotbed_step_view view = step.view;
     view.eval = 1;
     view.inverse = NULL;
-    choose(n, filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, numbers);
+    bench_choose(n, filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, numbers);
     bool ok = bench_step_batch(state, &step, numbers) &&
               bench_ok(state, step.lookup->layout(&view, step.stream));
     while (ok && bench_next(state)) {
@@ -70,7 +61,7 @@ static void insert(bench_state *state, bool evicts) {
     uint64_t fresh = (uint64_t)1 << 40;
     bool ok = true;
     while (ok && bench_next(state)) {
-        choose(n, filled, (uint64_t)bench_arg(state, 3), fresh, numbers);
+        bench_choose(n, filled, (uint64_t)bench_arg(state, 3), fresh, numbers);
         ok = bench_step_uniques(state, &step, numbers, n);
         bench_flush_cache(step.stream);
         bench_start(step.stream);
@@ -174,7 +165,7 @@ static void find_alone(bench_state *state) {
     alone a;
     bool ok = open_alone(state, false, &a);
     if (ok) {
-        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, a.numbers);
+        bench_choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, a.numbers);
         ok = send_keys(state, &a, a.n);
     }
     while (ok && bench_next(state)) {
@@ -197,7 +188,7 @@ static void insert_alone(bench_state *state, bool evicts) {
     uint64_t fresh = (uint64_t)1 << 40;
     a.call.score = (uint64_t)1 << 30;
     while (ok && bench_next(state)) {
-        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
+        bench_choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
         uint64_t added = 0;
         ok = send_keys(state, &a, a.n);
         bench_flush_cache(a.stream);
@@ -209,7 +200,7 @@ static void insert_alone(bench_state *state, bool evicts) {
             fresh += a.n;
             continue;
         }
-        choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
+        bench_choose(a.n, a.filled, (uint64_t)bench_arg(state, 3), fresh, a.numbers);
         for (uint64_t i = 0; i < a.n; i++)
             if (a.numbers[i] >= fresh)
                 a.numbers[added++] = a.numbers[i];
@@ -247,8 +238,9 @@ static const int64_t evict_cuda[] = {1 << 20, 1 << 26, 100, 0,        1 << 20,
                                      1 << 26, 100,     60,  INT64_MIN};
 
 /* The rows of docs/performance.md, "hash operations". */
-static const int64_t alone_find_host[] = {1 << 16, 1 << 19, 60,      100, 1 << 16, 1 << 19,  75,
-                                          100,     1 << 16, 1 << 19, 97,  100,     INT64_MIN};
+const int64_t bench_find_host[] = {1 << 16, 1 << 19, 60,      100,     1 << 16, 1 << 19, 75,
+                                   100,     1 << 16, 1 << 19, 97,      100,     1 << 16, 1 << 19,
+                                   75,      0,       1 << 18, 1 << 23, 75,      100,     INT64_MIN};
 static const int64_t alone_find_cuda[] = {1 << 20, 1 << 26, 60,      100, 1 << 20, 1 << 26,  75,
                                           100,     1 << 20, 1 << 26, 97,  100,     INT64_MIN};
 static const int64_t alone_insert_host[] = {1 << 16, 1 << 19, 75, 60, INT64_MIN};
@@ -260,7 +252,7 @@ const bench_case bench_index_cases[] = {
     {"index/find", find, names, find_host, find_cuda},
     {"index/find_or_insert", find_or_insert, names, insert_host, insert_cuda},
     {"index/find_or_evict", find_or_evict, names, evict_host, evict_cuda},
-    {"index/alone_find", find_alone, names, alone_find_host, alone_find_cuda},
+    {"index/alone_find", find_alone, names, bench_find_host, alone_find_cuda},
     {"index/alone_find_or_insert", find_or_insert_alone, names, alone_insert_host,
      alone_insert_cuda},
     {"index/alone_insert_and_evict", insert_and_evict_alone, names, alone_evict_host,

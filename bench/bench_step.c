@@ -33,6 +33,14 @@ void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_
     }
 }
 
+void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, uint64_t *out) {
+    uint64_t stride = filled / (n > filled ? filled : n);
+    for (uint64_t i = 0; i < n; i++) {
+        bool hit = bench_random(i, 100) < hits;
+        out[i] = hit ? (i * stride + bench_random(n + i, stride)) % filled : fresh + i;
+    }
+}
+
 /* --- create --------------------------------------------------------------------------------------- */
 
 static void choose_kernels(bench_step *step) {

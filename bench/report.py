@@ -85,18 +85,19 @@ def baseline_of(kinds, document, result):
 
 def references(kinds, document, result):
     """Columns beside ours: (name, {phase: ms})."""
+    forward = result["limit_forward_ms"] + result.get("limit_link_ms", 0)
     columns = [
         (
             "limit",
             {
-                "forward": result["limit_forward_ms"],
+                "forward": forward,
                 "backward": result["limit_backward_ms"],
-                "train": result["limit_forward_ms"] + result["limit_backward_ms"],
+                "train": forward + result["limit_backward_ms"],
                 "eval": result["limit_eval_ms"],
             },
         )
     ]
-    for key, name in (("floor", "floor"), ("tbe", "TBE"), ("dynamicemb", "dynamicemb")):
+    for key, name in (("floor", "floor"), ("goal", "goal"), ("tbe", "TBE"), ("dynamicemb", "dynamicemb")):
         if f"{key}_train_ms" in result:
             columns.append(
                 (name, {p: result.get(f"{key}_{p}_ms") for p in ("forward", "backward", "train", "eval")})
@@ -142,7 +143,7 @@ def stage_table(result):
 
 def separates(result):
     """The sentence that says what is between us, the static tables and the floor."""
-    if "tbe_train_ms" not in result:
+    if "tbe_train_ms" not in result or not stages_of(result):
         return ""
     train, evaluation = result["graph_train_ms"], result["graph_eval_ms"]
     others = ("forward", "update", "eval_find", "eval_forward")
@@ -161,6 +162,70 @@ def separates(result):
     )
 
 
+LINK_ROWS = [
+    (f"{size} bytes{', sorted' if order else ''}", f"{order}{size}")
+    for size in ("512", "1536")
+    for order in ("", "sorted_")
+]
+
+
+def link_table(document):
+    """What the link between the tiers reaches, by copies and by row."""
+    link = document["link"]
+    text = (
+        f"The link between the tiers, GB/s: copies down {link['down_gb_per_s']:.1f}, up {link['up_gb_per_s']:.1f}, "
+        f"both at once {link['both_gb_per_s']:.1f}; and rows at random places of {link['footprint_gib']:.2f} GiB:"
+    )
+    rows = [
+        [name] + [f"{link[f'{what}_{key}_gb_per_s']:.1f}" for what in ("gather", "scatter", "host_gather")]
+        for name, key in LINK_ROWS
+    ]
+    return text + "\n\n" + table(["rows of", "gather", "scatter", "gather by the host's threads"], rows)
+
+
+def tier_table(document):
+    """What crosses the link in each workload that has two tiers."""
+    rows = []
+    for result in document["results"]:
+        if "mode" not in result:
+            continue
+        lru = result.get("lru_rows_a_step")
+        train = result["eager_train_ms"]
+        overlap = result.get("overlap_train_ms")
+        dense = result.get("overlap_dense_ms", 0)
+        rows.append(
+            [
+                result["workload"],
+                result["mode"],
+                f"{result['upper_rows']:,} of {result['keys']:,}",
+                f"{result['fetched_a_step']:,.0f}",
+                f"{lru:,.0f}" if lru else "",
+                f"{result['in_place_a_step']:,.0f}",
+                f"{result['written_a_step']:,.0f}",
+                f"{result['link_read_mb_a_step']:.1f}, {result['link_write_mb_a_step']:.1f}",
+                f"{result['link_gb_per_s']:.1f}",
+                f"{ms(result['prefetch_ms'])} ({ms(result['limit_link_ms'])})",
+                f"{ms(overlap)} ({ms(train + dense)})" if overlap else "",
+                ms(result.get("goal_overlap_ms")),
+            ]
+        )
+    header = [
+        "",
+        "mode",
+        "rows above",
+        "fetched a step",
+        "exact LRU",
+        "in place",
+        "written",
+        "MB read, written",
+        "GB/s of a step",
+        "prefetch (its bytes alone), ms",
+        "overlapped (one after the other), ms",
+        "goal",
+    ]
+    return table(header, rows)
+
+
 def workload_section(kinds):
     parts = []
     for document in kinds["workloads"]:
@@ -175,20 +240,24 @@ def workload_section(kinds):
             parts.append(
                 f"**{result['workload']}**, {result['optimizer']}, scale {result['scale']:g}: "
                 f"{result['keys_a_step']:,} keys a step, {result['unique_a_step']:,} distinct, "
-                f"{result['rows']:,} rows a table, load {result['load']:.2f}; copy "
+                f"{result['rows']:,} rows a table, {'full to' if 'mode' in result else 'load'} {result['load']:.2f}; copy "
                 f"{result['limit_copy_gb_per_s']:,.0f} GB/s, gather "
                 f"{result['limit_gather_gb_per_s']:,.0f} GB/s; host waits a step "
                 f"{result['host_waits_a_step']:g}, allocations {result['allocations_a_step']:g}; "
                 + (f"{checked} rows compared bit for bit." if checked else "not checked.")
             )
             parts.append(phase_table(kinds, document, result))
-            parts.append(stage_table(result))
+            if stages_of(result):
+                parts.append(stage_table(result))
             if separates(result):
                 parts.append(separates(result))
+        if any("mode" in result for result in document["results"]):
+            parts.append(tier_table(document))
+            parts.append(link_table(document))
     if not parts:
         parts.append("No results yet: `hotbed-workloads --check --json bench/results/workloads-DEVICE.json`.")
     if any(chart_bars(kinds, d) for d in kinds["workloads"]):
-        parts.append("![Times of W1 and W2 beside limits and peers](performance.svg)")
+        parts.append("![Times of the workloads beside limits and peers](performance.svg)")
     return "\n\n".join(parts)
 
 
@@ -206,6 +275,33 @@ def micro_name(name):
     """module/operation and its arguments, without what Google Benchmark adds."""
     parts = [p for p in name.split("/") if p != "manual_time" and not p.startswith("iterations:")]
     return "/".join(parts[:2]), " ".join(p for p in parts[2:] if ":" in p)
+
+
+def find_rates(document):
+    """{arguments: {operation: keys a second}} of the index and of other libraries' maps on the host."""
+    rates = {}
+    for entry in document["benchmarks"]:
+        operation, arguments = micro_name(entry["name"])
+        if entry["name"].split("/")[2] != "host" or not entry.get("median_us"):
+            continue
+        if operation == "index/alone_find" or operation.startswith("peer/"):
+            keys = int(dict(a.split(":") for a in arguments.split())["n"])
+            rates.setdefault(arguments, {})[operation] = keys / entry["median_us"]
+    return {a: r for a, r in rates.items() if len(r) > 1 and "index/alone_find" in r}
+
+
+def map_table(document):
+    """Find in the index beside hash maps of other libraries."""
+    rates = find_rates(document)
+    peers = sorted({name for rate in rates.values() for name in rate if name.startswith("peer/")})
+    rows = [
+        [arguments, f"{rate['index/alone_find']:.1f}"]
+        + [f"{rate[p]:.1f}" if p in rate else "" for p in peers]
+        + [f"{rate['index/alone_find'] / max(rate[p] for p in peers if p in rate):.2f}x"]
+        for arguments, rate in rates.items()
+    ]
+    names = [p[len("peer/") : -len("_find")] for p in peers]
+    return table(["find, M keys/s", "index"] + names + ["to the best map"], rows)
 
 
 def micro_section(kinds):
@@ -245,6 +341,8 @@ def micro_section(kinds):
             f"commit {context.get('commit', 'unknown')}, {context.get('date', '')} "
             f"([{document['file']}](../bench/results/{document['file']}))"
         )
+        if find_rates(document):
+            parts.append(map_table(document))
         parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of copy"], rows))
     if not parts:
         parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU.")
@@ -258,6 +356,7 @@ COLOURS = {
     "eager": "#6fb1c7",
     "limit": "#b9c0c6",
     "floor": "#8d979f",
+    "goal": "#3f8f4f",
     "TBE": "#d08c2f",
     "dynamicemb": "#b5493b",
 }

@@ -52,6 +52,8 @@ third MPI 'mpi\.h' '^dist/comm_mpi\.c$'
 third NCCL 'nccl' '^dist/comm_nccl\.(c|cu)$'
 third NVTX 'nvtx' '^pipeline/nvtx\.c$'
 third RocksDB 'rocksdb' '^storage/external_rocksdb\.c$'
+third Abseil 'absl/' '^bench/bench_peer\.cc$'
+third tsl 'tsl/' '^bench/bench_peer\.cc$'
 third xxHash 'xxhash' '^checkpoint/digest\.[ch]$'
 third CUDA 'cuda|cooperative_groups' '^base/.*cuda.*\.(c|h|cu)$|^base/sort\.cu$'
 

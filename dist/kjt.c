@@ -178,16 +178,26 @@ hotbed_status hotbed_kjt_start(
     return kernels->check(kjt, stream);
 }
 
+hotbed_status hotbed_kjt_put(
+    uint32_t *to, const uint32_t *words, uint32_t n, hotbed_stream *stream) {
+    for (uint32_t done = 0; done < n; done += HOTBED_WORDS_MOST) {
+        hotbed_words part = {.to = to + done};
+        part.n = n - done < HOTBED_WORDS_MOST ? n - done : HOTBED_WORDS_MOST;
+        memcpy(part.word, words + done, part.n * sizeof *words);
+        HOTBED_TRY(kernels_of(stream)->put(&part, stream));
+    }
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_kjt_put_bases(const hotbed_kjt *kjt, uint32_t *bases, hotbed_stream *stream) {
-    hotbed_words words = {.to = bases};
-    uint32_t base = 0;
+    uint32_t words[HOTBED_WORDS_MOST], n = 0, base = 0;
     for (uint32_t f = 0; f <= kjt->num_features; f++) {
-        words.word[words.n++] = base;
+        words[n++] = base;
         base += f < kjt->num_features ? stride_of(kjt, f) : 0;
-        if (words.n == HOTBED_WORDS_MOST || f == kjt->num_features) {
-            HOTBED_TRY(kernels_of(stream)->put(&words, stream));
-            words.to += words.n;
-            words.n = 0;
+        if (n == HOTBED_WORDS_MOST || f == kjt->num_features) {
+            HOTBED_TRY(hotbed_kjt_put(bases, words, n, stream));
+            bases += n;
+            n = 0;
         }
     }
     return HOTBED_OK;

@@ -19,8 +19,12 @@ size_t hotbed_kjt_scratch(const hotbed_stream *stream, uint64_t n);
 hotbed_status hotbed_kjt_start(
     const hotbed_kjt_view *kjt, void *scratch, size_t scratch_bytes, hotbed_stream *stream);
 
-/* First row of each feature, and the number of rows: num_features + 1 words of device memory.  Async, and
- * needs nothing of the host's memory later. */
+/* Words from the host to device memory.  Async, and needs nothing of the host's memory later. */
+hotbed_status hotbed_kjt_put(
+    uint32_t *to, const uint32_t *words, uint32_t n, hotbed_stream *stream);
+
+/* First row of each feature, and the number of rows: num_features + 1 words of device memory.  Async,
+ * likewise. */
 hotbed_status hotbed_kjt_put_bases(const hotbed_kjt *kjt, uint32_t *bases, hotbed_stream *stream);
 
 /* Take the features out: starts, keys, sources, weights.  Async. */

@@ -12,6 +12,7 @@
 #include "hotbed/optimizer.h"
 #include "hotbed/pipeline.h"
 #include "hotbed/route.h"
+#include "hotbed/sharded.h"
 #include "hotbed/stats.h"
 #include "hotbed/status.h"
 #include "hotbed/storage.h"

@@ -1,0 +1,643 @@
+/* dist/sharded.c - a sharded collection: its groups, their lookups, and what is inside. */
+#include "dist/sharded.h"
+
+#include "base/options.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { KINDS = 3 };
+
+/* --- checks ------------------------------------------------------------------------------------------- */
+
+static hotbed_status check_options(
+    const hotbed_sharded_options *o, const hotbed_storage_options *s) {
+    const uint64_t most = (uint64_t)1 << 30;
+    if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d], or tables is NULL",
+            s->num_tables, HOTBED_TABLES_MOST);
+    if (s->num_features > 0 && s->feature_tables == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", s->num_features);
+    for (uint32_t f = 0; f < s->num_features; f++)
+        if (s->feature_tables[f] >= s->num_tables)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
+                s->feature_tables[f], s->num_tables);
+    if ((int)o->plan < HOTBED_PLAN_FIXED || o->plan > HOTBED_PLAN_ONE_SIDED)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown plan %d", (int)o->plan);
+    if ((int)o->overflow < HOTBED_OVERFLOW_REPLAY || o->overflow > HOTBED_OVERFLOW_REPORT)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown overflow %d", (int)o->overflow);
+    if ((int)o->dedup < HOTBED_DEDUP_AUTO || o->dedup > HOTBED_DEDUP_OFF)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dedup %d", (int)o->dedup);
+    if (!isfinite(o->gradient_scale))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "gradient_scale %g is not finite", (double)o->gradient_scale);
+    uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
+    if (o->max_batch_size < 1 || (uint64_t)o->max_batch_size * features > most)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
+            o->max_batch_size, features);
+    if (o->max_keys < 1 || o->max_keys > most)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]",
+            (unsigned long long)o->max_keys);
+    if (o->capacity > most)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "capacity %llu is over 2^30", (unsigned long long)o->capacity);
+    if (o->weighted && s->pooling == HOTBED_POOL_NONE)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "weighted, but pooling is NONE");
+    return HOTBED_OK;
+}
+
+/* --- reading the options -------------------------------------------------------------------------------- */
+
+static hotbed_status fail_memory(const hotbed_sharded *c) {
+    return hotbed_fail(
+        HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features", c->num_tables,
+        c->num_features);
+}
+
+static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options *s) {
+    uint32_t stride;
+    memcpy(&stride, s->tables, sizeof stride);
+    for (uint32_t t = 0; t < c->num_tables; t++) {
+        HOTBED_TRY(hotbed_options_read(
+            &c->tables[t], sizeof c->tables[t], offsetof(hotbed_table_options, kind),
+            (const unsigned char *)s->tables + (size_t)t * stride, "hotbed_table_options"));
+        if (c->tables[t].size != stride)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t,
+                c->tables[t].size, stride);
+        c->tables[t].size = sizeof c->tables[t];
+        HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
+    }
+    return HOTBED_OK;
+}
+
+/* Copies of all names, of tables and then of features, in one block. */
+static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) {
+    size_t bytes = 0;
+    for (uint32_t t = 0; t < c->num_tables; t++)
+        bytes += strlen(c->tables[t].name) + 1;
+    for (uint32_t f = 0; features != NULL && f < c->num_features; f++) {
+        if (features[f] == NULL)
+            return hotbed_fail(HOTBED_ERR_ARGUMENT, "the name of feature %u is NULL", f);
+        bytes += strlen(features[f]) + 1;
+    }
+    c->texts = hotbed_new(bytes);
+    if (c->texts == NULL)
+        return fail_memory(c);
+    char *at = c->texts;
+    for (uint32_t t = 0; t < c->num_tables; t++) {
+        size_t n = strlen(c->tables[t].name) + 1;
+        c->tables[t].name = memcpy(at, c->tables[t].name, n);
+        at += n;
+    }
+    for (uint32_t f = 0; f < c->num_features; f++) {
+        if (features == NULL) {
+            c->features[f] = c->tables[c->feature_tables[f]].name;
+            continue;
+        }
+        size_t n = strlen(features[f]) + 1;
+        c->features[f] = memcpy(at, features[f], n);
+        at += n;
+        for (uint32_t g = 0; g < f; g++)
+            if (strcmp(c->features[g], c->features[f]) == 0)
+                return hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "features %u and %u are both called %s", g, f,
+                    c->features[f]);
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *routes) {
+    for (uint32_t t = 0; t < c->num_tables; t++) {
+        const hotbed_table_options *o = &c->tables[t];
+        hotbed_sharded_table *info = &c->table_info[t];
+        bool is_static = o->kind == HOTBED_TABLE_STATIC;
+        hotbed_route_kind kind =
+            is_static ? HOTBED_ROUTE_CONTINUOUS : HOTBED_ROUTE_HASH_ROUND_ROBIN;
+        if (routes != NULL)
+            kind = routes[t];
+        if (is_static && kind != HOTBED_ROUTE_CONTINUOUS)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %s: a static table is routed CONTINUOUS, not %s",
+                o->name, hotbed_route_name(kind) == NULL ? "so" : hotbed_route_name(kind));
+        HOTBED_TRY(hotbed_route_init(&info->route, kind, c->world, o->capacity));
+        info->name = o->name;
+        info->capacity = o->capacity;
+        info->local_ids = is_static;
+    }
+    return HOTBED_OK;
+}
+
+/* Features by group, and in a group by table as a storage wants them; columns in the caller's order. */
+static hotbed_status make_groups(hotbed_sharded *c) {
+    uint32_t placed = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        hotbed_group *g = &c->groups[c->num_groups];
+        g->kind = (hotbed_route_kind)kind;
+        g->first_feature = placed;
+        g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
+        g->counts = hotbed_new(c->world * sizeof *g->counts);
+        if (g->tables == NULL || g->counts == NULL) {
+            c->num_groups++; /* so that it is freed */
+            return fail_memory(c);
+        }
+        for (uint32_t t = 0; t < c->num_tables; t++) {
+            if (c->table_info[t].route.kind != g->kind)
+                continue;
+            c->table_info[t].lookup = c->num_groups;
+            c->table_info[t].table = g->num_tables;
+            g->tables[g->num_tables++] = t;
+            for (uint32_t f = 0; f < c->num_features; f++)
+                if (c->feature_tables[f] == t) {
+                    c->order[placed++] = f;
+                    g->columns += c->tables[t].dim;
+                }
+        }
+        g->num_features = placed - g->first_feature;
+        if (g->num_features > 0)
+            c->num_groups++;
+        else if (g->num_tables > 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "tables routed %s, as %s, have no feature",
+                hotbed_route_name(g->kind), c->tables[g->tables[0]].name);
+        else {
+            hotbed_delete(g->tables);
+            hotbed_delete(g->counts);
+            memset(g, 0, sizeof *g);
+        }
+    }
+    for (uint32_t f = 0; f < c->num_features; f++)
+        c->feature_columns[f + 1] = c->feature_columns[f] + c->tables[c->feature_tables[f]].dim;
+    return HOTBED_OK;
+}
+
+/* --- groups ----------------------------------------------------------------------------------------------- */
+
+/* Rows for a rank's share of a table: of a HASH table six standard deviations over the mean, so that with even
+ * routing no rank is full before the whole is. */
+static uint64_t share_of(const hotbed_sharded *c, uint32_t table) {
+    uint64_t capacity = c->tables[table].capacity;
+    if (c->world == 1)
+        return capacity;
+    if (c->tables[table].kind == HOTBED_TABLE_STATIC) {
+        uint64_t rows = hotbed_route_rows(&c->table_info[table].route, c->rank);
+        return rows == 0 ? 1 : rows;
+    }
+    uint64_t mean = (capacity - 1) / c->world + 1;
+    uint64_t share = mean + (uint64_t)ceil(6.0 * sqrt((double)mean));
+    return share < capacity ? share : capacity;
+}
+
+static bool counts_keys(const hotbed_table_options *o) {
+    return o->score == HOTBED_SCORE_LFU || o->admission == HOTBED_ADMIT_FREQUENCY;
+}
+
+static bool wants_dedup(const hotbed_sharded *c, const hotbed_group *g) {
+    if (c->pooling != HOTBED_POOL_NONE || c->options.dedup == HOTBED_DEDUP_OFF)
+        return false;
+    for (uint32_t t = 0; t < g->num_tables && c->options.dedup == HOTBED_DEDUP_AUTO; t++)
+        if (counts_keys(&c->tables[g->tables[t]]))
+            return false;
+    return true;
+}
+
+/* Keys that a message holds. */
+static uint64_t capacity_of(const hotbed_sharded *c) {
+    uint64_t n = c->options.max_keys;
+    if (c->options.plan == HOTBED_PLAN_TWO_PHASE)
+        return 0;
+    uint64_t capacity = c->options.capacity;
+    if (capacity == 0) {
+        uint64_t share = (n - 1) / c->world + 1;
+        capacity = share + share / 4 + 64;
+    }
+    return capacity < n ? capacity : n;
+}
+
+static hotbed_status make_lookup(
+    hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
+    hotbed_stream *stream) {
+    hotbed_storage_options o = *storage;
+    hotbed_table_options *tables = hotbed_new(g->num_tables * sizeof *tables);
+    uint32_t *features = hotbed_new(g->num_features * sizeof *features);
+    hotbed_status status = HOTBED_OK;
+    if (tables == NULL || features == NULL) {
+        status = fail_memory(c);
+        goto done;
+    }
+    for (uint32_t t = 0; t < g->num_tables; t++) {
+        tables[t] = c->tables[g->tables[t]];
+        tables[t].capacity = share_of(c, g->tables[t]);
+    }
+    for (uint32_t f = 0; f < g->num_features; f++)
+        features[f] = c->table_info[c->feature_tables[c->order[g->first_feature + f]]].table;
+    o.num_tables = g->num_tables;
+    o.tables = tables;
+    o.num_features = g->dedup ? 0 : g->num_features;
+    o.feature_tables = g->dedup ? NULL : features;
+    o.optimizer.max_gradient = 0.0F;
+    if (c->pooling != HOTBED_POOL_NONE) { /* means are taken where all ranks' sums are */
+        o.pooling = HOTBED_POOL_SUM;
+        o.output_dtype = HOTBED_F32;
+    }
+    status = hotbed_storage_create(&o, stream, &g->lookup);
+done:
+    hotbed_delete(tables);
+    hotbed_delete(features);
+    return status;
+}
+
+/* Carve what kernels read of a group, twice: once to count its bytes. */
+static size_t carve_group(hotbed_group *g, uint8_t *base) {
+    hotbed_carve carve = {base, 0};
+    g->routes = hotbed_carve_take(&carve, g->message_features * sizeof *g->routes);
+    g->table_rows = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
+    g->columns32 = hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
+    g->output_columns = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    return carve.used;
+}
+
+static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbed_group *host) {
+    uint32_t f = 0, column = 0;
+    for (uint32_t t = 0; t < g->num_tables; t++) {
+        const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
+        hotbed_feature_route route = {info->route, info->local_ids ? 1 : 0};
+        host->table_rows[t] = f * c->options.max_batch_size;
+        if (g->dedup)
+            host->routes[t] = route;
+        for (; f < g->num_features &&
+               c->feature_tables[c->order[g->first_feature + f]] == g->tables[t];
+             f++) {
+            if (!g->dedup)
+                host->routes[f] = route;
+            host->columns32[f] = column;
+            host->output_columns[f] = (uint32_t)c->feature_columns[c->order[g->first_feature + f]];
+            column += c->tables[g->tables[t]].dim;
+        }
+    }
+    host->table_rows[g->num_tables] = f * c->options.max_batch_size;
+    host->columns32[g->num_features] = column;
+}
+
+static hotbed_status upload_group(hotbed_sharded *c, hotbed_group *g, hotbed_stream *stream) {
+    hotbed_group host = *g;
+    size_t bytes = carve_group(g, NULL);
+    hotbed_memory staging = {0};
+    hotbed_status status =
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &g->described);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging);
+    if (status != HOTBED_OK)
+        goto done;
+    memset(staging.data, 0, bytes);
+    (void)carve_group(&host, staging.data);
+    (void)carve_group(g, g->described.data);
+    describe_group(c, g, &host);
+    status = hotbed_copy(g->described.data, staging.data, bytes, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_finish(stream);
+done:
+    hotbed_memory_free(&staging);
+    return status;
+}
+
+/* Rows of a static table, whose first values are of the whole table's keys: a hash table of the same name,
+ * seed and initialiser makes them, CHUNK keys at a time. */
+static hotbed_status init_static(
+    hotbed_sharded *c, hotbed_group *g, uint32_t t, const hotbed_storage_options *storage,
+    hotbed_stream *stream) {
+    enum { CHUNK = 1 << 16 };
+    const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
+    hotbed_table_options table = c->tables[g->tables[t]];
+    hotbed_storage_options o = *storage;
+    uint64_t rows = hotbed_route_rows(&info->route, c->rank);
+    hotbed_storage *nursery = NULL;
+    hotbed_memory weights = {0}, keys = {0}, numbers = {0}, host = {0};
+    table.kind = HOTBED_TABLE_HASH;
+    table.capacity = CHUNK;
+    o.num_tables = 1;
+    o.tables = &table;
+    o.num_features = 0;
+    o.mode = HOTBED_MODE_HBM_DIRECT;
+    hotbed_status status = hotbed_storage_create(&o, stream, &nursery);
+    size_t row_bytes = table.dim * hotbed_dtype_bytes(table.dtype == 0 ? HOTBED_F32 : table.dtype);
+    hotbed_memory *const memories[] = {&weights, &keys, &numbers};
+    const size_t bytes[] = {CHUNK * row_bytes, CHUNK * sizeof(uint64_t), CHUNK * sizeof(uint64_t)};
+    for (int i = 0; i < 3 && status == HOTBED_OK; i++)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes[i], NULL, memories[i]);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_PINNED, 2 * CHUNK * sizeof(uint64_t), NULL, &host);
+    for (uint64_t done = 0; done < rows && status == HOTBED_OK; done += CHUNK) {
+        uint64_t n = rows - done < CHUNK ? rows - done : CHUNK;
+        uint64_t *at = host.data;
+        hotbed_rows part = {.weights = weights.data};
+        for (uint64_t i = 0; i < n; i++) {
+            at[i] = hotbed_route_key(&info->route, c->rank, done + i);
+            at[CHUNK + i] = done + i;
+        }
+        status = hotbed_copy(keys.data, at, n * sizeof *at, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_copy(numbers.data, at + CHUNK, n * sizeof *at, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_storage_set_rows(nursery, 0, n, keys.data, NULL, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_storage_get_rows(nursery, 0, n, keys.data, &part, NULL, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_storage_clear(nursery, 0, stream); /* waits: `at` is free again */
+    }
+    hotbed_memory_free(&host);
+    for (int i = 0; i < 3; i++)
+        hotbed_memory_free(memories[i]);
+    hotbed_storage_destroy(nursery);
+    return status;
+}
+
+static hotbed_status make_group(
+    hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
+    hotbed_stream *stream) {
+    g->dedup = wants_dedup(c, g);
+    g->message_features = g->dedup ? g->num_tables : g->num_features;
+    g->message_batch = g->dedup ? 1 : c->options.max_batch_size;
+    g->capacity = capacity_of(c);
+    for (uint32_t r = 0; r < c->world; r++)
+        g->counts[r] = g->columns * c->options.max_batch_size;
+    HOTBED_TRY(make_lookup(c, g, storage, stream));
+    HOTBED_TRY(upload_group(c, g, stream));
+    for (uint32_t t = 0; t < g->num_tables; t++) {
+        const hotbed_table_options *o = &c->tables[g->tables[t]];
+        if (c->world > 1 && o->kind == HOTBED_TABLE_STATIC &&
+            o->initializer.kind != HOTBED_INIT_CONSTANT)
+            HOTBED_TRY(init_static(c, g, t, storage, stream));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status create(
+    hotbed_sharded *c, const hotbed_sharded_options *options, const hotbed_storage_options *s,
+    hotbed_stream *stream) {
+    c->options = *options;
+    c->pooling = s->pooling;
+    c->output_dtype = s->output_dtype == 0 ? HOTBED_F32 : s->output_dtype;
+    c->optimizer = s->optimizer;
+    if (s->optimizer.kind != 0)
+        HOTBED_TRY(hotbed_optimizer_check(&s->optimizer));
+    c->optimizer_view = hotbed_optimizer_make(&s->optimizer);
+    c->num_tables = s->num_tables;
+    c->num_features = s->num_features == 0 ? s->num_tables : s->num_features;
+    c->training = true;
+    c->tables = hotbed_new(c->num_tables * sizeof *c->tables);
+    c->table_info = hotbed_new(c->num_tables * sizeof *c->table_info);
+    c->feature_tables = hotbed_new(c->num_features * sizeof *c->feature_tables);
+    c->features = hotbed_new(c->num_features * sizeof *c->features);
+    c->order = hotbed_new(c->num_features * sizeof *c->order);
+    c->feature_columns = hotbed_new(((size_t)c->num_features + 1) * sizeof *c->feature_columns);
+    c->groups = hotbed_new((KINDS + 1) * sizeof *c->groups);
+    if (c->tables == NULL || c->table_info == NULL || c->feature_tables == NULL ||
+        c->features == NULL || c->order == NULL || c->feature_columns == NULL || c->groups == NULL)
+        return fail_memory(c);
+    HOTBED_TRY(read_tables(c, s));
+    for (uint32_t f = 0; f < c->num_features; f++)
+        c->feature_tables[f] = s->num_features == 0 ? f : s->feature_tables[f];
+    HOTBED_TRY(copy_names(c, options->features));
+    if (options->features == NULL && s->num_features > 0) {
+        hotbed_delete(c->features);
+        c->features = NULL;
+    }
+    HOTBED_TRY(read_routes(c, options->routes));
+    HOTBED_TRY(make_groups(c));
+    c->dim = c->tables[0].dim;
+    for (uint32_t t = 1; c->pooling == HOTBED_POOL_NONE && t < c->num_tables; t++)
+        if (c->tables[t].dim != c->dim)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %s: dim %u is not the first table's %u",
+                c->tables[t].name, c->tables[t].dim, c->dim);
+    for (uint32_t g = 0; g < c->num_groups; g++)
+        HOTBED_TRY(make_group(c, &c->groups[g], s, stream));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_create(
+    const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
+    hotbed_sharded **out) {
+    hotbed_sharded_options o;
+    hotbed_storage_options storage;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (comm == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
+    HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_sharded_options, capacity), options,
+        "hotbed_sharded_options"));
+    HOTBED_TRY(hotbed_options_read(
+        &storage, sizeof storage, offsetof(hotbed_storage_options, num_features), o.storage,
+        "hotbed_storage_options"));
+    storage.size = sizeof storage;
+    HOTBED_TRY(check_options(&o, &storage));
+    hotbed_sharded *c = hotbed_new(sizeof *c);
+    if (c == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a sharded collection");
+    c->comm = comm;
+    c->rank = hotbed_comm_rank(comm);
+    c->world = hotbed_comm_size(comm);
+    c->backend = hotbed_stream_backend(stream);
+    c->device = hotbed_stream_device(stream);
+    hotbed_status status = create(c, &o, &storage, stream);
+    if (status != HOTBED_OK) {
+        hotbed_sharded_destroy(c);
+        return status;
+    }
+    (void)!hotbed_sharded_set_forward(c, NULL, NULL);
+    *out = c;
+    return HOTBED_OK;
+}
+
+void hotbed_sharded_destroy(hotbed_sharded *sharded) {
+    if (sharded == NULL)
+        return;
+    for (uint32_t g = 0; g < sharded->num_groups; g++) {
+        hotbed_group *group = &sharded->groups[g];
+        hotbed_storage_destroy(group->lookup);
+        hotbed_memory_free(&group->described);
+        hotbed_delete(group->tables);
+        hotbed_delete(group->counts);
+    }
+    hotbed_delete(sharded->groups);
+    hotbed_delete(sharded->feature_columns);
+    hotbed_delete(sharded->order);
+    hotbed_delete(sharded->features);
+    hotbed_delete(sharded->feature_tables);
+    hotbed_delete(sharded->table_info);
+    hotbed_delete(sharded->tables);
+    hotbed_delete(sharded->texts);
+    hotbed_delete(sharded);
+}
+
+/* --- what is inside ----------------------------------------------------------------------------------------- */
+
+static hotbed_status check_not_null(const hotbed_sharded *sharded) {
+    if (sharded == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
+    HOTBED_TRY(check_not_null(sharded));
+    sharded->training = training;
+    return HOTBED_OK;
+}
+
+bool hotbed_sharded_training(const hotbed_sharded *sharded) {
+    return sharded->training;
+}
+
+hotbed_status hotbed_sharded_set_learning_rate(
+    hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(check_not_null(sharded));
+    for (uint32_t g = 0; g < sharded->num_groups; g++)
+        HOTBED_TRY(
+            hotbed_storage_set_learning_rate(sharded->groups[g].lookup, learning_rate, stream));
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_sharded_num_tables(const hotbed_sharded *sharded) {
+    return sharded->num_tables;
+}
+
+uint32_t hotbed_sharded_num_features(const hotbed_sharded *sharded) {
+    return sharded->num_features;
+}
+
+uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
+    return sharded->num_groups;
+}
+
+hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup) {
+    return lookup < sharded->num_groups ? sharded->groups[lookup].lookup : NULL;
+}
+
+hotbed_comm *hotbed_sharded_comm(const hotbed_sharded *sharded) {
+    return sharded->comm;
+}
+
+uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
+    return sharded->feature_columns[feature];
+}
+
+uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
+    return sharded->feature_columns[sharded->num_features];
+}
+
+hotbed_status hotbed_sharded_table_read(
+    const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
+    HOTBED_TRY(check_not_null(sharded));
+    if (out == NULL || table >= sharded->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "out is NULL, or table %u is not below %u", table,
+            sharded->num_tables);
+    *out = sharded->table_info[table];
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_sharded_find_table(const hotbed_sharded *sharded, const char *name) {
+    uint32_t t = 0;
+    while (t < sharded->num_tables && strcmp(sharded->tables[t].name, name) != 0)
+        t++;
+    return t;
+}
+
+/* A text that is cut to fit, and its whole length. */
+typedef struct writer {
+    char *text;
+    size_t capacity, length;
+} writer;
+
+__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
+    int n = vsnprintf(left > 0 ? w->text + w->length : NULL, left, format, args);
+    va_end(args);
+    w->length += n > 0 ? (size_t)n : 0;
+}
+
+static const char *plan_name(hotbed_plan plan) {
+    switch (plan) {
+    case HOTBED_PLAN_FIXED:
+        return "fixed";
+    case HOTBED_PLAN_TWO_PHASE:
+        return "two-phase";
+    case HOTBED_PLAN_ONE_SIDED:
+        return "one-sided";
+    }
+    return "unknown";
+}
+
+static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
+    const hotbed_group *g = &c->groups[number];
+    put(w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
+        g->dedup ? ", dedup" : "");
+    if (g->capacity != 0)
+        put(w, ", messages of %llu keys", (unsigned long long)g->capacity);
+    put(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);
+    for (uint32_t i = 0; i < g->num_tables; i++) {
+        const hotbed_table_options *o = &c->tables[g->tables[i]];
+        hotbed_table_info info;
+        if (hotbed_storage_table(g->lookup, i, &info) != HOTBED_OK)
+            continue;
+        put(w, "    %s.weight: %s, dim %u, %s, %llu rows of %llu here", o->name,
+            info.kind == HOTBED_TABLE_STATIC ? "static" : "hash", info.dim,
+            hotbed_dtype_name(info.dtype), (unsigned long long)info.capacity,
+            (unsigned long long)o->capacity);
+        const char *separator = "; features ";
+        for (uint32_t f = 0; f < c->num_features; f++)
+            if (c->feature_tables[f] == g->tables[i]) {
+                if (c->features != NULL)
+                    put(w, "%s%s", separator, c->features[f]);
+                else
+                    put(w, "%s%u", separator, f);
+                separator = ", ";
+            }
+        put(w, "\n");
+    }
+    if (c->pooling == HOTBED_POOL_NONE)
+        put(w, "  (output_dists): rows of %u elements\n", c->dim);
+    else
+        put(w, "  (output_dists): sums of %llu columns\n", (unsigned long long)g->columns);
+}
+
+hotbed_status hotbed_sharded_print(
+    const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
+    HOTBED_TRY(check_not_null(sharded));
+    if (text == NULL && capacity > 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "text is NULL, capacity %zu", capacity);
+    static const char *const poolings[] = {"none", "sum", "mean"};
+    writer w = {text, capacity, 0};
+    if (capacity > 0)
+        text[0] = 0;
+    put(&w, "%s(pooling %s, rank %u of %u, %s, plan %s, optimizer %s, %s\n",
+        sharded->pooling == HOTBED_POOL_NONE ? "ShardedEmbeddingCollection"
+                                             : "ShardedEmbeddingBagCollection",
+        poolings[sharded->pooling], sharded->rank, sharded->world,
+        hotbed_transport_name(hotbed_comm_transport(sharded->comm)),
+        plan_name(sharded->options.plan),
+        sharded->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(sharded->optimizer.kind),
+        sharded->training ? "training" : "eval");
+    for (uint32_t g = 0; g < sharded->num_groups; g++)
+        put_group(&w, sharded, g);
+    put(&w, ")\n");
+    if (length != NULL)
+        *length = w.length;
+    return HOTBED_OK;
+}

@@ -1,0 +1,365 @@
+/* dist/sharded_context.c - contexts: a batch's keys to their owners. */
+#include "dist/sharded.h"
+
+/* --- create and destroy ------------------------------------------------------------------------------ */
+
+static hotbed_status check_collections(
+    uint32_t n, hotbed_sharded *const *collections, const hotbed_stream *stream) {
+    if (n < 1 || n > HOTBED_MEMBERS_MOST || collections == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a context of %u collections is not in [1, %d], or NULL was given",
+            n, HOTBED_MEMBERS_MOST);
+    for (uint32_t i = 0; i < n; i++) {
+        if (collections[i] == NULL)
+            return hotbed_fail(HOTBED_ERR_ARGUMENT, "collection %u is NULL", i);
+        if (collections[i]->comm != collections[0]->comm ||
+            collections[i]->options.plan != collections[0]->options.plan ||
+            collections[i]->options.overflow != collections[0]->options.overflow)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "collections 0 and %u differ in communicator, plan or overflow policy", i);
+    }
+    return hotbed_comm_check_stream(collections[0]->comm, stream);
+}
+
+static hotbed_status make_member(
+    hotbed_sharded_context *context, uint32_t number, hotbed_sharded *sharded,
+    hotbed_stream *stream) {
+    hotbed_member *m = &context->members[number];
+    const hotbed_sharded_options *o = &sharded->options;
+    uint32_t features =
+        o->kjt_features > sharded->num_features ? o->kjt_features : sharded->num_features;
+    m->sharded = sharded;
+    m->first_part = context->num_parts;
+    m->rows_most = (uint64_t)features * o->max_batch_size;
+    for (uint32_t g = 0; g < sharded->num_groups; g++) {
+        hotbed_part *part = &context->parts[context->num_parts++];
+        part->sharded = sharded;
+        part->group = &sharded->groups[g];
+        part->member = number;
+        if (part->group->capacity != 0 && part->group->capacity < o->max_keys)
+            context->may_overflow = true;
+    }
+    hotbed_carve carve = {NULL, 0};
+    for (int pass = 0; pass < 2; pass++) {
+        carve.used = 0;
+        m->starts = hotbed_carve_take(&carve, (m->rows_most + 1) * sizeof *m->starts);
+        m->bad = hotbed_carve_take(&carve, sizeof *m->bad);
+        m->bases = hotbed_carve_take(&carve, ((size_t)features + 1) * sizeof *m->bases);
+        if (pass == 0) {
+            HOTBED_TRY(
+                hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, carve.used, NULL, &m->memory));
+            carve.base = m->memory.data;
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status make_context(
+    hotbed_sharded_context *context, uint32_t n, hotbed_sharded *const *collections,
+    hotbed_stream *stream) {
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        parts += collections[i]->num_groups;
+    context->members = hotbed_new(n * sizeof *context->members);
+    context->parts = hotbed_new(parts * sizeof *context->parts);
+    if (context->members == NULL || context->parts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context of %u parts", parts);
+    HOTBED_TRY(hotbed_event_create(stream, &context->event));
+    HOTBED_TRY(hotbed_event_create(stream, &context->arrived));
+    for (uint32_t i = 0; i < n; i++) {
+        context->num_members++;
+        HOTBED_TRY(make_member(context, i, collections[i], stream));
+    }
+    return hotbed_parts_create(context, stream);
+}
+
+hotbed_status hotbed_sharded_create_context(
+    uint32_t n, hotbed_sharded *const *collections, hotbed_stream *stream,
+    hotbed_sharded_context **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(check_collections(n, collections, stream));
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    hotbed_sharded_context *context = hotbed_new(sizeof *context);
+    if (context == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context");
+    const hotbed_sharded *first = collections[0];
+    context->comm = first->comm;
+    context->rank = first->rank;
+    context->world = first->world;
+    context->plan = first->options.plan;
+    context->overflow = first->options.overflow;
+    context->backend = first->backend;
+    context->device = first->device;
+    hotbed_status status = make_context(context, n, collections, stream);
+    if (status != HOTBED_OK) {
+        hotbed_sharded_context_destroy(context);
+        return status;
+    }
+    *out = context;
+    return HOTBED_OK;
+}
+
+void hotbed_sharded_context_destroy(hotbed_sharded_context *context) {
+    if (context == NULL)
+        return;
+    if (context->event != NULL)
+        (void)!hotbed_event_sync(context->event);
+    hotbed_parts_destroy(context);
+    for (uint32_t i = 0; i < context->num_members; i++)
+        hotbed_memory_free(&context->members[i].memory);
+    hotbed_event_destroy(context->event);
+    hotbed_event_destroy(context->arrived);
+    hotbed_delete(context->parts);
+    hotbed_delete(context->members);
+    hotbed_delete(context);
+}
+
+/* --- stages ---------------------------------------------------------------------------------------------- */
+
+static const char *stage_name(hotbed_stage stage) {
+    static const char *const names[] = {"empty",         "input_dist", "wait_splits", "wait_input",
+                                        "prefetch",      "compute",    "output_dist", "wait_output",
+                                        "backward_dist", "update"};
+    return names[stage];
+}
+
+hotbed_status hotbed_context_enter(
+    hotbed_sharded_context *context, hotbed_stream *stream, const char *call) {
+    if (context == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call, context == NULL ? "context" : "stream");
+    HOTBED_TRY(hotbed_comm_check_stream(context->comm, stream));
+    return hotbed_stream_wait(stream, context->event);
+}
+
+hotbed_status hotbed_context_fail_stage(const char *call, hotbed_stage stage) {
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%s: the batch's last stage was %s", call, stage_name(stage));
+}
+
+hotbed_status hotbed_context_leave(hotbed_sharded_context *context, hotbed_stream *stream) {
+    return hotbed_event_record(context->event, stream);
+}
+
+/* --- input_dist --------------------------------------------------------------------------------------------- */
+
+/* Number of a feature of the collection in the batch, or num_features; `guess` is looked at first. */
+static uint32_t find_feature(
+    const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess) {
+    if (c->features == NULL || kjt->features == NULL)
+        return feature;
+    if (guess < kjt->num_features && strcmp(kjt->features[guess], c->features[feature]) == 0)
+        return guess;
+    return hotbed_kjt_find(kjt, c->features[feature]);
+}
+
+static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
+    const hotbed_sharded *c = m->sharded;
+    const hotbed_sharded_options *o = &c->options;
+    if (kjt->batch_size > o->max_batch_size || kjt->num_keys > o->max_keys)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "kjt: %u samples, %llu keys; the collection takes up to %u samples, %llu keys",
+            kjt->batch_size, (unsigned long long)kjt->num_keys, o->max_batch_size,
+            (unsigned long long)o->max_keys);
+    if ((uint64_t)kjt->num_features * kjt->batch_size > m->rows_most)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "kjt: %u features are more than kjt_features", kjt->num_features);
+    if (kjt->weights != NULL && !o->weighted && c->pooling != HOTBED_POOL_NONE)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "kjt: it has weights, but the collection is not weighted");
+    for (uint32_t f = 0; f < c->num_features; f++)
+        if (find_feature(c, kjt, f, f) >= kjt->num_features) {
+            if (c->features == NULL)
+                return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %u is missing", f);
+            return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %s is missing", c->features[f]);
+        }
+    return HOTBED_OK;
+}
+
+/* Which features of the batch are the part's: to the device when they are others than before. */
+static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    bool changed = false;
+    for (uint32_t f = 0; f < g->num_features; f++) {
+        uint32_t feature = part->sharded->order[g->first_feature + f];
+        uint32_t found = find_feature(part->sharded, kjt, feature, part->mapped[f]);
+        changed = changed || found != part->mapped[f];
+        part->mapped[f] = found;
+    }
+    if (!changed)
+        return HOTBED_OK;
+    return hotbed_kjt_put(
+        (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
+}
+
+/* Distinct keys of each table; the occurrences of each by where they stand in the caller's batch. */
+static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_step_view *u = &part->unique;
+    HOTBED_TRY(kernels->pick(
+        (uint64_t)g->num_tables + 1, u->table_starts, part->pick.starts, g->table_rows, stream));
+    HOTBED_TRY(g->lookup->kernels.unique->unique(u, part->scratch, part->scratch_bytes, stream));
+    return kernels->follow(u->bound, part->num_keys, u->positions, part->pick.sources, stream);
+}
+
+static hotbed_status start_part(
+    hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *kjt, hotbed_stream *stream) {
+    hotbed_pick_view *p = &part->pick;
+    HOTBED_TRY(map_features(part, &m->kjt, stream));
+    p->kjt = *kjt;
+    p->bases = m->kjt.strides == NULL ? NULL : m->bases;
+    p->stride = m->kjt.batch_size;
+    HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
+    part->unique.bound = part->bucketize.bound = kjt->bound;
+    if (part->group->dedup)
+        HOTBED_TRY(dedup(part, stream));
+    return hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
+}
+
+static hotbed_status start_member(
+    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
+    hotbed_part *parts = &context->parts[m->first_part];
+    hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
+    if (m->kjt.strides != NULL)
+        HOTBED_TRY(hotbed_kjt_put_bases(&m->kjt, m->bases, stream));
+    HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        HOTBED_TRY(start_part(&parts[g], m, &view, stream));
+    m->kjt.features = NULL; /* names and strides are the caller's again */
+    m->kjt.strides = NULL;
+    return HOTBED_OK;
+}
+
+/* Release what the batch before still holds. */
+static hotbed_status release(hotbed_sharded_context *context, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        for (int r = 0; r < 2; r++)
+            if (context->parts[i].roads[r].ticket != NULL)
+                HOTBED_TRY(hotbed_ticket_cancel(context->parts[i].roads[r].ticket, stream));
+    context->stage = HOTBED_STAGE_EMPTY;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        context->members[i].stage = HOTBED_STAGE_EMPTY;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_input_dist(
+    hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream) {
+    hotbed_kjt read[HOTBED_MEMBERS_MOST];
+    if (context == NULL || kjts == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "kjts");
+    for (uint32_t i = 0; i < context->num_members; i++) {
+        HOTBED_TRY(hotbed_kjt_read(&kjts[i], &read[i]));
+        HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
+    }
+    HOTBED_TRY(hotbed_context_enter(context, stream, "input_dist"));
+    HOTBED_TRY(release(context, stream));
+    context->watched = context->settled = context->replayed = false;
+    for (uint32_t i = 0; i < context->num_members; i++) {
+        hotbed_member *m = &context->members[i];
+        m->kjt = read[i];
+        m->training = m->sharded->training;
+        HOTBED_TRY(start_member(context, m, stream));
+    }
+    HOTBED_TRY(hotbed_exchange_start(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
+    context->stage = HOTBED_STAGE_STARTED;
+    return hotbed_context_leave(context, stream);
+}
+
+hotbed_status hotbed_sharded_wait_splits(hotbed_sharded_context *context, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_context_enter(context, stream, "wait_splits"));
+    if (context->stage != HOTBED_STAGE_STARTED)
+        return hotbed_context_fail_stage("wait_splits", context->stage);
+    if (context->plan == HOTBED_PLAN_TWO_PHASE) {
+        HOTBED_TRY(hotbed_storage_may_wait(stream));
+        HOTBED_TRY(hotbed_exchange_sizes(context, stream));
+    }
+    context->stage = HOTBED_STAGE_SENT;
+    return hotbed_context_leave(context, stream);
+}
+
+hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_context_enter(context, stream, "wait_input"));
+    if (context->stage != HOTBED_STAGE_SENT)
+        return hotbed_context_fail_stage("wait_input", context->stage);
+    HOTBED_TRY(hotbed_exchange_gather(context, stream));
+    if (context->may_overflow) {
+        HOTBED_TRY(hotbed_copy(
+            context->host_overflows, context->overflows, context->num_parts * sizeof(uint32_t),
+            stream));
+        HOTBED_TRY(hotbed_event_record(context->arrived, stream));
+        context->watched = true;
+    }
+    context->stage = HOTBED_STAGE_READY;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        context->members[i].stage = HOTBED_STAGE_READY;
+    return hotbed_context_leave(context, stream);
+}
+
+/* --- overflow -------------------------------------------------------------------------------------------- */
+
+/* Whether the batch overflowed, once it has arrived. */
+static hotbed_status look(hotbed_sharded_context *context, bool *overflowed) {
+    bool done = false;
+    *overflowed = false;
+    if (!context->watched)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_event_query(context->arrived, &done));
+    if (!done)
+        HOTBED_TRY(hotbed_event_sync(context->arrived));
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        *overflowed = *overflowed || context->host_overflows[i] != 0;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_context_settle(hotbed_sharded_context *context, hotbed_stream *stream) {
+    bool overflowed;
+    if (!context->watched || context->settled || context->overflow == HOTBED_OVERFLOW_REPORT)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(look(context, &overflowed));
+    if (overflowed) {
+        HOTBED_TRY(hotbed_parts_make_exact(context, stream));
+        HOTBED_TRY(hotbed_exchange_start(context, true, stream));
+        HOTBED_TRY(hotbed_exchange_sizes(context, stream));
+        HOTBED_TRY(hotbed_exchange_gather(context, stream));
+    }
+    context->replayed = overflowed;
+    context->settled = true;
+    return HOTBED_OK;
+}
+
+static hotbed_status check_ready(const hotbed_sharded_context *context, const void *out) {
+    if (context == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "out");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
+    HOTBED_TRY(check_ready(context, out));
+    if (context->stage != HOTBED_STAGE_READY)
+        return hotbed_context_fail_stage("overflowed", context->stage);
+    if (context->settled) {
+        *out = context->replayed;
+        return HOTBED_OK;
+    }
+    return look(context, out);
+}
+
+hotbed_status hotbed_sharded_ready(hotbed_sharded_context *context, bool *out) {
+    HOTBED_TRY(check_ready(context, out));
+    *out = context->stage == HOTBED_STAGE_READY;
+    if (!*out || !context->watched || context->settled)
+        return HOTBED_OK;
+    return hotbed_event_query(context->arrived, out);
+}
+
+hotbed_status hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_context_enter(context, stream, "cancel"));
+    HOTBED_TRY(release(context, stream));
+    return hotbed_context_leave(context, stream);
+}

@@ -1,0 +1,556 @@
+/* dist/sharded_part.c - the parts of a context: their memory, and their exchanges by each plan. */
+#include "dist/sharded.h"
+
+#define KEYS_MOST ((uint64_t)1 << 30)
+
+uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded) {
+    if (sharded->pooling != HOTBED_POOL_NONE)
+        return 0;
+    return hotbed_round16(sharded->dim * hotbed_dtype_bytes(sharded->output_dtype));
+}
+
+static hotbed_message_shape shape_of(const hotbed_part *part) {
+    hotbed_message_shape shape = {
+        part->group->message_features * part->group->message_batch,
+        part->sharded->options.weighted ? 1 : 0};
+    return shape;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* --- memory of a part ------------------------------------------------------------------------------- */
+
+static size_t scratch_of(
+    const hotbed_sharded_context *context, const hotbed_part *part, const hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    const hotbed_kernels *kernels = &g->lookup->kernels;
+    uint64_t keys = part->sharded->options.max_keys;
+    uint64_t rows = (uint64_t)g->num_features * part->sharded->options.max_batch_size;
+    uint64_t batch_rows = context->members[part->member].rows_most;
+    size_t bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
+    bytes = larger(
+        bytes, hotbed_dist_scratch(stream, keys, (uint64_t)g->message_features * context->world));
+    if (g->dedup) {
+        bytes = larger(bytes, kernels->unique->scratch(keys, g->num_tables));
+        bytes = larger(bytes, kernels->update->scratch(keys, part->sharded->dim));
+    }
+    return bytes;
+}
+
+/* Place the part's arrays, twice: once to count their bytes. */
+static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *part, uint8_t *base) {
+    const hotbed_group *g = part->group;
+    const hotbed_sharded_options *o = &part->sharded->options;
+    hotbed_carve carve = {base, 0};
+    size_t n = o->max_keys, words = n * sizeof(uint32_t), tables = g->num_tables;
+    size_t rows = (size_t)g->num_features * o->max_batch_size;
+    hotbed_pick_view *p = &part->pick;
+    hotbed_bucketize_view *b = &part->bucketize;
+    hotbed_step_view *u = &part->unique;
+    p->features = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    p->starts = hotbed_carve_take(&carve, (rows + 1) * sizeof(uint32_t));
+    p->keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    p->sources = hotbed_carve_take(&carve, words);
+    p->weights = o->weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
+    b->targets = hotbed_carve_take(&carve, words);
+    b->numbers = hotbed_carve_take(&carve, words);
+    b->sorted_targets = hotbed_carve_take(&carve, words);
+    b->sorted = hotbed_carve_take(&carve, words);
+    b->places = hotbed_carve_take(&carve, words);
+    b->ranks = hotbed_carve_take(&carve, ((size_t)context->world + 1) * sizeof(uint32_t));
+    if (g->dedup) {
+        u->table_starts = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
+        u->unique_offsets = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
+        u->tallies = hotbed_carve_take(&carve, tables * sizeof *u->tallies);
+        u->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+        u->inverse = hotbed_carve_take(&carve, words);
+        u->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
+        u->positions = hotbed_carve_take(&carve, words);
+        u->counts = hotbed_carve_take(&carve, words);
+        part->sums = hotbed_carve_take(&carve, n * part->sharded->dim * sizeof(float));
+    }
+    if (part->row_bytes == 0) {
+        size_t sums = g->columns * o->max_batch_size * sizeof(float);
+        part->pooled = hotbed_carve_take(&carve, sums);
+        part->all_pooled = hotbed_carve_take(&carve, sums * context->world);
+    }
+    part->scratch = hotbed_carve_take(&carve, part->scratch_bytes);
+    return carve.used;
+}
+
+/* What of the part's views is the same for every batch. */
+static void make_views(const hotbed_sharded_context *context, hotbed_part *part) {
+    const hotbed_group *g = part->group;
+    const hotbed_sharded_options *o = &part->sharded->options;
+    hotbed_step_view lookup = hotbed_storage_step(g->lookup), *u = &part->unique;
+    part->num_keys = part->pick.starts + (size_t)g->num_features * o->max_batch_size;
+    part->num_sent = g->dedup ? u->unique_offsets + g->num_tables : part->num_keys;
+    part->pick.num_features = g->num_features;
+    part->pick.batch_size = o->max_batch_size;
+    part->bucketize = (hotbed_bucketize_view){
+        .keys = g->dedup ? u->unique_keys : part->pick.keys,
+        .weights = part->pick.weights,
+        .starts = g->dedup ? u->unique_offsets : part->pick.starts,
+        .routes = g->routes,
+        .batch_size = g->message_batch,
+        .world = context->world,
+        .targets = part->bucketize.targets,
+        .numbers = part->bucketize.numbers,
+        .sorted_targets = part->bucketize.sorted_targets,
+        .sorted = part->bucketize.sorted,
+        .places = part->bucketize.places,
+        .ranks = part->bucketize.ranks,
+        .counts = context->counts + (size_t)(part - context->parts) * context->world,
+        .shape = shape_of(part),
+    };
+    u->tables = lookup.tables;
+    u->feature_tables = lookup.feature_tables;
+    u->columns = lookup.columns;
+    u->keys = part->pick.keys;
+    u->num_tables = g->num_tables;
+    u->num_features = lookup.num_features;
+    u->pooling = HOTBED_POOL_NONE;
+    u->output_dtype = lookup.output_dtype;
+    u->plain_rows = lookup.plain_rows;
+}
+
+static hotbed_status make_part(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+    part->row_bytes = hotbed_part_row_bytes(part->sharded);
+    part->scratch_bytes = scratch_of(context, part, stream);
+    part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
+    if (part->mapped == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
+    for (uint32_t f = 0; f < part->group->num_features; f++)
+        part->mapped[f] = UINT32_MAX;
+    size_t bytes = carve_part(context, part, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
+    (void)carve_part(context, part, part->memory.data);
+    if (part->group->dedup) /* counted into, and never read */
+        HOTBED_TRY(hotbed_fill(
+            part->unique.tallies, 0, part->group->num_tables * sizeof *part->unique.tallies,
+            stream));
+    make_views(context, part);
+    return HOTBED_OK;
+}
+
+/* --- roads ------------------------------------------------------------------------------------------- */
+
+/* Most bytes of all exact messages of `keys` keys together: each part may be rounded up by 15. */
+static uint64_t exact_bytes(
+    const hotbed_sharded_context *context, const hotbed_part *part, uint64_t keys) {
+    hotbed_message_shape shape = shape_of(part);
+    uint64_t a_key = sizeof(uint64_t) + (shape.weighted != 0 ? sizeof(float) : 0);
+    return context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
+}
+
+static bool in_window(const hotbed_sharded_context *context, const hotbed_road *road) {
+    return context->window != NULL && road->capacity != 0;
+}
+
+/* Place the road's arrays, twice: once to count their bytes. */
+static size_t carve_road(
+    const hotbed_sharded_context *context, hotbed_part *part, hotbed_road *road, uint8_t *base) {
+    const hotbed_group *g = part->group;
+    hotbed_carve carve = {base, 0};
+    hotbed_gather_view *v = &road->gather;
+    size_t pointers = context->world * sizeof(uint8_t *), bound = road->bound;
+    size_t segments = (size_t)g->message_features * context->world;
+    uint64_t sent = road->capacity == 0 ? part->sharded->options.max_keys : bound;
+    bool by_sample = part->row_bytes == 0;
+    road->to.at = hotbed_carve_take(&carve, pointers);
+    road->from.at = hotbed_carve_take(&carve, pointers);
+    road->owner_in.at = hotbed_carve_take(&carve, pointers);
+    road->asker_in.at = hotbed_carve_take(&carve, pointers);
+    v->segments = hotbed_carve_take(&carve, (segments + 1) * sizeof(uint32_t));
+    v->firsts = hotbed_carve_take(&carve, segments * sizeof(uint32_t));
+    v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
+    v->weights =
+        part->pick.weights == NULL ? NULL : hotbed_carve_take(&carve, bound * sizeof(float));
+    v->offsets = hotbed_carve_take(
+        &carve,
+        ((by_sample ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
+    if (part->row_bytes != 0) {
+        road->local = hotbed_carve_take(&carve, bound * part->row_bytes);
+        if (!in_window(context, road)) {
+            road->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
+            road->asker_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
+        }
+    }
+    if (road->capacity == 0) {
+        road->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
+        road->receive = hotbed_carve_take(&carve, exact_bytes(context, part, bound));
+    }
+    return carve.used;
+}
+
+/* Where fixed messages and rows are; the exact ones are aimed for each batch. */
+static void point_road(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_road *road, uint8_t **to,
+    uint8_t **from, uint8_t **owner, uint8_t **asker) {
+    uint64_t rows = road->capacity * part->row_bytes, messages = context->message_bytes;
+    uint8_t *window = context->window == NULL ? NULL : hotbed_window_data(context->window);
+    for (uint32_t p = 0; p < context->world; p++) {
+        to[p] = context->send + p * messages;
+        from[p] = (window == NULL ? context->receive : window) + p * messages;
+        owner[p] = (window == NULL ? road->owner_rows : window + part->window_owner) + p * rows;
+        asker[p] = (window == NULL ? road->asker_rows : window + part->window_asker) + p * rows;
+    }
+    road->to.offset = road->from.offset = part->message_at;
+    if (window == NULL)
+        return;
+    /* Ours in the others' windows; the pointers are the window's, which nobody changes. */
+    uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
+    road->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
+    road->owner_out = (hotbed_ends){parts, part->window_asker + context->rank * rows};
+    road->asker_out = (hotbed_ends){parts, part->window_owner + context->rank * rows};
+}
+
+static hotbed_status upload_pointers(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_road *road,
+    hotbed_stream *stream) {
+    size_t bytes = context->world * sizeof(uint8_t *), n = context->world;
+    hotbed_memory staging;
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 4 * bytes, NULL, &staging));
+    uint8_t **host = staging.data;
+    uint8_t **const device[4] = {road->to.at, road->from.at, road->owner_in.at, road->asker_in.at};
+    point_road(context, part, road, host, host + n, host + 2 * n, host + 3 * n);
+    hotbed_status status = HOTBED_OK;
+    for (size_t i = 0; i < 4 && status == HOTBED_OK; i++)
+        status = hotbed_copy(device[i], host + i * n, bytes, stream);
+    hotbed_status finished = hotbed_stream_finish(stream);
+    hotbed_memory_free(&staging);
+    return status != HOTBED_OK ? status : finished;
+}
+
+static hotbed_status make_road(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_road *road, uint64_t capacity,
+    hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    uint64_t keys = part->sharded->options.max_keys;
+    uint64_t bound = context->world * (capacity != 0 ? capacity : keys);
+    bool by_sample = part->row_bytes == 0;
+    if (capacity != 0 && bound > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%u ranks with messages of %llu keys are over 2^30 keys",
+            context->world, (unsigned long long)capacity);
+    road->capacity = capacity;
+    road->bound = road->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
+    size_t bytes = carve_road(context, part, road, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &road->memory));
+    (void)carve_road(context, part, road, road->memory.data);
+    road->owner_out = road->owner_in;
+    road->asker_out = road->asker_in;
+    if (capacity == 0) {
+        road->sizes = hotbed_new(4 * (size_t)context->world * sizeof *road->sizes);
+        if (road->sizes == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the sizes of an exchange");
+    } else {
+        HOTBED_TRY(upload_pointers(context, part, road, stream));
+    }
+    road->gather = (hotbed_gather_view){
+        .from = road->from.at,
+        .from_offset = road->from.offset,
+        .shape = shape_of(part),
+        .num_features = g->message_features,
+        .batch_size = g->message_batch,
+        .world = context->world,
+        .segments = road->gather.segments,
+        .firsts = road->gather.firsts,
+        .overflow = context->overflows + (part - context->parts),
+        .keys = road->gather.keys,
+        .weights = road->gather.weights,
+        .offsets = road->gather.offsets,
+        .by_sample = by_sample ? 1 : 0,
+        .bound = road->bound,
+    };
+    return hotbed_ticket_create(
+        g->lookup, road->bound,
+        by_sample ? context->world * part->sharded->options.max_batch_size : 1, stream,
+        &road->ticket);
+}
+
+static void free_road(hotbed_road *road) {
+    hotbed_ticket_destroy(road->ticket);
+    hotbed_memory_free(&road->memory);
+    hotbed_delete(road->sizes);
+}
+
+/* --- all parts --------------------------------------------------------------------------------------- */
+
+/* Place the context's arrays, twice: once to count their bytes. */
+static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
+    hotbed_carve carve = {base, 0};
+    size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
+    size_t messages = context->world * context->message_bytes;
+    context->counts = hotbed_carve_take(&carve, row);
+    context->matrix = hotbed_carve_take(&carve, row * context->world);
+    context->overflows = hotbed_carve_take(&carve, context->num_parts * sizeof(uint32_t));
+    context->send = context->receive = NULL;
+    if (context->plan == HOTBED_PLAN_FIXED) {
+        context->send = hotbed_carve_take(&carve, messages);
+        context->receive = hotbed_carve_take(&carve, messages);
+    }
+    return carve.used;
+}
+
+static hotbed_status make_window(hotbed_sharded_context *context, hotbed_stream *stream) {
+    uint64_t at = context->world * context->message_bytes;
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        uint64_t rows = context->world * part->group->capacity * part->row_bytes;
+        part->window_asker = at;
+        part->window_owner = at + rows;
+        at += 2 * rows;
+    }
+    return hotbed_window_create(context->comm, at, stream, &context->window);
+}
+
+hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream *stream) {
+    bool fixed = context->plan != HOTBED_PLAN_TWO_PHASE;
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        part->row_bytes = hotbed_part_row_bytes(part->sharded);
+        part->message_at = context->message_bytes;
+        if (fixed)
+            context->message_bytes += hotbed_message_bytes(shape_of(part), part->group->capacity);
+    }
+    size_t bytes = carve_context(context, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &context->memory));
+    (void)carve_context(context, context->memory.data);
+    size_t matrix = (size_t)context->num_parts * context->world * context->world;
+    HOTBED_TRY(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_PINNED, (matrix + context->num_parts) * sizeof(uint32_t), NULL,
+        &context->pinned));
+    context->host_matrix = context->pinned.data;
+    context->host_overflows = context->host_matrix + matrix;
+    if (context->plan == HOTBED_PLAN_ONE_SIDED)
+        HOTBED_TRY(make_window(context, stream));
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        HOTBED_TRY(make_part(context, part, stream));
+        part->road = &part->roads[fixed ? 0 : 1];
+        HOTBED_TRY(make_road(context, part, part->road, fixed ? part->group->capacity : 0, stream));
+    }
+    return hotbed_stream_finish(stream);
+}
+
+void hotbed_parts_destroy(hotbed_sharded_context *context) {
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        free_road(&part->roads[0]);
+        free_road(&part->roads[1]);
+        hotbed_memory_free(&part->memory);
+        hotbed_delete(part->mapped);
+    }
+    hotbed_window_destroy(context->window);
+    hotbed_memory_free(&context->memory);
+    hotbed_memory_free(&context->pinned);
+}
+
+hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_road *road = &context->parts[i].roads[1];
+        if (road->ticket == NULL) {
+            free_road(road);
+            memset(road, 0, sizeof *road);
+            HOTBED_TRY(make_road(context, &context->parts[i], road, 0, stream));
+        }
+    }
+    return HOTBED_OK;
+}
+
+/* --- the exchange of keys ------------------------------------------------------------------------------- */
+
+static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *stream) {
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        hotbed_road *road = part->road;
+        hotbed_bucketize_view *b = &part->bucketize;
+        b->to = road->to.at;
+        b->to_offset = road->to.offset;
+        b->capacity = road->capacity;
+        if (road->capacity == 0) {
+            hotbed_aim_view aim = {
+                .base = road->send,
+                .counts = b->counts,
+                .stride = 1,
+                .to = road->to.at,
+                .shape = b->shape,
+                .world = context->world,
+            };
+            HOTBED_TRY(kernels->aim(&aim, stream));
+        }
+        HOTBED_TRY(kernels->place(b, stream));
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_exchange_start(
+    hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        context->parts[i].road = &context->parts[i].roads[exact ? 1 : 0];
+    if (exact) {
+        size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
+        HOTBED_TRY(
+            hotbed_comm_all_gather(context->comm, row, context->counts, context->matrix, stream));
+        HOTBED_TRY(
+            hotbed_copy(context->host_matrix, context->matrix, row * context->world, stream));
+        HOTBED_TRY(hotbed_event_record(context->arrived, stream));
+        return place_all(context, stream);
+    }
+    if (context->window == NULL) {
+        HOTBED_TRY(place_all(context, stream));
+        return hotbed_comm_all_to_all(
+            context->comm, context->message_bytes, context->send, context->receive, stream);
+    }
+    /* The first barrier: all have done with what the window held before. */
+    HOTBED_TRY(hotbed_window_barrier(context->window, stream));
+    HOTBED_TRY(place_all(context, stream));
+    return hotbed_window_barrier(context->window, stream);
+}
+
+/* Sizes of a part's messages and rows, from the counts of all ranks. */
+static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number) {
+    hotbed_part *part = &context->parts[number];
+    hotbed_road *road = part->road;
+    hotbed_message_shape shape = shape_of(part);
+    size_t world = context->world, row = (size_t)context->num_parts * world;
+    uint64_t keys = 0;
+    for (size_t p = 0; p < world; p++) {
+        uint64_t out = context->host_matrix[context->rank * row + number * world + p];
+        uint64_t in = context->host_matrix[p * row + number * world + context->rank];
+        road->sizes[p] = hotbed_message_bytes(shape, out);
+        road->sizes[world + p] = hotbed_message_bytes(shape, in);
+        road->sizes[2 * world + p] = out * part->row_bytes;
+        road->sizes[3 * world + p] = in * part->row_bytes;
+        keys += in;
+    }
+    if (keys > road->bound)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "rank %u receives %llu keys, over %llu", context->rank,
+            (unsigned long long)keys, (unsigned long long)road->bound);
+    road->num_keys = keys;
+    return HOTBED_OK;
+}
+
+/* Where received messages begin, and rows on both sides. */
+static hotbed_status aim_received(
+    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_part *part = &context->parts[number];
+    hotbed_road *road = part->road;
+    hotbed_aim_view aim = {
+        .base = road->receive,
+        .counts = context->matrix + (size_t)number * context->world + context->rank,
+        .stride = (uint64_t)context->num_parts * context->world,
+        .to = road->from.at,
+        .shape = shape_of(part),
+        .world = context->world,
+    };
+    HOTBED_TRY(kernels->aim(&aim, stream));
+    if (part->row_bytes == 0)
+        return HOTBED_OK;
+    aim.base = road->owner_rows;
+    aim.to = road->owner_in.at;
+    aim.row_bytes = part->row_bytes;
+    HOTBED_TRY(kernels->aim(&aim, stream));
+    aim.base = road->asker_rows;
+    aim.to = road->asker_in.at;
+    aim.counts = part->bucketize.counts;
+    aim.stride = 1;
+    return kernels->aim(&aim, stream);
+}
+
+hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream) {
+    hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
+    uint32_t n = 0;
+    HOTBED_TRY(hotbed_event_sync(context->arrived));
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        HOTBED_TRY(read_sizes(context, i));
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        const hotbed_part *part = &context->parts[i];
+        const hotbed_road *road = part->road;
+        exchanges[n++] = (hotbed_exchange){
+            .send = road->send,
+            .send_bytes = road->sizes,
+            .recv = road->receive,
+            .recv_bytes = road->sizes + context->world,
+            .bound = exact_bytes(context, part, part->sharded->options.max_keys),
+        };
+        if (n == HOTBED_EXCHANGES_MAX || i + 1 == context->num_parts) {
+            HOTBED_TRY(hotbed_comm_exchange(context->comm, n, exchanges, stream));
+            n = 0;
+        }
+    }
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        HOTBED_TRY(aim_received(context, i, stream));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        hotbed_part *part = &context->parts[i];
+        part->road->gather.bound = part->road->num_keys;
+        HOTBED_TRY(hotbed_gather(&part->road->gather, part->scratch, part->scratch_bytes, stream));
+    }
+    return HOTBED_OK;
+}
+
+/* --- the exchange of rows --------------------------------------------------------------------------------- */
+
+hotbed_deliver_view hotbed_part_deliver(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends) {
+    const hotbed_road *road = part->road;
+    const hotbed_sharded *c = part->sharded;
+    uint64_t keys = context->members[part->member].kjt.num_keys;
+    hotbed_deliver_view view = {
+        .segments = road->gather.segments,
+        .firsts = road->gather.firsts,
+        .num_segments = hotbed_gather_segments(&road->gather),
+        .ranks = part->bucketize.ranks,
+        .places = part->bucketize.places,
+        .sources = part->pick.sources,
+        .inverse = part->unique.inverse,
+        .num_keys = part->num_keys,
+        .num_sent = part->num_sent,
+        .overflow = road->gather.overflow,
+        .key_bound = keys,
+        .sent_bound = keys,
+        .received_bound = road->num_keys,
+        .world = context->world,
+        .rows = ends.at,
+        .rows_offset = ends.offset,
+        .row_bytes = part->row_bytes,
+        .dim = c->dim,
+        .dtype = (uint32_t)c->output_dtype,
+        .max_gradient = c->optimizer_view.max_gradient,
+        .scale = c->options.gradient_scale,
+    };
+    return view;
+}
+
+hotbed_status hotbed_exchange_rows(
+    hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream) {
+    hotbed_road *road = part->road;
+    uint8_t *send = gradients ? road->asker_rows : road->owner_rows;
+    uint8_t *receive = gradients ? road->owner_rows : road->asker_rows;
+    if (in_window(context, road))
+        return hotbed_window_barrier(context->window, stream);
+    if (road->capacity != 0)
+        return hotbed_comm_all_to_all(
+            context->comm, road->capacity * part->row_bytes, send, receive, stream);
+    size_t world = context->world;
+    uint64_t keys = gradients ? part->sharded->options.max_keys : road->bound;
+    hotbed_exchange exchange = {
+        .send = send,
+        .send_bytes = road->sizes + (gradients ? 2 : 3) * world,
+        .recv = receive,
+        .recv_bytes = road->sizes + (gradients ? 3 : 2) * world,
+        .bound = keys * part->row_bytes,
+    };
+    return hotbed_comm_all_to_all_v(context->comm, &exchange, stream);
+}

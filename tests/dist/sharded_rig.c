@@ -1,0 +1,365 @@
+/* tests/dist/sharded_rig.c - a sharded collection beside one storage that gets all ranks' batches at once. */
+#include "tests/dist/sharded_rig.h"
+
+#include <stdlib.h>
+
+static const char *const table_names[RIG_TABLES] = {"user", "item", "shop", "word"};
+static const char *const feature_names[RIG_FEATURES + 1] = {"user", "seen",  "bought",
+                                                            "shop", "words", "other"};
+static const uint32_t feature_tables[RIG_FEATURES] = {0, 1, 1, 2, 3};
+
+/* --- options ------------------------------------------------------------------------------------------ */
+
+static uint64_t draw(uint64_t *state, uint64_t below) {
+    return hotbed_test_random_r(state) % below;
+}
+
+static void describe(sharded_rig *r) {
+    const sharded_case *how = r->how;
+    uint64_t random = how->seed;
+    bool dyadic = !how->own_keys;
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_table_options *o = &r->tables[t];
+        hotbed_table_options_init(o);
+        o->name = table_names[t];
+        o->dim = how->pooling == HOTBED_POOL_NONE ? RIG_DIM : 1 + t;
+        o->capacity = 4000;
+        o->initializer = (hotbed_initializer){.value = 0.5F};
+        if (how->pooling == HOTBED_POOL_NONE)
+            o->initializer =
+                (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -0.5F, .upper = 0.5F};
+        r->routes[t] =
+            how->one_rule ? HOTBED_ROUTE_HASH_ROUND_ROBIN : (hotbed_route_kind)draw(&random, 3);
+        if (t == 2 && how->statics) {
+            o->kind = HOTBED_TABLE_STATIC;
+            o->capacity = how->key_space;
+            r->routes[t] = HOTBED_ROUTE_CONTINUOUS;
+        }
+    }
+    hotbed_storage_options *s = &r->storage_options;
+    hotbed_storage_options_init(s);
+    s->num_tables = RIG_TABLES;
+    s->tables = r->tables;
+    s->num_features = RIG_FEATURES;
+    s->feature_tables = feature_tables;
+    s->pooling = how->pooling;
+    s->output_dtype = how->output_dtype;
+    s->optimizer.kind = how->optimizer;
+    s->optimizer.learning_rate = dyadic ? 0.125F : 0.05F;
+    s->optimizer.max_gradient = how->max_gradient;
+    s->seed = 5;
+    hotbed_sharded_options *o = &r->options;
+    hotbed_sharded_options_init(o);
+    o->storage = s;
+    o->routes = r->routes;
+    o->features = feature_names;
+    o->plan = how->plan;
+    o->overflow = how->overflow;
+    o->dedup = how->dedup;
+    o->gradient_scale = how->gradient_scale == 0.0F ? 1.0F : how->gradient_scale;
+    if (how->scale_by_world)
+        o->gradient_scale = 1.0F / (float)r->me->size;
+    o->max_batch_size = RIG_BATCH;
+    o->max_keys = RIG_KEYS;
+    o->capacity = how->capacity;
+    o->kjt_features = RIG_FEATURES + 1;
+    o->weighted = how->weighted;
+}
+
+static uint64_t width_of(const sharded_rig *r) {
+    return r->how->pooling == HOTBED_POOL_NONE ? RIG_DIM : hotbed_sharded_columns(r->sharded);
+}
+
+void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
+    memset(r, 0, sizeof *r);
+    r->how = how;
+    r->me = me;
+    describe(r);
+    CHECK_OK(hotbed_sharded_create(&r->options, me->comm, me->stream, &r->sharded));
+    CHECK_OK(hotbed_sharded_create_context(1, &r->sharded, me->stream, &r->context));
+    uint64_t all = (uint64_t)me->size * RIG_KEYS, samples = (uint64_t)me->size * RIG_BATCH;
+    CHECK_OK(hotbed_storage_create(&r->storage_options, me->stream, &r->model));
+    CHECK_OK(hotbed_ticket_create(r->model, all, (uint32_t)samples, me->stream, &r->ticket));
+    uint64_t width = width_of(r);
+    bool pooled = how->pooling != HOTBED_POOL_NONE;
+    r->batches = calloc(me->size, sizeof *r->batches);
+    r->all_at = calloc(all, sizeof *r->all_at);
+    CHECK(r->batches != NULL && r->all_at != NULL);
+    r->keys = world_alloc(me, RIG_KEYS * sizeof(uint64_t));
+    r->lengths = world_alloc(me, RIG_ROWS * sizeof(int64_t));
+    r->offsets = world_alloc(me, (RIG_ROWS + 1) * sizeof(int64_t));
+    r->weights = world_alloc(me, RIG_KEYS * sizeof(float));
+    r->output = world_alloc(me, (pooled ? RIG_BATCH : RIG_KEYS) * width * sizeof(float));
+    r->gradient = world_alloc(me, r->output.bytes);
+    r->all_keys = world_alloc(me, all * sizeof(uint64_t));
+    r->all_offsets = world_alloc(me, (RIG_FEATURES * samples + 1) * sizeof(int64_t));
+    r->all_weights = world_alloc(me, all * sizeof(float));
+    r->all_output = world_alloc(me, r->output.bytes * me->size);
+    r->all_gradient = world_alloc(me, r->output.bytes * me->size);
+}
+
+void sharded_rig_close(sharded_rig *r) {
+    sharded_rig_check_rows(r);
+    hotbed_sharded_context_destroy(r->context);
+    hotbed_sharded_destroy(r->sharded);
+    hotbed_ticket_destroy(r->ticket);
+    hotbed_storage_destroy(r->model);
+    world_bytes *all[] = {&r->keys,        &r->lengths,    &r->offsets,     &r->weights,
+                          &r->output,      &r->gradient,   &r->all_keys,    &r->all_offsets,
+                          &r->all_weights, &r->all_output, &r->all_gradient};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        world_free(all[i]);
+    free(r->batches);
+    free(r->all_at);
+}
+
+/* --- batches -------------------------------------------------------------------------------------------- */
+
+static uint64_t draw_key(const sharded_rig *r, uint64_t *random, uint32_t rank, uint32_t feature) {
+    const uint64_t edges[4] = {(uint64_t)INT64_MIN, UINT64_MAX, 0, INT64_MAX};
+    const sharded_case *how = r->how;
+    bool fixed = feature < RIG_FEATURES && how->statics && feature_tables[feature] == 2;
+    uint64_t key = draw(random, how->key_space);
+    if (how->own_keys)
+        return fixed ? rank : key * r->me->size + rank;
+    return !fixed && draw(random, 6) == 0 ? edges[draw(random, 4)] : key;
+}
+
+static void make_batch(const sharded_rig *r, sharded_batch *b, int step, uint32_t rank) {
+    uint64_t random = r->how->seed * 1000003U + (uint64_t)step * 1009U + rank;
+    uint32_t features = RIG_FEATURES + 1, row = 0;
+    memset(b, 0, sizeof *b);
+    b->batch_size = (uint32_t)draw(&random, RIG_BATCH + 1); /* ranks differ, and some have none */
+    uint32_t empty = (uint32_t)draw(&random, 2 * features);
+    bool keyless = draw(&random, 7) == 0;
+    for (uint32_t f = 0; f < features; f++) {
+        uint32_t feature = (f + (uint32_t)step) % features;
+        b->features[f] = feature;
+        b->names[f] = feature_names[feature];
+        b->strides[f] =
+            (uint32_t)step % 3 == 2 ? (uint32_t)draw(&random, b->batch_size + 1) : b->batch_size;
+        b->starts[f] = row;
+        for (uint32_t s = 0; s < b->strides[f]; s++, row++) {
+            uint64_t n = f == empty || keyless ? 0 : draw(&random, RIG_BAG + 1);
+            b->lengths[row] = (int64_t)n;
+            b->offsets[row] = (int64_t)b->n;
+            for (uint64_t i = 0; i < n; i++) {
+                b->weights[b->n] = (float)draw(&random, 8) / 4.0F;
+                b->keys[b->n++] = draw_key(r, &random, rank, feature);
+            }
+        }
+    }
+    b->starts[features] = row;
+    b->offsets[row] = (int64_t)b->n;
+}
+
+/* The model's batch: by feature, rank, sample. */
+static void join_batches(sharded_rig *r) {
+    uint64_t *keys = (uint64_t *)(void *)r->all_keys.host;
+    int64_t *offsets = (int64_t *)(void *)r->all_offsets.host;
+    float *weights = (float *)(void *)r->all_weights.host;
+    uint64_t n = 0, bag = 0;
+    memset(r->all_at, 0xff, (size_t)r->me->size * RIG_KEYS * sizeof *r->all_at);
+    for (uint32_t feature = 0; feature < RIG_FEATURES; feature++)
+        for (uint32_t rank = 0; rank < r->me->size; rank++) {
+            const sharded_batch *b = &r->batches[rank];
+            uint32_t f = 0;
+            while (b->features[f] != feature)
+                f++;
+            for (uint32_t s = 0; s < RIG_BATCH; s++) {
+                offsets[bag++] = (int64_t)n;
+                if (s >= b->strides[f])
+                    continue;
+                uint32_t row = b->starts[f] + s;
+                for (int64_t i = b->offsets[row]; i < b->offsets[row + 1]; i++) {
+                    r->all_at[(size_t)rank * RIG_KEYS + (size_t)i] = (uint32_t)n;
+                    weights[n] = b->weights[i];
+                    keys[n++] = b->keys[i];
+                }
+            }
+        }
+    offsets[bag] = (int64_t)n;
+}
+
+void sharded_rig_fill(sharded_rig *r, int step) {
+    for (uint32_t rank = 0; rank < r->me->size; rank++)
+        make_batch(r, &r->batches[rank], step, rank);
+    join_batches(r);
+    const sharded_batch *b = &r->batches[r->me->rank];
+    memcpy(r->keys.host, b->keys, sizeof b->keys);
+    memcpy(r->lengths.host, b->lengths, sizeof b->lengths);
+    memcpy(r->offsets.host, b->offsets, sizeof b->offsets);
+    memcpy(r->weights.host, b->weights, sizeof b->weights);
+    world_upload(r->me, &r->keys);
+    world_upload(r->me, &r->lengths);
+    world_upload(r->me, &r->offsets);
+    world_upload(r->me, &r->weights);
+    world_upload(r->me, &r->all_keys);
+    world_upload(r->me, &r->all_offsets);
+    world_upload(r->me, &r->all_weights);
+    hotbed_kjt_init(&r->kjt);
+    r->kjt.num_features = RIG_FEATURES + 1;
+    r->kjt.features = b->names;
+    r->kjt.batch_size = b->batch_size;
+    r->kjt.strides = step % 3 == 2 ? b->strides : NULL;
+    r->kjt.num_keys = b->n;
+    r->kjt.keys = r->keys.device.data;
+    if (step % 2 == 0)
+        r->kjt.lengths = r->lengths.device.data;
+    else
+        r->kjt.offsets = r->offsets.device.data;
+    r->kjt.weights = r->how->weighted ? r->weights.device.data : NULL;
+}
+
+/* --- the model ---------------------------------------------------------------------------------------------- */
+
+void sharded_rig_model_forward(sharded_rig *r) {
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = r->me->size * RIG_BATCH;
+    batch.num_keys = (uint64_t)r->me->size * RIG_KEYS;
+    batch.keys = r->all_keys.device.data;
+    batch.offsets = r->all_offsets.device.data;
+    batch.weights = r->how->weighted ? r->all_weights.device.data : NULL;
+    CHECK_OK(hotbed_storage_prefetch(r->model, &batch, r->ticket, r->me->stream));
+    CHECK_OK(hotbed_storage_forward(
+        r->model, r->ticket, r->all_output.device.data, width_of(r), r->me->stream));
+    CHECK_OK(hotbed_stream_sync(r->me->stream));
+    world_download(r->me, &r->all_output);
+}
+
+void sharded_rig_check_output(sharded_rig *r) {
+    uint64_t row = width_of(r) * hotbed_dtype_bytes(
+                                     r->how->output_dtype == 0 ? HOTBED_F32 : r->how->output_dtype);
+    world_download(r->me, &r->output);
+    const sharded_batch *b = &r->batches[r->me->rank];
+    if (r->how->pooling != HOTBED_POOL_NONE) {
+        CHECK_BYTES(
+            r->output.host, r->all_output.host + r->me->rank * RIG_BATCH * row,
+            b->batch_size * row);
+        return;
+    }
+    for (uint64_t i = 0; i < b->n; i++) {
+        uint32_t at = r->all_at[(size_t)r->me->rank * RIG_KEYS + i];
+        if (at != UINT32_MAX)
+            CHECK_BYTES(r->output.host + i * row, r->all_output.host + at * row, row);
+    }
+}
+
+/* Gradient of element e of row i of a rank. */
+static float gradient_of(const sharded_rig *r, uint32_t rank, uint64_t i, uint64_t e) {
+    uint64_t state = r->how->seed + rank * 7919U + i * 104729U + e * 31U;
+    float g = ((float)draw(&state, 33) - 16.0F) / 16.0F;
+    return r->how->own_keys ? g * 0.3F + (float)draw(&state, 1000) * 1e-6F : g;
+}
+
+void sharded_rig_model_backward(sharded_rig *r) {
+    uint64_t width = width_of(r);
+    float *own = (float *)(void *)r->gradient.host;
+    float *all = (float *)(void *)r->all_gradient.host;
+    bool pooled = r->how->pooling != HOTBED_POOL_NONE;
+    CHECK(r->how->output_dtype == 0);
+    memset(all, 0, r->all_gradient.bytes);
+    for (uint32_t rank = 0; rank < r->me->size; rank++) {
+        const sharded_batch *b = &r->batches[rank];
+        for (uint64_t i = 0; i < (pooled ? b->batch_size : b->n); i++) {
+            uint64_t at = (uint64_t)rank * RIG_BATCH + i;
+            if (!pooled)
+                at = r->all_at[(size_t)rank * RIG_KEYS + i];
+            for (uint64_t e = 0; e < width; e++) {
+                float g = gradient_of(r, rank, i, e), most = r->how->max_gradient;
+                if (rank == r->me->rank)
+                    own[i * width + e] = g;
+                if (most > 0.0F)
+                    g = g > most ? most : g < -most ? -most : g;
+                if (at != UINT32_MAX)
+                    all[at * width + e] = g * r->options.gradient_scale;
+            }
+        }
+    }
+    world_upload(r->me, &r->gradient);
+    world_upload(r->me, &r->all_gradient);
+    CHECK_OK(hotbed_storage_backward(
+        r->model, r->ticket, r->all_gradient.device.data, width, r->me->stream));
+}
+
+void sharded_rig_step(sharded_rig *r, int step) {
+    hotbed_stream *s = r->me->stream;
+    sharded_rig_fill(r, step);
+    CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, s));
+    CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
+    CHECK_OK(hotbed_sharded_wait_input(r->context, s));
+    CHECK_OK(hotbed_sharded_prefetch(r->context, 0, s));
+    CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, s));
+    CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s));
+    CHECK_OK(hotbed_stream_sync(s));
+    sharded_rig_model_forward(r);
+    sharded_rig_check_output(r);
+    sharded_rig_model_backward(r);
+    CHECK_OK(hotbed_sharded_backward(r->context, 0, r->gradient.device.data, 0, s));
+    CHECK_OK(hotbed_stream_sync(s));
+}
+
+/* --- rows ----------------------------------------------------------------------------------------------------- */
+
+static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, uint64_t n) {
+    world_rank *me = r->me;
+    hotbed_sharded_table info;
+    CHECK_OK(hotbed_sharded_table_read(r->sharded, table, &info));
+    hotbed_storage *lookup = hotbed_sharded_lookup(r->sharded, info.lookup);
+    size_t row = r->tables[table].dim * sizeof(float);
+    world_bytes names = world_alloc(me, n * 8), locals = world_alloc(me, n * 8);
+    world_bytes found = world_alloc(me, n), rows = world_alloc(me, n * row);
+    world_bytes want_found = world_alloc(me, n), want = world_alloc(me, n * row);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t local = info.local_ids ? hotbed_route_local(&info.route, keys[i]) : keys[i];
+        memcpy(names.host + 8 * i, &keys[i], 8);
+        memcpy(locals.host + 8 * i, &local, 8);
+    }
+    world_upload(me, &names);
+    world_upload(me, &locals);
+    hotbed_rows got_rows = {.weights = rows.device.data}, want_rows = {.weights = want.device.data};
+    CHECK_OK(hotbed_storage_get_rows(
+        lookup, info.table, n, locals.device.data, &got_rows, found.device.data, me->stream));
+    CHECK_OK(hotbed_storage_get_rows(
+        r->model, table, n, names.device.data, &want_rows, want_found.device.data, me->stream));
+    world_download(me, &found);
+    world_download(me, &rows);
+    world_download(me, &want_found);
+    world_download(me, &want);
+    for (uint64_t i = 0; i < n; i++) {
+        if (hotbed_route_rank(&info.route, keys[i]) != me->rank)
+            continue;
+        CHECK_EQ(found.host[i], want_found.host[i]);
+        if (found.host[i] == 0)
+            continue;
+        const float *a = (const float *)(void *)(rows.host + i * row);
+        const float *b = (const float *)(void *)(want.host + i * row);
+        /* Means and scales by 1/world round before sums over ranks. */
+        if (r->how->pooling == HOTBED_POOL_MEAN || r->how->scale_by_world)
+            for (uint32_t e = 0; e < r->tables[table].dim; e++)
+                CHECK_NEAR(a[e], b[e], 1e-5);
+        else
+            CHECK_BYTES(a, b, row);
+    }
+    world_bytes *all[] = {&names, &locals, &found, &rows, &want_found, &want};
+    for (int i = 0; i < 6; i++)
+        world_free(all[i]);
+}
+
+void sharded_rig_check_rows(sharded_rig *r) {
+    uint64_t capacity = r->how->key_space * (r->how->own_keys ? r->me->size : 1) + 4;
+    uint64_t *keys = malloc(capacity * sizeof *keys);
+    CHECK(keys != NULL);
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        bool fixed = r->tables[t].kind == HOTBED_TABLE_STATIC;
+        uint64_t n = fixed ? r->tables[t].capacity : capacity - 4;
+        for (uint64_t i = 0; i < n; i++)
+            keys[i] = i;
+        const uint64_t edges[4] = {(uint64_t)INT64_MIN, UINT64_MAX, INT64_MAX, 1};
+        for (int i = 0; i < 4 && !fixed; i++)
+            keys[n++] = edges[i];
+        check_table(r, t, keys, n);
+    }
+    free(keys);
+}

@@ -1,0 +1,110 @@
+/* tests/dist/test_sharded.c - training over ranks is training on one rank; the plans give the same bytes. */
+#include "tests/dist/sharded_rig.h"
+
+#include <stdio.h>
+
+static void run_case(world_rank *me) {
+    const sharded_case *how = me->argument;
+    sharded_rig r;
+    sharded_rig_open(&r, me, how);
+    for (int step = 0; step < how->steps; step++)
+        sharded_rig_step(&r, step);
+    sharded_rig_close(&r);
+}
+
+static const sharded_case base = {
+    .seed = 11,
+    .optimizer = HOTBED_OPT_SGD,
+    .capacity = RIG_KEYS,
+    .key_space = 30,
+    .steps = 6,
+};
+
+static const hotbed_plan plans[] = {
+    HOTBED_PLAN_FIXED, HOTBED_PLAN_TWO_PHASE, HOTBED_PLAN_ONE_SIDED};
+
+/* Every plan that the transport has; the seed differs each time. */
+static void run_plans(const sharded_case *how) {
+    for (int p = 0; p < 3; p++) {
+        sharded_case c = *how;
+        c.plan = plans[p];
+        c.seed = how->seed + hotbed_test_seed() * 100;
+        world_run_all(NULL, run_case, &c);
+    }
+}
+
+static void sequences_equal_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.statics = true;
+    run_plans(&c);
+    c.dedup = HOTBED_DEDUP_OFF;
+    c.seed = 12;
+    c.max_gradient = 0.5F;
+    c.gradient_scale = 0.25F;
+    run_plans(&c);
+}
+
+static void adam_equals_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.optimizer = HOTBED_OPT_ADAM;
+    c.seed = 13;
+    c.max_gradient = 0.5F;
+    run_plans(&c);
+}
+
+static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.optimizer = HOTBED_OPT_ADAM;
+    c.own_keys = true;
+    c.key_space = 8;
+    c.seed = 14;
+    run_plans(&c);
+    c.dedup = HOTBED_DEDUP_OFF;
+    run_plans(&c);
+}
+
+static void sums_equal_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.pooling = HOTBED_POOL_SUM;
+    c.statics = true;
+    c.seed = 15;
+    run_plans(&c);
+    c.weighted = true;
+    c.gradient_scale = 0.5F;
+    run_plans(&c);
+}
+
+static void means_equal_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.pooling = HOTBED_POOL_MEAN;
+    c.seed = 16;
+    c.steps = 1; /* rows differ by roundings after the first */
+    c.max_gradient = 0.5F;
+    run_plans(&c);
+    c.weighted = true;
+    run_plans(&c);
+}
+
+static void gradients_are_scaled_by_world(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.scale_by_world = true;
+    c.steps = 1;
+    c.seed = 17;
+    run_plans(&c);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sequences_equal_one_process", sequences_equal_one_process},
+    {"adam_equals_one_process", adam_equals_one_process},
+    {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
+    {"sums_equal_one_process", sums_equal_one_process},
+    {"means_equal_one_process", means_equal_one_process},
+    {"gradients_are_scaled_by_world", gradients_are_scaled_by_world},
+    {NULL, NULL},
+};

@@ -2,6 +2,7 @@
 #ifndef HOTBED_CHECKPOINT_CHECKPOINT_H
 #define HOTBED_CHECKPOINT_CHECKPOINT_H
 
+#include "checkpoint/h5.h"
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
 #include "hotbed/checkpoint.h"
@@ -72,6 +73,9 @@ void hotbed_draft_close(hotbed_draft *draft);
 /* An id, the time and who writes, in a new manifest.  Errors: IO (no random numbers). */
 hotbed_status hotbed_new_id(hotbed_checkpoint_id *out);
 
+/* All shards are described in *manifest: complete it, write it and the index. */
+hotbed_status hotbed_draft_manifest(hotbed_draft *draft, hotbed_manifest *manifest);
+
 /* All shards and their descriptions are in the draft: put MANIFEST together, write it and the index, and
  * commit. */
 hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world);
@@ -84,5 +88,10 @@ hotbed_status hotbed_draft_describe(
  * *metadata is freed with hotbed_delete().  checkpoint/layout.c */
 hotbed_status hotbed_layout_shard(hotbed_manifest *manifest, uint32_t number, void **metadata);
 hotbed_status hotbed_layout_index(const hotbed_manifest *manifest, void **file, size_t *bytes);
+
+/* Type and shape of a column with `rows` rows (buckets of the bucket column). */
+hotbed_h5_shape hotbed_layout_shape(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column,
+    uint64_t rows);
 
 #endif

@@ -191,7 +191,7 @@ static hotbed_status add_shard(
     return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
 }
 
-static hotbed_status write_manifest(hotbed_draft *draft, hotbed_manifest *m) {
+hotbed_status hotbed_draft_manifest(hotbed_draft *draft, hotbed_manifest *m) {
     void *index = NULL;
     size_t index_bytes = 0, bytes = 0;
     char *text = NULL;
@@ -214,7 +214,7 @@ hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world) {
     for (uint32_t i = 0; i < world && status == HOTBED_OK; i++)
         status = add_shard(draft, i, world, &m);
     if (status == HOTBED_OK)
-        status = write_manifest(draft, &m);
+        status = hotbed_draft_manifest(draft, &m);
     hotbed_manifest_free(&m);
     HOTBED_TRY(status);
     return hotbed_draft_commit(draft);

@@ -98,22 +98,33 @@ void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
     s->taken = 0;
 }
 
+/* Have a byte in the buffer to give out; `bytes` are wanted. */
+static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
+    if (s->taken < s->filled)
+        return HOTBED_OK;
+    if (s->done == s->extent.bytes)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s: %s/%s ends %zu bytes early", s->file->name, s->table,
+            s->column, bytes);
+    return fill(s);
+}
+
 hotbed_status hotbed_extent_take(hotbed_extent_stream *s, void *data, size_t bytes) {
     unsigned char *to = data;
     while (bytes > 0) {
-        if (s->taken == s->filled) {
-            if (s->done == s->extent.bytes)
-                return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "%s: %s/%s ends %zu bytes early", s->file->name, s->table,
-                    s->column, bytes);
-            HOTBED_TRY(fill(s));
-        }
+        HOTBED_TRY(ready(s, bytes));
         size_t n = s->filled - s->taken < bytes ? s->filled - s->taken : bytes;
         memcpy(to, s->buffer + s->taken, n);
         s->taken += n;
         to += n;
         bytes -= n;
     }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_extent_peek(hotbed_extent_stream *s, uint64_t *word) {
+    HOTBED_TRY(ready(s, sizeof *word));
+    memcpy(word, s->buffer + s->taken, sizeof *word);
     return HOTBED_OK;
 }
 

@@ -33,7 +33,10 @@ void hotbed_extent_seek(hotbed_extent_stream *stream, uint64_t at);
 /* The extent's next bytes.  Errors: IO, CORRUPT (file, extent and block). */
 hotbed_status hotbed_extent_take(hotbed_extent_stream *stream, void *data, size_t bytes);
 
-/* Write or read an extent in one go. */
+/* The next 8 bytes, which stay the next ones; numbers do not lie across blocks.  Errors: IO, CORRUPT. */
+hotbed_status hotbed_extent_peek(hotbed_extent_stream *stream, uint64_t *word);
+
+/* Write an extent in one go. */
 hotbed_status hotbed_extent_write(
     hotbed_extent_stream *stream, const void *data, hotbed_digest *root);
 

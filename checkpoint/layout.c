@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/h5.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,8 +26,7 @@ static const char *state_name(hotbed_optimizer_kind optimizer, uint32_t column) 
     return hotbed_manifest_column_name(optimizer, column) + strlen("opt/");
 }
 
-/* Type and shape of a column with `rows` rows (buckets of the bucket column). */
-static hotbed_h5_shape shape_of(
+hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column, uint64_t rows) {
     hotbed_h5_shape shape = {.type = HOTBED_H5_U64, .rows = rows, .width = 0};
     if (column == HOTBED_COLUMN_KEYS && m->key_type == HOTBED_KEY_I64)
@@ -130,8 +128,8 @@ static hotbed_status put_table(
             continue;
         hotbed_extent *extent = &part->columns[i];
         snprintf(path, sizeof path, "%s/%s", at, hotbed_manifest_column_name(m->optimizer.kind, i));
-        HOTBED_TRY(
-            hotbed_h5_dataset(h5, path, shape_of(m, table, i, rows_of(part, i)), &extent->offset));
+        HOTBED_TRY(hotbed_h5_dataset(
+            h5, path, hotbed_layout_shape(m, table, i, rows_of(part, i)), &extent->offset));
         HOTBED_TRY(hotbed_h5_number(h5, path, "first_block", extent->first_block));
     }
     return HOTBED_OK;
@@ -207,7 +205,7 @@ static hotbed_status put_view(
             .file = files[i], .path = source, .first = rows, .rows = rows_of(part, column)};
         rows += sources[i].rows;
     }
-    return hotbed_h5_view(h5, path, shape_of(m, table, column, rows), sources, m->world);
+    return hotbed_h5_view(h5, path, hotbed_layout_shape(m, table, column, rows), sources, m->world);
 }
 
 static hotbed_status put_views(

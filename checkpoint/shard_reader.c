@@ -177,6 +177,13 @@ static void cut(const hotbed_part_reader *p, uint64_t *first, uint64_t *end) {
     *end -= least;
 }
 
+static void seek_columns(hotbed_part_reader *p) {
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (i != HOTBED_COLUMN_BUCKET && p->part->columns[i].bytes > 0)
+            hotbed_extent_seek(&p->columns[i], p->row * p->row_bytes[i]);
+    p->skipped = false;
+}
+
 void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t end) {
     cut(p, &first, &end);
     if (p->table->kind == HOTBED_TABLE_HASH) {
@@ -194,9 +201,7 @@ void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t en
         p->row = first;
         p->end_row = end;
     }
-    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        if (i != HOTBED_COLUMN_BUCKET && p->part->columns[i].bytes > 0)
-            hotbed_extent_seek(&p->columns[i], p->row * p->row_bytes[i]);
+    seek_columns(p);
 }
 
 /* Keys come in canonical order, each once, and as many a bucket as the bucket column says. */
@@ -233,20 +238,43 @@ static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uin
     return HOTBED_OK;
 }
 
+static hotbed_status check(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
+    if (p->table->kind == HOTBED_TABLE_HASH)
+        return check_keys(p, keys, n);
+    return p->shard->manifest->increment ? check_rows(p, keys, n) : HOTBED_OK;
+}
+
 hotbed_status hotbed_part_reader_take(
     hotbed_part_reader *p, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]) {
     uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
+    if (p->skipped)
+        seek_columns(p);
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (p->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
             HOTBED_TRY(hotbed_extent_take(&p->columns[i], columns[i], n * p->row_bytes[i]));
-    if (p->table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(check_keys(p, keys, n));
-    else if (p->shard->manifest->increment)
-        HOTBED_TRY(check_rows(p, keys, n));
-    else
+    if (p->part->columns[HOTBED_COLUMN_KEYS].bytes == 0)
         for (uint64_t i = 0; i < n; i++)
             keys[i] = p->part->first + p->row + i;
+    HOTBED_TRY(check(p, keys, n));
     p->row += n;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_part_reader_key(hotbed_part_reader *p, uint64_t *key) {
+    if (p->part->columns[HOTBED_COLUMN_KEYS].bytes == 0) {
+        *key = p->part->first + p->row;
+        return HOTBED_OK;
+    }
+    hotbed_extent_seek(&p->columns[HOTBED_COLUMN_KEYS], p->row * sizeof *key);
+    return hotbed_extent_peek(&p->columns[HOTBED_COLUMN_KEYS], key);
+}
+
+hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
+    uint64_t key = 0;
+    HOTBED_TRY(hotbed_part_reader_key(p, &key));
+    HOTBED_TRY(check(p, &key, 1));
+    p->row++;
+    p->skipped = true;
     return HOTBED_OK;
 }
 

@@ -47,7 +47,8 @@ typedef struct hotbed_part_reader {
     uint64_t end_row;        /* of the range */
     uint64_t next, next_row; /* HASH: end of the last range in buckets of the part, and in rows */
     uint64_t last_bucket, last_key;
-    bool any; /* a key was given out since the range was set */
+    bool skipped; /* rows were passed over: the columns stand at earlier ones */
+    bool any;     /* a key was given out since the range was set */
 } hotbed_part_reader;
 
 /* The part of table `table`; all its rows are the range.  The caller calls hotbed_part_reader_close() in
@@ -71,6 +72,12 @@ static inline uint64_t hotbed_part_reader_left(const hotbed_part_reader *reader)
  * Keys are given for every table, in canonical order.  Errors: IO, CORRUPT. */
 hotbed_status hotbed_part_reader_take(
     hotbed_part_reader *reader, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
+
+/* Key of the next row, which stays the next one; there is one. */
+hotbed_status hotbed_part_reader_key(hotbed_part_reader *reader, uint64_t *key);
+
+/* Pass over the next row; its key is checked, what else it has is not read. */
+hotbed_status hotbed_part_reader_skip(hotbed_part_reader *reader);
 
 /* The next bytes of COUNTED, COUNTS or ERASED. */
 hotbed_status hotbed_part_reader_column(

@@ -36,7 +36,8 @@ static uint64_t key_of(uint32_t table, uint64_t i) {
 }
 
 static uint32_t value_of(uint32_t table, uint64_t key, uint32_t version, uint64_t element) {
-    uint64_t mixed = (key + 1) * 0xD1342543DE82EF95U + version * 977 + element * 131 + table;
+    uint64_t mixed = (key + 1) * 0xD1342543DE82EF95U +
+                     (version * 977 + element * 131 + table + 1) * 0x9E3779B97F4A7C15U;
     return (uint32_t)(mixed >> 40) + 1;
 }
 

@@ -1,0 +1,321 @@
+/* checkpoint/chain.c - a full checkpoint and its increments, merged row by row. */
+#include "checkpoint/chain.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* --- the links --------------------------------------------------------------------------------------- */
+
+static hotbed_status another(const char *name, const char *what) {
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%s does not follow the checkpoint before it: %s", name, what);
+}
+
+hotbed_status hotbed_chain_check(
+    const char *name, const hotbed_manifest *a, const hotbed_manifest *b) {
+    if (!b->increment)
+        return another(name, "it is a full one");
+    if (!hotbed_digest_equal(b->parent, a->id))
+        return another(name, "its parent has another id");
+    if (!hotbed_digest_equal(b->parent_digest, a->digest))
+        return another(name, "its parent has another digest");
+    if (a->key_type != b->key_type || a->optimizer.kind != b->optimizer.kind ||
+        a->num_tables != b->num_tables)
+        return another(name, "key type, optimizer or number of tables differ");
+    for (uint32_t i = 0; i < a->num_tables; i++) {
+        const hotbed_manifest_table *x = &a->tables[i], *y = &b->tables[i];
+        if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
+            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->capacity != y->capacity)
+            return another(name, y->name);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_chain_link_open(
+    const hotbed_io_calls *calls, const char *path, hotbed_chain_link *link) {
+    *link = (hotbed_chain_link){.directory = HOTBED_IO_CLOSED};
+    HOTBED_TRY(hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &link->directory));
+    HOTBED_TRY(hotbed_manifest_read(&link->directory, &link->manifest));
+    uint32_t world = link->manifest.world;
+    link->shards = hotbed_new(world * sizeof *link->shards);
+    if (link->shards == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", world);
+    for (uint32_t i = 0; i < world; i++)
+        link->shards[i].file = (hotbed_io_file)HOTBED_IO_CLOSED;
+    for (uint32_t i = 0; i < world; i++) {
+        HOTBED_TRY(
+            hotbed_shard_reader_open(&link->shards[i], &link->directory, &link->manifest, i));
+        HOTBED_TRY(hotbed_shard_reader_check_roots(&link->shards[i]));
+    }
+    return HOTBED_OK;
+}
+
+void hotbed_chain_link_close(hotbed_chain_link *link) {
+    for (uint32_t s = 0; link->shards != NULL && s < link->manifest.world; s++)
+        hotbed_shard_reader_close(&link->shards[s]);
+    hotbed_delete(link->shards);
+    hotbed_io_drop(&link->directory);
+    hotbed_manifest_free(&link->manifest);
+    *link = (hotbed_chain_link){.directory = HOTBED_IO_CLOSED};
+}
+
+hotbed_status hotbed_chain_open(
+    const hotbed_io_calls *calls, const char *const *paths, uint32_t n, hotbed_chain *out) {
+    *out = (hotbed_chain){.n = n, .links = hotbed_new(n * sizeof *out->links)};
+    if (out->links == NULL) {
+        out->n = 0;
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", n);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        out->links[i].directory = (hotbed_io_file)HOTBED_IO_CLOSED;
+    for (uint32_t i = 0; i < n; i++) {
+        HOTBED_TRY(hotbed_chain_link_open(calls, paths[i], &out->links[i]));
+        const hotbed_manifest *m = &out->links[i].manifest;
+        if (i == 0 && m->increment)
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "%s is an increment: begin with the full checkpoint", paths[i]);
+        if (i > 0)
+            HOTBED_TRY(hotbed_chain_check(paths[i], &out->links[i - 1].manifest, m));
+    }
+    return HOTBED_OK;
+}
+
+void hotbed_chain_close(hotbed_chain *chain) {
+    for (uint32_t i = 0; i < chain->n; i++)
+        hotbed_chain_link_close(&chain->links[i]);
+    hotbed_delete(chain->links);
+    *chain = (hotbed_chain){.n = 0};
+}
+
+/* --- heads --------------------------------------------------------------------------------------------- */
+
+static bool before(uint64_t bucket, uint64_t key, uint64_t other_bucket, uint64_t other_key) {
+    return bucket < other_bucket || (bucket == other_bucket && key < other_key);
+}
+
+static bool of_rows(const hotbed_chain_table *t, const hotbed_chain_head *head) {
+    return t->kind == HOTBED_CHAIN_ROWS && head < t->heads + t->num_parts;
+}
+
+static uint32_t column_of(const hotbed_chain_table *t) {
+    return t->kind == HOTBED_CHAIN_COUNTED ? HOTBED_COLUMN_COUNTED : HOTBED_COLUMN_ERASED;
+}
+
+/* See what comes next at a head. */
+static hotbed_status look(hotbed_chain_table *t, hotbed_chain_head *head) {
+    bool rows = of_rows(t, head);
+    head->live = (rows ? hotbed_part_reader_left(head->part) : head->left) > 0;
+    if (!head->live)
+        return HOTBED_OK;
+    if (rows) /* the part reader checks the order */
+        HOTBED_TRY(hotbed_part_reader_key(head->part, &head->key));
+    else
+        HOTBED_TRY(
+            hotbed_part_reader_column(head->part, column_of(t), &head->key, sizeof head->key));
+    head->bucket = t->hash ? hotbed_logical_bucket(head->key, t->bucket_bits) : 0;
+    if (rows)
+        return HOTBED_OK;
+    if (head->any && !before(head->last_bucket, head->last_key, head->bucket, head->key))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s: %s/%s: key %" PRIu64 " is out of order",
+            head->part->shard->file.name, head->part->table->name,
+            hotbed_manifest_column_name(0, column_of(t)), head->key);
+    head->last_bucket = head->bucket;
+    head->last_key = head->key;
+    head->any = true;
+    return HOTBED_OK;
+}
+
+static hotbed_status open_parts(hotbed_chain_table *t) {
+    uint32_t at = 0;
+    uint32_t first = t->kind == HOTBED_CHAIN_COUNTED ? t->chain->n - 1 : 0;
+    for (uint32_t i = first; i < t->chain->n; i++)
+        for (uint32_t s = 0; s < t->chain->links[i].manifest.world; s++, at++) {
+            hotbed_chain_head *head = &t->heads[at], *erased = &t->heads[t->num_parts + at];
+            HOTBED_TRY(
+                hotbed_part_reader_open(&t->parts[at], &t->chain->links[i].shards[s], t->table));
+            const hotbed_manifest_part *part = t->parts[at].part;
+            *head = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->counted};
+            *erased = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->erased};
+            HOTBED_TRY(look(t, head));
+            if (t->kind == HOTBED_CHAIN_ROWS)
+                HOTBED_TRY(look(t, erased));
+        }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_chain_table_open(
+    hotbed_chain *chain, uint32_t table, hotbed_chain_kind kind, hotbed_chain_table *out) {
+    const hotbed_manifest *m = &chain->links[0].manifest;
+    const hotbed_manifest_table *description = &m->tables[table];
+    *out = (hotbed_chain_table){
+        .chain = chain,
+        .table = table,
+        .kind = kind,
+        .bucket_bits = description->bucket_bits,
+        .hash = description->kind == HOTBED_TABLE_HASH,
+    };
+    out->sequential = chain->n == 1 && kind == HOTBED_CHAIN_ROWS &&
+                      (!out->hash || description->spread == HOTBED_SPREAD_BUCKET);
+    for (uint32_t i = kind == HOTBED_CHAIN_COUNTED ? chain->n - 1 : 0; i < chain->n; i++)
+        out->num_parts += chain->links[i].manifest.world;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        out->row_bytes[i] = hotbed_manifest_row_bytes(m, description, i);
+    out->parts = hotbed_new(out->num_parts * sizeof *out->parts);
+    out->heads = hotbed_new((size_t)2 * out->num_parts * sizeof *out->heads);
+    if (out->parts == NULL || out->heads == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", out->num_parts);
+    return open_parts(out);
+}
+
+void hotbed_chain_table_close(hotbed_chain_table *t) {
+    for (uint32_t i = 0; t->parts != NULL && i < t->num_parts; i++)
+        hotbed_part_reader_close(&t->parts[i]);
+    hotbed_delete(t->parts);
+    hotbed_delete(t->heads);
+    *t = (hotbed_chain_table){.num_parts = 0};
+}
+
+/* --- merging --------------------------------------------------------------------------------------------- */
+
+/* Columns from row `at` on. */
+static void columns_at(
+    const hotbed_chain_table *t, void *const columns[HOTBED_ROW_COLUMNS], uint64_t at,
+    void *out[HOTBED_ROW_COLUMNS]) {
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        out[i] = t->row_bytes[i] == 0 ? NULL : (char *)columns[i] + at * t->row_bytes[i];
+}
+
+/* The parts follow each other: whole chunks of the first that has rows left. */
+static hotbed_status next_of_one(
+    hotbed_chain_table *t, uint64_t capacity, bool keys_only,
+    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
+    uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
+    uint32_t i = 0;
+    while (i < t->num_parts && hotbed_part_reader_left(&t->parts[i]) == 0)
+        i++;
+    if (i == t->num_parts)
+        return HOTBED_OK;
+    uint64_t left = hotbed_part_reader_left(&t->parts[i]);
+    *n = left < capacity ? left : capacity;
+    if (!keys_only)
+        return hotbed_part_reader_take(&t->parts[i], *n, columns);
+    for (uint64_t k = 0; k < *n; k++) {
+        HOTBED_TRY(hotbed_part_reader_key(&t->parts[i], &keys[k]));
+        HOTBED_TRY(hotbed_part_reader_skip(&t->parts[i]));
+    }
+    return HOTBED_OK;
+}
+
+/* The head whose key is least, of equal ones the last link's; rows before erased, which within one link
+ * come first.  NULL at the end. */
+static hotbed_chain_head *least(hotbed_chain_table *t) {
+    hotbed_chain_head *best = NULL;
+    for (uint32_t i = 0; i < 2 * t->num_parts; i++) {
+        hotbed_chain_head *head = &t->heads[i];
+        if (!head->live)
+            continue;
+        bool same = best != NULL && head->bucket == best->bucket && head->key == best->key;
+        if (best == NULL || before(head->bucket, head->key, best->bucket, best->key) ||
+            (same && head->link > best->link))
+            best = head;
+    }
+    return best;
+}
+
+/* Two shards of one checkpoint do not have the same key. */
+static hotbed_status twice(const hotbed_chain_head *head) {
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: %s: key %" PRIu64 " is in two shards",
+        head->part->shard->file.name, head->part->table->name, head->key);
+}
+
+/* Pass over all heads at (bucket, key) but `best`. */
+static hotbed_status pass(
+    hotbed_chain_table *t, const hotbed_chain_head *best, uint64_t bucket, uint64_t key) {
+    for (uint32_t i = 0; i < 2 * t->num_parts; i++) {
+        hotbed_chain_head *head = &t->heads[i];
+        if (!head->live || head == best || head->bucket != bucket || head->key != key)
+            continue;
+        bool rows = head < t->heads + t->num_parts;
+        if (head->link == best->link && rows == (best < t->heads + t->num_parts))
+            return twice(head);
+        if (of_rows(t, head))
+            HOTBED_TRY(hotbed_part_reader_skip(head->part));
+        else
+            head->left--;
+        HOTBED_TRY(look(t, head));
+    }
+    return HOTBED_OK;
+}
+
+/* Give out the row at `head`, or pass over what it erased. */
+static hotbed_status emit(
+    hotbed_chain_table *t, hotbed_chain_head *head, bool keys_only,
+    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
+    void *to[HOTBED_ROW_COLUMNS];
+    columns_at(t, columns, *n, to);
+    if (!of_rows(t, head)) {
+        if (t->kind == HOTBED_CHAIN_COUNTED) {
+            memcpy(to[HOTBED_COLUMN_KEYS], &head->key, sizeof head->key);
+            HOTBED_TRY(hotbed_part_reader_column(
+                head->part, HOTBED_COLUMN_COUNTS, to[HOTBED_COLUMN_SCORES], sizeof(uint64_t)));
+            ++*n;
+        }
+        head->left--;
+    } else if (keys_only) {
+        memcpy(to[HOTBED_COLUMN_KEYS], &head->key, sizeof head->key);
+        HOTBED_TRY(hotbed_part_reader_skip(head->part));
+        ++*n;
+    } else {
+        HOTBED_TRY(hotbed_part_reader_take(head->part, 1, to));
+        ++*n;
+    }
+    return look(t, head);
+}
+
+hotbed_status hotbed_chain_table_next(
+    hotbed_chain_table *t, uint64_t capacity, bool keys_only,
+    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
+    *n = 0;
+    if (t->sequential)
+        return next_of_one(t, capacity, keys_only, columns, n);
+    while (*n < capacity) {
+        hotbed_chain_head *best = least(t);
+        if (best == NULL)
+            break;
+        HOTBED_TRY(pass(t, best, best->bucket, best->key));
+        HOTBED_TRY(emit(t, best, keys_only, columns, n));
+    }
+    return HOTBED_OK;
+}
+
+/* --- room for rows --------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], hotbed_chunk *out) {
+    enum { BYTES = 1 << 20 };
+    hotbed_chunk c = {.capacity = 0};
+    size_t row = 0;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        row += row_bytes[i];
+    c.capacity = BYTES / row < 1 ? 1 : BYTES / row;
+    c.memory = hotbed_new(c.capacity * row);
+    if (c.memory == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows", (size_t)c.capacity * row);
+    char *at = c.memory;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        c.columns[i] = row_bytes[i] == 0 ? NULL : at;
+        at += c.capacity * row_bytes[i];
+    }
+    *out = c;
+    return HOTBED_OK;
+}
+
+void hotbed_chunk_destroy(hotbed_chunk *chunk) {
+    hotbed_delete(chunk->memory);
+    *chunk = (hotbed_chunk){.capacity = 0};
+}

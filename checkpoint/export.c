@@ -1,0 +1,313 @@
+/* checkpoint/export.c - tables of a checkpoint in other programs' files. */
+#include "checkpoint/h5.h"
+#include "checkpoint/import.h"
+
+#include "base/error.h"
+#include "base/float.h"
+#include "base/stream.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HEADER_BYTES = 128, PATH_BYTES = 256 };
+
+/* A column on its way out. */
+typedef struct target {
+    hotbed_io_file *file;
+    uint64_t at;      /* next byte */
+    size_t row_bytes; /* as written */
+    bool widen;       /* bf16 to f32 */
+} target;
+
+static const char *const part_names[] = {"weight_id", "weight", "metadata", ""};
+
+static const char *column_title(const hotbed_manifest *m, uint32_t column) {
+    return column < HOTBED_COLUMN_STATE
+               ? part_names[column]
+               : hotbed_manifest_column_name(m->optimizer.kind, column) + strlen("opt/");
+}
+
+static bool is_out(const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
+    if (column == HOTBED_COLUMN_KEYS)
+        return t->kind == HOTBED_TABLE_HASH;
+    return hotbed_manifest_row_bytes(m, t, column) > 0;
+}
+
+/* Widths of `n` rows in place of each other: the last one first. */
+static hotbed_status put(
+    target *to, const void *rows, uint64_t n, size_t row_bytes, float *scratch) {
+    const void *data = rows;
+    if (to->widen) {
+        for (uint64_t i = 0; i < n * row_bytes / 2; i++)
+            scratch[i] = hotbed_bf16_to_f32(((const uint16_t *)rows)[i]);
+        data = scratch;
+    }
+    HOTBED_TRY(hotbed_io_write(to->file, data, n * to->row_bytes, to->at));
+    to->at += n * to->row_bytes;
+    return HOTBED_OK;
+}
+
+/* Send a table's rows to the targets of its columns. */
+static hotbed_status send_rows(
+    hotbed_chain_table *from, const hotbed_chunk *chunk, float *scratch,
+    target targets[HOTBED_ROW_COLUMNS], const hotbed_progress *progress, uint64_t *done,
+    uint64_t total) {
+    for (uint64_t n = 1; n > 0;) {
+        HOTBED_TRY(hotbed_chain_table_next(from, chunk->capacity, false, chunk->columns, &n));
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+            if (targets[i].file != NULL)
+                HOTBED_TRY(put(&targets[i], chunk->columns[i], n, from->row_bytes[i], scratch));
+        *done += n;
+        hotbed_progress_report(progress, *done, total);
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status send_table(
+    hotbed_chain *chain, uint32_t table, target targets[HOTBED_ROW_COLUMNS],
+    const hotbed_progress *progress, uint64_t *done, uint64_t total) {
+    hotbed_chain_table from;
+    hotbed_chunk chunk = {.capacity = 0};
+    float *scratch = NULL;
+    hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &from);
+    if (status == HOTBED_OK)
+        status = hotbed_chunk_create(from.row_bytes, &chunk);
+    if (status == HOTBED_OK) {
+        scratch = hotbed_new(chunk.capacity * from.row_bytes[HOTBED_COLUMN_VALUES] * 2);
+        if (scratch == NULL)
+            status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for rows of a table");
+    }
+    if (status == HOTBED_OK)
+        status = send_rows(&from, &chunk, scratch, targets, progress, done, total);
+    hotbed_delete(scratch);
+    hotbed_chunk_destroy(&chunk);
+    hotbed_chain_table_close(&from);
+    return status;
+}
+
+/* Rows of each table: of a chain of several, found by reading the keys. */
+static hotbed_status count_rows(hotbed_chain *chain, uint32_t table, uint64_t *rows) {
+    hotbed_chain_table from;
+    hotbed_chunk chunk = {.capacity = 0};
+    *rows = chain->links[0].manifest.tables[table].rows;
+    if (chain->n == 1)
+        return HOTBED_OK;
+    *rows = 0;
+    hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &from);
+    if (status == HOTBED_OK)
+        status = hotbed_chunk_create(from.row_bytes, &chunk);
+    for (uint64_t n = 1; status == HOTBED_OK && n > 0; *rows += n)
+        status = hotbed_chain_table_next(&from, chunk.capacity, true, chunk.columns, &n);
+    hotbed_chunk_destroy(&chunk);
+    hotbed_chain_table_close(&from);
+    return status;
+}
+
+static uint64_t total_rows(const hotbed_chain *chain) {
+    uint64_t total = 0;
+    for (uint32_t t = 0; t < hotbed_chain_last(chain)->num_tables; t++)
+        for (uint32_t i = 0; i < chain->n; i++)
+            total += chain->links[i].manifest.tables[t].rows;
+    return total;
+}
+
+/* --- .npy -------------------------------------------------------------------------------------------------- */
+
+static const char *npy_type(
+    const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
+    if (column == HOTBED_COLUMN_KEYS)
+        return m->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
+    if (column == HOTBED_COLUMN_SCORES)
+        return "<u8";
+    return column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_F16 ? "<f2" : "<f4";
+}
+
+/* Version 1.0 of NumPy's format: magic, length, a Python dict, blanks, a newline. */
+static void npy_header(
+    char header[HEADER_BYTES], const char *type, uint64_t rows, uint64_t width, bool flat) {
+    char shape[48];
+    if (flat)
+        snprintf(shape, sizeof shape, "(%" PRIu64 ",)", rows);
+    else
+        snprintf(shape, sizeof shape, "(%" PRIu64 ", %" PRIu64 ")", rows, width);
+    memset(header, ' ', HEADER_BYTES);
+    memcpy(header, "\x93NUMPY\x01\x00", 8);
+    header[8] = HEADER_BYTES - 10;
+    header[9] = 0;
+    int n = snprintf(
+        header + 10, HEADER_BYTES - 10, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+        type, shape);
+    header[10 + n] = ' ';
+    header[HEADER_BYTES - 1] = '\n';
+}
+
+static hotbed_status open_npy(
+    const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column, uint64_t rows,
+    const hotbed_io_file *directory, hotbed_io_file *file, target *out) {
+    char name[PATH_BYTES], header[HEADER_BYTES];
+    const char *type = npy_type(m, t, column);
+    size_t width = hotbed_manifest_row_bytes(m, t, column);
+    *out = (target){.file = file, .at = HEADER_BYTES, .row_bytes = width};
+    out->widen = column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_BF16;
+    if (out->widen)
+        out->row_bytes *= 2;
+    bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
+                (column >= HOTBED_COLUMN_STATE && m->optimizer.kind == HOTBED_OPT_ROWWISE_ADAGRAD);
+    npy_header(header, type, rows, out->row_bytes / (size_t)(type[2] - '0'), flat);
+    snprintf(name, sizeof name, "%s.%s.npy", t->name, column_title(m, column));
+    HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, file));
+    return hotbed_io_write(file, header, sizeof header, 0);
+}
+
+static hotbed_status export_npy_table(
+    hotbed_chain *chain, uint32_t table, const hotbed_io_file *directory,
+    const hotbed_progress *progress, uint64_t *done, uint64_t total) {
+    const hotbed_manifest *m = hotbed_chain_last(chain);
+    const hotbed_manifest_table *t = &m->tables[table];
+    hotbed_io_file files[HOTBED_ROW_COLUMNS];
+    target targets[HOTBED_ROW_COLUMNS] = {{.file = NULL}};
+    uint64_t rows = 0;
+    HOTBED_TRY(count_rows(chain, table, &rows));
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        files[i] = (hotbed_io_file)HOTBED_IO_CLOSED;
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
+        if (is_out(m, t, i))
+            status = open_npy(m, t, i, rows, directory, &files[i], &targets[i]);
+    if (status == HOTBED_OK)
+        status = send_table(chain, table, targets, progress, done, total);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
+        if (targets[i].file != NULL) {
+            status = hotbed_io_sync(&files[i]);
+            if (status == HOTBED_OK)
+                status = hotbed_io_close(&files[i]);
+        }
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        hotbed_io_drop(&files[i]);
+    return status;
+}
+
+hotbed_status hotbed_checkpoint_export_npy(
+    const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
+    const hotbed_progress *progress) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    uint64_t done = 0, total = total_rows(chain);
+    int made = calls->make_directory(calls->self, HOTBED_IO_HERE, path);
+    if (made < 0)
+        return hotbed_io_fail("cannot make the directory", path, made);
+    hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
+    for (uint32_t t = 0; t < hotbed_chain_last(chain)->num_tables && status == HOTBED_OK; t++)
+        status = export_npy_table(chain, t, &directory, progress, &done, total);
+    if (status == HOTBED_OK)
+        status = hotbed_io_sync(&directory);
+    hotbed_io_drop(&directory);
+    return status;
+}
+
+/* --- one HDF5 file ------------------------------------------------------------------------------------------- */
+
+typedef struct h5_export {
+    hotbed_chain *chain;
+    uint64_t *rows;    /* [num_tables] */
+    uint64_t *offsets; /* [num_tables * HOTBED_ROW_COLUMNS] */
+} h5_export;
+
+static hotbed_status put_datasets(h5_export *e, hotbed_h5 *h5) {
+    const hotbed_manifest *m = hotbed_chain_last(e->chain);
+    char path[2 * PATH_BYTES];
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        const hotbed_manifest_table *table = &m->tables[t];
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+            if (!is_out(m, table, i))
+                continue;
+            if (i < HOTBED_COLUMN_STATE)
+                snprintf(
+                    path, sizeof path, "/embeddings/%s/%s",
+                    strcmp(table->name, ".") == 0 ? "+" : table->name, column_title(m, i));
+            else
+                snprintf(
+                    path, sizeof path, "/optimizer/embeddings.%s.weight/%s.%s", table->name,
+                    table->name, column_title(m, i));
+            HOTBED_TRY(hotbed_h5_dataset(
+                h5, path, hotbed_layout_shape(m, table, i, e->rows[t]),
+                &e->offsets[(size_t)t * HOTBED_ROW_COLUMNS + i]));
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
+    size_t room = ((size_t)16 << 10) + (size_t)hotbed_chain_last(e->chain)->num_tables * 8192;
+    *image = (hotbed_h5_image){.metadata = NULL};
+    for (int i = 0; i < 8 && image->metadata == NULL; i++, room *= 2) {
+        hotbed_h5 *h5;
+        HOTBED_TRY(hotbed_h5_create(room, &h5));
+        hotbed_status status = put_datasets(e, h5);
+        if (status == HOTBED_OK)
+            status = hotbed_h5_finish(h5, image);
+        hotbed_h5_destroy(h5);
+        HOTBED_TRY(status);
+    }
+    return image->metadata != NULL
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", room / 2);
+}
+
+static hotbed_status write_h5(
+    h5_export *e, const hotbed_h5_image *image, hotbed_io_file *file,
+    const hotbed_progress *progress) {
+    const hotbed_manifest *m = hotbed_chain_last(e->chain);
+    uint64_t done = 0, total = total_rows(e->chain), bytes = 0;
+    HOTBED_TRY(hotbed_io_write(file, image->metadata, image->metadata_bytes, 0));
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        target targets[HOTBED_ROW_COLUMNS] = {{.file = NULL}};
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+            if (is_out(m, &m->tables[t], i))
+                targets[i] = (target){
+                    .file = file,
+                    .at = e->offsets[(size_t)t * HOTBED_ROW_COLUMNS + i],
+                    .row_bytes = hotbed_manifest_row_bytes(m, &m->tables[t], i),
+                };
+        HOTBED_TRY(send_table(e->chain, t, targets, progress, &done, total));
+    }
+    HOTBED_TRY(hotbed_io_size(file, &bytes));
+    if (bytes < image->file_bytes)
+        HOTBED_TRY(hotbed_io_write(file, "", 1, image->file_bytes - 1));
+    HOTBED_TRY(hotbed_io_sync(file));
+    return hotbed_io_close(file);
+}
+
+static hotbed_status export_h5(
+    h5_export *e, const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress) {
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    hotbed_h5_image image;
+    uint32_t tables = hotbed_chain_last(e->chain)->num_tables;
+    e->rows = hotbed_new(tables * sizeof *e->rows);
+    e->offsets = hotbed_new((size_t)tables * HOTBED_ROW_COLUMNS * sizeof *e->offsets);
+    if (e->rows == NULL || e->offsets == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
+    for (uint32_t t = 0; t < tables; t++)
+        HOTBED_TRY(count_rows(e->chain, t, &e->rows[t]));
+    HOTBED_TRY(lay_out(e, &image));
+    hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_CREATE, &file);
+    if (status == HOTBED_OK) {
+        status = write_h5(e, &image, &file, progress);
+        if (status != HOTBED_OK)
+            calls->remove(calls->self, HOTBED_IO_HERE, path, false);
+    }
+    hotbed_io_drop(&file);
+    hotbed_delete(image.metadata);
+    return status;
+}
+
+hotbed_status hotbed_checkpoint_export_h5(
+    const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
+    const hotbed_progress *progress) {
+    h5_export e = {.chain = chain};
+    hotbed_status status = export_h5(&e, calls, path, progress);
+    hotbed_delete(e.rows);
+    hotbed_delete(e.offsets);
+    return status;
+}

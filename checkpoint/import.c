@@ -1,0 +1,280 @@
+/* checkpoint/import.c - rows of flat files, put in canonical order. */
+#include "checkpoint/import.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+#include "checkpoint/shard_writer.h"
+#include "hotbed/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Where a key's row is. */
+typedef struct place {
+    uint64_t key;
+    uint64_t row; /* of its part */
+    uint32_t part;
+    uint32_t unused;
+} place;
+
+typedef struct importer {
+    const hotbed_import *import;
+    hotbed_manifest manifest;
+    hotbed_shard_writer shard;
+    uint64_t done, total;
+} importer;
+
+/* --- order ------------------------------------------------------------------------------------------------ */
+
+/* The hash is a bijection, and its high bits are the bucket: (bucket, key) by what qsort() sees alone. */
+static int by_bucket_then_key(const void *a, const void *b) {
+    uint64_t x = ((const place *)a)->key, y = ((const place *)b)->key;
+    uint64_t p = hotbed_logical_bucket(x, HOTBED_BUCKET_BITS);
+    uint64_t q = hotbed_logical_bucket(y, HOTBED_BUCKET_BITS);
+    if (p != q)
+        return p < q ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static int by_key(const void *a, const void *b) {
+    uint64_t x = ((const place *)a)->key, y = ((const place *)b)->key;
+    return x < y ? -1 : x > y;
+}
+
+/* Read n words, one every `stride` bytes. */
+static hotbed_status read_words(const hotbed_import_column *column, uint64_t n, uint64_t *words) {
+    if (column->file == NULL) {
+        memset(words, 0, n * sizeof *words);
+        return HOTBED_OK;
+    }
+    if (column->stride == sizeof *words)
+        return hotbed_io_read(column->file, words, n * sizeof *words, column->offset);
+    for (uint64_t i = 0; i < n; i++)
+        HOTBED_TRY(hotbed_io_read(
+            column->file, &words[i], sizeof *words, column->offset + i * column->stride));
+    return HOTBED_OK;
+}
+
+/* Places of all rows (`counted`: of all counted keys) of a table in canonical order. */
+static hotbed_status find_places(
+    const hotbed_import_table *t, bool counted, uint64_t *n, place **out) {
+    *n = 0;
+    for (uint32_t p = 0; p < t->num_parts; p++)
+        *n += counted ? t->parts[p].counted : t->parts[p].rows;
+    place *places = hotbed_new(*n * sizeof *places);
+    uint64_t *keys = hotbed_new(*n * sizeof *keys);
+    hotbed_status status = HOTBED_OK;
+    if (places == NULL || keys == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory to sort %" PRIu64 " rows of table '%s'", *n, t->name);
+    uint64_t at = 0;
+    bool hash = t->kind == HOTBED_TABLE_HASH;
+    for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; p++) {
+        const hotbed_import_part *part = &t->parts[p];
+        uint64_t rows = counted ? part->counted : part->rows;
+        if (hash)
+            status = read_words(
+                counted ? &part->counted_keys : &part->columns[HOTBED_COLUMN_KEYS], rows, keys);
+        for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++, at++)
+            places[at] = (place){.key = hash ? keys[i] : at, .row = i, .part = p};
+    }
+    hotbed_delete(keys);
+    if (status == HOTBED_OK)
+        qsort(places, *n, sizeof *places, hash ? by_bucket_then_key : by_key);
+    for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
+        if (places[i].key == places[i - 1].key)
+            status = hotbed_fail(
+                HOTBED_ERR_STATE, "table '%s': key %" PRIu64 " is there twice", t->name,
+                places[i].key);
+    if (status != HOTBED_OK) {
+        hotbed_delete(places);
+        return status;
+    }
+    *out = places;
+    return HOTBED_OK;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status oldest(const hotbed_import_table *t, uint64_t *out) {
+    *out = 0;
+    for (uint32_t p = 0; t->ages && p < t->num_parts; p++) {
+        const hotbed_import_column *scores = &t->parts[p].columns[HOTBED_COLUMN_SCORES];
+        for (uint64_t i = 0; i < t->parts[p].rows && scores->file != NULL; i++) {
+            uint64_t age = 0;
+            HOTBED_TRY(hotbed_io_read(
+                scores->file, &age, sizeof age, scores->offset + i * scores->stride));
+            *out = age > *out ? age : *out;
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_row(
+    const hotbed_import_table *t, const place *at, uint64_t most,
+    const size_t row_bytes[HOTBED_ROW_COLUMNS], void *const columns[HOTBED_ROW_COLUMNS],
+    uint64_t to) {
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        if (row_bytes[i] == 0)
+            continue;
+        const hotbed_import_column *column = &t->parts[at->part].columns[i];
+        char *row = (char *)columns[i] + to * row_bytes[i];
+        if (i == HOTBED_COLUMN_KEYS)
+            memcpy(row, &at->key, sizeof at->key);
+        else if (column->file == NULL)
+            memset(row, 0, row_bytes[i]);
+        else
+            HOTBED_TRY(hotbed_io_read(
+                column->file, row, row_bytes[i], column->offset + at->row * column->stride));
+        if (i == HOTBED_COLUMN_SCORES && t->ages && column->file != NULL) {
+            uint64_t score = 0;
+            memcpy(&score, row, sizeof score);
+            score = most - score + 1;
+            memcpy(row, &score, sizeof score);
+        }
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status write_rows(
+    importer *w, const hotbed_import_table *t, const place *places, uint64_t n) {
+    hotbed_chunk chunk;
+    uint64_t most = 0;
+    HOTBED_TRY(oldest(t, &most));
+    HOTBED_TRY(hotbed_chunk_create(w->shard.row_bytes, &chunk));
+    hotbed_status status = HOTBED_OK;
+    for (uint64_t first = 0; first < n && status == HOTBED_OK; first += chunk.capacity) {
+        uint64_t rows = n - first < chunk.capacity ? n - first : chunk.capacity;
+        for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
+            status = read_row(t, &places[first + i], most, w->shard.row_bytes, chunk.columns, i);
+        if (status == HOTBED_OK)
+            status = hotbed_shard_writer_rows(&w->shard, rows, chunk.columns, NULL);
+        w->done += rows;
+        hotbed_progress_report(w->import->progress, w->done, w->total);
+    }
+    hotbed_chunk_destroy(&chunk);
+    return status;
+}
+
+static hotbed_status write_buckets(importer *w, const place *places, uint64_t n) {
+    uint64_t bytes = w->shard.part->columns[HOTBED_COLUMN_BUCKET].bytes;
+    uint64_t *counts = hotbed_new(bytes);
+    if (counts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for counts", bytes);
+    for (uint64_t i = 0; i < n; i++)
+        counts[hotbed_logical_bucket(places[i].key, HOTBED_BUCKET_BITS)]++;
+    hotbed_status status =
+        hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_BUCKET, counts, bytes);
+    hotbed_delete(counts);
+    return status;
+}
+
+static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
+    uint64_t n = 0;
+    place *places = NULL;
+    HOTBED_TRY(find_places(t, true, &n, &places));
+    hotbed_status status = HOTBED_OK;
+    for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
+        const hotbed_import_column *counts = &t->parts[places[i].part].counts;
+        uint64_t count = 0;
+        status = hotbed_io_read(
+            counts->file, &count, sizeof count, counts->offset + places[i].row * counts->stride);
+        if (status == HOTBED_OK)
+            status = hotbed_shard_writer_column(
+                &w->shard, HOTBED_COLUMN_COUNTED, &places[i].key, sizeof places[i].key);
+        if (status == HOTBED_OK)
+            status =
+                hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_COUNTS, &count, sizeof count);
+    }
+    hotbed_delete(places);
+    return status;
+}
+
+static hotbed_status write_table(importer *w, uint32_t number) {
+    const hotbed_import_table *t = &w->import->tables[number];
+    place *places = NULL;
+    uint64_t n = 0;
+    HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, number));
+    HOTBED_TRY(find_places(t, false, &n, &places));
+    hotbed_status status = write_rows(w, t, places, n);
+    if (status == HOTBED_OK && t->kind == HOTBED_TABLE_HASH)
+        status = write_buckets(w, places, n);
+    hotbed_delete(places);
+    if (status == HOTBED_OK && t->kind == HOTBED_TABLE_HASH)
+        status = write_counted(w, t);
+    HOTBED_TRY(status);
+    return hotbed_shard_writer_end(&w->shard);
+}
+
+static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
+    const hotbed_import *from = w->import;
+    hotbed_manifest *m = &w->manifest;
+    struct timespec now = {.tv_sec = 0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    m->minor = HOTBED_FORMAT_MINOR;
+    m->id = (hotbed_digest){.low = id.low, .high = id.high};
+    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->step = from->step;
+    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    m->world = 1;
+    m->block_bytes = HOTBED_BLOCK_BYTES;
+    m->num_tables = from->num_tables;
+    m->key_type = from->key_type;
+    m->optimizer = from->optimizer;
+    m->state.learning_rate = from->optimizer.learning_rate;
+    m->state.beta1_power = 1; /* an optimizer whose steps are not known begins anew */
+    m->state.beta2_power = 1;
+    HOTBED_TRY(hotbed_manifest_reserve(m));
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        hotbed_manifest_table *t = &m->tables[i];
+        snprintf(t->name, sizeof t->name, "%s", from->tables[i].name);
+        t->kind = from->tables[i].kind;
+        t->dtype = from->tables[i].dtype;
+        t->dim = from->tables[i].dim;
+        t->bucket_bits = t->kind == HOTBED_TABLE_HASH ? HOTBED_BUCKET_BITS : 0;
+        for (uint32_t p = 0; p < from->tables[i].num_parts; p++) {
+            t->rows += from->tables[i].parts[p].rows;
+            m->parts[i].counted += from->tables[i].parts[p].counted;
+        }
+        t->capacity = t->kind == HOTBED_TABLE_STATIC ? t->rows : 0;
+        m->parts[i].rows = t->rows;
+        m->parts[i].end = hotbed_manifest_range(t);
+        w->total += t->rows;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status write_all(importer *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
+    HOTBED_TRY(plan(w, id));
+    HOTBED_TRY(hotbed_draft_enter(draft));
+    HOTBED_TRY(hotbed_shard_writer_open(&w->shard, &draft->directory, &w->manifest, 0, NULL));
+    for (uint32_t i = 0; i < w->manifest.num_tables; i++)
+        HOTBED_TRY(write_table(w, i));
+    HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
+    HOTBED_TRY(hotbed_draft_manifest(draft, &w->manifest));
+    return hotbed_draft_commit(draft);
+}
+
+hotbed_status hotbed_checkpoint_import(
+    const hotbed_io_calls *calls, const char *path, const hotbed_import *import) {
+    importer w = {.import = import, .shard = {.file = HOTBED_IO_CLOSED}};
+    hotbed_checkpoint_id id;
+    hotbed_draft draft;
+    HOTBED_TRY(hotbed_new_id(&id));
+    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_make(&draft);
+    if (status == HOTBED_OK) {
+        status = write_all(&w, &draft, id);
+        if (status != HOTBED_OK)
+            hotbed_draft_remove(&draft, 1);
+    }
+    hotbed_shard_writer_close(&w.shard);
+    hotbed_draft_close(&draft);
+    hotbed_manifest_free(&w.manifest);
+    return status;
+}

@@ -1,0 +1,330 @@
+/* checkpoint/rewrite.c - checkpoints from checkpoints. */
+#include "checkpoint/rewrite.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+#include "checkpoint/shard_writer.h"
+#include "hotbed/route.h"
+#include "hotbed/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct rewriter {
+    hotbed_chain *chain;
+    const hotbed_rewrite_options *options;
+    uint64_t done, total; /* rows, of both passes */
+    hotbed_manifest manifest;
+    hotbed_shard_writer *shards; /* [world] */
+    uint64_t *counts;            /* [world] ranges of buckets, one after the other */
+} rewriter;
+
+void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint64_t total) {
+    if (progress != NULL && progress->report != NULL)
+        progress->report(progress->self, done, total);
+}
+
+static hotbed_manifest_part *part_of(rewriter *w, uint32_t table, uint32_t shard) {
+    return &w->manifest.parts[(uint64_t)table * w->manifest.world + shard];
+}
+
+/* Rank that gets a key of table `t`. */
+static uint32_t rank_of(const rewriter *w, const hotbed_manifest_table *t, uint64_t key) {
+    uint64_t world = w->manifest.world;
+    if (t->kind == HOTBED_TABLE_STATIC) {
+        hotbed_route route = {
+            .kind = HOTBED_ROUTE_CONTINUOUS,
+            .world = w->manifest.world,
+            .rows = t->capacity,
+            .block = (t->capacity + world - 1) / world,
+        };
+        return hotbed_route_rank(&route, key);
+    }
+    if (w->options->route != 0) {
+        hotbed_route route = {
+            .kind = (hotbed_route_kind)(w->options->route - 1), .world = w->manifest.world};
+        return hotbed_route_rank(&route, key);
+    }
+    /* Rank r has buckets [r * B / W, (r + 1) * B / W). */
+    uint64_t bucket = hotbed_logical_bucket(key, t->bucket_bits);
+    return (uint32_t)(((bucket + 1) * world - 1) >> t->bucket_bits);
+}
+
+/* --- the plan ------------------------------------------------------------------------------------------ */
+
+static void plan_ranges(rewriter *w, uint32_t number) {
+    hotbed_manifest_table *t = &w->manifest.tables[number];
+    uint64_t range = hotbed_manifest_range(t), world = w->manifest.world;
+    for (uint32_t r = 0; r < world; r++) {
+        hotbed_manifest_part *part = part_of(w, number, r);
+        if (t->kind == HOTBED_TABLE_STATIC) {
+            uint64_t block = (range + world - 1) / world;
+            part->first = r * block < range ? r * block : range;
+            part->end = range - part->first < block ? range : part->first + block;
+        } else if (w->options->route != 0) {
+            part->end = range;
+        } else {
+            part->first = r * range / world;
+            part->end = (r + 1) * range / world;
+        }
+    }
+}
+
+static void plan_table(rewriter *w, uint32_t number) {
+    const hotbed_manifest_table *from = &hotbed_chain_last(w->chain)->tables[number];
+    hotbed_manifest_table *t = &w->manifest.tables[number];
+    *t = *from;
+    t->rows = 0;
+    t->content = (hotbed_digest){0};
+    t->route = 0;
+    t->route_rows = 0;
+    t->spread = HOTBED_SPREAD_BUCKET;
+    if (t->kind == HOTBED_TABLE_STATIC) {
+        t->route = w->manifest.world == 1 ? 0 : HOTBED_ROUTE_CONTINUOUS + 1;
+        t->route_rows = w->manifest.world == 1 ? 0 : t->capacity;
+    } else if (w->options->route != 0) {
+        t->route = w->options->route;
+        t->spread = HOTBED_SPREAD_ANY;
+    }
+    plan_ranges(w, number);
+}
+
+static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
+    const hotbed_manifest *last = hotbed_chain_last(w->chain);
+    hotbed_manifest *m = &w->manifest;
+    struct timespec now = {.tv_sec = 0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    m->minor = HOTBED_FORMAT_MINOR;
+    m->id = (hotbed_digest){.low = id.low, .high = id.high};
+    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->step = last->step;
+    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    m->world = w->options->world;
+    m->block_bytes = w->options->block_bytes == 0 ? HOTBED_BLOCK_BYTES : w->options->block_bytes;
+    m->num_tables = last->num_tables;
+    m->key_type = last->key_type;
+    m->seed = last->seed;
+    m->optimizer = last->optimizer;
+    m->state = last->state;
+    HOTBED_TRY(hotbed_manifest_reserve(m));
+    for (uint32_t i = 0; i < m->num_tables; i++)
+        plan_table(w, i);
+    m->shards[0].extra.bytes = last->shards[0].extra.bytes;
+    for (uint32_t i = 0; i < w->chain->n; i++)
+        for (uint32_t t = 0; t < m->num_tables; t++)
+            w->total += 2 * w->chain->links[i].manifest.tables[t].rows;
+    return HOTBED_OK;
+}
+
+/* --- passes ---------------------------------------------------------------------------------------------- */
+
+/* What becomes of rows [first, first + n) of a chunk, which all go to `rank`. */
+typedef hotbed_status (*take_run)(
+    rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
+    void *const columns[HOTBED_ROW_COLUMNS]);
+
+static hotbed_status count_rows(
+    rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
+    void *const columns[HOTBED_ROW_COLUMNS]) {
+    (void)columns;
+    part_of(w, table, rank)->rows += n;
+    w->manifest.tables[table].rows += n;
+    return HOTBED_OK;
+}
+
+static hotbed_status count_counted(
+    rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
+    void *const columns[HOTBED_ROW_COLUMNS]) {
+    (void)columns;
+    part_of(w, table, rank)->counted += n;
+    return HOTBED_OK;
+}
+
+static hotbed_status write_rows(
+    rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
+    void *const columns[HOTBED_ROW_COLUMNS]) {
+    const hotbed_manifest_table *t = &w->manifest.tables[table];
+    const uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
+    if (t->kind == HOTBED_TABLE_HASH) {
+        uint64_t range = (uint64_t)1 << t->bucket_bits;
+        uint64_t *counts = w->counts + (w->options->route == 0 ? 0 : rank * range);
+        for (uint64_t i = 0; i < n; i++)
+            counts[hotbed_logical_bucket(keys[i], t->bucket_bits)]++;
+    }
+    return hotbed_shard_writer_rows(&w->shards[rank], n, columns, NULL);
+}
+
+static hotbed_status write_counted(
+    rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
+    void *const columns[HOTBED_ROW_COLUMNS]) {
+    (void)table;
+    HOTBED_TRY(hotbed_shard_writer_column(
+        &w->shards[rank], HOTBED_COLUMN_COUNTED, columns[HOTBED_COLUMN_KEYS],
+        n * sizeof(uint64_t)));
+    return hotbed_shard_writer_column(
+        &w->shards[rank], HOTBED_COLUMN_COUNTS, columns[HOTBED_COLUMN_SCORES],
+        n * sizeof(uint64_t));
+}
+
+/* Hand out the rows of a chunk in runs of one rank. */
+static hotbed_status deal(
+    rewriter *w, uint32_t table, const hotbed_chain_table *from, const hotbed_chunk *chunk,
+    uint64_t n, take_run take) {
+    const hotbed_manifest_table *t = &w->manifest.tables[table];
+    const uint64_t *keys = chunk->columns[HOTBED_COLUMN_KEYS];
+    for (uint64_t first = 0, end; first < n; first = end) {
+        uint32_t rank = rank_of(w, t, keys[first]);
+        for (end = first + 1; end < n && rank_of(w, t, keys[end]) == rank; end++)
+            continue;
+        void *columns[HOTBED_ROW_COLUMNS];
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+            columns[i] = chunk->columns[i] == NULL
+                             ? NULL
+                             : (char *)chunk->columns[i] + first * from->row_bytes[i];
+        HOTBED_TRY(take(w, table, rank, end - first, columns));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status pass_open(
+    rewriter *w, uint32_t table, hotbed_chain_table *from, bool keys_only, take_run take) {
+    hotbed_chunk chunk;
+    uint64_t n = 0;
+    HOTBED_TRY(hotbed_chunk_create(from->row_bytes, &chunk));
+    hotbed_status status;
+    do {
+        status = hotbed_chain_table_next(from, chunk.capacity, keys_only, chunk.columns, &n);
+        if (status == HOTBED_OK)
+            status = deal(w, table, from, &chunk, n, take);
+        w->done += from->kind == HOTBED_CHAIN_ROWS ? n : 0;
+        hotbed_progress_report(w->options->progress, w->done, w->total);
+    } while (status == HOTBED_OK && n > 0);
+    hotbed_chunk_destroy(&chunk);
+    return status;
+}
+
+static hotbed_status pass(
+    rewriter *w, uint32_t table, hotbed_chain_kind kind, bool keys_only, take_run take) {
+    hotbed_chain_table from;
+    hotbed_status status = hotbed_chain_table_open(w->chain, table, kind, &from);
+    if (status == HOTBED_OK)
+        status = pass_open(w, table, &from, keys_only, take);
+    hotbed_chain_table_close(&from);
+    return status;
+}
+
+static hotbed_status count(rewriter *w) {
+    for (uint32_t t = 0; t < w->manifest.num_tables; t++) {
+        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_ROWS, true, count_rows));
+        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_COUNTED, false, count_counted));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status write_table(rewriter *w, uint32_t number) {
+    const hotbed_manifest_table *t = &w->manifest.tables[number];
+    uint32_t world = w->manifest.world;
+    for (uint32_t r = 0; r < world; r++)
+        HOTBED_TRY(hotbed_shard_writer_begin(&w->shards[r], number));
+    uint64_t range = (uint64_t)1 << t->bucket_bits;
+    memset(w->counts, 0, (w->options->route == 0 ? 1 : world) * range * sizeof *w->counts);
+    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_ROWS, false, write_rows));
+    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_COUNTED, false, write_counted));
+    for (uint32_t r = 0; r < world; r++) {
+        const hotbed_manifest_part *part = part_of(w, number, r);
+        uint64_t at = w->options->route == 0 ? part->first : r * range;
+        if (t->kind == HOTBED_TABLE_HASH)
+            HOTBED_TRY(hotbed_shard_writer_column(
+                &w->shards[r], HOTBED_COLUMN_BUCKET, w->counts + at,
+                part->columns[HOTBED_COLUMN_BUCKET].bytes));
+        HOTBED_TRY(hotbed_shard_writer_end(&w->shards[r]));
+    }
+    return HOTBED_OK;
+}
+
+/* --- the call -------------------------------------------------------------------------------------------- */
+
+static hotbed_status make_room(rewriter *w) {
+    uint32_t world = w->manifest.world;
+    uint64_t range = 1;
+    for (uint32_t t = 0; t < w->manifest.num_tables; t++) {
+        uint64_t buckets = (uint64_t)1 << w->manifest.tables[t].bucket_bits;
+        range = buckets > range ? buckets : range;
+    }
+    size_t counts = (w->options->route == 0 ? 1 : world) * range;
+    w->counts = hotbed_new(counts * sizeof *w->counts);
+    w->shards = hotbed_new(world * sizeof *w->shards);
+    if (w->counts == NULL || w->shards == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %zu counts and %" PRIu32 " shards", counts, world);
+    for (uint32_t r = 0; r < world; r++)
+        w->shards[r].file = (hotbed_io_file)HOTBED_IO_CLOSED;
+    return HOTBED_OK;
+}
+
+static hotbed_status write_shards(rewriter *w, hotbed_draft *draft) {
+    uint32_t world = w->manifest.world;
+    void *extra = hotbed_new(w->manifest.shards[0].extra.bytes);
+    hotbed_status status = HOTBED_OK;
+    if (extra == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the caller's bytes");
+    if (status == HOTBED_OK)
+        status = hotbed_shard_reader_extra(&w->chain->links[w->chain->n - 1].shards[0], extra);
+    for (uint32_t r = 0; r < world && status == HOTBED_OK; r++)
+        status = hotbed_shard_writer_open(&w->shards[r], &draft->directory, &w->manifest, r, extra);
+    hotbed_delete(extra);
+    HOTBED_TRY(status);
+    for (uint32_t t = 0; t < w->manifest.num_tables; t++)
+        HOTBED_TRY(write_table(w, t));
+    for (uint32_t r = 0; r < world; r++)
+        HOTBED_TRY(hotbed_shard_writer_finish(&w->shards[r]));
+    return HOTBED_OK;
+}
+
+static hotbed_status rewrite(rewriter *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
+    HOTBED_TRY(plan(w, id));
+    HOTBED_TRY(make_room(w));
+    HOTBED_TRY(count(w));
+    HOTBED_TRY(hotbed_draft_enter(draft));
+    HOTBED_TRY(write_shards(w, draft));
+    HOTBED_TRY(hotbed_draft_manifest(draft, &w->manifest));
+    return hotbed_draft_commit(draft);
+}
+
+static hotbed_status check_options(const hotbed_rewrite_options *o) {
+    if (o->world < 1 || o->world > HOTBED_WORLD_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%" PRIu32 " ranks, not 1 to %d", o->world, HOTBED_WORLD_MAX);
+    if (o->route > HOTBED_ROUTE_ROUND_ROBIN + 1)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hash tables are not dealt out by this route");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_checkpoint_rewrite(
+    const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
+    const hotbed_rewrite_options *options) {
+    rewriter w = {.chain = chain, .options = options};
+    hotbed_checkpoint_id id;
+    hotbed_draft draft;
+    bool made = false;
+    HOTBED_TRY(check_options(options));
+    HOTBED_TRY(hotbed_new_id(&id));
+    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_make(&draft);
+    made = status == HOTBED_OK;
+    if (made)
+        status = rewrite(&w, &draft, id);
+    for (uint32_t r = 0; w.shards != NULL && r < w.manifest.world; r++)
+        hotbed_shard_writer_close(&w.shards[r]);
+    if (made && status != HOTBED_OK)
+        hotbed_draft_remove(&draft, options->world);
+    hotbed_draft_close(&draft);
+    hotbed_delete(w.shards);
+    hotbed_delete(w.counts);
+    hotbed_manifest_free(&w.manifest);
+    return status;
+}

@@ -1,0 +1,392 @@
+/* checkpoint/tool_import.c - hotbed-ckpt convert --from: names of .npy files and of dynamicemb's dumps.
+ *
+ *   npy         <table>.weight.npy, and where they are .weight_id, .metadata, .exp_avg, .exp_avg_sq, .sum,
+ *               .momentum1; a table without .weight_id is static
+ *   dynamicemb  <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values (f32), and where they are _emb_scores,
+ *               _opt_values (f32), _counter_keys, _counter_frequencies
+ */
+#define _DEFAULT_SOURCE
+#include "checkpoint/import.h"
+#include "checkpoint/tool.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES_MOST = 4096, TABLES_MOST = 1024, NAME_BYTES = 256 };
+
+typedef struct source {
+    const tool_options *options;
+    hotbed_io_file directory;
+    hotbed_io_file *files; /* [FILES_MOST] */
+    uint32_t num_files;
+    char (*names)[NAME_BYTES]; /* of the directory */
+    size_t num_names;
+    hotbed_import import;
+} source;
+
+/* --- names ------------------------------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
+static hotbed_status read_names(source *s, const char *path) {
+    DIR *list = opendir(path);
+    if (list == NULL)
+        return hotbed_io_fail("cannot read", path, -errno);
+    hotbed_status status = HOTBED_OK;
+    for (struct dirent *item; status == HOTBED_OK && (item = readdir(list)) != NULL;) {
+        if (item->d_name[0] == '.')
+            continue;
+        if (s->num_names == FILES_MOST)
+            status =
+                hotbed_fail(HOTBED_ERR_UNSUPPORTED, "%s has more than %d files", path, FILES_MOST);
+        else
+            snprintf(s->names[s->num_names++], NAME_BYTES, "%s", item->d_name);
+    }
+    closedir(list);
+    qsort(s->names, s->num_names, NAME_BYTES, by_name);
+    return status;
+}
+
+static bool has_name(const source *s, const char *name) {
+    return bsearch(name, s->names, s->num_names, NAME_BYTES, by_name) != NULL;
+}
+
+/* A table's name: `name` without `suffix`; false when it does not end so, or has other characters. */
+static bool strip(const char *name, const char *suffix, char table[64]) {
+    size_t n = strlen(name), m = strlen(suffix);
+    if (n <= m || n - m > 63 || strcmp(name + n - m, suffix) != 0)
+        return false;
+    memcpy(table, name, n - m);
+    table[n - m] = '\0';
+    return strspn(table, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
+           n - m;
+}
+
+/* Open a file of the directory; it stays open to the end. */
+static hotbed_status open_file(source *s, const char *name, hotbed_io_file **out) {
+    if (s->num_files == FILES_MOST)
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "more than %d files", FILES_MOST);
+    hotbed_io_file *file = &s->files[s->num_files++];
+    *out = file;
+    return hotbed_io_open(&hotbed_io_system, &s->directory, name, HOTBED_IO_READ, file);
+}
+
+/* A new table with room for its parts. */
+static hotbed_status add_table(
+    source *s, const char *name, uint32_t num_parts, hotbed_import_table **out) {
+    if (s->import.num_tables == TABLES_MOST)
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "more than %d tables", TABLES_MOST);
+    hotbed_import_table *t = &s->import.tables[s->import.num_tables];
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->num_parts = num_parts;
+    t->ages = s->options->ages;
+    t->parts = hotbed_new(num_parts * sizeof *t->parts);
+    if (t->parts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", num_parts);
+    s->import.num_tables++;
+    *out = t;
+    return HOTBED_OK;
+}
+
+static hotbed_status wrong(const hotbed_io_file *file, const char *what) {
+    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
+}
+
+/* The kind that an option names, or the one that was seen. */
+static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
+    hotbed_optimizer_kind kind = seen;
+    if (s->options->optimizer != NULL) {
+        kind = 0;
+        for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_ROWWISE_ADAGRAD; i++)
+            if (strcmp(s->options->optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)i)) == 0)
+                kind = (hotbed_optimizer_kind)i;
+        if (kind == 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "there is no optimizer '%s'", s->options->optimizer);
+    }
+    hotbed_optimizer_init(&s->import.optimizer);
+    s->import.optimizer.kind = kind;
+    return HOTBED_OK;
+}
+
+/* --- .npy --------------------------------------------------------------------------------------------------- */
+
+/* Open <table>.<column>.npy, if it is there, as a column of a part. */
+static hotbed_status open_npy(
+    source *s, const char *table, const char *column, hotbed_npy *npy, hotbed_import_column *out) {
+    char name[NAME_BYTES];
+    hotbed_io_file *file = NULL;
+    *npy = (hotbed_npy){.dims = 0};
+    int n = snprintf(name, sizeof name, "%.63s.%s.npy", table, column);
+    if (n < 0 || !has_name(s, name))
+        return HOTBED_OK;
+    hotbed_status status = open_file(s, name, &file);
+    if (status == HOTBED_OK)
+        status = hotbed_npy_read(file, npy);
+    *out = (hotbed_import_column){
+        .file = file, .offset = npy->offset, .stride = npy->width * npy->bytes};
+    return status;
+}
+
+/* The same, of `rows` rows of `width` elements of a type. */
+static hotbed_status open_column(
+    source *s, const hotbed_import_table *t, const char *column, uint64_t rows, uint64_t width,
+    const char *types, uint32_t bytes, hotbed_import_column *out) {
+    hotbed_npy npy;
+    hotbed_status status = open_npy(s, t->name, column, &npy, out);
+    if (status != HOTBED_OK || npy.dims == 0)
+        return status;
+    if (npy.rows != rows || npy.width != width || strchr(types, npy.type) == NULL ||
+        npy.bytes != bytes)
+        return wrong(out->file, "its shape or type does not go with the weights");
+    return HOTBED_OK;
+}
+
+static hotbed_status find_npy_optimizer(source *s) {
+    hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
+    char table[64];
+    for (size_t i = 0; i < s->num_names; i++) {
+        if (strip(s->names[i], ".exp_avg.npy", table))
+            seen = HOTBED_OPT_ADAM;
+        if (strip(s->names[i], ".sum.npy", table))
+            seen = HOTBED_OPT_ADAGRAD;
+        if (strip(s->names[i], ".momentum1.npy", table))
+            seen = HOTBED_OPT_ROWWISE_ADAGRAD;
+    }
+    return set_optimizer(s, seen);
+}
+
+static hotbed_status add_npy_table(source *s, const char *name) {
+    hotbed_import_table *t = NULL;
+    hotbed_npy npy;
+    HOTBED_TRY(add_table(s, name, 1, &t));
+    hotbed_import_part *part = &t->parts[0];
+    hotbed_import_column *columns = part->columns;
+    HOTBED_TRY(open_npy(s, name, "weight", &npy, &columns[HOTBED_COLUMN_VALUES]));
+    bool good = npy.type == 'f' && npy.bytes <= 4 && npy.width >= 1 && npy.width <= 4096;
+    if (!good)
+        return wrong(columns[HOTBED_COLUMN_VALUES].file, "weights are <f4 or <f2, 1 to 4096 wide");
+    t->dtype = npy.bytes == 4 ? HOTBED_F32 : HOTBED_F16;
+    t->dim = (uint32_t)npy.width;
+    part->rows = npy.rows;
+    HOTBED_TRY(
+        open_column(s, t, "weight_id", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_KEYS]));
+    t->kind = columns[HOTBED_COLUMN_KEYS].file == NULL ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+    if (t->kind == HOTBED_TABLE_HASH)
+        HOTBED_TRY(
+            open_column(s, t, "metadata", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_SCORES]));
+    hotbed_optimizer_kind kind = s->import.optimizer.kind;
+    for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++)
+        HOTBED_TRY(open_column(
+            s, t, hotbed_optimizer_state_name(kind, i), part->rows,
+            hotbed_optimizer_state_dim(kind, t->dim), "f", 4, &columns[HOTBED_COLUMN_STATE + i]));
+    return HOTBED_OK;
+}
+
+static hotbed_status add_npy(source *s) {
+    char table[64];
+    HOTBED_TRY(find_npy_optimizer(s));
+    for (size_t i = 0; i < s->num_names; i++)
+        if (strip(s->names[i], ".weight.npy", table))
+            HOTBED_TRY(add_npy_table(s, table));
+    return HOTBED_OK;
+}
+
+/* --- dynamicemb ------------------------------------------------------------------------------------------------ */
+
+/* Open <table>_<part>.rank_<r>.world_size_<W> if it is there; *rows of `stride` bytes are in it. */
+static hotbed_status open_raw(
+    source *s, const char *table, const char *part, uint32_t rank, uint32_t world, uint64_t rows,
+    uint64_t *stride, hotbed_import_column *out) {
+    char name[NAME_BYTES];
+    hotbed_io_file *file = NULL;
+    uint64_t bytes = 0;
+    int n = snprintf(
+        name, sizeof name, "%.63s_%s.rank_%" PRIu32 ".world_size_%" PRIu32, table, part, rank,
+        world);
+    *stride = 0;
+    if (n < 0 || !has_name(s, name))
+        return HOTBED_OK;
+    HOTBED_TRY(open_file(s, name, &file));
+    HOTBED_TRY(hotbed_io_size(file, &bytes));
+    if (rows == 0 ? bytes != 0 : bytes % rows != 0)
+        return wrong(file, "its size does not go with the number of keys");
+    *stride = rows == 0 ? 0 : bytes / rows;
+    *out = (hotbed_import_column){.file = file, .stride = *stride};
+    return HOTBED_OK;
+}
+
+/* Number of keys in a file of them. */
+static hotbed_status open_keys(
+    source *s, const char *table, const char *part, uint32_t rank, uint32_t world, uint64_t *rows,
+    hotbed_import_column *out) {
+    uint64_t bytes = 0, stride = 0;
+    *rows = 0;
+    HOTBED_TRY(open_raw(s, table, part, rank, world, 1, &stride, out));
+    if (out->file == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_io_size(out->file, &bytes));
+    if (bytes % sizeof(uint64_t) != 0)
+        return wrong(out->file, "keys are 8 bytes each");
+    *rows = bytes / sizeof(uint64_t);
+    out->stride = sizeof(uint64_t);
+    return HOTBED_OK;
+}
+
+/* Which optimiser has so many bytes of state a row. */
+static hotbed_status guess(source *s, const hotbed_import_table *t, uint64_t width) {
+    hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
+    if (width > 0 && s->options->optimizer == NULL) {
+        if (t->dim == 1 && width == 4)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table '%s' has dim 1: say which --optimizer", t->name);
+        seen = width == 4                      ? HOTBED_OPT_ROWWISE_ADAGRAD
+               : width == (uint64_t)4 * t->dim ? HOTBED_OPT_ADAGRAD
+               : width == (uint64_t)8 * t->dim ? HOTBED_OPT_ADAM
+                                               : HOTBED_OPT_SGD;
+    }
+    HOTBED_TRY(set_optimizer(s, seen));
+    hotbed_optimizer_kind kind = s->import.optimizer.kind;
+    uint64_t right = (uint64_t)hotbed_optimizer_states(kind) *
+                     hotbed_optimizer_state_dim(kind, t->dim) * sizeof(float);
+    if (width == right || width == 0)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT,
+        "table '%s': %" PRIu64 " bytes of optimizer state a row, %s has %" PRIu64, t->name, width,
+        hotbed_optimizer_name(kind), right);
+}
+
+static hotbed_status add_raw_part(
+    source *s, hotbed_import_table *t, uint32_t rank, uint64_t *state_bytes) {
+    hotbed_import_part *part = &t->parts[rank];
+    hotbed_import_column *columns = part->columns, states = {.file = NULL};
+    uint64_t width = 0, counts = 0;
+    uint32_t world = t->num_parts;
+    HOTBED_TRY(
+        open_keys(s, t->name, "emb_keys", rank, world, &part->rows, &columns[HOTBED_COLUMN_KEYS]));
+    if (columns[HOTBED_COLUMN_KEYS].file == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "table '%s': keys of rank %" PRIu32 " of %" PRIu32 " are missing",
+            t->name, rank, world);
+    HOTBED_TRY(open_raw(
+        s, t->name, "emb_values", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_VALUES]));
+    if (columns[HOTBED_COLUMN_VALUES].file == NULL)
+        return wrong(columns[HOTBED_COLUMN_KEYS].file, "the values beside it are missing");
+    if (part->rows > 0) {
+        bool good = width % 4 == 0 && width >= 4 && width <= 4 * 4096 &&
+                    (t->dim == 0 || width == (uint64_t)4 * t->dim);
+        if (!good)
+            return wrong(
+                columns[HOTBED_COLUMN_VALUES].file, "rows are not of one number of f32 elements");
+        t->dim = (uint32_t)(width / 4);
+    }
+    HOTBED_TRY(open_raw(
+        s, t->name, "emb_scores", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_SCORES]));
+    if (width != 0 && width != sizeof(uint64_t))
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "table '%s': scores of %" PRIu64 " bytes", t->name, width);
+    HOTBED_TRY(open_raw(s, t->name, "opt_values", rank, world, part->rows, &width, &states));
+    *state_bytes = width > *state_bytes ? width : *state_bytes;
+    columns[HOTBED_COLUMN_STATE] = states;
+    columns[HOTBED_COLUMN_STATE + 1] = states;
+    columns[HOTBED_COLUMN_STATE + 1].offset = (uint64_t)4 * t->dim;
+    HOTBED_TRY(
+        open_keys(s, t->name, "counter_keys", rank, world, &part->counted, &part->counted_keys));
+    HOTBED_TRY(open_raw(
+        s, t->name, "counter_frequencies", rank, world, part->counted, &counts, &part->counts));
+    if (part->counted > 0 && counts != sizeof(uint64_t))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "table '%s': counters have %" PRIu64 " bytes, not 8", t->name,
+            counts);
+    return HOTBED_OK;
+}
+
+static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) {
+    hotbed_import_table *t = NULL;
+    uint64_t state_bytes = 0;
+    HOTBED_TRY(add_table(s, name, world, &t));
+    t->kind = HOTBED_TABLE_HASH;
+    t->dtype = HOTBED_F32;
+    for (uint32_t r = 0; r < world; r++)
+        HOTBED_TRY(add_raw_part(s, t, r, &state_bytes));
+    if (t->dim == 0)
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "table '%s' has no rows, and so no dim", name);
+    hotbed_optimizer_kind before = s->import.optimizer.kind;
+    HOTBED_TRY(guess(s, t, state_bytes));
+    if (before != 0 && before != s->import.optimizer.kind)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "table '%s' has another optimizer than those before", name);
+    return HOTBED_OK;
+}
+
+/* <table>_emb_keys.rank_0.world_size_<W> */
+static hotbed_status add_raw(source *s) {
+    static const char middle[] = "_emb_keys.rank_0.world_size_";
+    for (size_t i = 0; i < s->num_names; i++) {
+        const char *at = strstr(s->names[i], middle);
+        if (at == NULL)
+            continue;
+        char table[64], *end;
+        unsigned long world = strtoul(at + strlen(middle), &end, 10);
+        if (!strip(s->names[i], at, table) || *end != '\0' || world < 1 || world > FILES_MOST)
+            return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: not a name of a table", s->names[i]);
+        for (uint32_t t = 0; t < s->import.num_tables; t++)
+            if (strcmp(s->import.tables[t].name, table) == 0)
+                return hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "table '%s' is there for two numbers of ranks", table);
+        HOTBED_TRY(add_raw_table(s, table, (uint32_t)world));
+    }
+    return HOTBED_OK;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status run(source *s) {
+    s->files = hotbed_new(FILES_MOST * sizeof *s->files);
+    s->names = hotbed_new(FILES_MOST * sizeof *s->names);
+    s->import.tables = hotbed_new(TABLES_MOST * sizeof *s->import.tables);
+    if (s->files == NULL || s->names == NULL || s->import.tables == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %d files", FILES_MOST);
+    HOTBED_TRY(read_names(s, s->options->paths[0]));
+    HOTBED_TRY(hotbed_io_open(
+        &hotbed_io_system, NULL, s->options->paths[0], HOTBED_IO_DIRECTORY, &s->directory));
+    HOTBED_TRY(strcmp(s->options->from, "npy") == 0 ? add_npy(s) : add_raw(s));
+    if (s->import.num_tables == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s has no tables as %s writes them", s->options->paths[0],
+            s->options->from);
+    return hotbed_checkpoint_import(&hotbed_io_system, s->options->paths[1], &s->import);
+}
+
+int tool_import(const tool_options *o) {
+    source s = {.options = o, .directory = HOTBED_IO_CLOSED};
+    s.import.key_type = o->key_type;
+    s.import.progress = &o->progress;
+    hotbed_status status = run(&s);
+    for (uint32_t i = 0; i < s.num_files; i++)
+        hotbed_io_drop(&s.files[i]);
+    for (uint32_t t = 0; t < s.import.num_tables; t++)
+        hotbed_delete(s.import.tables[t].parts);
+    hotbed_io_drop(&s.directory);
+    hotbed_delete(s.import.tables);
+    hotbed_delete(s.names);
+    hotbed_delete(s.files);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (o->json) {
+        printf("{\"path\": ");
+        tool_json_text(o->paths[1]);
+        printf(", \"tables\": %" PRIu32 "}\n", s.import.num_tables);
+    }
+    return TOOL_SAME;
+}

@@ -1,0 +1,288 @@
+/* checkpoint/tool_show.c - hotbed-ckpt list, inspect, verify, diff. */
+#include "checkpoint/tool.h"
+#include "checkpoint/verify.h"
+
+#include "hotbed/route.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const kinds[] = {"hash", "static"};
+
+static void time_text(uint64_t ns, char text[32]) {
+    time_t seconds = (time_t)(ns / 1000000000U);
+    struct tm parts;
+    text[0] = '\0';
+    if (gmtime_r(&seconds, &parts) == NULL || strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(text, 32, "%" PRIu64, ns);
+}
+
+/* --- list ------------------------------------------------------------------------------------------------ */
+
+static void list_json(const tool_entry *e) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(e->id, id);
+    hotbed_digest_text(e->parent, parent);
+    printf("{\"name\": ");
+    tool_json_text(e->name);
+    printf(", \"state\": \"%s\"", e->unfinished ? "unfinished" : e->whole ? "whole" : "damaged");
+    if (e->whole)
+        printf(
+            ", \"kind\": \"%s\", \"id\": \"%s\", \"parent\": \"%s\", \"step\": %" PRIu64
+            ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32 ", \"tables\": %" PRIu32
+            ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
+            e->increment ? "delta" : "full", id, e->increment ? parent : "", e->step, e->created_ns,
+            e->world, e->tables, e->rows, e->bytes);
+    else if (!e->unfinished) {
+        printf(", \"error\": ");
+        tool_json_text(e->error);
+    }
+    printf("}");
+}
+
+static void list_line(const tool_entry *e) {
+    char when[32];
+    time_text(e->created_ns, when);
+    if (e->whole)
+        printf(
+            "%-32s %-5s step %-10" PRIu64 " %s %3" PRIu32 " ranks %3" PRIu32 " tables %12" PRIu64
+            " rows %14" PRIu64 " bytes\n",
+            e->name, e->increment ? "delta" : "full", e->step, when, e->world, e->tables, e->rows,
+            e->bytes);
+    else
+        printf("%-32s %s\n", e->name, e->unfinished ? "unfinished" : e->error);
+}
+
+int tool_list(const tool_options *o) {
+    tool_entry *entries = NULL;
+    size_t n = 0;
+    bool damaged = false;
+    if (!tool_read_directory(o->paths[0], &entries, &n))
+        return TOOL_TROUBLE;
+    if (o->json)
+        printf("[");
+    for (size_t i = 0; i < n; i++) {
+        damaged = damaged || (!entries[i].whole && !entries[i].unfinished);
+        if (o->json && i > 0)
+            printf(",\n ");
+        if (o->json)
+            list_json(&entries[i]);
+        else
+            list_line(&entries[i]);
+    }
+    if (o->json)
+        printf("]\n");
+    free(entries);
+    return damaged ? TOOL_DIFFERS : TOOL_SAME;
+}
+
+/* --- inspect --------------------------------------------------------------------------------------------- */
+
+static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) {
+    const hotbed_manifest_table *t = &m->tables[number];
+    uint64_t counted = 0, erased = 0, bytes = 0;
+    char content[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(t->content, content);
+    for (uint32_t s = 0; s < m->world; s++) {
+        const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + s];
+        counted += part->counted;
+        erased += part->erased;
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            bytes += part->columns[i].bytes;
+    }
+    const char *route =
+        t->route == 0 ? "none" : hotbed_route_name((hotbed_route_kind)(t->route - 1));
+    printf(
+        json ? "{\"name\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"dim\": %" PRIu32
+               ", \"rows\": %" PRIu64 ", \"counted\": %" PRIu64 ", \"erased\": %" PRIu64
+               ", \"bytes\": %" PRIu64 ", \"route\": \"%s\", \"content\": \"%s\"}"
+             : "table %-24s %-6s %-4s dim %-4" PRIu32 " rows %-12" PRIu64 " counted %" PRIu64
+               " erased %" PRIu64 " bytes %" PRIu64 " route %s content %s\n",
+        t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), t->dim, t->rows, counted, erased,
+        bytes, route, content);
+}
+
+static void inspect_json(const hotbed_manifest *m) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(m->id, id);
+    hotbed_digest_text(m->parent, parent);
+    printf(
+        "{\"format\": \"%d.%" PRIu32 "\", \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
+        "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
+        "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"key_type\": \"%s\", "
+        "\"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64 ", \"extra_bytes\": %" PRIu64
+        ", \"tables\": [",
+        HOTBED_FORMAT_MAJOR, m->minor, id, m->increment ? "delta" : "full",
+        m->increment ? parent : "", m->step, m->created_ns, m->writer, m->world, m->block_bytes,
+        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+        m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
+        m->state.optimizer_steps, m->shards[0].extra.bytes);
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        printf(t == 0 ? "" : ",\n ");
+        inspect_table(m, t, true);
+    }
+    printf("]}\n");
+}
+
+static void inspect_text(const hotbed_manifest *m) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1], when[32];
+    hotbed_digest_text(m->id, id);
+    hotbed_digest_text(m->parent, parent);
+    time_text(m->created_ns, when);
+    printf(
+        "format %d.%" PRIu32 ", %s, id %s\n", HOTBED_FORMAT_MAJOR, m->minor,
+        m->increment ? "delta" : "full", id);
+    if (m->increment)
+        printf("parent %s\n", parent);
+    printf(
+        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " ranks, blocks of %" PRIu32
+        " bytes, keys %s\noptimizer %s, %" PRIu64 " steps, learning rate %g\n%" PRIu64
+        " bytes of the caller's\n",
+        m->step, when, m->writer, m->world, m->block_bytes,
+        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+        m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
+        m->state.optimizer_steps, (double)m->state.learning_rate, m->shards[0].extra.bytes);
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        inspect_table(m, t, false);
+}
+
+static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_status status =
+        hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_read(&directory, m);
+    hotbed_io_drop(&directory);
+    return status;
+}
+
+int tool_inspect(const tool_options *o) {
+    hotbed_manifest m = {.world = 0};
+    hotbed_status status = read_manifest(o->paths[0], &m);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (o->json)
+        inspect_json(&m);
+    else
+        inspect_text(&m);
+    hotbed_manifest_free(&m);
+    return TOOL_SAME;
+}
+
+/* --- verify ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status verify_one(const tool_options *o, const char *path) {
+    if (!o->quick)
+        return hotbed_checkpoint_verify(&hotbed_io_system, path, &o->progress);
+    hotbed_chain_link link;
+    hotbed_status status = hotbed_chain_link_open(&hotbed_io_system, path, &link);
+    hotbed_chain_link_close(&link);
+    return status;
+}
+
+int tool_verify(const tool_options *o) {
+    int result = TOOL_SAME;
+    if (o->json)
+        printf("[");
+    for (uint32_t i = 0; i < o->num_paths; i++) {
+        hotbed_status status = verify_one(o, o->paths[i]);
+        int one = status == HOTBED_OK            ? TOOL_SAME
+                  : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
+                                                 : TOOL_TROUBLE;
+        result = one > result ? one : result;
+        if (!o->json) {
+            printf(
+                "%s: %s%s\n", o->paths[i], status == HOTBED_OK ? "good" : "",
+                status == HOTBED_OK ? "" : hotbed_last_error());
+            continue;
+        }
+        printf(i == 0 ? "{\"path\": " : ",\n {\"path\": ");
+        tool_json_text(o->paths[i]);
+        printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
+        tool_json_text(status == HOTBED_OK ? "" : hotbed_last_error());
+        printf("}");
+    }
+    if (o->json)
+        printf("]\n");
+    return result;
+}
+
+/* --- diff --------------------------------------------------------------------------------------------------- */
+
+static void print_difference(
+    const char *table, const hotbed_difference *d, bool json, bool *first) {
+    if (json) {
+        printf(
+            "%s{\"table\": \"%s\", \"added\": %" PRIu64 ", \"removed\": %" PRIu64
+            ", \"changed\": %" PRIu64 ", \"weights_changed\": %" PRIu64
+            ", \"largest_difference\": %.9g}",
+            *first ? "" : ",\n ", table, d->added, d->removed, d->changed, d->weights,
+            d->largest < 1e308 ? d->largest : 1e308);
+        *first = false;
+    } else {
+        printf(
+            "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %-10" PRIu64
+            " weights of %-10" PRIu64 " largest difference %.9g\n",
+            table, d->added, d->removed, d->changed, d->weights, d->largest);
+    }
+}
+
+static void print_alone(const char *table, const char *where, bool json, bool *first) {
+    if (json)
+        printf("%s{\"table\": \"%s\", \"only_in\": \"%s\"}", *first ? "" : ",\n ", table, where);
+    else
+        printf("table %-24s is in %s only\n", table, where);
+    *first = false;
+}
+
+static hotbed_status diff_tables(
+    const tool_options *o, hotbed_chain *a, hotbed_chain *b, bool *same) {
+    const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
+    bool first = true;
+    *same = true;
+    for (uint32_t t = 0; t < x->num_tables; t++) {
+        uint32_t other = hotbed_manifest_find(y, x->tables[t].name);
+        hotbed_difference d;
+        if (other == UINT32_MAX) {
+            print_alone(x->tables[t].name, "a", o->json, &first);
+            *same = false;
+            continue;
+        }
+        hotbed_status status = hotbed_checkpoint_diff(a, t, b, other, &o->progress, &d);
+        if (status != HOTBED_OK)
+            return status;
+        *same = *same && d.added == 0 && d.removed == 0 && d.changed == 0;
+        print_difference(x->tables[t].name, &d, o->json, &first);
+    }
+    for (uint32_t t = 0; t < y->num_tables; t++)
+        if (hotbed_manifest_find(x, y->tables[t].name) == UINT32_MAX) {
+            print_alone(y->tables[t].name, "b", o->json, &first);
+            *same = false;
+        }
+    return HOTBED_OK;
+}
+
+int tool_diff(const tool_options *o) {
+    hotbed_chain a = {.n = 0}, b = {.n = 0};
+    bool same = false;
+    hotbed_status status = tool_open_chain(o->paths[0], &a);
+    if (status == HOTBED_OK)
+        status = tool_open_chain(o->paths[1], &b);
+    if (status == HOTBED_OK && o->json)
+        printf("[");
+    bool begun = status == HOTBED_OK;
+    if (status == HOTBED_OK)
+        status = diff_tables(o, &a, &b, &same);
+    if (begun && o->json)
+        printf("]\n");
+    hotbed_chain_close(&a);
+    hotbed_chain_close(&b);
+    if (status != HOTBED_OK) {
+        tool_fail(status);
+        return TOOL_TROUBLE;
+    }
+    return same ? TOOL_SAME : TOOL_DIFFERS;
+}

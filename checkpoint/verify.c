@@ -1,0 +1,305 @@
+/* checkpoint/verify.c - every byte of a checkpoint, and rows of two side by side. */
+#include "checkpoint/verify.h"
+
+#include "base/error.h"
+#include "base/float.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+#include "checkpoint/shard_writer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- verify -------------------------------------------------------------------------------------------- */
+
+typedef struct verifier {
+    hotbed_chain_link link;
+    const hotbed_progress *progress;
+    uint64_t done, total;
+} verifier;
+
+/* Keys that stand alone, in order. */
+static hotbed_status verify_keys(
+    hotbed_part_reader *part, uint32_t column, uint64_t n, uint32_t counts_column) {
+    uint64_t key = 0, last = 0, bucket = 0, last_bucket = 0, count = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        HOTBED_TRY(hotbed_part_reader_column(part, column, &key, sizeof key));
+        if (counts_column != 0)
+            HOTBED_TRY(hotbed_part_reader_column(part, counts_column, &count, sizeof count));
+        bucket = hotbed_logical_bucket(key, part->table->bucket_bits);
+        bool ascends = bucket > last_bucket || (bucket == last_bucket && key > last);
+        if (i > 0 && !ascends)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s: %s/%s: key %" PRIu64 " is out of order",
+                part->shard->file.name, part->table->name, hotbed_manifest_column_name(0, column),
+                key);
+        last = key;
+        last_bucket = bucket;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status verify_rows(verifier *v, hotbed_part_reader *part, hotbed_digest *content) {
+    hotbed_chunk chunk;
+    size_t row_bytes = 0;
+    HOTBED_TRY(hotbed_chunk_create(part->row_bytes, &chunk));
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        row_bytes += part->row_bytes[i];
+    unsigned char *row = hotbed_new(row_bytes);
+    hotbed_status status = HOTBED_OK;
+    if (row == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
+    for (uint64_t left; status == HOTBED_OK && (left = hotbed_part_reader_left(part)) > 0;) {
+        uint64_t n = left < chunk.capacity ? left : chunk.capacity;
+        status = hotbed_part_reader_take(part, n, chunk.columns);
+        if (status == HOTBED_OK)
+            hotbed_digest_rows(n, chunk.columns, part->row_bytes, row, content, NULL);
+        v->done += n;
+        hotbed_progress_report(v->progress, v->done, v->total);
+    }
+    hotbed_delete(row);
+    hotbed_chunk_destroy(&chunk);
+    return status;
+}
+
+static hotbed_status verify_part(
+    verifier *v, uint32_t shard, uint32_t table, hotbed_digest *content) {
+    hotbed_part_reader part;
+    hotbed_status status = hotbed_part_reader_open(&part, &v->link.shards[shard], table);
+    if (status == HOTBED_OK)
+        status = verify_rows(v, &part, content);
+    if (status == HOTBED_OK)
+        status =
+            verify_keys(&part, HOTBED_COLUMN_COUNTED, part.part->counted, HOTBED_COLUMN_COUNTS);
+    if (status == HOTBED_OK)
+        status = verify_keys(&part, HOTBED_COLUMN_ERASED, part.part->erased, 0);
+    hotbed_part_reader_close(&part);
+    return status;
+}
+
+static hotbed_status verify_table(verifier *v, uint32_t table) {
+    const hotbed_manifest *m = &v->link.manifest;
+    hotbed_digest content = {0};
+    for (uint32_t s = 0; s < m->world; s++)
+        HOTBED_TRY(verify_part(v, s, table, &content));
+    if (hotbed_digest_equal(content, m->tables[table].content))
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: %s: its rows are not those that were saved (content)",
+        v->link.directory.name, m->tables[table].name);
+}
+
+static hotbed_status verify_index(verifier *v) {
+    const hotbed_manifest *m = &v->link.manifest;
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    uint64_t bytes = 0;
+    HOTBED_TRY(hotbed_io_open(
+        v->link.directory.calls, &v->link.directory, HOTBED_INDEX_NAME, HOTBED_IO_READ, &file));
+    hotbed_status status = hotbed_io_size(&file, &bytes);
+    if (status == HOTBED_OK && bytes != m->index_bytes)
+        status = hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes,
+            m->index_bytes);
+    if (status == HOTBED_OK)
+        status = hotbed_extent_check_bytes(&file, "the index", 0, bytes, m->index, m->block_bytes);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+typedef struct span {
+    uint64_t offset, end;
+} span;
+
+static int by_offset(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t end) {
+    unsigned char buffer[4096];
+    while (from < end) {
+        size_t n = end - from < sizeof buffer ? (size_t)(end - from) : sizeof buffer;
+        HOTBED_TRY(hotbed_io_read(file, buffer, n, from));
+        for (size_t i = 0; i < n; i++)
+            if (buffer[i] != 0)
+                return hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "%s: byte %" PRIu64 " is in no extent, and not zero",
+                    file->name, from + i);
+        from += n;
+    }
+    return HOTBED_OK;
+}
+
+/* Nothing is hidden between the extents. */
+static hotbed_status verify_gaps(verifier *v, uint32_t number) {
+    const hotbed_manifest *m = &v->link.manifest;
+    const hotbed_manifest_shard *shard = &m->shards[number];
+    size_t n = 0, most = (size_t)m->num_tables * HOTBED_COLUMNS + 2;
+    span *spans = hotbed_new(most * sizeof *spans);
+    if (spans == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
+    const hotbed_extent *first[] = {&shard->blocks, &shard->extra};
+    for (int i = 0; i < 2; i++)
+        spans[n++] = (span){first[i]->offset, first[i]->offset + first[i]->bytes};
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+            const hotbed_extent *e = &m->parts[(uint64_t)t * m->world + number].columns[i];
+            spans[n++] = (span){e->offset, e->offset + e->bytes};
+        }
+    qsort(spans, n, sizeof *spans, by_offset);
+    uint64_t at = shard->metadata_bytes;
+    hotbed_status status = HOTBED_OK;
+    for (size_t i = 0; i < n && status == HOTBED_OK; i++) {
+        if (spans[i].offset > at)
+            status = only_zeros(&v->link.shards[number].file, at, spans[i].offset);
+        at = spans[i].end > at ? spans[i].end : at;
+    }
+    hotbed_delete(spans);
+    HOTBED_TRY(status);
+    return only_zeros(&v->link.shards[number].file, at, shard->bytes);
+}
+
+static hotbed_status verify(verifier *v) {
+    const hotbed_manifest *m = &v->link.manifest;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        v->total += m->tables[t].rows;
+    HOTBED_TRY(verify_index(v));
+    for (uint32_t s = 0; s < m->world; s++)
+        HOTBED_TRY(verify_gaps(v, s));
+    const hotbed_extent *extra = &m->shards[0].extra;
+    HOTBED_TRY(hotbed_extent_check_bytes(
+        &v->link.shards[0].file, "extra", extra->offset, extra->bytes, extra->root,
+        m->block_bytes));
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        HOTBED_TRY(verify_table(v, t));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_checkpoint_verify(
+    const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress) {
+    verifier v = {.progress = progress};
+    hotbed_status status = hotbed_chain_link_open(calls, path, &v.link);
+    if (status == HOTBED_OK)
+        status = verify(&v);
+    hotbed_chain_link_close(&v.link);
+    return status;
+}
+
+/* --- diff ------------------------------------------------------------------------------------------------ */
+
+/* One of the two. */
+typedef struct side {
+    hotbed_chain_table table;
+    hotbed_chunk chunk;
+    uint64_t at, n;
+    uint64_t bucket, key; /* of row `at` */
+} side;
+
+static hotbed_status look(side *s) {
+    if (s->at == s->n) {
+        s->at = 0;
+        HOTBED_TRY(
+            hotbed_chain_table_next(&s->table, s->chunk.capacity, false, s->chunk.columns, &s->n));
+        if (s->n == 0)
+            return HOTBED_OK;
+    }
+    s->key = ((const uint64_t *)s->chunk.columns[HOTBED_COLUMN_KEYS])[s->at];
+    s->bucket = s->table.hash ? hotbed_logical_bucket(s->key, s->table.bucket_bits) : 0;
+    return HOTBED_OK;
+}
+
+static hotbed_status step(side *s) {
+    s->at++;
+    return look(s);
+}
+
+static float element(const void *row, hotbed_dtype dtype, uint32_t e) {
+    if (dtype == HOTBED_F32)
+        return ((const float *)row)[e];
+    uint16_t half = ((const uint16_t *)row)[e];
+    return dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
+}
+
+static void compare_rows(
+    const side *a, const side *b, const hotbed_manifest_table *t, hotbed_difference *out) {
+    bool differs = false, weights = false;
+    for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS; i++) {
+        size_t width = a->table.row_bytes[i];
+        if (width == 0)
+            continue;
+        const char *x = (const char *)a->chunk.columns[i] + a->at * width;
+        const char *y = (const char *)b->chunk.columns[i] + b->at * width;
+        if (memcmp(x, y, width) == 0)
+            continue;
+        differs = true;
+        if (i != HOTBED_COLUMN_VALUES)
+            continue;
+        weights = true;
+        for (uint32_t e = 0; e < t->dim; e++) {
+            double d = fabs((double)element(x, t->dtype, e) - (double)element(y, t->dtype, e));
+            if (d > out->largest) /* false when one is no number */
+                out->largest = d;
+        }
+    }
+    out->changed += differs;
+    out->weights += weights;
+}
+
+static hotbed_status compare(
+    side *a, side *b, const hotbed_manifest_table *t, uint64_t total,
+    const hotbed_progress *progress, hotbed_difference *out) {
+    HOTBED_TRY(look(a));
+    HOTBED_TRY(look(b));
+    for (uint64_t done = 0; a->n > 0 || b->n > 0; done++) {
+        bool same = a->n > 0 && b->n > 0 && a->bucket == b->bucket && a->key == b->key;
+        bool of_a =
+            b->n == 0 ||
+            (a->n > 0 && (a->bucket < b->bucket || (a->bucket == b->bucket && a->key < b->key)));
+        if (same)
+            compare_rows(a, b, t, out);
+        else if (of_a)
+            out->removed++;
+        else
+            out->added++;
+        if (same || of_a)
+            HOTBED_TRY(step(a));
+        if (same || !of_a)
+            HOTBED_TRY(step(b));
+        if (done % 4096 == 0)
+            hotbed_progress_report(progress, done, total);
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status open_side(hotbed_chain *chain, uint32_t table, side *out) {
+    HOTBED_TRY(hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &out->table));
+    return hotbed_chunk_create(out->table.row_bytes, &out->chunk);
+}
+
+static void close_side(side *s) {
+    hotbed_chunk_destroy(&s->chunk);
+    hotbed_chain_table_close(&s->table);
+}
+
+hotbed_status hotbed_checkpoint_diff(
+    hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b,
+    const hotbed_progress *progress, hotbed_difference *out) {
+    const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
+    const hotbed_manifest_table *t = &x->tables[table_a], *u = &y->tables[table_b];
+    *out = (hotbed_difference){.added = 0};
+    if (t->kind != u->kind || t->dtype != u->dtype || t->dim != u->dim ||
+        t->bucket_bits != u->bucket_bits || x->optimizer.kind != y->optimizer.kind)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table '%s': kind, dtype, dim, buckets or optimizer differ", t->name);
+    side s[2] = {{.n = 0}, {.n = 0}};
+    hotbed_status status = open_side(a, table_a, &s[0]);
+    if (status == HOTBED_OK)
+        status = open_side(b, table_b, &s[1]);
+    if (status == HOTBED_OK)
+        status = compare(&s[0], &s[1], t, t->rows > u->rows ? t->rows : u->rows, progress, out);
+    close_side(&s[0]);
+    close_side(&s[1]);
+    return status;
+}

@@ -34,6 +34,7 @@ typedef struct hotbed_bucketize_view {
     uint32_t *places;         /* [bound] of key i: where it is in `sorted` */
     uint32_t *ranks;          /* [world + 1] where each rank's begin in `sorted` */
     uint32_t *counts;         /* [world] keys for each rank */
+    uint32_t *overflow;       /* one word, 0 before: set when a count is over the capacity */
     /* the messages */
     uint8_t *const *to; /* [world] */
     uint64_t to_offset; /* bytes from there */
@@ -70,6 +71,8 @@ HOTBED_HD void hotbed_bucketize_rank(const hotbed_bucketize_view *b, uint32_t p)
     b->ranks[p] = begin;
     if (p < b->world)
         b->counts[p] = hotbed_first_at_least(b->sorted_targets, n, p + 1) - begin;
+    if (p < b->world && b->capacity != 0 && b->counts[p] > b->capacity)
+        (void)hotbed_cas_relaxed_u32(b->overflow, 0, 1);
 }
 
 HOTBED_HD uint8_t *hotbed_bucketize_message(const hotbed_bucketize_view *b, uint32_t p) {
@@ -80,9 +83,7 @@ HOTBED_HD void hotbed_bucketize_header(const hotbed_bucketize_view *b, uint32_t 
     hotbed_message_header header = {b->counts[p], 0, b->counts[p], 0};
     if (b->capacity != 0) {
         header.capacity = (uint32_t)b->capacity;
-        for (uint32_t q = 0; q < b->world; q++)
-            if (b->counts[q] > b->capacity)
-                header.overflow = 1;
+        header.overflow = *b->overflow;
     }
     *hotbed_message_header_of(hotbed_bucketize_message(b, p)) = header;
 }

@@ -18,7 +18,7 @@ typedef struct hotbed_dist_kernels {
     /* --- before the exchange */
     /* targets and numbers, which a stable sort by target makes sorted_targets and sorted. */
     hotbed_status (*targets)(const hotbed_bucketize_view *b, hotbed_stream *stream);
-    /* ranks and counts. */
+    /* ranks and counts; whether they overflow. */
     hotbed_status (*ranks)(const hotbed_bucketize_view *b, hotbed_stream *stream);
     /* Where parts of exact sizes begin. */
     hotbed_status (*aim)(const hotbed_aim_view *a, hotbed_stream *stream);

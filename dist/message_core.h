@@ -12,7 +12,8 @@
 typedef struct hotbed_message_header {
     uint32_t count; /* keys */
     uint32_t
-        overflow; /* the sender had more keys for some rank than messages hold: nobody uses any */
+        overflow; /* the sender has more keys for some rank than a message holds, this or another
+                        * one of the batch: nobody uses any */
     uint32_t capacity;
     uint32_t unused;
 } hotbed_message_header;

@@ -140,7 +140,7 @@ struct hotbed_sharded_context {
     hotbed_comm *comm;
     uint32_t rank, world, num_members, num_parts;
     hotbed_plan plan;
-    hotbed_overflow overflow;
+    hotbed_overflow policy;
     hotbed_backend backend;
     int device;
     hotbed_member *members;
@@ -152,15 +152,16 @@ struct hotbed_sharded_context {
     hotbed_memory pinned;
     uint32_t *counts;      /* [parts][world] keys for each rank */
     uint32_t *matrix;      /* [world][parts][world] of all ranks */
-    uint32_t *overflows;   /* [parts] */
+    uint32_t *overflow;    /* one word: of this rank's batch */
+    uint32_t *overflows;   /* [parts] of all ranks': all are the same */
     uint32_t *host_matrix; /* pinned */
-    uint32_t *host_overflows;
+    uint32_t *host_overflow;
     uint8_t *send, *receive; /* FIXED: [world] messages of all parts */
     uint64_t message_bytes;  /* of all parts, for one rank */
     hotbed_window *window;
     bool may_overflow; /* with the plan's capacities */
-    bool watched;      /* host_overflows are on their way for this batch */
-    bool settled;      /* and were looked at */
+    bool watched;      /* host_overflow is on its way for this batch */
+    bool settled;      /* and was looked at */
     bool replayed;
 };
 

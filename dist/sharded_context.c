@@ -90,7 +90,7 @@ hotbed_status hotbed_sharded_create_context(
     context->rank = first->rank;
     context->world = first->world;
     context->plan = first->options.plan;
-    context->overflow = first->options.overflow;
+    context->policy = first->options.overflow;
     context->backend = first->backend;
     context->device = first->device;
     hotbed_status status = make_context(context, n, collections, stream);
@@ -216,6 +216,7 @@ static hotbed_status start_part(
     p->stride = m->kjt.batch_size;
     HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
     part->unique.bound = part->bucketize.bound = kjt->bound;
+    part->bucketize.capacity = part->group->capacity;
     if (part->group->dedup)
         HOTBED_TRY(dedup(part, stream));
     return hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
@@ -259,6 +260,7 @@ hotbed_status hotbed_sharded_input_dist(
     HOTBED_TRY(hotbed_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = false;
+    HOTBED_TRY(hotbed_fill(context->overflow, 0, sizeof *context->overflow, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];
@@ -289,8 +291,7 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
     HOTBED_TRY(hotbed_exchange_gather(context, stream));
     if (context->may_overflow) {
         HOTBED_TRY(hotbed_copy(
-            context->host_overflows, context->overflows, context->num_parts * sizeof(uint32_t),
-            stream));
+            context->host_overflow, context->overflows, sizeof *context->overflows, stream));
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
         context->watched = true;
     }
@@ -311,14 +312,13 @@ static hotbed_status look(hotbed_sharded_context *context, bool *overflowed) {
     HOTBED_TRY(hotbed_event_query(context->arrived, &done));
     if (!done)
         HOTBED_TRY(hotbed_event_sync(context->arrived));
-    for (uint32_t i = 0; i < context->num_parts; i++)
-        *overflowed = *overflowed || context->host_overflows[i] != 0;
+    *overflowed = context->host_overflow[0] != 0;
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_context_settle(hotbed_sharded_context *context, hotbed_stream *stream) {
     bool overflowed;
-    if (!context->watched || context->settled || context->overflow == HOTBED_OVERFLOW_REPORT)
+    if (!context->watched || context->settled || context->policy == HOTBED_OVERFLOW_REPORT)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(look(context, &overflowed));

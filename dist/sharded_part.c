@@ -103,6 +103,7 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .places = part->bucketize.places,
         .ranks = part->bucketize.ranks,
         .counts = context->counts + (size_t)(part - context->parts) * context->world,
+        .overflow = context->overflow,
         .shape = shape_of(part),
     };
     u->tables = lookup.tables;
@@ -287,6 +288,7 @@ static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
     size_t messages = context->world * context->message_bytes;
     context->counts = hotbed_carve_take(&carve, row);
     context->matrix = hotbed_carve_take(&carve, row * context->world);
+    context->overflow = hotbed_carve_take(&carve, sizeof(uint32_t));
     context->overflows = hotbed_carve_take(&carve, context->num_parts * sizeof(uint32_t));
     context->send = context->receive = NULL;
     if (context->plan == HOTBED_PLAN_FIXED) {
@@ -322,10 +324,9 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     (void)carve_context(context, context->memory.data);
     size_t matrix = (size_t)context->num_parts * context->world * context->world;
     HOTBED_TRY(hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, (matrix + context->num_parts) * sizeof(uint32_t), NULL,
-        &context->pinned));
+        stream, HOTBED_MEMORY_PINNED, (matrix + 1) * sizeof(uint32_t), NULL, &context->pinned));
     context->host_matrix = context->pinned.data;
-    context->host_overflows = context->host_matrix + matrix;
+    context->host_overflow = context->host_matrix + matrix;
     if (context->plan == HOTBED_PLAN_ONE_SIDED)
         HOTBED_TRY(make_window(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++) {

@@ -100,6 +100,10 @@ void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
 
 void sharded_rig_close(sharded_rig *r) {
     sharded_rig_check_rows(r);
+    sharded_rig_free(r);
+}
+
+void sharded_rig_free(sharded_rig *r) {
     hotbed_sharded_context_destroy(r->context);
     hotbed_sharded_destroy(r->sharded);
     hotbed_ticket_destroy(r->ticket);
@@ -130,6 +134,10 @@ static void make_batch(const sharded_rig *r, sharded_batch *b, int step, uint32_
     uint32_t features = RIG_FEATURES + 1, row = 0;
     memset(b, 0, sizeof *b);
     b->batch_size = (uint32_t)draw(&random, RIG_BATCH + 1); /* ranks differ, and some have none */
+    if (r->how->steady) {
+        b->batch_size = RIG_BATCH;
+        step = 0;
+    }
     uint32_t empty = (uint32_t)draw(&random, 2 * features);
     bool keyless = draw(&random, 7) == 0;
     for (uint32_t f = 0; f < features; f++) {
@@ -182,6 +190,7 @@ static void join_batches(sharded_rig *r) {
 }
 
 void sharded_rig_fill(sharded_rig *r, int step) {
+    bool steady = r->how->steady, strides = !steady && step % 3 == 2;
     for (uint32_t rank = 0; rank < r->me->size; rank++)
         make_batch(r, &r->batches[rank], step, rank);
     join_batches(r);
@@ -201,10 +210,10 @@ void sharded_rig_fill(sharded_rig *r, int step) {
     r->kjt.num_features = RIG_FEATURES + 1;
     r->kjt.features = b->names;
     r->kjt.batch_size = b->batch_size;
-    r->kjt.strides = step % 3 == 2 ? b->strides : NULL;
-    r->kjt.num_keys = b->n;
+    r->kjt.strides = strides ? b->strides : NULL;
+    r->kjt.num_keys = steady ? RIG_KEYS : b->n;
     r->kjt.keys = r->keys.device.data;
-    if (step % 2 == 0)
+    if (step % 2 == 0 && !steady)
         r->kjt.lengths = r->lengths.device.data;
     else
         r->kjt.offsets = r->offsets.device.data;
@@ -213,7 +222,7 @@ void sharded_rig_fill(sharded_rig *r, int step) {
 
 /* --- the model ---------------------------------------------------------------------------------------------- */
 
-void sharded_rig_model_forward(sharded_rig *r) {
+static hotbed_batch model_batch(const sharded_rig *r) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = r->me->size * RIG_BATCH;
@@ -221,10 +230,22 @@ void sharded_rig_model_forward(sharded_rig *r) {
     batch.keys = r->all_keys.device.data;
     batch.offsets = r->all_offsets.device.data;
     batch.weights = r->how->weighted ? r->all_weights.device.data : NULL;
+    return batch;
+}
+
+void sharded_rig_model_forward(sharded_rig *r) {
+    hotbed_batch batch = model_batch(r);
     CHECK_OK(hotbed_storage_prefetch(r->model, &batch, r->ticket, r->me->stream));
     CHECK_OK(hotbed_storage_forward(
         r->model, r->ticket, r->all_output.device.data, width_of(r), r->me->stream));
     CHECK_OK(hotbed_stream_sync(r->me->stream));
+    world_download(r->me, &r->all_output);
+}
+
+void sharded_rig_model_eval(sharded_rig *r) {
+    hotbed_batch batch = model_batch(r);
+    CHECK_OK(hotbed_storage_eval(
+        r->model, &batch, r->all_output.device.data, width_of(r), r->me->stream));
     world_download(r->me, &r->all_output);
 }
 
@@ -362,4 +383,18 @@ void sharded_rig_check_rows(sharded_rig *r) {
         check_table(r, t, keys, n);
     }
     free(keys);
+}
+
+/* --- worlds ------------------------------------------------------------------------------------------------ */
+
+void sharded_rig_run(uint32_t most, world_body body, void *argument) {
+    if (world_missing() != NULL)
+        SKIP(world_missing());
+    for (const world *w = world_list(); w->size != 0; w++)
+        if (w->size <= most)
+            world_run(w, NULL, body, argument);
+}
+
+bool sharded_rig_has_windows(void) {
+    return world_list()[0].transport != HOTBED_TRANSPORT_MPI;
 }

@@ -38,6 +38,7 @@ typedef struct sharded_case {
     bool own_keys;       /* no key on two ranks: gradients may be any */
     bool one_rule;       /* all tables are routed by hash */
     bool scale_by_world; /* gradient_scale is 1/world */
+    bool steady;         /* batches differ in their keys only, as a graph wants them */
 } sharded_case;
 
 /* One rank's batch in host memory. */
@@ -73,16 +74,24 @@ typedef struct sharded_rig {
 } sharded_rig;
 
 void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how);
-void sharded_rig_close(sharded_rig *r); /* after comparing all rows with the model's */
+void sharded_rig_close(sharded_rig *r); /* compares all rows with the model's first */
+void sharded_rig_free(sharded_rig *r);
 
 /* Make all batches of a step, and upload them. */
 void sharded_rig_fill(sharded_rig *r, int step);
 /* The model's forward and backward, and comparison of what the collection gave in r->output. */
 void sharded_rig_model_forward(sharded_rig *r);
+void sharded_rig_model_eval(sharded_rig *r);
 void sharded_rig_check_output(sharded_rig *r);
 void sharded_rig_model_backward(sharded_rig *r);
 /* All of a step by hand. */
 void sharded_rig_step(sharded_rig *r, int step);
+
+/* body on every rank of each world of up to `most` ranks. */
+void sharded_rig_run(uint32_t most, world_body body, void *argument);
+
+/* Whether the transport has windows: plans without them are left out. */
+bool sharded_rig_has_windows(void);
 
 /* Rows of this rank's lookups against the model's. */
 void sharded_rig_check_rows(sharded_rig *r);

@@ -95,6 +95,7 @@ static void rank_upload(world *w, uint32_t r) {
         .places = take(&at, KEYS * 4),
         .ranks = take(&at, (w->size + 1) * 4),
         .counts = take(&at, w->size * 4),
+        .overflow = take(&at, 4),
         .to = to,
         .capacity = w->capacity,
         .shape = shape_of(w),
@@ -128,6 +129,7 @@ static void world_run(world *w) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(w->a.stream);
     for (uint32_t r = 0; r < w->size; r++) {
         rank_upload(w, r);
+        CHECK_OK(hotbed_fill(w->ranks[r].b.overflow, 0, 4, w->a.stream));
         CHECK_OK(hotbed_bucketize(&w->ranks[r].b, scratch, scratch_bytes, w->a.stream));
         CHECK_OK(kernels->place(&w->ranks[r].b, w->a.stream));
     }

@@ -1,0 +1,383 @@
+/* tests/dist/test_sharded_context.c - contexts: overflow, waits, what ranks do, several collections, graphs. */
+#include "tests/dist/sharded_rig.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const sharded_case base = {
+    .seed = 21,
+    .optimizer = HOTBED_OPT_SGD,
+    .capacity = RIG_KEYS,
+    .key_space = 30,
+    .steps = 6,
+};
+
+/* A number of every rank is the same. */
+static void check_same(world_rank *me, uint64_t value) {
+    world_bytes own = world_alloc(me, sizeof value), all = world_alloc(me, me->size * sizeof value);
+    memcpy(own.host, &value, sizeof value);
+    world_upload(me, &own);
+    CHECK_OK(hotbed_comm_all_gather(
+        me->comm, sizeof value, own.device.data, all.device.data, me->stream));
+    world_download(me, &all);
+    for (uint32_t r = 0; r < me->size; r++)
+        CHECK_BYTES(all.host + r * sizeof value, &value, sizeof value);
+    world_free(&own);
+    world_free(&all);
+}
+
+/* All stages of a batch up to `wait_input`. */
+static void arrive(sharded_rig *r) {
+    CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, r->me->stream));
+    CHECK_OK(hotbed_sharded_wait_splits(r->context, r->me->stream));
+    CHECK_OK(hotbed_sharded_wait_input(r->context, r->me->stream));
+}
+
+static void finish(sharded_rig *r) {
+    CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, r->me->stream));
+    CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, r->me->stream));
+}
+
+/* --- overflow ------------------------------------------------------------------------------------------- */
+
+/* How many batches overflowed, and how many did not, on rank 0. */
+typedef struct replay_case {
+    sharded_case how;
+    int replayed, whole;
+} replay_case;
+
+static void replay_body(world_rank *me) {
+    replay_case *c = me->argument;
+    sharded_rig r;
+    sharded_rig_open(&r, me, &c->how);
+    for (int step = 0; step < r.how->steps; step++) {
+        bool overflowed;
+        sharded_rig_step(&r, step);
+        CHECK_OK(hotbed_sharded_overflowed(r.context, &overflowed));
+        check_same(me, overflowed);
+        if (me->rank == 0)
+            *(overflowed ? &c->replayed : &c->whole) += 1;
+    }
+    sharded_rig_close(&r);
+}
+
+static void an_overflow_is_replayed_whole(hotbed_backend backend) {
+    static const uint64_t capacities[] = {4, 9, 20};
+    (void)backend;
+    for (int plan = 0; plan < 3; plan += 2)
+        for (int i = 0; i < 6; i++) {
+            replay_case c = {.how = base};
+            c.how.plan = (hotbed_plan)plan;
+            c.how.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+            c.how.capacity = capacities[i / 2];
+            if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows())
+                continue;
+            sharded_rig_run(8, replay_body, &c);
+            CHECK(c.replayed > 0 || c.how.capacity == 20);
+            CHECK(c.whole > 0 || c.how.capacity == 4);
+        }
+}
+
+static void report_body(world_rank *me) {
+    sharded_rig r;
+    int reported = 0;
+    sharded_rig_open(&r, me, me->argument);
+    for (int step = 0; step < r.how->steps; step++) {
+        bool overflowed;
+        sharded_rig_fill(&r, step);
+        arrive(&r);
+        memset(r.output.host, 0xa5, r.output.bytes);
+        world_upload(me, &r.output);
+        finish(&r);
+        CHECK_OK(hotbed_sharded_overflowed(r.context, &overflowed));
+        check_same(me, overflowed);
+        hotbed_batch got;
+        CHECK_OK(hotbed_sharded_received(r.context, 0, 0, &got));
+        world_download(me, &r.output);
+        const sharded_batch *b = &r.batches[me->rank];
+        float zeros[RIG_DIM] = {0};
+        for (uint64_t i = 0; i < b->n && overflowed; i++)
+            if (r.all_at[(size_t)me->rank * RIG_KEYS + i] != UINT32_MAX)
+                CHECK_BYTES(r.output.host + i * sizeof zeros, zeros, sizeof zeros);
+        reported += overflowed;
+        CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
+    }
+    CHECK(reported > 0);
+    for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r.sharded); l++)
+        for (uint32_t t = 0; t < RIG_TABLES; t++) {
+            uint64_t pinned = 0;
+            hotbed_storage *lookup = hotbed_sharded_lookup(r.sharded, l);
+            if (t < hotbed_storage_num_tables(lookup))
+                CHECK_OK(hotbed_storage_size(lookup, t, NULL, &pinned, me->stream));
+            CHECK_EQ(pinned, 0);
+        }
+    sharded_rig_free(&r);
+}
+
+static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.overflow = HOTBED_OVERFLOW_REPORT;
+    c.capacity = 3;
+    sharded_rig_run(8, report_body, &c);
+}
+
+/* --- waits and order --------------------------------------------------------------------------------------- */
+
+/* A case with a place where the threads of one process meet, without waiting for the library. */
+typedef struct counted_case {
+    sharded_case how;
+    uint32_t met; /* atomic */
+    uint64_t waits, allocations;
+    bool threads;
+} counted_case;
+
+static void meet(world_rank *me, counted_case *c, uint32_t round) {
+    if (!c->threads)
+        return;
+    __atomic_add_fetch(&c->met, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&c->met, __ATOMIC_ACQUIRE) < round * me->size)
+        sched_yield();
+}
+
+static void counted_body(world_rank *me) {
+    enum { STEPS = 5 };
+    counted_case *c = me->argument;
+    sharded_rig r;
+    hotbed_counters before, after;
+    sharded_rig_open(&r, me, &c->how);
+    sharded_rig_step(&r, 0);
+    sharded_rig_step(&r, 1);
+    sharded_rig_fill(&r, 4);
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    meet(me, c, 1);
+    hotbed_counters_read(&before);
+    meet(me, c, 2);
+    for (int step = 0; step < STEPS; step++) {
+        bool ready = false;
+        arrive(&r);
+        while (!ready) {
+            CHECK_OK(hotbed_sharded_ready(r.context, &ready));
+            sched_yield();
+        }
+        CHECK_OK(hotbed_sharded_prefetch(r.context, 0, me->stream));
+        finish(&r);
+        CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
+    }
+    meet(me, c, 3);
+    hotbed_counters_read(&after);
+    meet(me, c, 4);
+    uint32_t ranks = c->threads ? me->size : 1;
+    bool exact = c->how.plan == HOTBED_PLAN_TWO_PHASE;
+    CHECK_EQ(after.host_waits - before.host_waits, exact ? STEPS * ranks : 0);
+    CHECK_EQ(after.allocations - before.allocations, 0);
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    sharded_rig_free(&r); /* the model did not make these steps */
+}
+
+static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++)
+        for (int pooled = 0; pooled < 2; pooled++)
+            for (const world *w = world_list(); w->size != 0; w++) {
+                if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows()) || w->size > 8)
+                    continue;
+                counted_case c = {.how = base};
+                c.how.plan = (hotbed_plan)plan;
+                c.how.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_MEAN;
+                c.how.capacity = RIG_KEYS - 1; /* may overflow, so it is watched, but does not */
+                c.threads = w->transport == HOTBED_TRANSPORT_THREADS;
+                world_run(w, NULL, counted_body, &c);
+            }
+}
+
+static void order_body(world_rank *me) {
+    sharded_rig r;
+    uint64_t calls, digest;
+    sharded_rig_open(&r, me, me->argument);
+    for (int step = 0; step < r.how->steps; step++)
+        sharded_rig_step(&r, step);
+    CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, &digest));
+    check_same(me, calls);
+    check_same(me, digest);
+    sharded_rig_close(&r);
+}
+
+static void all_ranks_do_the_same(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++) {
+        sharded_case c = base;
+        c.plan = (hotbed_plan)plan;
+        c.capacity = 8; /* with replays */
+        c.steps = 8;
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
+            sharded_rig_run(8, order_body, &c);
+    }
+}
+
+/* --- several collections, several contexts ---------------------------------------------------------------------- */
+
+static void several_body(world_rank *me) {
+    const hotbed_plan *plan = me->argument;
+    sharded_case cases[3] = {base, base, base};
+    cases[1].optimizer = HOTBED_OPT_ADAM;
+    cases[1].seed = 22;
+    cases[2].pooling = HOTBED_POOL_SUM;
+    cases[2].weighted = true;
+    cases[2].seed = 23;
+    sharded_rig rigs[3];
+    hotbed_sharded *collections[3];
+    hotbed_sharded_context *context;
+    for (int i = 0; i < 3; i++) {
+        cases[i].plan = *plan;
+        sharded_rig_open(&rigs[i], me, &cases[i]);
+        collections[i] = rigs[i].sharded;
+    }
+    CHECK_OK(hotbed_sharded_create_context(3, collections, me->stream, &context));
+    for (int step = 0; step < 4; step++) {
+        hotbed_kjt kjts[3];
+        uint64_t calls, calls_after;
+        for (int i = 0; i < 3; i++) {
+            sharded_rig_fill(&rigs[i], step);
+            kjts[i] = rigs[i].kjt;
+        }
+        CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
+        CHECK_OK(hotbed_sharded_input_dist(context, kjts, me->stream));
+        CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
+        CHECK_EQ(calls_after - calls, *plan == HOTBED_PLAN_ONE_SIDED ? 2 : 1);
+        CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
+        CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
+        for (uint32_t i = 0; i < 3; i++) {
+            CHECK_OK(hotbed_sharded_compute_and_output_dist(context, i, me->stream));
+            CHECK_OK(
+                hotbed_sharded_wait_output(context, i, rigs[i].output.device.data, 0, me->stream));
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            sharded_rig_model_forward(&rigs[i]);
+            sharded_rig_check_output(&rigs[i]);
+            sharded_rig_model_backward(&rigs[i]);
+            CHECK_OK(
+                hotbed_sharded_backward(context, i, rigs[i].gradient.device.data, 0, me->stream));
+        }
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    hotbed_sharded_context_destroy(context);
+    for (int i = 0; i < 3; i++)
+        sharded_rig_close(&rigs[i]);
+}
+
+static void splits_of_several_collections_are_one_exchange(hotbed_backend backend) {
+    (void)backend;
+    for (int p = 0; p < 3; p++) {
+        hotbed_plan plan = (hotbed_plan)p;
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
+            sharded_rig_run(8, several_body, &plan);
+    }
+}
+
+/* The keys of the next batch travel, on a stream of their own, before this one's rows do. */
+static void two_streams_body(world_rank *me) {
+    enum { STEPS = 6 };
+    sharded_rig r[2];
+    hotbed_stream *early;
+    CHECK_OK(hotbed_stream_create(
+        hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
+    sharded_rig_open(&r[0], me, me->argument);
+    sharded_rig_open(&r[1], me, me->argument); /* its arrays are for every other batch */
+    hotbed_sharded_context *second;
+    CHECK_OK(hotbed_sharded_create_context(1, &r[0].sharded, me->stream, &second));
+    hotbed_sharded_context *contexts[2] = {r[0].context, second};
+    for (int step = 0; step <= STEPS; step++) {
+        hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
+        sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
+        if (step < STEPS) {
+            sharded_rig_fill(n, step);
+            CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
+            CHECK_OK(hotbed_sharded_wait_splits(next, early));
+        }
+        if (step > 0) {
+            CHECK_OK(hotbed_sharded_wait_input(now, early));
+            CHECK_OK(hotbed_sharded_prefetch(now, 0, early));
+            CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
+            /* The model of both is the first's: batches come in order. */
+            hotbed_storage *model = w->model;
+            hotbed_ticket *ticket = w->ticket;
+            w->model = r[0].model;
+            w->ticket = r[0].ticket;
+            sharded_rig_model_forward(w);
+            sharded_rig_check_output(w);
+            sharded_rig_model_backward(w);
+            w->model = model;
+            w->ticket = ticket;
+            CHECK_OK(hotbed_sharded_backward(now, 0, w->gradient.device.data, 0, me->stream));
+        }
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    CHECK_OK(hotbed_stream_sync(early));
+    hotbed_sharded_context_destroy(second);
+    sharded_rig_close(&r[0]);
+    sharded_rig_free(&r[1]);
+    hotbed_stream_destroy(early);
+}
+
+static void stages_run_on_several_streams(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++) {
+        sharded_case c = base;
+        c.plan = (hotbed_plan)plan;
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
+            sharded_rig_run(8, two_streams_body, &c);
+    }
+}
+
+/* --- graphs ---------------------------------------------------------------------------------------------------- */
+
+static void graph_body(world_rank *me) {
+    sharded_rig r;
+    hotbed_graph *graph;
+    hotbed_stream *s = me->stream;
+    sharded_rig_open(&r, me, me->argument);
+    sharded_rig_step(&r, 0); /* so that workspaces are large enough */
+    CHECK_OK(hotbed_graph_begin(s));
+    arrive(&r);
+    finish(&r);
+    CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, s));
+    CHECK_OK(hotbed_graph_end(s, &graph));
+    for (int step = 1; step < 6; step++) {
+        sharded_rig_fill(&r, step);
+        sharded_rig_model_forward(&r);
+        sharded_rig_model_backward(&r);
+        CHECK_OK(hotbed_graph_launch(graph, s));
+        CHECK_OK(hotbed_stream_sync(s));
+        sharded_rig_check_output(&r);
+    }
+    hotbed_graph_destroy(graph);
+    sharded_rig_close(&r);
+}
+
+static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan += 2)
+        for (int pooled = 0; pooled < 2; pooled++) {
+            sharded_case c = base;
+            c.plan = (hotbed_plan)plan;
+            c.steady = true;
+            c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+            if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
+                sharded_rig_run(8, graph_body, &c);
+        }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
+    {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
+    {"steps_neither_wait_nor_allocate", steps_neither_wait_nor_allocate},
+    {"all_ranks_do_the_same", all_ranks_do_the_same},
+    {"splits_of_several_collections_are_one_exchange",
+     splits_of_several_collections_are_one_exchange},
+    {"stages_run_on_several_streams", stages_run_on_several_streams},
+    {"a_step_is_launched_with_other_keys", a_step_is_launched_with_other_keys},
+    {NULL, NULL},
+};

@@ -41,7 +41,7 @@ static void finish(sharded_rig *r) {
 
 /* --- overflow ------------------------------------------------------------------------------------------- */
 
-/* How many batches overflowed, and how many did not, on rank 0. */
+/* How many batches overflowed, and how many did not, on the ranks of this process. */
 typedef struct replay_case {
     sharded_case how;
     int replayed, whole;
@@ -56,8 +56,7 @@ static void replay_body(world_rank *me) {
         sharded_rig_step(&r, step);
         CHECK_OK(hotbed_sharded_overflowed(r.context, &overflowed));
         check_same(me, overflowed);
-        if (me->rank == 0)
-            *(overflowed ? &c->replayed : &c->whole) += 1;
+        __atomic_add_fetch(overflowed ? &c->replayed : &c->whole, 1, __ATOMIC_RELAXED);
     }
     sharded_rig_close(&r);
 }

@@ -4,6 +4,7 @@
 
 #include "hotbed/checkpoint.h"
 #include "hotbed/comm.h"
+#include "hotbed/dlpack.h"
 #include "hotbed/export.h"
 #include "hotbed/external.h"
 #include "hotbed/flat_table.h"

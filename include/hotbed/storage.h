@@ -57,11 +57,10 @@ typedef enum hotbed_score_strategy {
                                  * every score that hotbed_storage_set_rows() has set */
     HOTBED_SCORE_LFU = 2,       /* occurrences so far, counted exactly, up to 2^53 - 1 */
     HOTBED_SCORE_CUSTOM = 3,    /* as hotbed_storage_set_score() says */
-    HOTBED_SCORE_TIMESTAMP_LFU =
-        4, /* dynamicemb's pair: the score is LFU's; beside it a key has the
-                                     * time of TIMESTAMP, in hotbed_rows.times.  The lowest count goes
-                                     * first, and of equal counts the one seen longest ago.  8 more
-                                     * bytes a slot.  Checkpoints save the counts and not the times */
+    /* dynamicemb's pair: the score is LFU's, and beside it a key has the time of TIMESTAMP, in
+     * hotbed_rows.times.  The lowest count goes first, and of equal counts the one seen longest ago.  8
+     * more bytes a slot.  Checkpoints save the counts and not the times. */
+    HOTBED_SCORE_TIMESTAMP_LFU = 4,
 } hotbed_score_strategy;
 
 /* Where a new key stands in the order of eviction.  Its score is the same either way. */
@@ -308,7 +307,7 @@ hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out);
  *   rows   out  what is wanted; rows of missing keys are left as they are; NULL: only `found` is
  *   found  out  [n] 1 or 0; may be NULL
  *
- * Errors: ARGUMENT (NULL, table number, a state that the optimiser does not have). */
+ * Errors: ARGUMENT (NULL, table number, a state or times that the table does not have). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *found, hotbed_stream *stream);

@@ -1,0 +1,357 @@
+/* tests/dist/test_sharded_contract.c - what the header promises: refusals, eval, the forward slot, views. */
+#include "tests/dist/sharded_rig.h"
+
+#include "storage/storage.h"
+#include "tests/support/fault.h"
+
+#include <string.h>
+
+static const sharded_case base = {
+    .seed = 31,
+    .optimizer = HOTBED_OPT_SGD,
+    .capacity = RIG_KEYS,
+    .key_space = 30,
+    .statics = true,
+    .steps = 3,
+};
+
+/* --- eval and the forward slot ------------------------------------------------------------------------------ */
+
+static void eval_body(world_rank *me) {
+    sharded_rig r;
+    sharded_rig_open(&r, me, me->argument);
+    for (int step = 0; step < 3; step++)
+        sharded_rig_step(&r, step);
+    CHECK(hotbed_sharded_training(r.sharded));
+    CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
+    for (int step = 3; step < 6; step++) {
+        sharded_rig_fill(&r, step); /* new keys among them, which close finds in neither */
+        CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+        sharded_rig_model_eval(&r);
+        sharded_rig_check_output(&r);
+        CHECK_STATUS(
+            hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream),
+            HOTBED_ERR_STATE);
+    }
+    CHECK_OK(hotbed_sharded_set_training(r.sharded, true));
+    sharded_rig_step(&r, 6);
+    sharded_rig_close(&r);
+}
+
+static void eval_changes_nothing(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 4; i++) {
+        sharded_case c = base;
+        c.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+        c.capacity = i < 2 ? RIG_KEYS : 8; /* replayed */
+        sharded_rig_run(8, eval_body, &c);
+    }
+}
+
+typedef struct slot_self {
+    int calls;
+    hotbed_sharded_forward_function before;
+    void *before_self;
+} slot_self;
+
+static hotbed_status own_forward(
+    void *self, hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt,
+    void *output, uint64_t stride, hotbed_stream *stream) {
+    slot_self *s = self;
+    s->calls++;
+    return s->before(s->before_self, context, number, kjt, output, stride, stream);
+}
+
+static void slot_body(world_rank *me) {
+    sharded_rig r;
+    slot_self self = {0};
+    hotbed_sharded_forward_function function;
+    void *held;
+    sharded_rig_open(&r, me, me->argument);
+    hotbed_sharded_get_forward(r.sharded, &self.before, &self.before_self);
+    CHECK_OK(hotbed_sharded_set_forward(r.sharded, own_forward, &self));
+    hotbed_sharded_get_forward(r.sharded, &function, &held);
+    CHECK(function == own_forward && held == &self);
+    for (int step = 0; step < 3; step++) {
+        if (step == 2)
+            CHECK_OK(hotbed_sharded_set_forward(r.sharded, self.before, self.before_self));
+        sharded_rig_fill(&r, step);
+        CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+        sharded_rig_model_forward(&r);
+        sharded_rig_check_output(&r);
+        sharded_rig_model_backward(&r);
+        CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    CHECK_EQ(self.calls, 2);
+    sharded_rig_close(&r);
+}
+
+static void forward_is_replaced_and_restored(hotbed_backend backend) {
+    (void)backend;
+    sharded_rig_run(4, slot_body, (void *)(uintptr_t)&base);
+}
+
+/* --- views ------------------------------------------------------------------------------------------------------ */
+
+static void views_body(world_rank *me) {
+    sharded_rig r;
+    sharded_rig_open(&r, me, me->argument);
+    uint32_t tables = 0;
+    for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r.sharded); l++) {
+        hotbed_storage *lookup = hotbed_sharded_lookup(r.sharded, l);
+        for (uint32_t t = 0; t < hotbed_storage_num_tables(lookup); t++, tables++) {
+            hotbed_table_info info;
+            hotbed_sharded_table table;
+            CHECK_OK(hotbed_storage_table(lookup, t, &info));
+            uint32_t number = hotbed_sharded_find_table(r.sharded, info.name);
+            CHECK_OK(hotbed_sharded_table_read(r.sharded, number, &table));
+            CHECK_STRING(table.name, info.name);
+            CHECK_EQ(table.lookup, l);
+            CHECK_EQ(table.table, t);
+            CHECK_EQ(table.capacity, r.tables[number].capacity);
+            CHECK_EQ(table.route.world, me->size);
+            CHECK(info.capacity <= table.capacity);
+            if (info.kind == HOTBED_TABLE_HASH)
+                CHECK(info.capacity * me->size >= table.capacity);
+            CHECK(info.weights == lookup->tables[t].rows.data); /* the memory that computes */
+        }
+    }
+    CHECK_EQ(tables, hotbed_sharded_num_tables(r.sharded));
+    CHECK_EQ(hotbed_sharded_find_table(r.sharded, "none"), RIG_TABLES);
+    CHECK_EQ(hotbed_sharded_num_features(r.sharded), RIG_FEATURES);
+    CHECK(hotbed_sharded_lookup(r.sharded, 9) == NULL);
+    CHECK(hotbed_sharded_comm(r.sharded) == me->comm);
+    CHECK_EQ(hotbed_sharded_columns(r.sharded), hotbed_sharded_column(r.sharded, RIG_FEATURES));
+    CHECK_OK(hotbed_sharded_set_learning_rate(r.sharded, 0.125F, me->stream));
+    char text[4096], cut[20];
+    size_t length, again;
+    CHECK_OK(hotbed_sharded_print(r.sharded, text, sizeof text, &length));
+    CHECK_EQ(strlen(text), length);
+    static const char *const parts[] = {
+        "ShardedEmbeddingCollection", "lookups",      "input_dists", "output_dists", "user.weight",
+        "shop.weight: static",        "seen, bought", "plan fixed",  "sgd",          "training"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        CHECK(strstr(text, parts[i]) != NULL);
+    CHECK_OK(hotbed_sharded_print(r.sharded, NULL, 0, &again));
+    CHECK_EQ(again, length);
+    CHECK_OK(hotbed_sharded_print(r.sharded, cut, sizeof cut, &again));
+    CHECK_EQ(again, length);
+    CHECK_EQ(strlen(cut), sizeof cut - 1);
+    CHECK_BYTES(cut, text, sizeof cut - 1);
+    sharded_rig_close(&r);
+}
+
+static void what_is_inside_can_be_seen(hotbed_backend backend) {
+    (void)backend;
+    sharded_rig_run(4, views_body, (void *)(uintptr_t)&base);
+}
+
+/* --- refusals ------------------------------------------------------------------------------------------------------ */
+
+/* Create with one thing wrong; says ARGUMENT and names it. */
+static void refuse(const sharded_rig *r, const hotbed_sharded_options *options, const char *text) {
+    hotbed_sharded *sharded;
+    CHECK_STATUS(
+        hotbed_sharded_create(options, r->me->comm, r->me->stream, &sharded), HOTBED_ERR_ARGUMENT);
+    CHECK(sharded == NULL);
+    if (strstr(hotbed_last_error(), text) == NULL)
+        CHECK_STRING(hotbed_last_error(), text);
+}
+
+static void refused_options(sharded_rig *r) {
+    hotbed_sharded *sharded;
+    hotbed_sharded_options o;
+    CHECK_STATUS(
+        hotbed_sharded_create(&r->options, NULL, r->me->stream, &sharded), HOTBED_ERR_ARGUMENT);
+    memset(&o, 0, sizeof o);
+    refuse(r, &o, "init function");
+    o = r->options;
+    o.max_keys = 0;
+    refuse(r, &o, "max_keys 0");
+    o = r->options;
+    o.max_batch_size = 0;
+    refuse(r, &o, "max_batch_size 0");
+    o = r->options;
+    o.plan = (hotbed_plan)7;
+    refuse(r, &o, "plan 7");
+    o = r->options;
+    o.dedup = (hotbed_dedup)7;
+    refuse(r, &o, "dedup 7");
+    o = r->options;
+    o.overflow = (hotbed_overflow)7;
+    refuse(r, &o, "overflow 7");
+    o = r->options;
+    o.weighted = true;
+    refuse(r, &o, "weighted");
+    o = r->options;
+    o.storage = NULL;
+    refuse(r, &o, "hotbed_storage_options");
+    const char *const twice[] = {"a", "b", "a", "c", "d"}, *const nameless[] = {"a", NULL};
+    o = r->options;
+    o.features = twice;
+    refuse(r, &o, "both called a");
+    o.features = nameless;
+    refuse(r, &o, "feature 1");
+    hotbed_route_kind routes[RIG_TABLES] = {HOTBED_ROUTE_HASH_ROUND_ROBIN};
+    o = r->options;
+    o.routes = routes;
+    refuse(r, &o, "table shop: a static table");
+    r->tables[1].dim++;
+    refuse(r, &r->options, "table item: dim");
+    r->tables[1].dim--;
+    const char *name = r->tables[1].name;
+    r->tables[1].name = "no name";
+    refuse(r, &r->options, "no name");
+    r->tables[1].name = name;
+}
+
+static void refused_batches(sharded_rig *r) {
+    hotbed_stream *s = r->me->stream;
+    hotbed_batch batch;
+    bool yes;
+    sharded_rig_fill(r, 0);
+    CHECK_STATUS(hotbed_sharded_input_dist(NULL, &r->kjt, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, NULL, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, &r->kjt, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_sharded_wait_splits(r->context, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_wait_input(r->context, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_prefetch(r->context, 0, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_prefetch(r->context, 1, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_sharded_compute(r->context, 0, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_output_dist(r->context, 0, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_update(r->context, 0, s), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_received(r->context, 0, 0, &batch), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_sharded_overflowed(r->context, &yes), HOTBED_ERR_STATE);
+    hotbed_kjt kjt = r->kjt;
+    kjt.num_features = 2; /* "user" and "seen": the others are missing */
+    kjt.num_keys = 0;
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "feature bought is missing") != NULL);
+    kjt = r->kjt;
+    kjt.batch_size = RIG_BATCH + 1;
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
+    kjt = r->kjt;
+    kjt.num_keys = RIG_KEYS + 1;
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
+    /* None of it had an effect. */
+    sharded_rig_step(r, 0);
+    CHECK_STATUS(
+        hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s), HOTBED_ERR_STATE);
+    sharded_rig_fill(r, 1);
+    CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, s));
+    CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
+    CHECK_OK(hotbed_sharded_wait_input(r->context, s));
+    CHECK_OK(hotbed_sharded_received(r->context, 0, 0, &batch));
+    CHECK_STATUS(hotbed_sharded_received(r->context, 0, 9, &batch), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, s));
+    CHECK_STATUS(
+        hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 1, s),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_sharded_cancel(r->context, s)); /* unpinned, and the next batch goes on */
+    sharded_rig_model_forward(r);
+    CHECK_OK(hotbed_ticket_cancel(r->ticket, s));
+    sharded_rig_step(r, 2);
+}
+
+static void refusals_body(world_rank *me) {
+    sharded_rig r;
+    hotbed_sharded_context *context;
+    sharded_rig_open(&r, me, me->argument);
+    refused_options(&r);
+    CHECK_STATUS(
+        hotbed_sharded_create_context(0, &r.sharded, me->stream, &context), HOTBED_ERR_ARGUMENT);
+    CHECK(context == NULL);
+    refused_batches(&r);
+    hotbed_sharded_context_destroy(NULL);
+    hotbed_sharded_destroy(NULL);
+    sharded_rig_close(&r);
+}
+
+static void what_cannot_be_is_refused(hotbed_backend backend) {
+    (void)backend;
+    sharded_rig_run(2, refusals_body, (void *)(uintptr_t)&base);
+}
+
+/* Lengths that cannot be: a fault on their rank, and its batch is empty; the others go on. */
+static void bad_batch_body(world_rank *me) {
+    sharded_rig r;
+    sharded_rig_open(&r, me, me->argument);
+    sharded_rig_fill(&r, 0);
+    if (me->rank == 0) {
+        const int64_t bad = -5;
+        memcpy(r.lengths.host, &bad, sizeof bad);
+        world_upload(me, &r.lengths);
+        memcpy(r.batches[0].lengths, r.lengths.host, sizeof bad);
+    }
+    CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
+    if (me->rank == 0 && r.batches[0].batch_size > 0)
+        CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_RANGE);
+    else
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    sharded_rig_model_forward(&r); /* of whole batches: other ranks' rows are the same */
+    if (me->rank != 0)
+        sharded_rig_check_output(&r);
+    CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
+    CHECK_OK(hotbed_ticket_cancel(r.ticket, me->stream));
+    sharded_rig_free(&r);
+}
+
+static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
+    (void)backend;
+    sharded_rig_run(4, bad_batch_body, (void *)(uintptr_t)&base);
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------- */
+
+static void failing_body(world_rank *me) {
+    sharded_rig r;
+    sharded_rig_open(&r, me, me->argument);
+    for (uint64_t n = 1;; n++) {
+        hotbed_sharded *sharded = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_sharded_create(&r.options, me->comm, me->stream, &sharded);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_sharded_destroy(sharded);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(sharded == NULL);
+    }
+    for (uint64_t n = 1;; n++) {
+        hotbed_sharded_context *context = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_sharded_create_context(1, &r.sharded, me->stream, &context);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_sharded_context_destroy(context);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(context == NULL);
+    }
+    sharded_rig_step(&r, 0);
+    sharded_rig_close(&r);
+}
+
+static void creation_survives_no_memory(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 2; plan++) {
+        sharded_case c = base;
+        c.plan = (hotbed_plan)plan;
+        sharded_rig_run(1, failing_body, &c);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"eval_changes_nothing", eval_changes_nothing},
+    {"forward_is_replaced_and_restored", forward_is_replaced_and_restored},
+    {"what_is_inside_can_be_seen", what_is_inside_can_be_seen},
+    {"what_cannot_be_is_refused", what_cannot_be_is_refused},
+    {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
+    {"creation_survives_no_memory", creation_survives_no_memory},
+    {NULL, NULL},
+};

@@ -4,10 +4,12 @@
 
 #include "hotbed/checkpoint.h"
 #include "hotbed/comm.h"
+#include "hotbed/context.h"
 #include "hotbed/dlpack.h"
 #include "hotbed/export.h"
 #include "hotbed/external.h"
 #include "hotbed/flat_table.h"
+#include "hotbed/forward.h"
 #include "hotbed/index.h"
 #include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"
@@ -18,6 +20,7 @@
 #include "hotbed/status.h"
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
+#include "hotbed/train.h"
 #include "hotbed/types.h"
 #include "hotbed/version.h"
 

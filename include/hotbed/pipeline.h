@@ -103,9 +103,9 @@ typedef struct hotbed_value_options {
 typedef struct hotbed_step {
     const char *task;   /* name of a task; each task has one step */
     uint32_t stage;     /* period P runs iteration P - stage; the lowest stage is 0 */
+    bool ordered;       /* takes its turn among all ordered tasks: the same order on all ranks */
     const char *stream; /* name of a stream; the streams of a plan are each in one thread group */
     const char *group;  /* name of the thread that runs it; NULL is "main" */
-    bool ordered;       /* takes its turn among all ordered tasks: the same order on all ranks */
     const char *after;
 } hotbed_step;
 

@@ -1,0 +1,69 @@
+/* pipeline/ref.h - traces: where in a batch the arguments of modules come from. */
+#ifndef HOTBED_PIPELINE_REF_H
+#define HOTBED_PIPELINE_REF_H
+
+#include "hotbed/forward.h"
+
+enum { HOTBED_NODES_MOST = 256, HOTBED_NODE_NONE = UINT32_MAX };
+
+typedef enum hotbed_node_kind {
+    HOTBED_NODE_BATCH,
+    HOTBED_NODE_FIELD,
+    HOTBED_NODE_AT,
+    HOTBED_NODE_KEY,
+    HOTBED_NODE_CONSTANT,
+    HOTBED_NODE_CALL,     /* of a postproc */
+    HOTBED_NODE_COMPUTED, /* cannot be had without the model */
+} hotbed_node_kind;
+
+/* A piece of a batch as a step from another one. */
+typedef struct hotbed_node {
+    hotbed_node_kind kind;
+    uint32_t parent;
+    const hotbed_batch_type *type; /* of the parent; BATCH: of the batch */
+    const hotbed_field *field;
+    uint64_t index;
+    const void *data; /* CONSTANT */
+    const char *text; /* KEY: the key; COMPUTED: why */
+    hotbed_postproc *postproc;
+    uint32_t arguments[HOTBED_ARGUMENTS_MOST], n;
+} hotbed_node;
+
+typedef struct hotbed_traced_call {
+    hotbed_module *module;
+    uint32_t arguments[HOTBED_ARGUMENTS_MOST], n;
+    uint32_t times;
+} hotbed_traced_call;
+
+struct hotbed_trace {
+    hotbed_node nodes[HOTBED_NODES_MOST];
+    uint32_t num_nodes;
+    hotbed_traced_call calls[HOTBED_MODULES_MOST];
+    uint32_t num_calls;
+    const hotbed_batch_type *type;
+};
+
+/* A ref to the batch of a trace that starts, or goes on. */
+hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type);
+
+/* Note a call.  Errors: ARGUMENT (too many modules). */
+hotbed_status hotbed_trace_module(
+    hotbed_trace *trace, hotbed_module *module, const hotbed_ref *arguments, uint32_t n);
+hotbed_ref hotbed_trace_postproc(
+    hotbed_trace *trace, hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n);
+
+/* What keeps the node from being had ahead; NULL: nothing does. */
+const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t number);
+
+/* Append the node as text, "batch.sparse[2]". */
+void hotbed_trace_print(const hotbed_trace *trace, uint32_t number, char *text, size_t capacity);
+
+/* What the node is in `batch`; calls of postprocs are answered by `call`.  Errors: ARGUMENT (nothing
+ * there), those of `call`. */
+typedef hotbed_status (*hotbed_node_call)(
+    void *self, const hotbed_node *node, const void *batch, const void **out);
+hotbed_status hotbed_trace_evaluate(
+    const hotbed_trace *trace, uint32_t number, const void *batch, hotbed_node_call call,
+    void *self, const void **out);
+
+#endif

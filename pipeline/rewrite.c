@@ -1,0 +1,348 @@
+/* pipeline/rewrite.c - finding the modules of a model and their arguments; forward slots. */
+#include "pipeline/rewrite.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+
+#include <stdio.h>
+
+/* --- models ------------------------------------------------------------------------------------- */
+
+const hotbed_model *hotbed_model_forward(const hotbed_model *model) {
+    if (model->forward != NULL)
+        return model;
+    for (uint32_t m = 0; m < model->num_models; m++) {
+        const hotbed_model *found = hotbed_model_forward(model->models[m]);
+        if (found != NULL)
+            return found;
+    }
+    return NULL;
+}
+
+/* "prefix.name", or what there is of it. */
+static hotbed_status join(char *to, size_t capacity, const char *prefix, const char *name) {
+    const char *dot = prefix[0] == '\0' || name[0] == '\0' ? "" : ".";
+    int length = snprintf(to, capacity, "%s%s%s", prefix, dot, name);
+    if (length < 0 || (size_t)length >= capacity)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the name %s%s%s is longer than %zu bytes", prefix, dot, name,
+            capacity - 1);
+    return HOTBED_OK;
+}
+
+static hotbed_status add_module(
+    hotbed_rewrite *rewrite, const char *prefix, hotbed_module *module) {
+    for (uint32_t m = 0; m < rewrite->num_modules; m++)
+        if (rewrite->modules[m].module == module)
+            return HOTBED_OK; /* shared: it keeps the first name */
+    if (rewrite->num_modules == HOTBED_MODULES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a model of more than %d modules", HOTBED_MODULES_MOST);
+    hotbed_rewritten *to = &rewrite->modules[rewrite->num_modules++];
+    to->module = module;
+    to->rewrite = rewrite;
+    to->group = HOTBED_GROUP_NONE;
+    return join(to->report.module, sizeof to->report.module, prefix, module->name);
+}
+
+static hotbed_status add_modules(
+    hotbed_rewrite *rewrite, const char *prefix, const hotbed_model *model) {
+    char name[128];
+    HOTBED_TRY(join(name, sizeof name, prefix, model->name == NULL ? "" : model->name));
+    for (uint32_t m = 0; m < model->num_modules; m++)
+        HOTBED_TRY(add_module(rewrite, name, model->modules[m]));
+    for (uint32_t m = 0; m < model->num_models; m++)
+        HOTBED_TRY(add_modules(rewrite, name, model->models[m]));
+    return HOTBED_OK;
+}
+
+/* --- arguments: by trace ---------------------------------------------------------------------------- */
+
+static void skip(hotbed_rewritten *to, const char *why, const char *name, const char *rest) {
+    to->report.pipelined = false;
+    (void)snprintf(to->report.text, sizeof to->report.text, "%s%s%s", why, name, rest);
+}
+
+static void add_postprocs(hotbed_rewrite *rewrite, const hotbed_trace *trace, uint32_t number) {
+    const hotbed_node *node = &trace->nodes[number];
+    if (node->kind == HOTBED_NODE_FIELD || node->kind == HOTBED_NODE_AT ||
+        node->kind == HOTBED_NODE_KEY)
+        add_postprocs(rewrite, trace, node->parent);
+    for (uint32_t i = 0; i < node->n; i++)
+        add_postprocs(rewrite, trace, node->arguments[i]);
+    if (node->kind != HOTBED_NODE_CALL)
+        return;
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p] == node->postproc)
+            return;
+    if (rewrite->num_postprocs < HOTBED_POSTPROCS_MOST)
+        rewrite->postprocs[rewrite->num_postprocs++] = node->postproc;
+}
+
+static const hotbed_traced_call *find_call(const hotbed_trace *trace, const hotbed_module *module) {
+    for (uint32_t c = 0; c < trace->num_calls; c++)
+        if (trace->calls[c].module == module)
+            return &trace->calls[c];
+    return NULL;
+}
+
+static void take_arguments(hotbed_rewritten *to, const hotbed_traced_call *call) {
+    const hotbed_trace *trace = &to->rewrite->trace;
+    for (uint32_t i = 0; i < call->n; i++) {
+        const hotbed_node *obstacle = hotbed_trace_obstacle(trace, call->arguments[i]);
+        if (obstacle != NULL && obstacle->kind == HOTBED_NODE_COMPUTED) {
+            skip(to, "an argument needs the model: ", obstacle->text, "");
+            return;
+        }
+        if (obstacle != NULL) {
+            skip(
+                to, "an argument comes from postproc ", obstacle->postproc->name,
+                obstacle->postproc->trainable ? ", which training changes"
+                                              : ", which is called with different arguments");
+            return;
+        }
+    }
+    to->n = call->n;
+    to->report.text[0] = '\0';
+    for (uint32_t i = 0; i < call->n; i++) {
+        size_t used = strlen(to->report.text);
+        (void)snprintf(
+            to->report.text + used, sizeof to->report.text - used, "%s", i == 0 ? "" : ", ");
+        to->arguments[i] = call->arguments[i];
+        hotbed_trace_print(trace, call->arguments[i], to->report.text, sizeof to->report.text);
+        add_postprocs(to->rewrite, trace, call->arguments[i]);
+    }
+    to->report.pipelined = true;
+}
+
+static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *stream) {
+    const hotbed_model *model = hotbed_model_forward(rewrite->options.model);
+    if (model == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward to trace");
+    HOTBED_TRY(model->forward(
+        model->self, hotbed_trace_batch(&rewrite->trace, rewrite->options.batch), stream));
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        hotbed_rewritten *to = &rewrite->modules[m];
+        const hotbed_traced_call *call = find_call(&rewrite->trace, to->module);
+        if (call == NULL)
+            skip(to, "the model's forward did not call it", "", "");
+        else if (call->times > 1)
+            skip(to, "the model's forward calls it more than once", "", "");
+        else
+            take_arguments(to, call);
+    }
+    return HOTBED_OK;
+}
+
+/* --- arguments: directly ------------------------------------------------------------------------------ */
+
+static hotbed_status find_field(const hotbed_rewrite *rewrite, const hotbed_field **found) {
+    const hotbed_batch_type *type = rewrite->options.batch;
+    const char *wanted = rewrite->options.field;
+    *found = NULL;
+    for (uint32_t f = 0; f < type->num_fields; f++) {
+        const hotbed_field *field = &type->fields[f];
+        if (wanted == NULL ? field->kind != HOTBED_FIELD_JAGGED || field->label
+                           : strcmp(field->name, wanted) != 0)
+            continue;
+        if (*found != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s has several jagged fields: %s and %s", type->name,
+                (*found)->name, field->name);
+        *found = field;
+    }
+    if (*found == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s has no jagged field%s%s", type->name,
+            wanted == NULL ? "" : " named ", wanted == NULL ? "" : wanted);
+    if ((*found)->kind != HOTBED_FIELD_JAGGED)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "field %s of %s is not jagged", (*found)->name, type->name);
+    return HOTBED_OK;
+}
+
+static hotbed_status find_directly(hotbed_rewrite *rewrite) {
+    const hotbed_field *field = NULL;
+    HOTBED_TRY(find_field(rewrite, &field));
+    hotbed_ref batch = hotbed_trace_batch(&rewrite->trace, rewrite->options.batch);
+    hotbed_ref argument = hotbed_ref_field(batch, field->name);
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        HOTBED_TRY(hotbed_trace_module(&rewrite->trace, rewrite->modules[m].module, &argument, 1));
+        take_arguments(
+            &rewrite->modules[m], find_call(&rewrite->trace, rewrite->modules[m].module));
+    }
+    return HOTBED_OK;
+}
+
+/* --- slots ------------------------------------------------------------------------------------------ */
+
+static bool has_slot(const hotbed_rewritten *to) {
+    const hotbed_forward *forward = &to->module->forward;
+    return forward->call == hotbed_rewrite_forward && forward->self == to;
+}
+
+hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
+    if (rewrite == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+    if (rewrite->attached)
+        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        const hotbed_rewritten *to = &rewrite->modules[m];
+        if (to->report.pipelined && to->module->owner != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "module '%s' is pipelined by another rewrite", to->report.module);
+    }
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        hotbed_rewritten *to = &rewrite->modules[m];
+        if (!to->report.pipelined)
+            continue;
+        to->saved = to->module->forward;
+        to->module->forward = (hotbed_forward){hotbed_rewrite_forward, to};
+        to->module->owner = rewrite;
+    }
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        rewrite->postprocs[p]->owner = rewrite;
+    rewrite->attached = true;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
+    if (rewrite == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+    if (!rewrite->attached)
+        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is not attached");
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        const hotbed_rewritten *to = &rewrite->modules[m];
+        if (to->report.pipelined && !has_slot(to))
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "module '%s': somebody else has written its forward",
+                to->report.module);
+    }
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        hotbed_rewritten *to = &rewrite->modules[m];
+        if (!to->report.pipelined)
+            continue;
+        to->module->forward = to->saved;
+        to->module->owner = NULL;
+    }
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        rewrite->postprocs[p]->owner = NULL;
+    rewrite->attached = false;
+    return HOTBED_OK;
+}
+
+/* --- making --------------------------------------------------------------------------------------------- */
+
+/* Modules whose first exchanges go together. */
+static void find_groups(hotbed_rewrite *rewrite) {
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        hotbed_rewritten *to = &rewrite->modules[m];
+        const hotbed_module_calls *calls = to->module->calls;
+        if (!to->report.pipelined || calls->fuse == NULL)
+            continue;
+        for (uint32_t other = 0; other < m; other++) {
+            const hotbed_rewritten *before = &rewrite->modules[other];
+            if (before->group != HOTBED_GROUP_NONE && before->module->calls->fuse == calls->fuse &&
+                before->module->calls->group == calls->group)
+                to->group = before->group;
+        }
+        if (to->group == HOTBED_GROUP_NONE)
+            to->group = rewrite->num_groups++;
+    }
+}
+
+static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *stream) {
+    rewrite->contexts = hotbed_new(rewrite->options.depth * sizeof *rewrite->contexts);
+    if (rewrite->contexts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u contexts", rewrite->options.depth);
+    for (uint32_t slot = 0; slot < rewrite->options.depth; slot++)
+        for (uint32_t m = 0; m < rewrite->num_modules; m++)
+            if (rewrite->modules[m].report.pipelined) {
+                const hotbed_module *module = rewrite->modules[m].module;
+                HOTBED_TRY(module->calls->context_create(
+                    module->self, stream, &rewrite->contexts[slot].cells[m].context));
+            }
+    return HOTBED_OK;
+}
+
+static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
+    HOTBED_TRY(add_modules(rewrite, "", rewrite->options.model));
+    if (rewrite->num_modules == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no modules");
+    HOTBED_TRY(
+        rewrite->options.find == HOTBED_FIND_TRACE ? find_by_trace(rewrite, stream)
+                                                   : find_directly(rewrite));
+    find_groups(rewrite);
+    HOTBED_TRY(make_contexts(rewrite, stream));
+    return hotbed_rewrite_attach(rewrite);
+}
+
+hotbed_status hotbed_rewrite_create(
+    const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
+    hotbed_rewrite_options read;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(
+        hotbed_options_read(&read, sizeof read, sizeof read, options, "hotbed_rewrite_options"));
+    if (stream == NULL || read.model == NULL || read.batch == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
+    if (read.depth < 1 || read.depth > 64)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "depth %u is not in [1, 64]", read.depth);
+    if ((read.find != HOTBED_FIND_TRACE && read.find != HOTBED_FIND_DIRECT) ||
+        (read.kind != HOTBED_FORWARD_PIPELINED && read.kind != HOTBED_FORWARD_PREFETCH))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "find %d or kind %d is unknown", (int)read.find, (int)read.kind);
+    hotbed_rewrite *rewrite = hotbed_new(sizeof *rewrite);
+    if (rewrite == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a rewrite");
+    rewrite->options = read;
+    rewrite->bound = HOTBED_SLOT_UNBOUND;
+    hotbed_status status = make(rewrite, stream);
+    if (status != HOTBED_OK) {
+        hotbed_rewrite_destroy(rewrite);
+        return status;
+    }
+    *out = rewrite;
+    return HOTBED_OK;
+}
+
+void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
+    if (rewrite == NULL)
+        return;
+    for (uint32_t m = 0; rewrite->attached && m < rewrite->num_modules; m++) {
+        hotbed_rewritten *to = &rewrite->modules[m];
+        if (to->report.pipelined && to->module->owner == rewrite) {
+            if (has_slot(to)) /* else it is somebody else's by now */
+                to->module->forward = to->saved;
+            to->module->owner = NULL;
+        }
+    }
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p]->owner == rewrite)
+            rewrite->postprocs[p]->owner = NULL;
+    for (uint32_t slot = 0; rewrite->contexts != NULL && slot < rewrite->options.depth; slot++)
+        for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+            const hotbed_module *module = rewrite->modules[m].module;
+            void *context = rewrite->contexts[slot].cells[m].context;
+            if (context != NULL)
+                module->calls->context_destroy(module->self, context);
+        }
+    hotbed_delete(rewrite->contexts);
+    hotbed_delete(rewrite);
+}
+
+/* --- report ------------------------------------------------------------------------------------------- */
+
+uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite) {
+    return rewrite->num_modules;
+}
+
+hotbed_status hotbed_rewrite_module(
+    const hotbed_rewrite *rewrite, uint32_t module, hotbed_rewrite_report *out) {
+    if (rewrite == NULL || out == NULL || module >= rewrite->num_modules)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite or out is NULL, or no module %u", module);
+    *out = rewrite->modules[module].report;
+    return HOTBED_OK;
+}

@@ -1,0 +1,64 @@
+/* pipeline/rewrite.h - the inside of a rewrite: its modules, their slots, and the ring of contexts. */
+#ifndef HOTBED_PIPELINE_REWRITE_H
+#define HOTBED_PIPELINE_REWRITE_H
+
+#include "hotbed/context.h"
+#include "pipeline/ref.h"
+
+/* A module's place in a context. */
+typedef struct hotbed_dist_cell {
+    hotbed_cell_state state;
+    void *context;
+    hotbed_awaitable splits;
+    const hotbed_awaitable *tensors;
+    void *input;
+} hotbed_dist_cell;
+
+/* A batch's context. */
+typedef struct hotbed_dist_context {
+    hotbed_dist_cell cells[HOTBED_MODULES_MOST];
+    hotbed_awaitable fused[HOTBED_MODULES_MOST]; /* a group */
+    const void *served[HOTBED_POSTPROCS_MOST];   /* results of postprocs; NULL: not run */
+    uint64_t batches;
+} hotbed_dist_context;
+
+typedef struct hotbed_rewritten {
+    hotbed_module *module;
+    hotbed_rewrite_report report;
+    uint32_t arguments[HOTBED_ARGUMENTS_MOST], n; /* nodes */
+    uint32_t group; /* of fused exchanges; HOTBED_GROUP_NONE: its own */
+    hotbed_forward saved;
+    hotbed_rewrite *rewrite;
+} hotbed_rewritten;
+
+enum { HOTBED_GROUP_NONE = UINT32_MAX, HOTBED_SLOT_UNBOUND = UINT32_MAX };
+
+struct hotbed_rewrite {
+    hotbed_rewrite_options options;
+    hotbed_trace trace;
+    hotbed_rewritten modules[HOTBED_MODULES_MOST];
+    uint32_t num_modules;
+    uint32_t num_groups;
+    hotbed_postproc *postprocs[HOTBED_POSTPROCS_MOST]; /* that run ahead */
+    uint32_t num_postprocs;
+    hotbed_dist_context *contexts; /* [depth] */
+    uint32_t bound;                /* the context that forwards take from */
+    bool attached;
+    uint64_t exchanges; /* atomic */
+};
+
+/* The pipelined forward of both kinds; `self` is a hotbed_rewritten. */
+hotbed_status hotbed_rewrite_forward(
+    void *self, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
+    const void **output);
+
+/* Whether the postproc's result for the bound batch was run ahead. */
+bool hotbed_rewrite_served(const hotbed_postproc *postproc, const void **result);
+
+/* Give up what a plain forward holds that no backward followed. */
+hotbed_status hotbed_module_release(hotbed_module *module, hotbed_stream *stream);
+
+/* The forward of a model: its own, or of the first below it that has one. */
+const hotbed_model *hotbed_model_forward(const hotbed_model *model);
+
+#endif

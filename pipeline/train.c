@@ -1,0 +1,401 @@
+/* pipeline/train.c - the tasks of train pipelines, and a trainer with a plan. */
+#include "pipeline/train.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "pipeline/engine.h"
+#include "pipeline/rewrite.h"
+
+#include <stdio.h>
+
+enum { STREAMS = 4 };
+
+static const char *const stream_names[STREAMS] = {"memcpy", "dist", "prefetch", "default"};
+
+struct hotbed_train {
+    hotbed_trainer trainer;
+    bool training;
+    hotbed_rewrite *rewrite;
+    const hotbed_train_plan *plan;
+    hotbed_stream *streams[STREAMS];
+    hotbed_pipeline *pipeline;
+};
+
+/* --- tasks ------------------------------------------------------------------------------------------ */
+
+static void *batch_of(const hotbed_iteration *it) {
+    return hotbed_iteration_value(it, HOTBED_TRAIN_BATCH);
+}
+
+static hotbed_status call(
+    hotbed_train_function function, hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
+    if (function == NULL)
+        return HOTBED_OK;
+    return function(train->trainer.self, hotbed_iteration_slot(it), batch_of(it), s);
+}
+
+static hotbed_status call_training(
+    hotbed_train_function function, hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
+    return train->training ? call(function, it, train, s) : HOTBED_OK;
+}
+
+/* H2D; the batch is final when no shuffle follows. */
+static hotbed_status copy_batch(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    void *batch = NULL;
+    HOTBED_TRY(train->trainer.copy_batch(
+        train->trainer.self, hotbed_iteration_slot(it), hotbed_iteration_batch(it), s, &batch));
+    if (batch == NULL)
+        return hotbed_fail(HOTBED_ERR_STATE, "copy_batch gave no batch");
+    HOTBED_TRY(hotbed_iteration_set(it, HOTBED_TRAIN_COPIED, batch));
+    return hotbed_iteration_set(it, HOTBED_TRAIN_BATCH, batch);
+}
+
+static hotbed_status start_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call(train->trainer.shuffle_start, it, train, s);
+}
+
+static hotbed_status finish_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    void *shuffled = NULL;
+    if (train->trainer.shuffle_finish == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(train->trainer.shuffle_finish(
+        train->trainer.self, hotbed_iteration_slot(it),
+        hotbed_iteration_value(it, HOTBED_TRAIN_COPIED), s, &shuffled));
+    return hotbed_iteration_set(it, HOTBED_TRAIN_BATCH, shuffled);
+}
+
+static hotbed_status copy_and_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(copy_batch(it, self, s));
+    HOTBED_TRY(start_shuffle(it, self, s));
+    return finish_shuffle(it, self, s);
+}
+
+static hotbed_status start_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    return hotbed_context_start(train->rewrite, hotbed_iteration_slot(it), batch_of(it), s);
+}
+
+static hotbed_status wait_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    return hotbed_context_wait(train->rewrite, hotbed_iteration_slot(it), s);
+}
+
+static hotbed_status prefetch(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    return hotbed_context_prefetch(train->rewrite, hotbed_iteration_slot(it), s);
+}
+
+static hotbed_status zero_grad(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    if (!train->training || train->trainer.zero_grad == NULL)
+        return HOTBED_OK;
+    return train->trainer.zero_grad(train->trainer.self, hotbed_iteration_slot(it), NULL, s);
+}
+
+static hotbed_status global_tokens(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call_training(train->trainer.global_tokens, it, train, s);
+}
+
+static hotbed_status modules_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    return hotbed_context_forward(train->rewrite, hotbed_iteration_slot(it), batch_of(it), s);
+}
+
+static hotbed_status dense_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call(train->trainer.dense_forward, it, train, s);
+}
+
+static hotbed_status whole_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(modules_forward(it, self, s));
+    return dense_forward(it, self, s);
+}
+
+static hotbed_status zero_and_modules_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(zero_grad(it, self, s));
+    return modules_forward(it, self, s);
+}
+
+static hotbed_status loss(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call(train->trainer.loss, it, train, s);
+}
+
+static hotbed_status tokens_and_loss(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(global_tokens(it, self, s));
+    return loss(it, self, s);
+}
+
+static hotbed_status dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call_training(train->trainer.dense_backward, it, train, s);
+}
+
+static hotbed_status modules_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    uint32_t slot = hotbed_iteration_slot(it);
+    return train->training ? hotbed_context_backward(train->rewrite, slot, s)
+                           : hotbed_context_release(train->rewrite, slot, s);
+}
+
+static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(dense_backward(it, self, s));
+    return modules_backward(it, self, s);
+}
+
+/* Where the plan has no task for the loss: it is part of the backward. */
+static hotbed_status loss_and_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(loss(it, self, s));
+    return whole_backward(it, self, s);
+}
+
+static hotbed_status finalize_grads(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call_training(train->trainer.finalize_grads, it, train, s);
+}
+
+static hotbed_status optimizer(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    hotbed_train *train = self;
+    return call_training(train->trainer.optimizer, it, train, s);
+}
+
+static hotbed_status dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    const hotbed_train *train = self;
+    return hotbed_context_dequeue(train->rewrite, hotbed_iteration_slot(it), s);
+}
+
+static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(optimizer(it, self, s));
+    return dequeue(it, self, s);
+}
+
+/* `tables` is what prefetch and backward change beside their batch; `dense` the dense parameters and their
+ * gradients.  Values are named for what contexts hold (hotbed/context.h). */
+static const hotbed_task tasks[] = {
+    {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
+    {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
+    {.name = "finish_shuffle", .run = finish_shuffle, .reads = "copied", .writes = "batch"},
+    {.name = "start_sparse_data_dist", .run = start_dist, .reads = "batch", .writes = "started"},
+    {.name = "wait_sparse_data_dist", .run = wait_dist, .reads = "started", .writes = "tensors"},
+    {.name = "prefetch",
+     .run = prefetch,
+     .reads = "tensors",
+     .writes = "prefetched",
+     .states = "tables"},
+    {.name = "wait_for_batch", .reads = "tensors"},
+    {.name = "zero_grad", .run = zero_grad, .states = "dense"},
+    {.name = "global_tokens", .run = global_tokens, .reads = "batch"},
+    {.name = "forward", .run = whole_forward, .reads = "batch", .writes = "output"},
+    {.name = "loss", .run = loss, .reads = "output"},
+    {.name = "backward", .run = whole_backward, .reads = "output", .states = "tables dense"},
+    {.name = "finalize_model_grads", .run = finalize_grads, .states = "dense"},
+    {.name = "optimizer", .run = optimizer, .states = "dense"},
+    {.name = "dequeue_batch", .run = dequeue, .reads = "output"},
+    {.name = "H2DAndShuffle", .run = copy_and_shuffle, .writes = "copied batch"},
+    {.name = "EmbInputDistStart", .run = start_dist, .reads = "batch", .writes = "started"},
+    {.name = "EmbInputDistWait", .run = wait_dist, .reads = "started", .writes = "tensors"},
+    {.name = "EmbPrefetch",
+     .run = prefetch,
+     .reads = "tensors",
+     .writes = "prefetched",
+     .states = "tables"},
+    {.name = "EmbForward",
+     .run = zero_and_modules_forward,
+     .reads = "batch prefetched",
+     .writes = "output",
+     .states = "dense"},
+    {.name = "DenseForward", .run = dense_forward, .reads = "output"},
+    {.name = "LossPostprocess", .run = tokens_and_loss, .reads = "output"},
+    {.name = "DenseBackward", .run = dense_backward, .reads = "output", .states = "dense"},
+    {.name = "EmbBackward", .run = modules_backward, .reads = "output", .states = "tables"},
+    {.name = "FinalizeGrads", .run = finalize_grads, .states = "dense"},
+    {.name = "OptimStep", .run = optimizer_and_dequeue, .states = "dense"},
+};
+
+const hotbed_task *hotbed_train_task(const char *name) {
+    for (size_t t = 0; t < sizeof tasks / sizeof *tasks; t++)
+        if (strcmp(tasks[t].name, name) == 0)
+            return &tasks[t];
+    return NULL;
+}
+
+/* --- plans ------------------------------------------------------------------------------------------ */
+
+const char *hotbed_train_plan_name(uint32_t plan) {
+    const hotbed_train_plan *found = hotbed_train_plan_at(plan);
+    return found == NULL ? NULL : found->name;
+}
+
+static hotbed_status find_plan(const char *name, const hotbed_train_plan **out) {
+    char names[256];
+    size_t used = 0;
+    for (uint32_t p = 0; (*out = hotbed_train_plan_at(p)) != NULL; p++) {
+        if (name != NULL && strcmp((*out)->name, name) == 0)
+            return HOTBED_OK;
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, " %s", (*out)->name);
+    }
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "there is no plan '%s'; there are%s", name == NULL ? "" : name, names);
+}
+
+hotbed_status hotbed_train_plan_steps(
+    const char *plan, const hotbed_step **steps, uint32_t *num_steps) {
+    const hotbed_train_plan *found = NULL;
+    if (steps == NULL || num_steps == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "steps or num_steps is NULL");
+    HOTBED_TRY(find_plan(plan, &found));
+    *steps = found->steps;
+    *num_steps = found->num_steps;
+    return HOTBED_OK;
+}
+
+static bool has_step(const hotbed_train_plan *plan, const char *name) {
+    for (uint32_t s = 0; s < plan->num_steps; s++)
+        if (strcmp(plan->steps[s].task, name) == 0)
+            return true;
+    return false;
+}
+
+/* The plan's tasks, as they are in this plan: where it lacks one, another does its work. */
+static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
+    const hotbed_train_plan *plan = train->plan;
+    for (uint32_t s = 0; s < plan->num_steps; s++) {
+        to[s] = *hotbed_train_task(plan->steps[s].task);
+        to[s].self = train;
+        if (to[s].run == copy_batch && has_step(plan, "finish_shuffle"))
+            to[s].writes = "copied";
+        if (to[s].run == whole_backward && !has_step(plan, "loss"))
+            to[s].run = loss_and_backward;
+        if (to[s].run == whole_forward && plan->pipelined)
+            to[s].reads = has_step(plan, "prefetch") ? "batch prefetched" : "batch tensors";
+        if (to[s].run == whole_forward && !has_step(plan, "prefetch"))
+            to[s].states = "tables"; /* it does the prefetch */
+    }
+    return plan->num_steps;
+}
+
+/* --- a train pipeline --------------------------------------------------------------------------------- */
+
+static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
+    static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
+        {.name = "copied"},  {.name = "batch"},      {.name = "started"},
+        {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
+    hotbed_task used[HOTBED_PLAN_TASKS_MOST];
+    hotbed_plan_stream streams[STREAMS];
+    hotbed_plan plan;
+    hotbed_plan_init(&plan);
+    plan.name = "train";
+    plan.depth = options->depth;
+    plan.order = HOTBED_ORDER_LISTED;
+    plan.num_tasks = take_tasks(train, used);
+    plan.tasks = used;
+    plan.num_steps = options->steps == NULL ? train->plan->num_steps : options->num_steps;
+    plan.steps = options->steps == NULL ? train->plan->steps : options->steps;
+    plan.num_values = HOTBED_TRAIN_VALUES;
+    plan.values = values;
+    plan.num_streams = STREAMS;
+    plan.streams = streams;
+    for (uint32_t s = 0; s < STREAMS; s++)
+        streams[s] = (hotbed_plan_stream){stream_names[s], train->streams[s]};
+    return hotbed_pipeline_create(
+        &plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
+}
+
+static hotbed_status make(hotbed_train *train, const hotbed_train_options *options) {
+    for (uint32_t s = 0; s < STREAMS; s++)
+        HOTBED_TRY(hotbed_stream_create(options->backend, options->device, &train->streams[s]));
+    HOTBED_TRY(make_pipeline(train, options));
+    hotbed_rewrite_options rewrite;
+    hotbed_rewrite_options_init(&rewrite);
+    rewrite.depth = hotbed_pipeline_depth(train->pipeline);
+    rewrite.model = train->trainer.model;
+    rewrite.batch = train->trainer.batch;
+    rewrite.find = train->trainer.find;
+    rewrite.field = train->trainer.field;
+    rewrite.kind = train->plan->kind;
+    HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
+    return train->plan->pipelined ? HOTBED_OK : hotbed_rewrite_detach(train->rewrite);
+}
+
+hotbed_status hotbed_train_create(
+    const hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_train **out) {
+    hotbed_train_options read;
+    hotbed_trainer copied;
+    const hotbed_train_plan *plan = NULL;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(
+        hotbed_options_read(&read, sizeof read, sizeof read, options, "hotbed_train_options"));
+    HOTBED_TRY(
+        hotbed_options_read(&copied, sizeof copied, sizeof copied, trainer, "hotbed_trainer"));
+    HOTBED_TRY(find_plan(read.plan, &plan));
+    if (copied.copy_batch == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "trainer: copy_batch is NULL");
+    hotbed_train *train = hotbed_new(sizeof *train);
+    if (train == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a train pipeline");
+    train->trainer = copied;
+    train->training = true;
+    train->plan = plan;
+    hotbed_status status = make(train, &read);
+    if (status != HOTBED_OK) {
+        hotbed_train_destroy(train);
+        return status;
+    }
+    *out = train;
+    return HOTBED_OK;
+}
+
+void hotbed_train_destroy(hotbed_train *train) {
+    if (train == NULL)
+        return;
+    hotbed_stream *stream = train->streams[STREAMS - 1];
+    uint32_t depth = train->pipeline == NULL ? 0 : hotbed_pipeline_depth(train->pipeline);
+    hotbed_pipeline_destroy(train->pipeline); /* its streams are finished */
+    for (uint32_t slot = 0; train->rewrite != NULL && slot < depth; slot++)
+        (void)!hotbed_context_cancel(train->rewrite, slot, stream);
+    if (train->rewrite != NULL) {
+        (void)!hotbed_stream_finish(stream);
+        for (uint32_t m = 0; m < train->rewrite->num_modules; m++) /* they may know our streams */
+            hotbed_module_close(train->rewrite->modules[m].module);
+    }
+    hotbed_rewrite_destroy(train->rewrite);
+    for (uint32_t s = 0; s < STREAMS; s++)
+        hotbed_stream_destroy(train->streams[s]);
+    hotbed_delete(train);
+}
+
+hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train) {
+    return train->pipeline;
+}
+
+hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train) {
+    return train->plan->pipelined ? train->rewrite : NULL;
+}
+
+hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name) {
+    for (uint32_t s = 0; name != NULL && s < STREAMS; s++)
+        if (strcmp(stream_names[s], name) == 0)
+            return train->streams[s];
+    return NULL;
+}
+
+void *hotbed_train_batch(const hotbed_train *train, const hotbed_iteration *iteration) {
+    (void)train;
+    return batch_of(iteration);
+}
+
+hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
+    if (train == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "train is NULL");
+    HOTBED_TRY(hotbed_pipeline_idle(train->pipeline, "hotbed_train_set_training"));
+    train->training = training;
+    return HOTBED_OK;
+}

@@ -1,0 +1,178 @@
+/* pipeline/train_plans.c - train pipelines: each a table that reads like the body of the peer's loop.
+ *
+ * A step's stage says which batch it works on: in the period that hands out batch i, stage 2 is batch i,
+ * stage 1 is i + 1, stage 0 is i + 2.  Steps run in the order in which they stand here (one thread group), or
+ * each group in that order.  `after` names what a step comes after beyond that: "x" of its own batch, "x+1" of
+ * the next one, "x-2" of the one two before.
+ *
+ * Two edges are in every plan that prefetches ahead:
+ *   backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
+ *   prefetch after backward-2    and the other way round, which a peer forgot (torchrec issue 4191)
+ */
+#include "pipeline/train.h"
+
+#define MEMCPY   "memcpy"
+#define DIST     "dist"
+#define PREFETCH "prefetch"
+#define DEFAULT  "default"
+
+/* {task, stage, ordered, stream, group, after} */
+
+/* One batch after the other; the forward does all of the lookup. */
+static const hotbed_step none[] = {
+    {"copy_batch_to_gpu", 0, false, DEFAULT, NULL, NULL},
+    {"zero_grad", 0, false, DEFAULT, NULL, NULL},
+    {"forward", 0, true, DEFAULT, NULL, "copy_batch_to_gpu"},
+    {"backward", 0, true, DEFAULT, NULL, "zero_grad forward"},
+    {"optimizer", 0, false, DEFAULT, NULL, "backward"},
+    {"dequeue_batch", 0, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* TrainPipelineSparseDist.progress(): three stages. */
+static const hotbed_step sparse_dist[] = {
+    {"zero_grad", 2, false, DEFAULT, NULL, NULL},
+    {"wait_for_batch", 2, false, DEFAULT, NULL, "wait_sparse_data_dist"},
+    {"start_sparse_data_dist", 1, true, DIST, NULL, "copy_batch_to_gpu"},
+    {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
+    {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
+    {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad forward"},
+    {"optimizer", 2, false, DEFAULT, NULL, "backward"},
+    {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* PrefetchTrainPipelineSparseDist.progress(): four stages; the start closes the period. */
+static const hotbed_step prefetch[] = {
+    {"zero_grad", 2, false, DEFAULT, NULL, NULL},
+    {"wait_for_batch", 2, false, DEFAULT, NULL, "prefetch"},
+    {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
+    {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
+    {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
+    {"prefetch", 1, false, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad forward prefetch+1"},
+    {"optimizer", 2, false, DEFAULT, NULL, "backward"},
+    {"start_sparse_data_dist", 0, true, DIST, NULL, "copy_batch_to_gpu"},
+    {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* JaggedMegatronTrainNonePipeline. */
+static const hotbed_step jagged_none[] = {
+    {"zero_grad", 0, false, DEFAULT, NULL, NULL},
+    {"copy_batch_to_gpu", 0, false, DEFAULT, NULL, NULL},
+    {"start_shuffle", 0, true, DEFAULT, NULL, "copy_batch_to_gpu"},
+    {"finish_shuffle", 0, true, DEFAULT, NULL, "start_shuffle"},
+    {"global_tokens", 0, true, DEFAULT, NULL, "finish_shuffle"},
+    {"forward", 0, true, DEFAULT, NULL, "finish_shuffle"},
+    {"loss", 0, true, DEFAULT, NULL, "forward global_tokens"},
+    {"backward", 0, true, DEFAULT, NULL, "zero_grad loss"},
+    {"finalize_model_grads", 0, true, DEFAULT, NULL, "backward"},
+    {"optimizer", 0, false, DEFAULT, NULL, "finalize_model_grads"},
+    {"dequeue_batch", 0, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* JaggedMegatronTrainPipelineSparseDist.progress().  The shuffle of the batch after the next one runs around
+ * the forward; wait_sparse_data_dist comes before it, so that no exchange of keys is under way; the loss
+ * waits for the shuffle, with which it shares a communicator. */
+static const hotbed_step jagged_sparse_dist[] = {
+    {"zero_grad", 2, false, DEFAULT, NULL, NULL},
+    {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
+    {"wait_for_batch", 2, false, DEFAULT, NULL, "wait_sparse_data_dist"},
+    {"start_sparse_data_dist", 1, true, DIST, NULL, "finish_shuffle"},
+    {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
+    {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
+    {"start_shuffle", 0, true, MEMCPY, NULL, "copy_batch_to_gpu wait_sparse_data_dist-1"},
+    {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
+    {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
+    {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss"},
+    {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
+    {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
+    {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* JaggedMegatronPrefetchTrainPipelineSparseDist.progress(). */
+static const hotbed_step jagged_prefetch[] = {
+    {"zero_grad", 2, false, DEFAULT, NULL, NULL},
+    {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
+    {"wait_for_batch", 2, false, DEFAULT, NULL, "prefetch"},
+    {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
+    {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
+    {"start_shuffle", 0, true, MEMCPY, NULL, "copy_batch_to_gpu wait_sparse_data_dist-1"},
+    {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
+    {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
+    {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
+    {"prefetch", 1, false, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
+    {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
+    {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
+    {"start_sparse_data_dist", 0, true, DIST, NULL, "finish_shuffle"},
+    {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* The same, the prefetch on a background thread: _start_prefetch_async after the forward, waited for by the
+ * next period (wait_for_batch) and by the backward's table update. */
+static const hotbed_step jagged_prefetch_async[] = {
+    {"zero_grad", 2, false, DEFAULT, NULL, NULL},
+    {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
+    {"wait_for_batch", 2, false, DEFAULT, NULL, "prefetch"},
+    {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
+    {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
+    {"start_shuffle", 0, true, MEMCPY, NULL, "copy_batch_to_gpu wait_sparse_data_dist-1"},
+    {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
+    {"prefetch", 1, false, PREFETCH, "background", "wait_sparse_data_dist backward-2"},
+    {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
+    {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
+    {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
+    {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
+    {"start_sparse_data_dist", 0, true, DIST, NULL, "finish_shuffle"},
+    {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
+};
+
+/* SWSerialTrainPipeline: eleven tasks, one stage, a chain. */
+static const hotbed_step sw_serial[] = {
+    {"H2DAndShuffle", 0, true, DEFAULT, NULL, NULL},
+    {"EmbInputDistStart", 0, true, DEFAULT, NULL, "H2DAndShuffle"},
+    {"EmbInputDistWait", 0, true, DEFAULT, NULL, "EmbInputDistStart"},
+    {"EmbPrefetch", 0, false, DEFAULT, NULL, "EmbInputDistWait"},
+    {"EmbForward", 0, true, DEFAULT, NULL, "EmbPrefetch"},
+    {"DenseForward", 0, false, DEFAULT, NULL, "EmbForward"},
+    {"LossPostprocess", 0, true, DEFAULT, NULL, "DenseForward"},
+    {"DenseBackward", 0, false, DEFAULT, NULL, "LossPostprocess"},
+    {"EmbBackward", 0, true, DEFAULT, NULL, "DenseBackward"},
+    {"FinalizeGrads", 0, true, DEFAULT, NULL, "EmbBackward"},
+    {"OptimStep", 0, false, DEFAULT, NULL, "FinalizeGrads"},
+};
+
+/* The same tasks over three batches: only the plan differs. */
+static const hotbed_step sw_pipelined[] = {
+    {"H2DAndShuffle", 0, true, MEMCPY, "io", NULL},
+    {"EmbInputDistStart", 1, true, DIST, "dist", "H2DAndShuffle"},
+    {"EmbInputDistWait", 1, true, DIST, "dist", "EmbInputDistStart"},
+    {"EmbPrefetch", 1, false, PREFETCH, "dist", "EmbInputDistWait EmbBackward-2"},
+    {"EmbForward", 2, true, DEFAULT, NULL, "EmbPrefetch"},
+    {"DenseForward", 2, false, DEFAULT, NULL, "EmbForward"},
+    {"LossPostprocess", 2, true, DEFAULT, NULL, "DenseForward"},
+    {"DenseBackward", 2, false, DEFAULT, NULL, "LossPostprocess"},
+    {"EmbBackward", 2, true, DEFAULT, NULL, "DenseBackward EmbPrefetch+1"},
+    {"FinalizeGrads", 2, true, DEFAULT, NULL, "EmbBackward"},
+    {"OptimStep", 2, false, DEFAULT, NULL, "FinalizeGrads"},
+};
+
+#define STEPS(array) array, sizeof(array) / sizeof *(array)
+
+static const hotbed_train_plan plans[] = {
+    {"none", false, HOTBED_FORWARD_PIPELINED, STEPS(none)},
+    {"sparse-dist", true, HOTBED_FORWARD_PIPELINED, STEPS(sparse_dist)},
+    {"prefetch", true, HOTBED_FORWARD_PREFETCH, STEPS(prefetch)},
+    {"jagged-none", false, HOTBED_FORWARD_PIPELINED, STEPS(jagged_none)},
+    {"jagged-sparse-dist", true, HOTBED_FORWARD_PIPELINED, STEPS(jagged_sparse_dist)},
+    {"jagged-prefetch", true, HOTBED_FORWARD_PREFETCH, STEPS(jagged_prefetch)},
+    {"jagged-prefetch-async", true, HOTBED_FORWARD_PREFETCH, STEPS(jagged_prefetch_async)},
+    {"sw-serial", true, HOTBED_FORWARD_PREFETCH, STEPS(sw_serial)},
+    {"sw-pipelined", true, HOTBED_FORWARD_PREFETCH, STEPS(sw_pipelined)},
+};
+
+const hotbed_train_plan *hotbed_train_plan_at(uint32_t number) {
+    return number < sizeof plans / sizeof *plans ? &plans[number] : NULL;
+}

@@ -1,0 +1,584 @@
+/* tests/pipeline/test_rewrite.c - modules found, arguments traced, forwards replaced and put back; cells. */
+#include "tests/pipeline/shop.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+/* --- a model whose forward the tests write ----------------------------------------------------------------- */
+
+/* A batch with all kinds of pieces: lists and dictionaries hold more of the kind. */
+typedef struct box {
+    int sparse, labels, dense;
+    const struct box *inner, *list[3];
+} box;
+
+static const void *get_sparse(const void *b) {
+    return &((const box *)b)->sparse;
+}
+static const void *get_labels(const void *b) {
+    return &((const box *)b)->labels;
+}
+static const void *get_dense(const void *b) {
+    return &((const box *)b)->dense;
+}
+static const void *get_inner(const void *b) {
+    return ((const box *)b)->inner;
+}
+static const void *get_list(const void *b) {
+    return b;
+}
+static const void *at(const void *b, uint64_t i) {
+    return i < 3 ? ((const box *)b)->list[i] : NULL;
+}
+static const void *key(const void *b, const char *name) {
+    return strcmp(name, "second") == 0 ? ((const box *)b)->list[2] : NULL;
+}
+
+static const hotbed_batch_type box_type;
+static const hotbed_batch_type list_type = {
+    .name = "list", .at = at, .key = key, .element = &box_type};
+static const hotbed_field box_fields[] = {
+    {"sparse", HOTBED_FIELD_JAGGED, false, get_sparse, NULL},
+    {"labels", HOTBED_FIELD_JAGGED, true, get_labels, NULL},
+    {"dense", HOTBED_FIELD_TENSOR, false, get_dense, NULL},
+    {"inner", HOTBED_FIELD_STRUCT, false, get_inner, &box_type},
+    {"list", HOTBED_FIELD_STRUCT, false, get_list, &list_type},
+};
+static const hotbed_batch_type box_type = {.name = "batch", .fields = box_fields, .num_fields = 5};
+
+enum { MODULES = 3 };
+
+/* Modules that note their arguments. */
+typedef struct lab lab;
+struct lab {
+    hotbed_stream *stream;
+    hotbed_module modules[MODULES], *list[MODULES];
+    hotbed_model leaf, middle, wrapper, root, *leaf_list[1], *middle_list[1], *wrapper_list[1];
+    hotbed_postproc trim, hash;
+    hotbed_status (*forward)(lab *l, hotbed_ref batch);
+    const void *arguments[MODULES][HOTBED_ARGUMENTS_MOST];
+    uint32_t num_arguments[MODULES];
+    uint64_t starts[MODULES], computes[MODULES], cancels[MODULES], contexts, trims, launches;
+    hotbed_awaitable tensors[MODULES];
+    hotbed_status fail;
+};
+
+static uint32_t number(const lab *l, const void *self) {
+    return (uint32_t)((const hotbed_module *)self - l->modules);
+}
+
+static lab *the_lab;
+
+static hotbed_status make_context(void *self, hotbed_stream *stream, void **context) {
+    (void)stream;
+    the_lab->contexts++;
+    *context = self;
+    return HOTBED_OK;
+}
+static void free_context(void *self, void *context) {
+    (void)self;
+    (void)context;
+    the_lab->contexts--;
+}
+static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **result) {
+    (void)stream;
+    *result = self;
+    return HOTBED_OK;
+}
+static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **result) {
+    hotbed_awaitable *tensors = &the_lab->tensors[number(the_lab, self)];
+    (void)stream;
+    *tensors = (hotbed_awaitable){wait_tensors, self};
+    *result = tensors;
+    return HOTBED_OK;
+}
+static hotbed_status input_dist(
+    void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+    hotbed_awaitable *splits) {
+    uint32_t m = number(the_lab, self);
+    (void)context;
+    (void)stream;
+    if (the_lab->fail != HOTBED_OK)
+        return hotbed_fail(the_lab->fail, "input_dist was told to fail");
+    the_lab->starts[m]++;
+    the_lab->num_arguments[m] = n;
+    for (uint32_t i = 0; i < n; i++)
+        the_lab->arguments[m][i] = arguments[i];
+    *splits = (hotbed_awaitable){wait_splits, self};
+    return HOTBED_OK;
+}
+static hotbed_status compute(
+    void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
+    (void)context;
+    (void)stream;
+    CHECK(input == self);
+    the_lab->computes[number(the_lab, self)]++;
+    *output = self;
+    return HOTBED_OK;
+}
+static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
+    (void)context;
+    (void)stream;
+    the_lab->cancels[number(the_lab, self)]++;
+    return HOTBED_OK;
+}
+
+static const hotbed_module_calls calls = {
+    .context_create = make_context,
+    .context_destroy = free_context,
+    .input_dist = input_dist,
+    .compute_and_output_dist = compute,
+    .cancel = cancel};
+
+static hotbed_status run_trim(
+    void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+    const void **output) {
+    lab *l = self;
+    (void)slot;
+    (void)stream;
+    l->trims++;
+    *output = arguments[n - 1];
+    return HOTBED_OK;
+}
+
+static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
+    lab *l = self;
+    (void)stream;
+    return l->forward(l, batch);
+}
+
+static void lab_open(lab *l, hotbed_backend backend, hotbed_status (*run)(lab *, hotbed_ref)) {
+    static const char *const names[MODULES] = {"users", "items", "shops"};
+    memset(l, 0, sizeof *l);
+    the_lab = l;
+    CHECK_OK(hotbed_stream_create(backend, 0, &l->stream));
+    for (int m = 0; m < MODULES; m++) {
+        CHECK_OK(hotbed_module_init(&l->modules[m], names[m], &calls, &l->modules[m]));
+        l->list[m] = &l->modules[m];
+    }
+    l->forward = run;
+    l->trim = (hotbed_postproc){.name = "trim", .call = run_trim, .self = l};
+    l->hash = (hotbed_postproc){.name = "hash", .call = run_trim, .self = l};
+    l->leaf = (hotbed_model){.name = "sparse", .modules = l->list + 1, .num_modules = 2};
+    l->leaf_list[0] = &l->leaf;
+    l->middle = (hotbed_model){
+        .name = "over",
+        .modules = l->list,
+        .num_modules = 1,
+        .models = l->leaf_list,
+        .num_models = 1,
+        .forward = forward,
+        .self = l};
+    l->middle_list[0] = &l->middle;
+    l->wrapper = (hotbed_model){.models = l->middle_list, .num_models = 1};
+    l->wrapper_list[0] = &l->wrapper;
+    l->root = (hotbed_model){.name = "", .models = l->wrapper_list, .num_models = 1};
+}
+
+static void lab_close(lab *l) {
+    for (int m = 0; m < MODULES; m++)
+        hotbed_module_close(&l->modules[m]);
+    CHECK_EQ(l->contexts, 0);
+    hotbed_stream_destroy(l->stream);
+}
+
+static hotbed_rewrite_options options_of(lab *l) {
+    hotbed_rewrite_options options;
+    hotbed_rewrite_options_init(&options);
+    options.depth = 2;
+    options.model = &l->root;
+    options.batch = &box_type;
+    return options;
+}
+
+static hotbed_rewrite *rewrite(lab *l) {
+    const hotbed_rewrite_options options = options_of(l);
+    hotbed_rewrite *r;
+    CHECK_OK(hotbed_rewrite_create(&options, l->stream, &r));
+    return r;
+}
+
+static void check_report(
+    hotbed_rewrite *r, uint32_t m, const char *name, bool pipelined, const char *text) {
+    hotbed_rewrite_report report;
+    CHECK_OK(hotbed_rewrite_module(r, m, &report));
+    CHECK_STRING(report.module, name);
+    CHECK_STRING(report.text, text);
+    CHECK_EQ(report.pipelined, pipelined);
+}
+
+static hotbed_status call(lab *l, int m, hotbed_ref argument) {
+    hotbed_ref output;
+    return hotbed_module_forward(&l->modules[m], &argument, 1, l->stream, &output);
+}
+
+/* --- what a trace finds -------------------------------------------------------------------------------------- */
+
+static const int constant = 7;
+
+static hotbed_status nested_forward(lab *l, hotbed_ref batch) {
+    hotbed_ref inner = hotbed_ref_field(batch, "inner");
+    hotbed_ref list = hotbed_ref_field(inner, "list");
+    hotbed_ref arguments[2] = {
+        hotbed_ref_field(hotbed_ref_at(list, 1), "sparse"), hotbed_ref_constant(batch, &constant)};
+    hotbed_ref output, trimmed, hashed,
+        of = hotbed_ref_field(hotbed_ref_key(list, "second"), "dense");
+    HOTBED_TRY(hotbed_module_forward(&l->modules[0], arguments, 2, l->stream, &output));
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &of, 1, l->stream, &trimmed));
+    HOTBED_TRY(hotbed_postproc_call(&l->hash, &trimmed, 1, l->stream, &hashed));
+    HOTBED_TRY(call(l, 1, hashed));
+    return call(l, 2, trimmed); /* shares a postproc with the one before */
+}
+
+static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backend) {
+    lab l;
+    box boxes[4] = {{0}};
+    lab_open(&l, backend, nested_forward);
+    boxes[0].inner = &boxes[1];
+    boxes[1].list[1] = &boxes[2];
+    boxes[1].list[2] = &boxes[3];
+    hotbed_counters before, after;
+    hotbed_counters_read(&before);
+    hotbed_rewrite *r = rewrite(&l);
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.launches, before.launches); /* P6: a trace enqueues nothing */
+    CHECK_EQ(after.copies, before.copies);
+    CHECK_EQ(hotbed_rewrite_modules(r), 3);
+    check_report(r, 0, "over.users", true, "batch.inner.list[1].sparse, constant");
+    check_report(r, 1, "over.sparse.items", true, "hash(trim(batch.inner.list['second'].dense))");
+    check_report(r, 2, "over.sparse.shops", true, "trim(batch.inner.list['second'].dense)");
+    CHECK_OK(hotbed_context_start(r, 0, &boxes[0], l.stream));
+    CHECK(l.arguments[0][0] == &boxes[2].sparse);
+    CHECK(l.arguments[0][1] == &constant);
+    CHECK_EQ(l.num_arguments[0], 2);
+    CHECK(l.arguments[1][0] == &boxes[3].dense);
+    CHECK(l.arguments[2][0] == &boxes[3].dense);
+    CHECK_EQ(l.trims, 2); /* trim and hash, once each */
+    CHECK_OK(hotbed_context_wait(r, 0, l.stream));
+    CHECK_OK(hotbed_context_forward(r, 0, &boxes[0], l.stream));
+    CHECK_EQ(l.trims, 2); /* served */
+    for (int m = 0; m < MODULES; m++)
+        CHECK_EQ(l.computes[m], 1);
+    CHECK_OK(hotbed_context_release(r, 0, l.stream));
+    CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
+    CHECK_OK(hotbed_context_start(r, 0, &boxes[0], l.stream));
+    CHECK_EQ(l.trims, 4); /* and anew for the next batch */
+    boxes[1].list[1] = NULL;
+    CHECK_STATUS(hotbed_context_start(r, 1, &boxes[0], l.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "batch.inner.list[1]") != NULL);
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+}
+
+static hotbed_status opaque_forward(lab *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), output, mixed;
+    HOTBED_TRY(hotbed_module_forward(&l->modules[0], &sparse, 1, l->stream, &output));
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &output, 1, l->stream, &mixed));
+    HOTBED_TRY(call(l, 1, mixed));
+    return call(l, 2, hotbed_ref_computed(batch, &constant, "tokens of the decoder"));
+}
+
+static void what_needs_the_model_is_said(hotbed_backend backend) {
+    lab l;
+    const box b = {0};
+    lab_open(&l, backend, opaque_forward);
+    hotbed_rewrite *r = rewrite(&l);
+    check_report(r, 0, "over.users", true, "batch.sparse");
+    check_report(
+        r, 1, "over.sparse.items", false, "an argument needs the model: the output of a module");
+    check_report(
+        r, 2, "over.sparse.shops", false, "an argument needs the model: tokens of the decoder");
+    CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
+    CHECK_OK(hotbed_context_wait(r, 0, l.stream));
+    CHECK_EQ(l.starts[1], 0);
+    CHECK_OK(hotbed_context_forward(r, 0, &b, l.stream));
+    CHECK_EQ(l.starts[1], 1); /* by its plain forward */
+    CHECK_EQ(l.computes[1], 1);
+    CHECK_EQ(l.computes[2], 1);
+    CHECK_OK(hotbed_context_release(r, 0, l.stream));
+    CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
+    CHECK_EQ(l.cancels[1], 1);
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+}
+
+static hotbed_status odd_forward(lab *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), dense = hotbed_ref_field(batch, "dense");
+    hotbed_ref one, other;
+    HOTBED_TRY(call(l, 0, sparse));
+    HOTBED_TRY(call(l, 0, sparse));
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &one));
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &dense, 1, l->stream, &other));
+    return call(l, 1, other);
+}
+
+static hotbed_status trained_forward(lab *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed, hashed;
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
+    HOTBED_TRY(hotbed_postproc_call(&l->hash, &trimmed, 1, l->stream, &hashed));
+    HOTBED_TRY(call(l, 0, trimmed));
+    HOTBED_TRY(call(l, 1, hashed));
+    return call(l, 2, hotbed_ref_field(batch, "nothing"));
+}
+
+static void odd_calls_are_said(hotbed_backend backend) {
+    lab l;
+    lab_open(&l, backend, odd_forward);
+    hotbed_rewrite *r = rewrite(&l);
+    check_report(r, 0, "over.users", false, "the model's forward calls it more than once");
+    check_report(
+        r, 1, "over.sparse.items", false,
+        "an argument comes from postproc trim, which is called with different arguments");
+    check_report(r, 2, "over.sparse.shops", false, "the model's forward did not call it");
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+    lab_open(&l, backend, trained_forward);
+    l.hash.trainable = true;
+    r = rewrite(&l);
+    check_report(r, 0, "over.users", true, "trim(batch.sparse)");
+    check_report(
+        r, 1, "over.sparse.items", false,
+        "an argument comes from postproc hash, which training changes");
+    check_report(
+        r, 2, "over.sparse.shops", false, "an argument needs the model: a field that is not there");
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+}
+
+/* --- the direct path ------------------------------------------------------------------------------------------- */
+
+static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
+    lab l;
+    const box b = {0};
+    hotbed_rewrite *r;
+    lab_open(&l, backend, NULL); /* the model is not run */
+    hotbed_rewrite_options options = options_of(&l);
+    options.find = HOTBED_FIND_DIRECT;
+    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+    for (uint32_t m = 0; m < MODULES; m++) {
+        hotbed_rewrite_report report;
+        CHECK_OK(hotbed_rewrite_module(r, m, &report));
+        CHECK(report.pipelined);
+        CHECK_STRING(report.text, "batch.sparse");
+    }
+    CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
+    CHECK(l.arguments[2][0] == &b.sparse);
+    hotbed_rewrite_destroy(r);
+    hotbed_field two[3] = {box_fields[0], box_fields[2], box_fields[0]};
+    hotbed_batch_type type = {.name = "batch", .fields = two, .num_fields = 3};
+    two[2].name = "more";
+    options.batch = &type;
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "batch has several jagged fields: sparse and more");
+    options.field = "more";
+    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+    check_report(r, 0, "over.users", true, "batch.more");
+    hotbed_rewrite_destroy(r);
+    options.field = "dense";
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    options.field = NULL;
+    two[0].label = true;
+    type.num_fields = 2;
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "batch has no jagged field");
+    CHECK(r == NULL);
+    lab_close(&l);
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+static hotbed_status plain_calls(lab *l, hotbed_ref batch) {
+    for (int m = 0; m < MODULES; m++)
+        HOTBED_TRY(call(l, m, hotbed_ref_field(batch, "sparse")));
+    return HOTBED_OK;
+}
+
+static bool same_forward(hotbed_forward a, hotbed_forward b) {
+    return a.call == b.call && a.self == b.self;
+}
+
+static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
+    lab l;
+    hotbed_forward before[MODULES], pipelined[MODULES];
+    const box b = {0};
+    lab_open(&l, backend, plain_calls);
+    for (int m = 0; m < MODULES; m++)
+        before[m] = l.modules[m].forward;
+    hotbed_rewrite *r = rewrite(&l), *other;
+    for (int m = 0; m < MODULES; m++) {
+        pipelined[m] = l.modules[m].forward;
+        CHECK(!same_forward(pipelined[m], before[m]));
+    }
+    const hotbed_rewrite_options options = options_of(&l);
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &other), HOTBED_ERR_STATE);
+    CHECK(other == NULL);
+    CHECK(same_forward(l.modules[0].forward, pipelined[0]));
+    CHECK_STATUS(hotbed_rewrite_attach(r), HOTBED_ERR_STATE);
+    /* detached with a batch in flight: a plain forward in between, then the batch goes on */
+    CHECK_OK(hotbed_context_start(r, 1, &b, l.stream));
+    CHECK_OK(hotbed_rewrite_detach(r));
+    for (int m = 0; m < MODULES; m++)
+        CHECK(same_forward(l.modules[m].forward, before[m]));
+    CHECK_OK(plain_calls(&l, hotbed_ref_batch(&box_type, &b)));
+    CHECK_EQ(l.computes[0], 1);
+    CHECK_STATUS(hotbed_rewrite_detach(r), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_rewrite_attach(r));
+    for (int m = 0; m < MODULES; m++)
+        CHECK(same_forward(l.modules[m].forward, pipelined[m]));
+    CHECK_OK(hotbed_context_wait(r, 1, l.stream));
+    CHECK_OK(hotbed_context_forward(r, 1, &b, l.stream));
+    CHECK_EQ(l.computes[0], 2);
+    /* a foreign write is seen, and nothing is changed */
+    l.modules[1].forward.self = &l;
+    CHECK_STATUS(hotbed_rewrite_detach(r), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "over.sparse.items") != NULL);
+    CHECK(same_forward(l.modules[0].forward, pipelined[0]));
+    l.modules[1].forward = pipelined[1];
+    hotbed_rewrite_destroy(r);
+    for (int m = 0; m < MODULES; m++)
+        CHECK(same_forward(l.modules[m].forward, before[m]));
+    hotbed_rewrite_destroy(NULL);
+    lab_close(&l);
+}
+
+/* --- cells ---------------------------------------------------------------------------------------------------------- */
+
+static hotbed_status twice_forward(lab *l, hotbed_ref batch) {
+    HOTBED_TRY(plain_calls(l, batch));
+    return hotbed_ref_traced(batch) ? HOTBED_OK : plain_calls(l, batch);
+}
+
+static void check_state(hotbed_rewrite *r, hotbed_cell_state expected) {
+    hotbed_cell_state state;
+    for (uint32_t m = 0; m < MODULES; m++) {
+        CHECK_OK(hotbed_context_state(r, 0, m, &state));
+        CHECK_EQ(state, expected);
+    }
+}
+
+/* P5: every stage in every state: it does its part, or says what is wrong and does nothing. */
+static void cells_go_from_state_to_state(hotbed_backend backend) {
+    const box b = {0};
+    for (int kind = 0; kind < 2; kind++) {
+        lab l;
+        hotbed_rewrite *r;
+        lab_open(&l, backend, plain_calls);
+        hotbed_rewrite_options options = options_of(&l);
+        options.kind = kind == 0 ? HOTBED_FORWARD_PIPELINED : HOTBED_FORWARD_PREFETCH;
+        CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+        for (int at_state = HOTBED_CELL_EMPTY; at_state <= HOTBED_CELL_BACKWARD; at_state++) {
+            hotbed_cell_state now = (hotbed_cell_state)at_state;
+            if (kind == 0 && now == HOTBED_CELL_PREFETCHED)
+                continue;
+            check_state(r, now);
+            bool forward_next = now == (kind == 0 ? HOTBED_CELL_TENSORS : HOTBED_CELL_PREFETCHED);
+            if (now != HOTBED_CELL_EMPTY)
+                CHECK_STATUS(hotbed_context_start(r, 0, &b, l.stream), HOTBED_ERR_STATE);
+            if (now != HOTBED_CELL_STARTED)
+                CHECK_STATUS(hotbed_context_wait(r, 0, l.stream), HOTBED_ERR_STATE);
+            if (now != HOTBED_CELL_TENSORS)
+                CHECK_STATUS(hotbed_context_prefetch(r, 0, l.stream), HOTBED_ERR_STATE);
+            if (!forward_next)
+                CHECK_STATUS(hotbed_context_forward(r, 0, &b, l.stream), HOTBED_ERR_STATE);
+            if (now != HOTBED_CELL_CONSUMED)
+                CHECK_STATUS(hotbed_context_backward(r, 0, l.stream), HOTBED_ERR_STATE);
+            if (now != HOTBED_CELL_BACKWARD) {
+                CHECK_STATUS(hotbed_context_dequeue(r, 0, l.stream), HOTBED_ERR_STATE);
+                CHECK(
+                    strstr(
+                        hotbed_last_error(), "module 'over.users' of batch 0 of context 0 is ") !=
+                    NULL);
+                CHECK(strstr(hotbed_last_error(), hotbed_cell_state_name(now)) != NULL);
+            }
+            check_state(r, now);
+            if (now == HOTBED_CELL_EMPTY)
+                CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
+            else if (now == HOTBED_CELL_STARTED)
+                CHECK_OK(hotbed_context_wait(r, 0, l.stream));
+            else if (forward_next)
+                CHECK_OK(hotbed_context_forward(r, 0, &b, l.stream));
+            else if (now == HOTBED_CELL_TENSORS)
+                CHECK_OK(hotbed_context_prefetch(r, 0, l.stream));
+            else if (now == HOTBED_CELL_CONSUMED)
+                CHECK_OK(hotbed_context_backward(r, 0, l.stream));
+            else
+                CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
+        }
+        check_state(r, HOTBED_CELL_EMPTY);
+        CHECK_EQ(l.cancels[0], 1); /* these modules have no backward */
+        CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
+        CHECK_OK(hotbed_context_cancel(r, 0, l.stream)); /* in any state */
+        CHECK_EQ(l.cancels[0], 2);
+        check_state(r, HOTBED_CELL_EMPTY);
+        CHECK_EQ(hotbed_context_exchanges(r), 6);
+        CHECK_STATUS(hotbed_context_wait(r, 2, l.stream), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_context_start(NULL, 0, &b, l.stream), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_context_start(r, 0, NULL, l.stream), HOTBED_ERR_ARGUMENT);
+        CHECK_STRING(hotbed_cell_state_name((hotbed_cell_state)77), "UNKNOWN");
+        hotbed_rewrite_destroy(r);
+        lab_close(&l);
+    }
+}
+
+/* P8. */
+static void a_forward_takes_a_module_once(hotbed_backend backend) {
+    lab l;
+    const box b = {0};
+    lab_open(&l, backend, twice_forward);
+    hotbed_rewrite *r = rewrite(&l);
+    CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
+    CHECK_OK(hotbed_context_wait(r, 0, l.stream));
+    CHECK_STATUS(hotbed_context_forward(r, 0, &b, l.stream), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "'over.users' was consumed") != NULL);
+    CHECK_STATUS(plain_calls(&l, hotbed_ref_batch(&box_type, &b)), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "no context is bound") != NULL);
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+}
+
+static void bad_arguments(hotbed_backend backend) {
+    lab l;
+    hotbed_rewrite *r;
+    hotbed_module module;
+    hotbed_ref ref = {0}, output;
+    const hotbed_module_calls none = {0};
+    lab_open(&l, backend, plain_calls);
+    hotbed_rewrite_options options = options_of(&l);
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_rewrite_create(NULL, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_rewrite_create(&options, NULL, &r), HOTBED_ERR_ARGUMENT);
+    options.depth = 0;
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    options.depth = 2;
+    hotbed_model empty = {.name = "empty"};
+    options.model = &empty;
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_module_init(&module, "m", &none, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_module_init(NULL, "m", &calls, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_module_backward(&l.modules[0], l.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_module_forward(&l.modules[0], &ref, 0, l.stream, &output), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_module_forward(&l.modules[0], &ref, 1, l.stream, &output), HOTBED_ERR_ARGUMENT);
+    l.fail = HOTBED_ERR_COMM;
+    const box b = {0};
+    options.model = &l.root;
+    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+    CHECK_STATUS(hotbed_context_start(r, 0, &b, l.stream), HOTBED_ERR_COMM);
+    hotbed_rewrite_destroy(r);
+    lab_close(&l);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"nested_paths_constants_and_postprocs_are_traced",
+     nested_paths_constants_and_postprocs_are_traced},
+    {"what_needs_the_model_is_said", what_needs_the_model_is_said},
+    {"odd_calls_are_said", odd_calls_are_said},
+    {"the_one_jagged_field_is_found_directly", the_one_jagged_field_is_found_directly},
+    {"forwards_are_put_back_as_they_were", forwards_are_put_back_as_they_were},
+    {"cells_go_from_state_to_state", cells_go_from_state_to_state},
+    {"a_forward_takes_a_module_once", a_forward_takes_a_module_once},
+    {"bad_arguments", bad_arguments},
+    {NULL, NULL},
+};

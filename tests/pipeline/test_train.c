@@ -1,0 +1,412 @@
+/* tests/pipeline/test_train.c - every plan trains to the bytes of the plain loop, in the peers' order. */
+#include "tests/pipeline/shop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RESULT = SHOP_MODULES * SHOP_ROWS, TABLES = SHOP_MODULES * SHOP_KEYS * SHOP_DIM };
+
+/* The plain loop: bytes of all results, and of the tables after it. */
+typedef struct expected {
+    float results[SHOP_BATCHES][RESULT];
+    float rows[TABLES];
+} expected;
+
+static void train_plainly(hotbed_backend backend, bool postproc, uint64_t n, expected *e) {
+    shop s;
+    shop_open(&s, backend);
+    s.with_postproc = postproc;
+    const hotbed_trainer *t = &s.trainer;
+    for (uint64_t b = 0; b < n; b++) {
+        void *batch;
+        CHECK_OK(t->copy_batch(&s, 0, &s.batches[b], s.stream, &batch));
+        CHECK_OK(s.inner.forward(&s, hotbed_ref_batch(&shop_batch_type, batch), s.stream));
+        CHECK_OK(t->loss(&s, 0, batch, s.stream));
+        for (int m = SHOP_MODULES; m-- > 0;)
+            CHECK_OK(hotbed_module_backward(&s.modules[m].module, s.stream));
+        CHECK_OK(hotbed_stream_sync(s.stream));
+        memcpy(e->results[b], s.results[b], sizeof e->results[b]);
+    }
+    shop_rows(&s, e->rows);
+    shop_close(&s);
+}
+
+static void check_results(shop *s, const expected *e, uint64_t first, uint64_t n) {
+    for (uint64_t b = first; b < first + n; b++)
+        CHECK_BYTES(s->results[b], e->results[b], sizeof e->results[b]);
+}
+
+static void check_rows(shop *s, const expected *e) {
+    static float rows[TABLES];
+    shop_rows(s, rows);
+    CHECK_BYTES(rows, e->rows, sizeof rows);
+    CHECK_EQ(shop_pinned(s), 0);
+}
+
+/* P1, P2, P9: equal bytes, M in and M out, nothing started or prefetched twice. */
+static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend backend) {
+    static expected e;
+    train_plainly(backend, false, 20, &e);
+    const char *plan;
+    for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++)
+        for (uint32_t more = 0; more < 3; more += 2) {
+            shop s;
+            shop_open(&s, backend);
+            hotbed_train *train = shop_train(&s, plan, 0);
+            uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train)) + more;
+            hotbed_train_destroy(train);
+            train = shop_train(&s, plan, depth);
+            shop_bind(&s, train, 0, 20);
+            CHECK_EQ(shop_run(train), 20);
+            check_results(&s, &e, 0, 20);
+            CHECK_EQ(s.given_back, 20);
+            for (int m = 0; m < SHOP_MODULES; m++) {
+                CHECK_EQ(s.modules[m].starts, 20);
+                CHECK_EQ(s.modules[m].waits, 20);
+                CHECK_EQ(s.modules[m].prefetches, 20);
+                CHECK_EQ(s.modules[m].computes, 20);
+                CHECK_EQ(s.modules[m].backwards, 20);
+            }
+            CHECK_EQ(s.losses, 20);
+            CHECK_EQ(s.steps, 20);
+            CHECK_EQ(s.zeroed, 20);
+            bool jagged = strncmp(plan, "jagged", 6) == 0 || strncmp(plan, "sw", 2) == 0;
+            CHECK_EQ(s.shuffles_started, jagged ? 20 : 0);
+            CHECK_EQ(s.shuffles_finished, jagged ? 20 : 0);
+            CHECK_EQ(s.finalized, jagged ? 20 : 0);
+            if (hotbed_train_rewrite(train) != NULL) {
+                CHECK_EQ(s.fused_runs, 20); /* both modules in one exchange */
+                CHECK_EQ(hotbed_context_exchanges(hotbed_train_rewrite(train)), 20);
+            }
+            CHECK_STATUS(hotbed_train_set_training(NULL, true), HOTBED_ERR_ARGUMENT);
+            hotbed_train_destroy(train);
+            check_rows(&s, &e);
+            shop_close(&s);
+        }
+}
+
+/* P4: what a period does in the steady state: task and batch, relative to the batch that it hands out. */
+static const char *period_of(hotbed_train *train, uint64_t batch) {
+    static char text[1024];
+    static hotbed_log_entry log[2048];
+    uint64_t n, first = 0, last = 0;
+    size_t used = 0;
+    const hotbed_step *steps;
+    uint32_t num_steps;
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    CHECK_OK(hotbed_pipeline_log(pipeline, 2048, log, &n));
+    CHECK_OK(hotbed_train_plan_steps("jagged-prefetch", &steps, &num_steps));
+    (void)steps;
+    text[0] = '\0';
+    /* from the first entry after the period before to the last of this one: zero_grad opens each */
+    for (uint64_t i = 0; i < n; i++) {
+        if (log[i].task == 0 && log[i].iteration == batch)
+            first = i;
+        if (log[i].task == 0 && log[i].iteration == batch + 1)
+            last = i;
+    }
+    for (uint64_t i = first; i < last; i++)
+        used += (size_t)snprintf(
+            text + used, sizeof text - used, "%s%u:%llu", i == first ? "" : " ", log[i].task,
+            (unsigned long long)(log[i].iteration - batch));
+    return text;
+}
+
+/* The tables of the peers' progress(), written anew. */
+typedef struct progress_table {
+    const char *plan;
+    const char *order[20]; /* "task+batches ahead" */
+} progress_table;
+
+static const progress_table tables[] = {
+    {"sparse-dist",
+     {"zero_grad+0", "wait_for_batch+0", "start_sparse_data_dist+1", "copy_batch_to_gpu+2",
+      "forward+0", "wait_sparse_data_dist+1", "backward+0", "optimizer+0", "dequeue_batch+0"}},
+    {"prefetch",
+     {"zero_grad+0", "wait_for_batch+0", "copy_batch_to_gpu+2", "wait_sparse_data_dist+1",
+      "forward+0", "prefetch+1", "backward+0", "optimizer+0", "start_sparse_data_dist+2",
+      "dequeue_batch+0"}},
+    {"jagged-none",
+     {"zero_grad+0", "copy_batch_to_gpu+0", "start_shuffle+0", "finish_shuffle+0",
+      "global_tokens+0", "forward+0", "loss+0", "backward+0", "finalize_model_grads+0",
+      "optimizer+0", "dequeue_batch+0"}},
+    {"jagged-sparse-dist",
+     {"zero_grad+0", "global_tokens+0", "wait_for_batch+0", "start_sparse_data_dist+1",
+      "copy_batch_to_gpu+2", "wait_sparse_data_dist+1", "start_shuffle+2", "forward+0",
+      "finish_shuffle+2", "loss+0", "backward+0", "finalize_model_grads+0", "optimizer+0",
+      "dequeue_batch+0"}},
+    {"jagged-prefetch",
+     {"zero_grad+0", "global_tokens+0", "wait_for_batch+0", "copy_batch_to_gpu+2",
+      "wait_sparse_data_dist+1", "start_shuffle+2", "forward+0", "finish_shuffle+2", "loss+0",
+      "prefetch+1", "backward+0", "finalize_model_grads+0", "optimizer+0",
+      "start_sparse_data_dist+2", "dequeue_batch+0"}},
+    {"sw-serial",
+     {"H2DAndShuffle+0", "EmbInputDistStart+0", "EmbInputDistWait+0", "EmbPrefetch+0",
+      "EmbForward+0", "DenseForward+0", "LossPostprocess+0", "DenseBackward+0", "EmbBackward+0",
+      "FinalizeGrads+0", "OptimStep+0"}},
+};
+
+static void the_order_of_steps_is_the_peers(hotbed_backend backend) {
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
+        shop s;
+        const hotbed_step *steps;
+        uint32_t num_steps;
+        char expected_text[1024];
+        size_t used = 0;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, tables[t].plan, 0);
+        shop_bind(&s, train, 0, 12);
+        CHECK_EQ(shop_run(train), 12);
+        CHECK_OK(hotbed_train_plan_steps(tables[t].plan, &steps, &num_steps));
+        for (uint32_t i = 0; tables[t].order[i] != NULL; i++) {
+            const char *plus = strchr(tables[t].order[i], '+');
+            size_t length = (size_t)(plus - tables[t].order[i]);
+            uint32_t step = 0;
+            while (step < num_steps &&
+                   (strncmp(steps[step].task, tables[t].order[i], length) != 0 ||
+                    steps[step].task[length] != '\0'))
+                step++;
+            used += (size_t)snprintf(
+                expected_text + used, sizeof expected_text - used, "%s%u:%s", i == 0 ? "" : " ",
+                step, plus + 1);
+        }
+        CHECK_STRING(period_of(train, 5), expected_text);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
+static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, uint64_t iteration) {
+    for (uint64_t i = 0; i < n; i++)
+        if (log[i].task == task && log[i].iteration == iteration)
+            return i;
+    hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
+}
+
+/* P10 (4191): prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all threads. */
+static void prefetches_and_backwards_alternate(hotbed_backend backend) {
+    static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
+    static hotbed_log_entry log[2048];
+    for (int p = 0; p < 3; p++) {
+        shop s;
+        const hotbed_step *steps;
+        uint32_t num_steps, before = 0, after = 0;
+        uint64_t n;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, names[p], 5);
+        shop_bind(&s, train, 0, 30);
+        CHECK_EQ(shop_run(train), 30);
+        CHECK_OK(hotbed_train_plan_steps(names[p], &steps, &num_steps));
+        for (uint32_t i = 0; i < num_steps; i++) {
+            if (strcmp(steps[i].task, p == 1 ? "EmbPrefetch" : "prefetch") == 0)
+                before = i;
+            if (strcmp(steps[i].task, p == 1 ? "EmbBackward" : "backward") == 0)
+                after = i;
+        }
+        CHECK_OK(hotbed_pipeline_log(hotbed_train_pipeline(train), 2048, log, &n));
+        for (uint64_t i = 0; i + 2 < 30; i++) {
+            CHECK(place(log, n, before, i + 1) < place(log, n, after, i));
+            CHECK(place(log, n, after, i) < place(log, n, before, i + 2));
+        }
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
+/* P5: the states of the cells, and who made them. */
+static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
+    shop s;
+    hotbed_cell_state state;
+    shop_open(&s, backend);
+    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    const hotbed_iteration *iteration;
+    shop_bind(&s, train, 0, 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
+        for (uint32_t m = 0; m < SHOP_MODULES; m++) {
+            CHECK_OK(hotbed_context_state(
+                hotbed_train_rewrite(train), hotbed_iteration_slot(iteration), m, &state));
+            CHECK_EQ(state, HOTBED_CELL_EMPTY);
+        }
+        CHECK(hotbed_train_batch(train, iteration) == &s.slots[hotbed_iteration_slot(iteration)]);
+    }
+    CHECK_EQ(shop_run(train), 0);
+    hotbed_train_destroy(train);
+    shop_close(&s);
+}
+
+/* P11 (314): evaluation in between changes nothing and leaves nothing. */
+static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
+    static expected e;
+    train_plainly(backend, false, 12, &e);
+    const char *plan;
+    for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++) {
+        shop s;
+        const hotbed_iteration *iteration;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, plan, 0);
+        hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+        shop_bind(&s, train, 0, 6);
+        CHECK_EQ(shop_run(train), 6);
+        uint64_t steps = s.steps;
+        CHECK_OK(hotbed_train_set_training(train, false));
+        shop_bind(&s, train, 0, 40); /* truncated */
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+        CHECK_STATUS(
+            hotbed_train_set_training(train, true), s.pulled > 3 ? HOTBED_ERR_STATE : HOTBED_OK);
+        CHECK_OK(hotbed_pipeline_drain(pipeline));
+        CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline)));
+        CHECK_EQ(s.steps, steps);
+        CHECK_EQ(shop_pinned(&s), 0);
+        CHECK_OK(hotbed_train_set_training(train, true));
+        shop_bind(&s, train, 6, 6);
+        CHECK_EQ(shop_run(train), 6);
+        check_results(&s, &e, 6, 6);
+        hotbed_train_destroy(train);
+        check_rows(&s, &e);
+        shop_close(&s);
+    }
+}
+
+/* P6: postprocs run ahead, once a batch, and the model is served. */
+static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
+    static expected e;
+    train_plainly(backend, true, 10, &e);
+    static const char *const names[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
+    for (int p = 0; p < 4; p++) {
+        shop s;
+        shop_open(&s, backend);
+        s.with_postproc = true;
+        hotbed_train *train = shop_train(&s, names[p], 0);
+        shop_bind(&s, train, 0, 10);
+        CHECK_EQ(shop_run(train), 10);
+        CHECK_EQ(s.postproc_runs, 10);
+        check_results(&s, &e, 0, 10);
+        hotbed_train_destroy(train);
+        check_rows(&s, &e);
+        shop_close(&s);
+    }
+}
+
+/* P14: a module that cannot be pipelined is, and trains all the same. */
+static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
+    static expected e;
+    train_plainly(backend, true, 10, &e);
+    static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch"};
+    for (int p = 0; p < 3; p++) {
+        shop s;
+        hotbed_rewrite_report report;
+        shop_open(&s, backend);
+        s.with_postproc = true;
+        s.postproc.trainable = true;
+        hotbed_train *train = shop_train(&s, names[p], 0);
+        CHECK_OK(hotbed_rewrite_module(hotbed_train_rewrite(train), 1, &report));
+        CHECK(!report.pipelined);
+        shop_bind(&s, train, 0, 10);
+        CHECK_EQ(shop_run(train), 10);
+        check_results(&s, &e, 0, 10);
+        hotbed_train_destroy(train);
+        check_rows(&s, &e);
+        shop_close(&s);
+    }
+}
+
+/* P9: an error of the trainer, at any batch: named, and everything can be torn down. */
+static void an_error_gives_everything_back(hotbed_backend backend) {
+    for (uint32_t at = 0; at < 4; at++) {
+        shop s;
+        const hotbed_iteration *iteration;
+        shop_open(&s, backend);
+        s.fail_batch = at + 1;
+        hotbed_train *train = shop_train(&s, "jagged-prefetch-async", 0);
+        shop_bind(&s, train, 0, 10);
+        hotbed_status status = HOTBED_OK;
+        while (status == HOTBED_OK)
+            status = hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration);
+        CHECK_EQ(status, HOTBED_ERR_RANGE);
+        CHECK(strstr(hotbed_last_error(), "task loss of iteration") != NULL);
+        hotbed_train_destroy(train);
+        CHECK_EQ(shop_pinned(&s), 0);
+        shop_close(&s);
+    }
+}
+
+/* P12. */
+static void a_step_allocates_nothing_and_waits_for_nothing(hotbed_backend backend) {
+    static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
+    for (int p = 0; p < 3; p++) {
+        shop s;
+        const hotbed_iteration *iteration;
+        hotbed_counters before, after;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, names[p], 0);
+        hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+        shop_bind(&s, train, 0, 40);
+        for (int i = 0; i < 10; i++)
+            CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+        hotbed_counters_read(&before);
+        for (int i = 0; i < 25; i++)
+            CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.allocations, before.allocations);
+        CHECK_EQ(after.host_waits, before.host_waits);
+        CHECK_EQ(shop_run(train), 5);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
+static void plans_are_found_by_name(hotbed_backend backend) {
+    shop s;
+    hotbed_train *train;
+    hotbed_train_options options;
+    const hotbed_step *steps;
+    uint32_t n;
+    CHECK_STATUS(hotbed_train_plan_steps("no-such", &steps, &n), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "jagged-prefetch-async") != NULL);
+    CHECK_STATUS(hotbed_train_plan_steps("none", NULL, &n), HOTBED_ERR_ARGUMENT);
+    shop_open(&s, backend);
+    hotbed_train_options_init(&options);
+    options.backend = backend;
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
+    options.plan = "none";
+    CHECK_STATUS(hotbed_train_create(NULL, &options, &train), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_train_create(&s.trainer, &options, &train));
+    CHECK(hotbed_train_rewrite(train) == NULL);
+    CHECK(hotbed_train_stream(train, "dist") != NULL);
+    CHECK(hotbed_train_stream(train, "disk") == NULL);
+    hotbed_train_destroy(train);
+    hotbed_train_destroy(NULL);
+    /* steps of one's own: the prefetch plan without its fence */
+    static hotbed_step own[16];
+    CHECK_OK(hotbed_train_plan_steps("prefetch", &steps, &n));
+    memcpy(own, steps, n * sizeof *own);
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(own[i].task, "prefetch") == 0)
+            own[i].after = "wait_sparse_data_dist";
+    options.plan = "prefetch";
+    options.steps = own;
+    options.num_steps = n;
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(strncmp(hotbed_last_error(), "STATE_ORDER", 11), 0);
+    shop_close(&s);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"every_plan_trains_to_the_bytes_of_the_plain_loop",
+     every_plan_trains_to_the_bytes_of_the_plain_loop},
+    {"the_order_of_steps_is_the_peers", the_order_of_steps_is_the_peers},
+    {"prefetches_and_backwards_alternate", prefetches_and_backwards_alternate},
+    {"cells_are_empty_when_batches_are_over", cells_are_empty_when_batches_are_over},
+    {"evaluation_in_between_leaves_nothing", evaluation_in_between_leaves_nothing},
+    {"postprocs_run_ahead_once_a_batch", postprocs_run_ahead_once_a_batch},
+    {"a_module_that_is_not_pipelined_trains_too", a_module_that_is_not_pipelined_trains_too},
+    {"an_error_gives_everything_back", an_error_gives_everything_back},
+    {"a_step_allocates_nothing_and_waits_for_nothing",
+     a_step_allocates_nothing_and_waits_for_nothing},
+    {"plans_are_found_by_name", plans_are_found_by_name},
+    {NULL, NULL},
+};

@@ -162,9 +162,10 @@ static void init_lock(hotbed_pipeline *pipeline) {
 }
 
 hotbed_status hotbed_pipeline_create(
-    const hotbed_plan *plan, const hotbed_pipeline_options *options, hotbed_pipeline **out) {
+    const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
+    hotbed_pipeline **out) {
     hotbed_pipeline_options read;
-    hotbed_plan_report report;
+    hotbed_pipeline_plan_report report;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;

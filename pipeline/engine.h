@@ -27,8 +27,8 @@ struct hotbed_iteration {
     uint32_t slot;
     void *batch;
     uint32_t remaining; /* tasks not submitted; under the lock */
-    bool replayed[HOTBED_PLAN_TASKS_MOST];
-    hotbed_cell cells[HOTBED_PLAN_VALUES_MOST];
+    bool replayed[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
     hotbed_event *released; /* the slot may be used again */
     bool used;              /* `released` is recorded */
 };
@@ -60,9 +60,9 @@ typedef struct hotbed_group {
 /* What was captured of a task. */
 typedef struct hotbed_capture {
     bool on, there, verify;
-    hotbed_memory values[HOTBED_PLAN_VALUES_MOST], grads[HOTBED_PLAN_VALUES_MOST];
-    void *pointers[HOTBED_PLAN_VALUES_MOST];
-    uint64_t digests[HOTBED_PLAN_VALUES_MOST];
+    hotbed_memory values[HOTBED_PIPELINE_VALUES_MOST], grads[HOTBED_PIPELINE_VALUES_MOST];
+    void *pointers[HOTBED_PIPELINE_VALUES_MOST];
+    uint64_t digests[HOTBED_PIPELINE_VALUES_MOST];
     void **snapshots; /* [num_io] */
 } hotbed_capture;
 

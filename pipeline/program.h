@@ -4,7 +4,7 @@
 
 #include "hotbed/pipeline.h"
 
-typedef char hotbed_plan_name[HOTBED_PLAN_NAME_BYTES];
+typedef char hotbed_pipeline_plan_name[HOTBED_PIPELINE_NAME_BYTES];
 
 typedef struct hotbed_program_edge {
     uint32_t on;      /* step */
@@ -13,7 +13,7 @@ typedef struct hotbed_program_edge {
 
 /* A step with its task; masks have a bit a value, state or task. */
 typedef struct hotbed_program_step {
-    hotbed_plan_name name;
+    hotbed_pipeline_plan_name name;
     hotbed_task_function run;
     void *self;
     const hotbed_declared_io *io;
@@ -30,43 +30,43 @@ typedef struct hotbed_program_step {
 enum { HOTBED_STEP_NONE = UINT32_MAX };
 
 typedef struct hotbed_program_value {
-    hotbed_plan_name name;
+    hotbed_pipeline_plan_name name;
     uint64_t bytes;
     bool grad;
 } hotbed_program_value;
 
 typedef struct hotbed_program {
-    hotbed_plan_name name;
+    hotbed_pipeline_plan_name name;
     uint32_t depth, max_stage, max_distance; /* of both signs */
     uint32_t num_steps, num_values, num_states, num_streams, num_groups, num_edges;
-    hotbed_program_step steps[HOTBED_PLAN_TASKS_MOST]; /* as listed */
-    uint32_t order[HOTBED_PLAN_TASKS_MOST];            /* steps of a period, first to last */
-    uint32_t serial[HOTBED_PLAN_TASKS_MOST];           /* steps of an iteration, first to last */
-    hotbed_program_edge edges[HOTBED_PLAN_EDGES_MOST];
-    hotbed_program_value values[HOTBED_PLAN_VALUES_MOST];
-    hotbed_plan_name states[HOTBED_PLAN_STATES_MOST];
-    hotbed_plan_name stream_names[HOTBED_PLAN_STREAMS_MOST];
-    hotbed_stream *streams[HOTBED_PLAN_STREAMS_MOST];
-    hotbed_plan_name groups[HOTBED_PLAN_TASKS_MOST];
+    hotbed_program_step steps[HOTBED_PIPELINE_TASKS_MOST]; /* as listed */
+    uint32_t order[HOTBED_PIPELINE_TASKS_MOST];            /* steps of a period, first to last */
+    uint32_t serial[HOTBED_PIPELINE_TASKS_MOST]; /* steps of an iteration, first to last */
+    hotbed_program_edge edges[HOTBED_PIPELINE_EDGES_MOST];
+    hotbed_program_value values[HOTBED_PIPELINE_VALUES_MOST];
+    hotbed_pipeline_plan_name states[HOTBED_PIPELINE_STATES_MOST];
+    hotbed_pipeline_plan_name stream_names[HOTBED_PIPELINE_STREAMS_MOST];
+    hotbed_stream *streams[HOTBED_PIPELINE_STREAMS_MOST];
+    hotbed_pipeline_plan_name groups[HOTBED_PIPELINE_TASKS_MOST];
 } hotbed_program;
 
 /* Read and check a plan.  *program is large: keep it off the stack.  *report is set in any case.
  * Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_read(
-    const hotbed_plan *plan, hotbed_program *program, hotbed_plan_report *report);
+    const hotbed_pipeline_plan *plan, hotbed_program *program, hotbed_pipeline_plan_report *report);
 
 /* --- inside of reading ------------------------------------------------------------------------ */
 
 /* Note a fault in the report, and fail with it. */
-__attribute__((format(printf, 3, 4))) hotbed_status hotbed_plan_fail(
-    hotbed_plan_report *report, hotbed_plan_fault fault, const char *format, ...);
+__attribute__((format(printf, 3, 4))) hotbed_status hotbed_pipeline_plan_fail(
+    hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format, ...);
 
 /* Step of a task's name, or HOTBED_STEP_NONE. */
 uint32_t hotbed_program_find(const hotbed_program *program, const char *name);
 
 /* Order of the steps within a period and within an iteration; stages, cycles.  Errors: ARGUMENT. */
 hotbed_status hotbed_program_arrange(
-    hotbed_program *program, hotbed_plan_order order, hotbed_plan_report *report);
+    hotbed_program *program, hotbed_pipeline_plan_order order, hotbed_pipeline_plan_report *report);
 
 /* A pair of tasks that touch the same thing and that nothing orders. */
 typedef struct hotbed_program_race {
@@ -77,7 +77,7 @@ typedef struct hotbed_program_race {
 /* Whether readers come after writers, and tasks of a state after each other, in all iterations.  With
  * `race`, a state's missing order is told there instead of being a fault.  Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_check_order(
-    const hotbed_program *program, hotbed_plan_report *report, hotbed_program_race *race,
+    const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced);
 
 /* Take the next word of a list of names separated by spaces: its length, 0 at the end. */

@@ -81,7 +81,8 @@ static void find_cycle(
 }
 
 static hotbed_status fail_cycle(
-    const hotbed_program *program, edge_filter counts, uint64_t done, hotbed_plan_report *report) {
+    const hotbed_program *program, edge_filter counts, uint64_t done,
+    hotbed_pipeline_plan_report *report) {
     uint32_t a = 0, b = 0, start = 0;
     bool stages = counts != same_iteration;
     find_cycle(program, counts, done, &a, &b);
@@ -99,14 +100,15 @@ static hotbed_status fail_cycle(
         if (b == start)
             break;
     }
-    return hotbed_plan_fail(
-        report, stages ? HOTBED_PLAN_STAGE_CYCLE : HOTBED_PLAN_CYCLE,
+    return hotbed_pipeline_plan_fail(
+        report, stages ? HOTBED_PIPELINE_STAGE_CYCLE : HOTBED_PIPELINE_CYCLE,
         "'%s' comes after '%s', and that one in the end after '%s'", program->steps[a].name,
         program->steps[start].name, program->steps[a].name);
 }
 
 hotbed_status hotbed_program_arrange(
-    hotbed_program *program, hotbed_plan_order order, hotbed_plan_report *report) {
+    hotbed_program *program, hotbed_pipeline_plan_order order,
+    hotbed_pipeline_plan_report *report) {
     uint64_t done = 0;
     if (sort_steps(program, same_iteration, false, program->serial, &done) < program->num_steps)
         return fail_cycle(program, same_iteration, done, report);
@@ -116,8 +118,8 @@ hotbed_status hotbed_program_arrange(
             const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
             const hotbed_program_step *on = &program->steps[edge->on];
             if ((int64_t)on->stage - edge->distance > (int64_t)step->stage)
-                return hotbed_plan_fail(
-                    report, HOTBED_PLAN_LATER_STAGE,
+                return hotbed_pipeline_plan_fail(
+                    report, HOTBED_PIPELINE_LATER_STAGE,
                     "'%s' (stage %u) comes after '%s' (stage %u) of iteration i%+d, which runs "
                     "%lld "
                     "periods later",
@@ -183,7 +185,7 @@ static void fill_row(const order_table *table, uint32_t s, uint32_t iteration, u
 
 static void fill_table(const order_table *table) {
     const hotbed_program *program = table->program;
-    uint32_t latest[HOTBED_PLAN_STREAMS_MOST];
+    uint32_t latest[HOTBED_PIPELINE_STREAMS_MOST];
     memset(latest, 0xFF, sizeof latest);
     for (uint32_t period = 0; period < table->iterations + program->max_stage; period++) {
         for (uint32_t n = 0; n < program->num_steps; n++) {
@@ -194,7 +196,7 @@ static void fill_table(const order_table *table) {
     }
 }
 
-static hotbed_status check_values(const order_table *table, hotbed_plan_report *report) {
+static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan_report *report) {
     const hotbed_program *program = table->program;
     for (uint32_t v = 0; v < program->num_values; v++) {
         uint32_t writer = HOTBED_STEP_NONE;
@@ -202,8 +204,8 @@ static hotbed_status check_values(const order_table *table, hotbed_plan_report *
             if ((program->steps[s].writes >> v & 1) == 0)
                 continue;
             if (writer != HOTBED_STEP_NONE)
-                return hotbed_plan_fail(
-                    report, HOTBED_PLAN_WRITERS, "value '%s' is written by '%s' and '%s'",
+                return hotbed_pipeline_plan_fail(
+                    report, HOTBED_PIPELINE_WRITERS, "value '%s' is written by '%s' and '%s'",
                     program->values[v].name, program->steps[writer].name, program->steps[s].name);
             writer = s;
         }
@@ -211,13 +213,14 @@ static hotbed_status check_values(const order_table *table, hotbed_plan_report *
             if ((program->steps[s].reads >> v & 1) == 0)
                 continue;
             if (writer == HOTBED_STEP_NONE)
-                return hotbed_plan_fail(
-                    report, HOTBED_PLAN_UNWRITTEN, "value '%s' is read by '%s' and written by none",
-                    program->values[v].name, program->steps[s].name);
+                return hotbed_pipeline_plan_fail(
+                    report, HOTBED_PIPELINE_UNWRITTEN,
+                    "value '%s' is read by '%s' and written by none", program->values[v].name,
+                    program->steps[s].name);
             for (uint32_t i = 0; i < table->iterations; i++)
                 if (!is_before(table, writer, i, s, i))
-                    return hotbed_plan_fail(
-                        report, HOTBED_PLAN_VALUE_ORDER,
+                    return hotbed_pipeline_plan_fail(
+                        report, HOTBED_PIPELINE_VALUE_ORDER,
                         "'%s' reads '%s' and does not come after its writer '%s'",
                         program->steps[s].name, program->values[v].name,
                         program->steps[writer].name);
@@ -228,27 +231,28 @@ static hotbed_status check_values(const order_table *table, hotbed_plan_report *
 
 /* Two tasks and a gradient: writers in either order, a reader after every writer. */
 static hotbed_status check_grad_pair(
-    const order_table *table, uint32_t v, uint32_t a, uint32_t b, hotbed_plan_report *report) {
+    const order_table *table, uint32_t v, uint32_t a, uint32_t b,
+    hotbed_pipeline_plan_report *report) {
     const hotbed_program *program = table->program;
     const hotbed_program_step *first = &program->steps[a], *second = &program->steps[b];
     bool both_write = (first->writes_grad & second->writes_grad) >> v & 1;
     bool reads = (first->writes_grad & second->reads_grad) >> v & 1;
     for (uint32_t i = 0; i < table->iterations; i++) {
         if (both_write && !is_before(table, a, i, b, i) && !is_before(table, b, i, a, i))
-            return hotbed_plan_fail(
-                report, HOTBED_PLAN_WRITERS,
+            return hotbed_pipeline_plan_fail(
+                report, HOTBED_PIPELINE_WRITERS,
                 "'%s' and '%s' add to the gradient of '%s' in no order", first->name, second->name,
                 program->values[v].name);
         if (reads && !is_before(table, a, i, b, i))
-            return hotbed_plan_fail(
-                report, HOTBED_PLAN_VALUE_ORDER,
+            return hotbed_pipeline_plan_fail(
+                report, HOTBED_PIPELINE_VALUE_ORDER,
                 "'%s' reads the gradient of '%s' and does not come after '%s', which adds to it",
                 second->name, program->values[v].name, first->name);
     }
     return HOTBED_OK;
 }
 
-static hotbed_status check_grads(const order_table *table, hotbed_plan_report *report) {
+static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_report *report) {
     const hotbed_program *program = table->program;
     for (uint32_t v = 0; v < program->num_values; v++) {
         uint64_t readers = 0, writers = 0;
@@ -257,9 +261,9 @@ static hotbed_status check_grads(const order_table *table, hotbed_plan_report *r
             writers |= (program->steps[s].writes_grad >> v & 1) << s;
         }
         if (readers != 0 && writers == 0)
-            return hotbed_plan_fail(
-                report, HOTBED_PLAN_UNWRITTEN, "the gradient of '%s' is read and nobody adds to it",
-                program->values[v].name);
+            return hotbed_pipeline_plan_fail(
+                report, HOTBED_PIPELINE_UNWRITTEN,
+                "the gradient of '%s' is read and nobody adds to it", program->values[v].name);
         for (uint32_t a = 0; a < program->num_steps; a++)
             for (uint32_t b = 0; b < program->num_steps; b++)
                 if (a != b)
@@ -289,7 +293,7 @@ static bool find_race(const order_table *table, hotbed_program_race *race, uint3
 }
 
 hotbed_status hotbed_program_check_order(
-    const hotbed_program *program, hotbed_plan_report *report, hotbed_program_race *race,
+    const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced) {
     order_table table = {
         .program = program, .iterations = 2 * (program->depth + program->max_distance)};
@@ -311,8 +315,8 @@ hotbed_status hotbed_program_check_order(
         return status;
     }
     if (any)
-        return hotbed_plan_fail(
-            report, HOTBED_PLAN_STATE_ORDER,
+        return hotbed_pipeline_plan_fail(
+            report, HOTBED_PIPELINE_STATE_ORDER,
             "'%s' of iteration i and '%s' of iteration i+%d both change '%s', and neither comes "
             "after "
             "the other",

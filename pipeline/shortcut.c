@@ -94,7 +94,7 @@ void hotbed_capture_drop(hotbed_capture *capture, const hotbed_program_step *ste
             step->io[i].release(step->io[i].self, capture->snapshots[i]);
         capture->snapshots[i] = NULL;
     }
-    for (uint32_t v = 0; v < HOTBED_PLAN_VALUES_MOST; v++) {
+    for (uint32_t v = 0; v < HOTBED_PIPELINE_VALUES_MOST; v++) {
         hotbed_memory_free(&capture->values[v]);
         hotbed_memory_free(&capture->grads[v]);
     }

@@ -286,10 +286,10 @@ static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_optio
     static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
         {.name = "copied"},  {.name = "batch"},      {.name = "started"},
         {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
-    hotbed_task used[HOTBED_PLAN_TASKS_MOST];
-    hotbed_plan_stream streams[STREAMS];
-    hotbed_plan plan;
-    hotbed_plan_init(&plan);
+    hotbed_task used[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_stream streams[STREAMS];
+    hotbed_pipeline_plan plan;
+    hotbed_pipeline_plan_init(&plan);
     plan.name = "train";
     plan.depth = options->depth;
     plan.order = HOTBED_ORDER_LISTED;
@@ -302,7 +302,7 @@ static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_optio
     plan.num_streams = STREAMS;
     plan.streams = streams;
     for (uint32_t s = 0; s < STREAMS; s++)
-        streams[s] = (hotbed_plan_stream){stream_names[s], train->streams[s]};
+        streams[s] = (hotbed_pipeline_plan_stream){stream_names[s], train->streams[s]};
     return hotbed_pipeline_create(
         &plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
 }

@@ -17,7 +17,7 @@
  * event would not be recorded yet, and waiting for it would be passed at once), then the stream waits
  * for the event.  Nothing else is waited for, and nothing is allocated after the pipeline was made.
  *
- * A plan that passes hotbed_plan_check() cannot deadlock: tasks are put into the queues in an order in
+ * A plan that passes hotbed_pipeline_plan_check() cannot deadlock: tasks are put into the queues in an order in
  * which every task comes after what it waits for, so the first one that is not done can always run.
  * Ordered tasks (those with collectives) run one at a time in that order, which is the same on all ranks.
  *
@@ -43,13 +43,13 @@ typedef struct hotbed_pipeline hotbed_pipeline;   /* opaque; owned by the caller
 typedef struct hotbed_iteration hotbed_iteration; /* opaque; owned by its pipeline */
 
 enum {
-    HOTBED_PLAN_TASKS_MOST = 64,
-    HOTBED_PLAN_VALUES_MOST = 64,
-    HOTBED_PLAN_STATES_MOST = 32,
-    HOTBED_PLAN_STREAMS_MOST = 16,
-    HOTBED_PLAN_EDGES_MOST = 512,
-    HOTBED_PLAN_DEPTH_MOST = 16,
-    HOTBED_PLAN_NAME_BYTES = 48, /* of a name and its terminator */
+    HOTBED_PIPELINE_TASKS_MOST = 64,
+    HOTBED_PIPELINE_VALUES_MOST = 64,
+    HOTBED_PIPELINE_STATES_MOST = 32,
+    HOTBED_PIPELINE_STREAMS_MOST = 16,
+    HOTBED_PIPELINE_EDGES_MOST = 512,
+    HOTBED_PIPELINE_DEPTH_MOST = 16,
+    HOTBED_PIPELINE_NAME_BYTES = 48, /* of a name and its terminator */
 };
 
 /* --- tasks ------------------------------------------------------------------------------------ */
@@ -109,62 +109,64 @@ typedef struct hotbed_step {
     const char *after;
 } hotbed_step;
 
-typedef struct hotbed_plan_stream {
+typedef struct hotbed_pipeline_plan_stream {
     const char *name;
     hotbed_stream
         *stream; /* of one backend and device, all of them; used by its group's thread only */
-} hotbed_plan_stream;
+} hotbed_pipeline_plan_stream;
 
 /* Which task of a period is first, where the steps' `after` leaves it open. */
-typedef enum hotbed_plan_order {
+typedef enum hotbed_pipeline_plan_order {
     HOTBED_ORDER_OLDEST = 0, /* that of the oldest iteration (highest stage), then as listed */
     HOTBED_ORDER_LISTED = 1, /* as listed in `steps`: a plan reads like the body of a loop */
-} hotbed_plan_order;
+} hotbed_pipeline_plan_order;
 
-/* Call hotbed_plan_init(), then set fields.  All of it is borrowed until the call returns, and copied,
+/* Call hotbed_pipeline_plan_init(), then set fields.  All of it is borrowed until the call returns, and copied,
  * but for what tasks point to with `self` and `io`.  Fields are only ever appended. */
-typedef struct hotbed_plan {
+typedef struct hotbed_pipeline_plan {
     uint32_t size;    /* set by init */
     uint32_t depth;   /* iterations in flight, above the highest stage; 0 is highest stage + 1 */
     const char *name; /* for messages and traces; NULL is "plan" */
-    hotbed_plan_order order;
+    hotbed_pipeline_plan_order order;
     uint32_t num_tasks, num_steps, num_values, num_streams;
-    const hotbed_task *tasks;           /* [num_tasks] 1 .. 64; required */
-    const hotbed_step *steps;           /* [num_steps] one a task; required */
-    const hotbed_value_options *values; /* [num_values] 0 .. 64 */
-    const hotbed_plan_stream *streams;  /* [num_streams] 1 .. 16; required */
-} hotbed_plan;
+    const hotbed_task *tasks;                   /* [num_tasks] 1 .. 64; required */
+    const hotbed_step *steps;                   /* [num_steps] one a task; required */
+    const hotbed_value_options *values;         /* [num_values] 0 .. 64 */
+    const hotbed_pipeline_plan_stream *streams; /* [num_streams] 1 .. 16; required */
+} hotbed_pipeline_plan;
 
-static inline void hotbed_plan_init(hotbed_plan *plan) {
+static inline void hotbed_pipeline_plan_init(hotbed_pipeline_plan *plan) {
     memset(plan, 0, sizeof *plan);
     plan->size = sizeof *plan;
 }
 
 /* What is wrong with a plan. */
-typedef enum hotbed_plan_fault {
-    HOTBED_PLAN_OK = 0,
-    HOTBED_PLAN_SIZE = 1,          /* too many or none of something; depth */
-    HOTBED_PLAN_NAME = 2,          /* missing, too long, odd characters, or used twice */
-    HOTBED_PLAN_UNKNOWN = 3,       /* a name that nothing has */
-    HOTBED_PLAN_UNSCHEDULED = 4,   /* a task without a step, or with two */
-    HOTBED_PLAN_STAGE = 5,         /* no step of stage 0, or a stage not below the depth */
-    HOTBED_PLAN_CYCLE = 6,         /* tasks of one stage come after each other */
-    HOTBED_PLAN_STAGE_CYCLE = 7,   /* tasks of several stages or iterations do */
-    HOTBED_PLAN_LATER_STAGE = 8,   /* comes after something that the plan runs in a later period */
-    HOTBED_PLAN_STREAM_GROUPS = 9, /* a stream is used from two thread groups */
-    HOTBED_PLAN_WRITERS = 10,   /* a value has two writers, or two of a gradient are not ordered */
-    HOTBED_PLAN_UNWRITTEN = 11, /* a value is read and nobody writes it */
-    HOTBED_PLAN_VALUE_ORDER = 12, /* a task does not come after the writer of what it reads */
-    HOTBED_PLAN_STATE_ORDER = 13, /* an edge is missing between tasks that share a state */
-    HOTBED_PLAN_BACKWARD = 14,    /* backward_of: itself, or gradients that are not declared */
-} hotbed_plan_fault;
+typedef enum hotbed_pipeline_plan_fault {
+    HOTBED_PIPELINE_OK = 0,
+    HOTBED_PIPELINE_SIZE = 1,        /* too many or none of something; depth */
+    HOTBED_PIPELINE_NAME = 2,        /* missing, too long, odd characters, or used twice */
+    HOTBED_PIPELINE_UNKNOWN = 3,     /* a name that nothing has */
+    HOTBED_PIPELINE_UNSCHEDULED = 4, /* a task without a step, or with two */
+    HOTBED_PIPELINE_STAGE = 5,       /* no step of stage 0, or a stage not below the depth */
+    HOTBED_PIPELINE_CYCLE = 6,       /* tasks of one stage come after each other */
+    HOTBED_PIPELINE_STAGE_CYCLE = 7, /* tasks of several stages or iterations do */
+    HOTBED_PIPELINE_LATER_STAGE =
+        8, /* comes after something that the plan runs in a later period */
+    HOTBED_PIPELINE_STREAM_GROUPS = 9, /* a stream is used from two thread groups */
+    HOTBED_PIPELINE_WRITERS =
+        10, /* a value has two writers, or two of a gradient are not ordered */
+    HOTBED_PIPELINE_UNWRITTEN = 11,   /* a value is read and nobody writes it */
+    HOTBED_PIPELINE_VALUE_ORDER = 12, /* a task does not come after the writer of what it reads */
+    HOTBED_PIPELINE_STATE_ORDER = 13, /* an edge is missing between tasks that share a state */
+    HOTBED_PIPELINE_BACKWARD = 14,    /* backward_of: itself, or gradients that are not declared */
+} hotbed_pipeline_plan_fault;
 
-/* "LATER_STAGE" for HOTBED_PLAN_LATER_STAGE; "UNKNOWN_FAULT" for other numbers. */
-HOTBED_API const char *hotbed_plan_fault_name(hotbed_plan_fault fault);
+/* "LATER_STAGE" for HOTBED_PIPELINE_LATER_STAGE; "UNKNOWN_FAULT" for other numbers. */
+HOTBED_API const char *hotbed_pipeline_plan_fault_name(hotbed_pipeline_plan_fault fault);
 
 /* What a check found. */
-typedef struct hotbed_plan_report {
-    hotbed_plan_fault fault;
+typedef struct hotbed_pipeline_plan_report {
+    hotbed_pipeline_plan_fault fault;
     char text[256]; /* the fault with names and values; "" when there is none */
     uint32_t
         head_of_line; /* steps that may hold up a later stage of their thread group, because they
@@ -172,12 +174,12 @@ typedef struct hotbed_plan_report {
     char head_of_line_text[256]; /* the first of them; "" */
     uint32_t num_groups;         /* threads */
     uint32_t max_stage;
-} hotbed_plan_report;
+} hotbed_pipeline_plan_report;
 
 /* Check a plan.  Synchronous; makes nothing.  `report` may be NULL.
  * Errors: ARGUMENT (the plan has a fault; the text starts with the fault's name), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_plan_check(const hotbed_plan *plan, hotbed_plan_report *report);
+hotbed_pipeline_plan_check(const hotbed_pipeline_plan *plan, hotbed_pipeline_plan_report *report);
 
 /* --- the pipeline ------------------------------------------------------------------------------- */
 
@@ -228,9 +230,10 @@ static inline void hotbed_pipeline_options_init(hotbed_pipeline_options *options
 
 /* Make a pipeline of a plan, and start its threads.  Synchronous.  Takes the values' memory times depth.
  * `options` NULL is all defaults.
- * Errors: ARGUMENT (the plan, see hotbed_plan_check(); an option), MEMORY, DEVICE. */
+ * Errors: ARGUMENT (the plan, see hotbed_pipeline_plan_check(); an option), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_create(
-    const hotbed_plan *plan, const hotbed_pipeline_options *options, hotbed_pipeline **out);
+    const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
+    hotbed_pipeline **out);
 
 /* Stop and join the threads, in whatever state, finish the plan's streams, free.  Iterations in flight
  * are dropped: hotbed_pipeline_drain() before it finishes them.  NULL is allowed. */

@@ -56,7 +56,7 @@ void parts_open(parts *p, hotbed_backend backend, const part *sketch) {
     p->backend = backend;
     (void)pthread_mutex_init(&p->lock, NULL);
     (void)pthread_cond_init(&p->changed, NULL);
-    hotbed_plan_init(&p->plan);
+    hotbed_pipeline_plan_init(&p->plan);
     hotbed_pipeline_options_init(&p->options);
     p->options.log_entries = PARTS_RUNS;
     for (const part *s = sketch; s->name != NULL; s++) {

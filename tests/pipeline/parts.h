@@ -47,8 +47,8 @@ struct parts {
     hotbed_task tasks[PARTS_MOST];
     hotbed_step steps[PARTS_MOST];
     part_self selves[PARTS_MOST];
-    hotbed_plan_stream streams[PARTS_STREAMS];
-    hotbed_plan plan;
+    hotbed_pipeline_plan_stream streams[PARTS_STREAMS];
+    hotbed_pipeline_plan plan;
     hotbed_pipeline_options options;
     hotbed_pipeline *pipeline;
     pthread_mutex_t lock;

@@ -37,15 +37,15 @@ static void open_right(parts *p, hotbed_backend backend) {
     p->plan.num_values = 3;
 }
 
-static void check_fault(parts *p, hotbed_plan_fault fault, const char *text) {
-    hotbed_plan_report report;
+static void check_fault(parts *p, hotbed_pipeline_plan_fault fault, const char *text) {
+    hotbed_pipeline_plan_report report;
     hotbed_pipeline *pipeline = (hotbed_pipeline *)p;
-    CHECK_STATUS(hotbed_plan_check(&p->plan, &report), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_plan_check(&p->plan, &report), HOTBED_ERR_ARGUMENT);
     CHECK_EQ(report.fault, fault);
     if (strstr(report.text, text) == NULL)
         CHECK_STRING(report.text, text);
     char name[32];
-    (void)snprintf(name, sizeof name, "%s: ", hotbed_plan_fault_name(fault));
+    (void)snprintf(name, sizeof name, "%s: ", hotbed_pipeline_plan_fault_name(fault));
     CHECK_EQ(strncmp(hotbed_last_error(), name, strlen(name)), 0);
     CHECK_STATUS(hotbed_pipeline_create(&p->plan, NULL, &pipeline), HOTBED_ERR_ARGUMENT);
     CHECK(pipeline == NULL);
@@ -53,16 +53,19 @@ static void check_fault(parts *p, hotbed_plan_fault fault, const char *text) {
 
 static void a_right_plan_passes(hotbed_backend backend) {
     parts p;
-    hotbed_plan_report report;
+    hotbed_pipeline_plan_report report;
     open_right(&p, backend);
-    CHECK_OK(hotbed_plan_check(&p.plan, &report));
-    CHECK_EQ(report.fault, HOTBED_PLAN_OK);
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report));
+    CHECK_EQ(report.fault, HOTBED_PIPELINE_OK);
     CHECK_EQ(report.num_groups, 2);
     CHECK_EQ(report.max_stage, 2);
-    CHECK_OK(hotbed_plan_check(&p.plan, NULL));
-    for (int fault = 0; fault <= HOTBED_PLAN_BACKWARD; fault++)
-        CHECK(strcmp(hotbed_plan_fault_name((hotbed_plan_fault)fault), "UNKNOWN_FAULT") != 0);
-    CHECK_STRING(hotbed_plan_fault_name((hotbed_plan_fault)99), "UNKNOWN_FAULT");
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
+    for (int fault = 0; fault <= HOTBED_PIPELINE_BACKWARD; fault++)
+        CHECK(
+            strcmp(
+                hotbed_pipeline_plan_fault_name((hotbed_pipeline_plan_fault)fault),
+                "UNKNOWN_FAULT") != 0);
+    CHECK_STRING(hotbed_pipeline_plan_fault_name((hotbed_pipeline_plan_fault)99), "UNKNOWN_FAULT");
     parts_close(&p);
 }
 
@@ -70,34 +73,34 @@ static void sizes_and_names(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.plan.num_tasks = 0;
-    check_fault(&p, HOTBED_PLAN_SIZE, "0 tasks");
+    check_fault(&p, HOTBED_PIPELINE_SIZE, "0 tasks");
     p.plan.num_tasks = p.n;
     p.plan.num_streams = 17;
-    check_fault(&p, HOTBED_PLAN_SIZE, "17 streams");
+    check_fault(&p, HOTBED_PIPELINE_SIZE, "17 streams");
     p.plan.num_streams = 3;
     p.plan.depth = 17;
-    check_fault(&p, HOTBED_PLAN_SIZE, "depth 17");
+    check_fault(&p, HOTBED_PIPELINE_SIZE, "depth 17");
     p.plan.depth = 0;
     p.plan.steps = NULL;
-    check_fault(&p, HOTBED_PLAN_SIZE, "steps");
+    check_fault(&p, HOTBED_PIPELINE_SIZE, "steps");
     p.plan.steps = p.steps;
     p.tasks[1].name = p.steps[1].task = "di st";
-    check_fault(&p, HOTBED_PLAN_NAME, "di st");
+    check_fault(&p, HOTBED_PIPELINE_NAME, "di st");
     p.tasks[1].name = p.steps[1].task = "a_name_that_is_longer_than_the_most_that_is_allowed";
-    check_fault(&p, HOTBED_PLAN_NAME, "47 bytes");
+    check_fault(&p, HOTBED_PIPELINE_NAME, "47 bytes");
     p.tasks[1].name = p.steps[1].task = "dist";
     p.steps[2].after = "dist backward-17";
-    check_fault(&p, HOTBED_PLAN_NAME, "backward-17");
+    check_fault(&p, HOTBED_PIPELINE_NAME, "backward-17");
     p.steps[2].after = "dist backward-0";
-    check_fault(&p, HOTBED_PLAN_NAME, "backward-0");
+    check_fault(&p, HOTBED_PIPELINE_NAME, "backward-0");
     p.steps[2].after = "dist backward-2";
     const hotbed_value_options twice[] = {values[0], values[1], values[2], values[0]};
     p.plan.values = twice;
     p.plan.num_values = 4;
-    check_fault(&p, HOTBED_PLAN_NAME, "keys");
+    check_fault(&p, HOTBED_PIPELINE_NAME, "keys");
     p.plan.size = 3;
-    hotbed_plan_report report;
-    CHECK_STATUS(hotbed_plan_check(&p.plan, &report), HOTBED_ERR_ARGUMENT);
+    hotbed_pipeline_plan_report report;
+    CHECK_STATUS(hotbed_pipeline_plan_check(&p.plan, &report), HOTBED_ERR_ARGUMENT);
     parts_close(&p);
 }
 
@@ -105,24 +108,24 @@ static void what_is_not_there(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.steps[1].after = "h2dd";
-    check_fault(&p, HOTBED_PLAN_UNKNOWN, "h2dd");
+    check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "h2dd");
     p.steps[1].after = "h2d";
     p.steps[1].stream = "disk";
-    check_fault(&p, HOTBED_PLAN_UNKNOWN, "disk");
+    check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "disk");
     p.steps[1].stream = "dist";
     p.tasks[1].reads = "keys counts";
-    check_fault(&p, HOTBED_PLAN_UNKNOWN, "counts");
+    check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "counts");
     p.tasks[1].reads = "keys.grad";
-    check_fault(&p, HOTBED_PLAN_UNKNOWN, "no gradient");
+    check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "no gradient");
     p.tasks[1].reads = "keys";
     p.tasks[4].backward_of = "forwards";
-    check_fault(&p, HOTBED_PLAN_UNKNOWN, "forwards");
+    check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "forwards");
     p.tasks[4].backward_of = NULL;
     p.plan.num_steps = 4;
-    check_fault(&p, HOTBED_PLAN_UNSCHEDULED, "'backward' has no step");
+    check_fault(&p, HOTBED_PIPELINE_UNSCHEDULED, "'backward' has no step");
     p.plan.num_steps = 5;
     p.steps[4] = p.steps[3];
-    check_fault(&p, HOTBED_PLAN_UNSCHEDULED, "'forward' has two steps");
+    check_fault(&p, HOTBED_PIPELINE_UNSCHEDULED, "'forward' has two steps");
     parts_close(&p);
 }
 
@@ -130,13 +133,13 @@ static void stages(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.plan.depth = 2;
-    check_fault(&p, HOTBED_PLAN_STAGE, "depth 2");
+    check_fault(&p, HOTBED_PIPELINE_STAGE, "depth 2");
     p.plan.depth = 0;
     p.steps[0].stage = 1;
-    check_fault(&p, HOTBED_PLAN_STAGE, "stage 0");
+    check_fault(&p, HOTBED_PIPELINE_STAGE, "stage 0");
     p.steps[0].stage = 0;
     p.steps[4].stage = 16;
-    check_fault(&p, HOTBED_PLAN_STAGE, "16");
+    check_fault(&p, HOTBED_PIPELINE_STAGE, "16");
     parts_close(&p);
 }
 
@@ -144,19 +147,19 @@ static void tasks_after_each_other(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.steps[3].after = "prefetch backward";
-    check_fault(&p, HOTBED_PLAN_CYCLE, "'forward'");
+    check_fault(&p, HOTBED_PIPELINE_CYCLE, "'forward'");
     p.steps[3].after = "prefetch forward";
-    check_fault(&p, HOTBED_PLAN_CYCLE, "itself");
+    check_fault(&p, HOTBED_PIPELINE_CYCLE, "itself");
     p.steps[3].after = "prefetch";
     p.steps[0].after = "forward"; /* through stages 0, 1 and 2 */
-    check_fault(&p, HOTBED_PLAN_STAGE_CYCLE, "after");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "after");
     p.steps[0].after = NULL;
     /* dist of i after prefetch of i+1, which comes after dist of i: no period for them */
     p.steps[2].after = "dist-1";
     p.steps[1].after = "h2d prefetch+1";
     p.steps[2].stage = 0;
     p.steps[2].stream = "default";
-    check_fault(&p, HOTBED_PLAN_STAGE_CYCLE, "after");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "after");
     parts_close(&p);
 }
 
@@ -165,17 +168,18 @@ static void after_a_later_stage(hotbed_backend backend) {
     open_right(&p, backend);
     p.steps[1].stage = 2;
     p.steps[1].stream = "default";
-    check_fault(&p, HOTBED_PLAN_LATER_STAGE, "'prefetch' (stage 1) comes after 'dist' (stage 2)");
+    check_fault(
+        &p, HOTBED_PIPELINE_LATER_STAGE, "'prefetch' (stage 1) comes after 'dist' (stage 2)");
     p.steps[1].stage = 1;
     p.steps[1].stream = "dist";
     p.steps[4].after = "forward prefetch+2"; /* runs a period later */
-    check_fault(&p, HOTBED_PLAN_LATER_STAGE, "i+2, which runs 1 periods later");
+    check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "i+2, which runs 1 periods later");
     p.steps[4].after = "forward prefetch+1";
     p.steps[2].after = "dist backward"; /* a cycle too: the stages' name says more */
-    check_fault(&p, HOTBED_PLAN_STAGE_CYCLE, "");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "");
     p.steps[2].after = "dist backward-2";
     p.steps[0].after = "backward-1"; /* h2d of period P, backward of P - 2 + 1 */
-    check_fault(&p, HOTBED_PLAN_LATER_STAGE, "'h2d'");
+    check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "'h2d'");
     parts_close(&p);
 }
 
@@ -183,7 +187,7 @@ static void a_stream_of_two_threads(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.steps[2].group = "side";
-    check_fault(&p, HOTBED_PLAN_STREAM_GROUPS, "'dist'");
+    check_fault(&p, HOTBED_PIPELINE_STREAM_GROUPS, "'dist'");
     parts_close(&p);
 }
 
@@ -191,20 +195,20 @@ static void values_out_of_order(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
     p.tasks[2].writes = "keys";
-    check_fault(&p, HOTBED_PLAN_WRITERS, "'h2d' and 'prefetch'");
+    check_fault(&p, HOTBED_PIPELINE_WRITERS, "'h2d' and 'prefetch'");
     p.tasks[2].writes = NULL;
     p.tasks[0].writes = NULL;
-    check_fault(&p, HOTBED_PLAN_UNWRITTEN, "keys");
+    check_fault(&p, HOTBED_PIPELINE_UNWRITTEN, "keys");
     p.tasks[0].writes = "keys";
     p.steps[1].after = NULL;
-    check_fault(&p, HOTBED_PLAN_VALUE_ORDER, "'dist' reads 'keys'");
+    check_fault(&p, HOTBED_PIPELINE_VALUE_ORDER, "'dist' reads 'keys'");
     p.steps[1].after = "h2d";
     p.tasks[4].reads = "rows.grad";
-    check_fault(&p, HOTBED_PLAN_UNWRITTEN, "gradient of 'rows'");
+    check_fault(&p, HOTBED_PIPELINE_UNWRITTEN, "gradient of 'rows'");
     p.tasks[2].writes = "rows.grad";
     p.tasks[3].writes = "rows.grad rows";
     p.steps[3].after = "dist";
-    check_fault(&p, HOTBED_PLAN_WRITERS, "'prefetch' and 'forward' add");
+    check_fault(&p, HOTBED_PIPELINE_WRITERS, "'prefetch' and 'forward' add");
     parts_close(&p);
 }
 
@@ -214,22 +218,24 @@ static void edges_between_tasks_of_a_state(hotbed_backend backend) {
     p.steps[4].after =
         "forward"; /* the peers' rule is forgotten: backward(i) after prefetch(i+1) */
     check_fault(
-        &p, HOTBED_PLAN_STATE_ORDER, "'backward' of iteration i and 'prefetch' of iteration i+1");
+        &p, HOTBED_PIPELINE_STATE_ORDER,
+        "'backward' of iteration i and 'prefetch' of iteration i+1");
     p.steps[4].after = "forward prefetch+1";
     p.steps[2].after = "dist"; /* the fence is forgotten: prefetch(i+2) after backward(i) */
     check_fault(
-        &p, HOTBED_PLAN_STATE_ORDER, "'backward' of iteration i and 'prefetch' of iteration i+2");
+        &p, HOTBED_PIPELINE_STATE_ORDER,
+        "'backward' of iteration i and 'prefetch' of iteration i+2");
     /* one stream orders them without edges */
     p.steps[2].after = "dist";
     p.steps[4].after = "forward";
     p.steps[2].stream = p.steps[1].stream = "default";
-    CHECK_OK(hotbed_plan_check(&p.plan, NULL));
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
     /* and so does a depth of one */
     for (uint32_t i = 0; i < p.n; i++)
         p.steps[i].stage = 0;
     p.steps[2].stream = p.steps[1].stream = "dist";
     p.steps[4].after = "forward";
-    CHECK_OK(hotbed_plan_check(&p.plan, NULL));
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
     parts_close(&p);
 }
 
@@ -240,11 +246,11 @@ static void backwards(hotbed_backend backend) {
     p.tasks[3].writes = NULL;
     p.tasks[2].writes = "rows";
     p.tasks[4].backward_of = "forward";
-    check_fault(&p, HOTBED_PLAN_BACKWARD, "rows.grad");
+    check_fault(&p, HOTBED_PIPELINE_BACKWARD, "rows.grad");
     p.tasks[4].writes = "rows.grad";
-    CHECK_OK(hotbed_plan_check(&p.plan, NULL));
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
     p.tasks[4].backward_of = "backward";
-    check_fault(&p, HOTBED_PLAN_BACKWARD, "");
+    check_fault(&p, HOTBED_PIPELINE_BACKWARD, "");
     parts_close(&p);
 }
 
@@ -254,12 +260,12 @@ static void head_of_line_is_told(hotbed_backend backend) {
         {.name = "old", .stage = 1, .after = "young"},
         {NULL}};
     parts p;
-    hotbed_plan_report report;
+    hotbed_pipeline_plan_report report;
     parts_open(&p, backend, sketch);
-    CHECK_OK(hotbed_plan_check(&p.plan, &report)); /* the oldest iteration goes first */
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report)); /* the oldest iteration goes first */
     CHECK_EQ(report.head_of_line, 0);
     p.plan.order = HOTBED_ORDER_LISTED;
-    CHECK_OK(hotbed_plan_check(&p.plan, &report));
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report));
     CHECK_EQ(report.head_of_line, 1);
     CHECK(strstr(report.head_of_line_text, "'young'") != NULL);
     parts_close(&p);

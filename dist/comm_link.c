@@ -251,6 +251,10 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
     return HOTBED_OK;
 }
 
+void hotbed_link_unlisten(int listener) {
+    close_socket(&listener);
+}
+
 static hotbed_status fail_meeting(const hello *own, const char *what) {
     return hotbed_fail(
         HOTBED_ERR_COMM, "rank %u of %u: %s within the deadline", own->rank, own->size, what);
@@ -289,6 +293,25 @@ static hotbed_status host_meeting(
     return HOTBED_OK;
 }
 
+/* Go to rank 0 and wait there for the others.  A listener that closes before that was one of a meeting before, on
+ * the same port: then again. */
+static hotbed_status visit_host(
+    hotbed_link *l, const hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
+    entry *table, uint64_t until) {
+    for (;;) {
+        int *s = &l->peers[0].socket;
+        *s = connect_to(place, own, until);
+        if (*s < 0)
+            return fail_meeting(own, "rank 0 could not be reached");
+        if (recv_all(*s, table, l->size * sizeof *table, until) &&
+            recv_all(*s, payload, bytes, until))
+            return HOTBED_OK;
+        close_socket(s);
+        if (hotbed_comm_now() >= until)
+            return fail_meeting(own, "the ranks did not all meet at rank 0");
+    }
+}
+
 /* Others: go to rank 0, learn where the others are, go to those before this one, wait for those after. */
 static hotbed_status join_meeting(
     hotbed_link *l, hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
@@ -297,14 +320,7 @@ static hotbed_status join_meeting(
     int listener = -1;
     HOTBED_TRY(hotbed_link_listen(0, &listener, &here));
     own->port = here.port;
-    int s = connect_to(place, own, until);
-    l->peers[0].socket = s;
-    hotbed_status status = HOTBED_OK;
-    if (s < 0)
-        status = fail_meeting(own, "rank 0 could not be reached");
-    else if (
-        !recv_all(s, table, l->size * sizeof *table, until) || !recv_all(s, payload, bytes, until))
-        status = fail_meeting(own, "the ranks did not all meet at rank 0");
+    hotbed_status status = visit_host(l, own, place, payload, bytes, table, until);
     for (uint32_t p = 1; p < l->rank && status == HOTBED_OK; p++) {
         hotbed_link_place there = {.port = table[p].port};
         /* Who is on rank 0's machine may be known there by an address that is good only there. */
@@ -317,7 +333,7 @@ static hotbed_status join_meeting(
     }
     for (uint32_t n = l->rank + 1; n < l->size && status == HOTBED_OK; n++) {
         hello theirs = {0};
-        s = accept_from(listener, own, &theirs, until);
+        int s = accept_from(listener, own, &theirs, until);
         if (s < 0)
             status = fail_meeting(own, "not all ranks after it came");
         else

@@ -25,6 +25,19 @@ typedef struct hotbed_link_place {
  * hotbed_link_open().  Errors: COMM (the port is taken). */
 hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place);
 
+/* Who this rank is: as of `bootstrap`, or, where that is NULL, by the environment's RANK and WORLD_SIZE, with the
+ * place of MASTER_ADDR and MASTER_PORT.  Errors: ARGUMENT. */
+hotbed_status hotbed_link_read(
+    const hotbed_comm *bootstrap, uint32_t *rank, uint32_t *size, hotbed_link_place *place);
+
+/* Rank 0 listens, and `bootstrap`, where there is one, tells the others where.  All its ranks call it together.
+ * Errors: COMM. */
+hotbed_status hotbed_link_find(
+    hotbed_comm *bootstrap, uint32_t rank, hotbed_link_place *place, int *listener);
+
+/* Close it, where there is no meeting; -1 is allowed. */
+void hotbed_link_unlisten(int listener);
+
 /* The meeting: connect all ranks with all.  Synchronous.
  *
  *   listener  rank 0's; -1 on the others

@@ -1,12 +1,12 @@
-/* tests/dist/comm_death.c - a rank of an MPI job kills itself; the others say what they saw.
+/* tests/dist/comm_death.c - a rank that is a process kills itself; the others say what they saw.
  *
  * Rank 1 dies in the phase that the environment's PHASE names.  The others print "survivor RANK: ...", or fail
- * a check.  comm_death.sh runs it.
+ * a check.  comm_death.sh runs it, over MPI or NCCL.
  */
-#include "hotbed/comm.h"
+#define _DEFAULT_SOURCE 1 /* setenv */
+#include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,84 +20,113 @@ static void die(void *argument) {
     (void)kill(getpid(), SIGKILL);
 }
 
-static void exchange(hotbed_comm *comm, hotbed_stream *stream, uint8_t *send, uint8_t *recv) {
-    hotbed_status status = HOTBED_OK; /* COMM as soon as the death is known */
-    for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++)
-        status = hotbed_comm_all_to_all(comm, BYTES / hotbed_comm_size(comm), send, recv, stream);
+static hotbed_status create(
+    const world *where, uint32_t deadline_ms, uint32_t rank, hotbed_comm **out) {
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    if (where->transport == HOTBED_TRANSPORT_MPI)
+        return hotbed_comm_create_mpi(&options, out);
+    return hotbed_comm_create_nccl(&options, (int)rank, NULL, out);
 }
 
-static hotbed_status barrier(hotbed_comm *comm, hotbed_stream *stream) {
-    hotbed_status status = hotbed_comm_barrier(comm, stream);
-    return status == HOTBED_OK ? hotbed_stream_sync(stream) : status;
+static void exchange(const world_rank *me, const world_bytes *send, const world_bytes *recv) {
+    hotbed_status status = HOTBED_OK; /* COMM as soon as the death is known */
+    for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++)
+        status = hotbed_comm_all_to_all(
+            me->comm, BYTES / me->size, send->device.data, recv->device.data, me->stream);
+}
+
+static hotbed_status barrier(const world_rank *me) {
+    hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
+    return status == HOTBED_OK ? hotbed_stream_sync(me->stream) : status;
+}
+
+static void say(uint32_t rank, const char *what) {
+    printf("survivor %u: %s\n", rank, what);
+    (void)fflush(stdout);
+}
+
+static void live_and_die(world_rank *me, const char *phase) {
+    bool victim = me->rank == VICTIM;
+    world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, BYTES);
+    if (strcmp(phase, "idle") == 0 && victim)
+        die(NULL);
+    if (strcmp(phase, "before") == 0) { /* the others are in an operation, it is not */
+        CHECK_OK(barrier(me));
+        if (victim)
+            CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
+    }
+    if (strcmp(phase, "between") == 0) /* all are between two operations of a stream */
+        for (uint32_t i = 0; i < 50; i++)
+            if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && victim)
+                CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
+    exchange(me, &send, &recv);
+    if (strcmp(phase, "middle") == 0 && victim)
+        die(NULL); /* its stream is on the way */
+    (void)!hotbed_stream_sync(me->stream);
+    if (strcmp(phase, "end") == 0) { /* all is done and the communicator gone */
+        hotbed_comm_destroy(me->comm);
+        if (victim)
+            die(NULL);
+        say(me->rank, "end");
+        _exit(0); /* MPI_Finalize would wait for it */
+    }
+    CHECK_EQ(barrier(me), HOTBED_ERR_COMM);
+    hotbed_comm_fault fault;
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, VICTIM);
+    hotbed_comm_destroy(me->comm);
+    world_free(&send);
+    world_free(&recv);
+}
+
+/* What the next communicator is to the survivors. */
+static void go_on(world_rank *me, const world *where) {
+    me->comm = NULL;
+    if (where->transport == HOTBED_TRANSPORT_MPI) { /* MPI has none without the dead, and says so */
+        CHECK_STATUS(create(where, 200, me->rank, &me->comm), HOTBED_ERR_COMM);
+        CHECK(me->comm == NULL);
+        return;
+    }
+    char text[16];
+    (void)snprintf(text, sizeof text, "%u", me->size - 1);
+    CHECK_EQ(setenv("WORLD_SIZE", text, 1), 0);
+    (void)snprintf(text, sizeof text, "%u", me->rank > VICTIM ? me->rank - 1 : me->rank);
+    CHECK_EQ(setenv("RANK", text, 1), 0);
+    CHECK_OK(create(where, 20000, me->rank, &me->comm));
+    CHECK_EQ(hotbed_comm_size(me->comm), me->size - 1);
+    CHECK_OK(barrier(me));
+    hotbed_comm_destroy(me->comm);
 }
 
 static void run(hotbed_backend backend) {
     (void)backend;
-    const char *phase = getenv("PHASE"), *number = getenv("OMPI_COMM_WORLD_RANK");
+    const char *phase = getenv("PHASE"), *missing = world_missing();
+    const char *number = getenv("RANK") == NULL ? getenv("OMPI_COMM_WORLD_RANK") : getenv("RANK");
     if (phase == NULL || number == NULL)
         SKIP("not run by comm_death.sh");
-    hotbed_comm_options options;
-    hotbed_comm_options_init(&options);
-    options.deadline_ms = 1000;
-    int rank = (int)strtol(number, NULL, 10);
-    bool victim = rank == VICTIM;
-    hotbed_comm *comm = NULL;
-    if (strcmp(phase, "create") == 0) { /* it is there, but does not come */
-        hotbed_comm *first = NULL;
-        CHECK_OK(hotbed_comm_create_mpi(&options, &first)); /* so that MPI is up everywhere */
-        if (victim)
+    if (missing != NULL)
+        SKIP(missing);
+    const world *where = world_list();
+    bool mpi = where->transport == HOTBED_TRANSPORT_MPI;
+    const uint32_t deadline_ms = mpi ? 1000 : 15000; /* NCCL takes seconds to start */
+    world_rank me = {.rank = (uint32_t)strtoul(number, NULL, 10), .size = where->size};
+    CHECK_OK(create(where, deadline_ms, me.rank, &me.comm));
+    CHECK_OK(hotbed_stream_create(
+        mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
+    if (strcmp(phase, "create") == 0) { /* it was there, but does not come */
+        hotbed_comm *second = NULL;
+        if (me.rank == VICTIM)
             die(NULL);
-        CHECK_STATUS(hotbed_comm_create_mpi(&options, &comm), HOTBED_ERR_COMM);
-        printf("survivor %d: create\n", rank);
-        comm = first;
-    } else {
-        CHECK_OK(hotbed_comm_create_mpi(&options, &comm));
+        CHECK_STATUS(create(where, deadline_ms, me.rank, &second), HOTBED_ERR_COMM);
+        CHECK(second == NULL);
     }
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    uint8_t *send = malloc(BYTES), *recv = malloc(BYTES);
-    CHECK(send != NULL && recv != NULL);
-    memset(send, rank, BYTES);
-    if (strcmp(phase, "idle") == 0 && victim)
-        die(NULL);
-    if (strcmp(phase, "before") == 0) { /* the others are in an operation, it is not */
-        CHECK_OK(barrier(comm, stream));
-        if (victim)
-            CHECK_OK(hotbed_stream_call(stream, die, NULL));
-    }
-    if (strcmp(phase, "between") == 0) /* all are between two operations of a stream */
-        for (uint32_t i = 0; i < 50; i++)
-            if (hotbed_comm_barrier(comm, stream) == HOTBED_OK && i == 25 && victim)
-                CHECK_OK(hotbed_stream_call(stream, die, NULL));
-    exchange(comm, stream, send, recv);
-    if (strcmp(phase, "middle") == 0 && victim)
-        die(NULL); /* its lane is on the way */
-    (void)!hotbed_stream_sync(stream);
-    if (strcmp(phase, "end") == 0) { /* all is done and the communicator gone */
-        hotbed_comm_destroy(comm);
-        if (victim)
-            die(NULL);
-        printf("survivor %d: end\n", rank);
-        (void)fflush(stdout);
-        _exit(0); /* MPI_Finalize would wait for it */
-    }
-    CHECK_EQ(barrier(comm, stream), HOTBED_ERR_COMM);
-    hotbed_comm_fault fault;
-    CHECK_OK(hotbed_comm_failure(comm, &fault));
-    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
-    CHECK_EQ(fault.rank, VICTIM);
-    hotbed_comm_destroy(comm);
-    /* Over MPI there is no next one without the dead; among those in the process there is. */
-    options.deadline_ms = 200;
-    CHECK_STATUS(hotbed_comm_create_mpi(&options, &comm), HOTBED_ERR_COMM);
-    CHECK(comm == NULL);
-    CHECK_OK(hotbed_comm_create_self(NULL, &comm));
-    CHECK_OK(barrier(comm, stream));
-    hotbed_comm_destroy(comm);
-    hotbed_stream_destroy(stream);
-    free(send);
-    free(recv);
-    printf("survivor %d: left\n", rank);
+    live_and_die(&me, phase);
+    go_on(&me, where);
+    hotbed_stream_destroy(me.stream);
+    say(me.rank, "left");
 }
 
 const hotbed_test hotbed_tests[] = {{"the_others_see_a_death", run}, {NULL, NULL}};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONG_MS = 30000, SHORT_MS = 80 };
+enum { LONG_MS = 30000, SHORT_MS = 80, NCCL_MS = 15000 };
 
 static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
     hotbed_comm_options options;
@@ -52,7 +52,8 @@ static void run_worlds(uint32_t deadline_ms, world_body body) {
     const char *missing = world_missing();
     if (missing != NULL)
         SKIP(missing);
-    hotbed_comm_options options = with_deadline(deadline_ms);
+    bool nccl = world_list()->transport == HOTBED_TRANSPORT_NCCL; /* takes seconds to start */
+    hotbed_comm_options options = with_deadline(nccl ? NCCL_MS : deadline_ms);
     for (const world *where = world_list(); where->size > 0; where++)
         if (where->size > 1) {
             world_run(where, &options, body, NULL);

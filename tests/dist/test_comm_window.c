@@ -1,63 +1,66 @@
 /* tests/dist/test_comm_window.c - windows: ranks write into each other's memory. */
-#include "base/host_launch.h"
+#include "tests/dist/window_case.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <string.h>
 
-enum { WORDS = 64, ROUNDS = 12 };
+enum { ROUNDS = 12 };
 
-/* A host kernel of rank `me`: word w of its column in everyone's part. */
-typedef struct put_args {
-    void *const *parts;
-    uint32_t me, size, round;
-} put_args;
+typedef struct setting {
+    hotbed_window *window;
+    world_bytes bad;
+    window_args args;
+} setting;
 
-static uint64_t word_of(uint32_t from, uint32_t to, uint32_t w, uint32_t round) {
-    return (uint64_t)round << 48 | (uint64_t)from << 32 | (uint64_t)to << 16 | w;
+static setting set_up(world_rank *me) {
+    uint64_t bytes = (uint64_t)me->size * WINDOW_WORDS * sizeof(uint64_t);
+    setting s = {.bad = world_alloc(me, sizeof(uint64_t))};
+    memset(s.bad.host, 0, s.bad.bytes);
+    world_upload(me, &s.bad);
+    CHECK_OK(hotbed_window_create(me->comm, bytes, me->stream, &s.window));
+    s.args = (window_args){
+        .parts = hotbed_window_parts(s.window),
+        .own = hotbed_window_data(s.window),
+        .bad = s.bad.device.data,
+        .rank = me->rank,
+        .size = me->size,
+    };
+    return s;
 }
 
-static void put(const void *args, uint64_t begin, uint64_t end) {
-    const put_args *a = args;
-    for (uint64_t to = begin; to < end; to++)
-        for (uint32_t w = 0; w < WORDS; w++)
-            ((uint64_t *)a->parts[to])[a->me * WORDS + w] =
-                word_of(a->me, (uint32_t)to, w, a->round);
-}
-
-typedef struct check_args {
-    const uint64_t *words;
-    uint32_t me, size, round;
-} check_args;
-
-static void check(const void *args, uint64_t begin, uint64_t end) {
-    const check_args *a = args;
-    for (uint64_t from = begin; from < end; from++)
-        for (uint32_t w = 0; w < WORDS; w++)
-            CHECK_EQ(a->words[from * WORDS + w], word_of((uint32_t)from, a->me, w, a->round));
+static void tear_down(world_rank *me, setting *s) {
+    world_download(me, &s->bad);
+    const uint64_t none = 0;
+    CHECK_BYTES(s->bad.host, &none, sizeof none);
+    hotbed_window_destroy(s->window);
+    world_free(&s->bad);
 }
 
 static void put_body(world_rank *me) {
-    hotbed_window *window = NULL;
-    CHECK_OK(
-        hotbed_window_create(me->comm, me->size * WORDS * sizeof(uint64_t), me->stream, &window));
-    uint64_t *own = hotbed_window_data(window);
-    CHECK_EQ((uintptr_t)own % 256, 0);
-    CHECK_EQ(hotbed_window_parts(window)[me->rank], own);
-    for (uint32_t w = 0; w < me->size * WORDS; w++)
-        CHECK_EQ(own[w], 0);
-    CHECK_OK(hotbed_window_barrier(window, me->stream)); /* all have looked */
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        put_args p = {hotbed_window_parts(window), me->rank, me->size, round};
-        CHECK_OK(hotbed_host_launch(me->stream, me->size, 1, put, &p, sizeof p));
-        CHECK_OK(hotbed_window_barrier(window, me->stream));
-        check_args c = {own, me->rank, me->size, round};
-        CHECK_OK(hotbed_host_launch(me->stream, me->size, 1, check, &c, sizeof c));
-        CHECK_OK(hotbed_window_barrier(window, me->stream));
+    setting s = set_up(me);
+    CHECK_EQ((uintptr_t)s.args.own % 256, 0);
+    world_bytes part = world_alloc(me, (size_t)me->size * WINDOW_WORDS * sizeof(uint64_t));
+    world_bytes address = world_alloc(me, sizeof(void *));
+    CHECK_OK(hotbed_copy(part.device.data, s.args.own, part.bytes, me->stream));
+    CHECK_OK(hotbed_copy(address.device.data, s.args.parts + me->rank, address.bytes, me->stream));
+    world_download(me, &part);
+    world_download(me, &address);
+    for (size_t i = 0; i < part.bytes; i++)
+        CHECK_EQ(part.host[i], 0);
+    if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL) /* where it may be mapped twice */
+        CHECK_BYTES(address.host, &s.args.own, sizeof s.args.own);
+    CHECK_OK(hotbed_window_barrier(s.window, me->stream)); /* all have looked */
+    for (s.args.round = 1; s.args.round <= ROUNDS; s.args.round++) {
+        CHECK_OK(window_put(&s.args, me->stream));
+        CHECK_OK(hotbed_window_barrier(s.window, me->stream));
+        CHECK_OK(window_check(&s.args, me->stream));
+        CHECK_OK(hotbed_window_barrier(s.window, me->stream));
     }
-    CHECK_OK(hotbed_stream_sync(me->stream));
-    hotbed_window_destroy(window);
+    tear_down(me, &s);
+    world_free(&part);
+    world_free(&address);
 }
 
 static void ranks_write_into_each_others_parts(hotbed_backend backend) {
@@ -67,23 +70,20 @@ static void ranks_write_into_each_others_parts(hotbed_backend backend) {
 
 /* One launch is a put and a barrier, ten launches are ten. */
 static void graph_body(world_rank *me) {
-    hotbed_window *window = NULL;
-    CHECK_OK(
-        hotbed_window_create(me->comm, me->size * WORDS * sizeof(uint64_t), me->stream, &window));
+    setting s = set_up(me);
+    s.args.round = 9;
     hotbed_graph *graph = NULL;
-    put_args p = {hotbed_window_parts(window), me->rank, me->size, 9};
-    check_args c = {hotbed_window_data(window), me->rank, me->size, 9};
     CHECK_OK(hotbed_graph_begin(me->stream));
-    CHECK_OK(hotbed_host_launch(me->stream, me->size, 1, put, &p, sizeof p));
-    CHECK_OK(hotbed_window_barrier(window, me->stream));
-    CHECK_OK(hotbed_host_launch(me->stream, me->size, 1, check, &c, sizeof c));
-    CHECK_OK(hotbed_window_barrier(window, me->stream));
+    CHECK_OK(window_put(&s.args, me->stream));
+    CHECK_OK(hotbed_window_barrier(s.window, me->stream));
+    CHECK_OK(window_check(&s.args, me->stream));
+    CHECK_OK(hotbed_window_barrier(s.window, me->stream));
     CHECK_OK(hotbed_graph_end(me->stream, &graph));
     for (uint32_t i = 0; i < 10; i++)
         CHECK_OK(hotbed_graph_launch(graph, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));
     hotbed_graph_destroy(graph);
-    hotbed_window_destroy(window);
+    tear_down(me, &s);
 }
 
 static void a_recorded_graph_has_its_barriers(hotbed_backend backend) {
@@ -93,7 +93,7 @@ static void a_recorded_graph_has_its_barriers(hotbed_backend backend) {
 
 static void disagree_body(world_rank *me) {
     hotbed_window *window = NULL;
-    uint64_t bytes = me->rank == me->size / 2 ? 64 : 128;
+    uint64_t bytes = me->rank == me->size / 2 ? 64 : 128 << 10;
     CHECK_STATUS(hotbed_window_create(me->comm, 0, me->stream, &window), HOTBED_ERR_ARGUMENT);
     hotbed_status status = hotbed_window_create(me->comm, bytes, me->stream, &window);
     CHECK_EQ(status, me->size > 1 ? HOTBED_ERR_ARGUMENT : HOTBED_OK);

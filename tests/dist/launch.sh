@@ -1,0 +1,25 @@
+#!/bin/sh
+# tests/dist/launch.sh - run a program as N ranks that find each other by the environment, as torchrun would.
+# usage: launch.sh N PROGRAM [ARGUMENT...]; status 0, or of a rank that failed, or 77 when one skipped.
+set -u
+n=$1
+shift
+export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$n"
+MASTER_PORT=$((20000 + ($$ * 7) % 10000)) # not of another test that runs now
+export MASTER_PORT
+pids=
+rank=0
+while [ $rank -lt "$n" ]; do
+    RANK=$rank LOCAL_RANK=$rank "$@" &
+    pids="$pids $!"
+    rank=$((rank + 1))
+done
+worst=0
+for pid in $pids; do
+    wait "$pid"
+    status=$?
+    if [ $status -ne 0 ] && { [ $worst -eq 0 ] || [ $worst -eq 77 ]; }; then
+        worst=$status
+    fi
+done
+exit $worst

@@ -1,0 +1,55 @@
+# tests/dist/ranks.cmake - the programs over MPI and NCCL, and what becomes of a rank that is killed.
+if(HOTBED_MPI OR HOTBED_NCCL)
+  add_executable(comm_death comm_death.c)
+  target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
+endif()
+set(death_phases create idle before between middle end)
+
+# An entry of a program that runs as several ranks.
+function(add_ranks_test entry label environment)
+  add_test(NAME ${entry} COMMAND ${ARGN})
+  set_tests_properties(
+    ${entry} PROPERTIES LABELS ${label} TIMEOUT 300 SKIP_RETURN_CODE 77
+                        SKIP_REGULAR_EXPRESSION "0 passed, [0-9]+ skipped" ENVIRONMENT "${environment}")
+  if(label STREQUAL gpu)
+    set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+endfunction()
+
+if(HOTBED_MPI)
+  # Open MPI does not start as root, nor more processes than cores, unless told.
+  set(environment HOTBED_TEST_TRANSPORT=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+  if(HOTBED_SANITIZE MATCHES address) # MPI's own leaks
+    list(APPEND environment ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
+  endif()
+  set(mpirun ${MPIEXEC_EXECUTABLE} --oversubscribe)
+  foreach(ranks IN ITEMS 2 3 4)
+    foreach(program IN ITEMS test_comm test_comm_fail test_sharded test_sharded_context)
+      add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
+                     $<TARGET_FILE:${program}>)
+    endforeach()
+  endforeach()
+  foreach(phase IN LISTS death_phases)
+    add_ranks_test(comm_death.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
+                   ${phase} 3 15 ${mpirun} --enable-recovery -n 3 $<TARGET_FILE:comm_death>)
+  endforeach()
+endif()
+
+if(HOTBED_NCCL)
+  set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
+  foreach(gpus IN ITEMS 2 4)
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window)
+      # A thread a GPU, and a process a GPU.
+      add_ranks_test(${program}.nccl${gpus} gpu "HOTBED_TEST_TRANSPORT=nccl;HOTBED_TEST_GPUS=${gpus}"
+                     ${program})
+      add_ranks_test(${program}.ncclp${gpus} gpu "HOTBED_TEST_TRANSPORT=nccl-processes" ${launch} ${gpus}
+                     $<TARGET_FILE:${program}>)
+    endforeach()
+    foreach(phase IN LISTS death_phases)
+      add_ranks_test(
+        comm_death.nccl${gpus}.${phase} gpu "HOTBED_TEST_TRANSPORT=nccl-processes"
+        ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh ${phase} ${gpus} 120 ${launch} ${gpus}
+        $<TARGET_FILE:comm_death>)
+    endforeach()
+  endforeach()
+endif()

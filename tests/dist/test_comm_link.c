@@ -1,0 +1,284 @@
+/* tests/dist/test_comm_link.c - sockets between ranks: the meeting, goodbyes, deaths, the environment. */
+#define _DEFAULT_SOURCE 1 /* setenv */
+#include "dist/comm_link.h"
+#include "tests/dist/world.h"
+#include "tests/support/harness.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 5 };
+
+static uint64_t in_seconds(uint64_t seconds) {
+    return hotbed_comm_now() + seconds * 1000000000U;
+}
+
+/* Each rank meets with the others, then does what `body` does. */
+typedef struct rank {
+    pthread_t thread;
+    uint32_t number, size;
+    hotbed_link_place place;
+    int listener;
+    hotbed_link *link;
+    hotbed_comm *comm; /* only to record faults in */
+    void (*body)(struct rank *me);
+} rank;
+
+static void *rank_main(void *argument) {
+    rank *me = argument;
+    uint64_t payload[3] = {0};
+    if (me->number == 0)
+        payload[0] = payload[2] = 12345;
+    CHECK_OK(hotbed_comm_create_self(NULL, &me->comm));
+    CHECK_OK(hotbed_link_open(
+        me->number, me->size, &me->place, me->listener, payload, sizeof payload, in_seconds(20),
+        &me->link));
+    CHECK_EQ(payload[0], 12345);
+    CHECK_EQ(payload[1], 0);
+    CHECK_EQ(payload[2], 12345);
+    me->body(me);
+    hotbed_comm_destroy(me->comm);
+    return NULL;
+}
+
+static void run_ranks(uint32_t size, void (*body)(rank *me)) {
+    rank ranks[RANKS];
+    hotbed_link_place place;
+    int listener = -1;
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    CHECK(place.port > 0);
+    CHECK(place.hosts[0][0] != '\0');
+    for (uint32_t r = 0; r < size; r++) {
+        ranks[r] = (rank){
+            .number = r,
+            .size = size,
+            .place = place,
+            .listener = r == 0 ? listener : -1,
+            .body = body,
+        };
+        CHECK_EQ(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < size; r++)
+        CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
+}
+
+/* Poll until the communicator has failed, and say why. */
+static hotbed_comm_fault wait_for_fault(rank *me) {
+    hotbed_comm_fault fault;
+    uint64_t until = in_seconds(20);
+    while (!hotbed_comm_has_failed(me->comm) && hotbed_comm_now() < until)
+        hotbed_link_poll(me->link, me->comm, 10);
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    return fault;
+}
+
+static void meet_body(rank *me) {
+    uint32_t last = me->size - 1;
+    if (me->number == last) {
+        CHECK(!hotbed_link_close(me->link, 7));
+        return;
+    }
+    uint64_t until = in_seconds(20);
+    while (!hotbed_link_left(me->link, me->comm, last, 8) && hotbed_comm_now() < until)
+        hotbed_link_poll(me->link, me->comm, 10);
+    hotbed_comm_fault fault;
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, last);
+    CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that one it has done */
+    CHECK(!hotbed_link_close(me->link, 8));
+}
+
+static void all_meet_and_say_goodbye(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t size = 2; size <= RANKS; size++)
+        run_ranks(size, meet_body);
+}
+
+static void alone_body(rank *me) {
+    hotbed_link_poll(me->link, me->comm, 0);
+    CHECK(!hotbed_comm_has_failed(me->comm));
+    CHECK(!hotbed_link_close(me->link, 0));
+}
+
+static void one_rank_meets_nobody(hotbed_backend backend) {
+    (void)backend;
+    run_ranks(1, alone_body);
+}
+
+static pthread_barrier_t all_know;
+
+static void spread_body(rank *me) {
+    if (me->number == 1) {
+        (void)hotbed_comm_record_fault(
+            me->comm, HOTBED_COMM_DEADLINE, 3, 42, "rank 3 sleeps in operation %d", 42);
+        hotbed_link_spread(me->link, me->comm);
+    }
+    hotbed_comm_fault fault = wait_for_fault(me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_DEADLINE);
+    CHECK_EQ(fault.rank, 3);
+    CHECK_EQ(fault.operation, 42);
+    CHECK_STRING(fault.text, "rank 3 sleeps in operation 42");
+    (void)pthread_barrier_wait(&all_know);
+    CHECK(!hotbed_link_close(me->link, 0));
+}
+
+static void a_failure_is_told_to_all(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
+    run_ranks(RANKS, spread_body);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
+}
+
+/* Who stays away is an error in time, at rank 0 and at the others. */
+static void a_meeting_has_a_deadline(hotbed_backend backend) {
+    (void)backend;
+    hotbed_link_place place;
+    int listener = -1;
+    hotbed_link *link = NULL;
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    uint64_t soon = hotbed_comm_now() + 50000000U;
+    CHECK_STATUS(hotbed_link_open(0, 2, &place, listener, NULL, 0, soon, &link), HOTBED_ERR_COMM);
+    soon = hotbed_comm_now() + 50000000U; /* nobody listens there any more */
+    CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, soon, &link), HOTBED_ERR_COMM);
+    CHECK(link == NULL);
+}
+
+static void *stranger_main(void *argument) {
+    const hotbed_link_place *place = argument;
+    struct sockaddr_in address = {
+        .sin_family = AF_INET,
+        .sin_port = htons((uint16_t)place->port),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+    };
+    for (int i = 0; i < 3; i++) {
+        int s = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(s >= 0);
+        CHECK_EQ(connect(s, (struct sockaddr *)&address, sizeof address), 0);
+        char noise[64];
+        memset(noise, 'x', sizeof noise);
+        CHECK_EQ(send(s, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
+        (void)close(s);
+    }
+    return NULL;
+}
+
+static void strangers_are_sent_away(hotbed_backend backend) {
+    (void)backend;
+    hotbed_link_place place;
+    int listener = -1;
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    pthread_t stranger;
+    CHECK_EQ(pthread_create(&stranger, NULL, stranger_main, &place), 0);
+    CHECK_EQ(pthread_join(stranger, NULL), 0); /* they are in the queue first */
+    rank ranks[2];
+    for (uint32_t r = 0; r < 2; r++) {
+        ranks[r] = (rank){
+            .number = r,
+            .size = 2,
+            .place = place,
+            .listener = r == 0 ? listener : -1,
+            .body = alone_body,
+        };
+        CHECK_EQ(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < 2; r++)
+        CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
+}
+
+/* A child process of the test is rank 1, and is killed. */
+static void a_death_is_seen(hotbed_backend backend) {
+    (void)backend;
+    hotbed_link_place place;
+    int listener = -1;
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        hotbed_link *link = NULL;
+        if (hotbed_link_open(1, 2, &place, -1, NULL, 0, in_seconds(20), &link) == HOTBED_OK)
+            (void)kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    rank me = {.number = 0, .size = 2};
+    CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
+    CHECK_OK(hotbed_link_open(0, 2, &place, listener, NULL, 0, in_seconds(20), &me.link));
+    hotbed_comm_fault fault = wait_for_fault(&me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, 1);
+    CHECK(hotbed_link_close(me.link, 0));
+    hotbed_comm_destroy(me.comm);
+    int status = 0;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFSIGNALED(status));
+}
+
+static void set(const char *rank_text, const char *size, const char *host, const char *port) {
+    CHECK_EQ(setenv("RANK", rank_text, 1), 0);
+    CHECK_EQ(setenv("WORLD_SIZE", size, 1), 0);
+    CHECK_EQ(setenv("MASTER_ADDR", host, 1), 0);
+    CHECK_EQ(setenv("MASTER_PORT", port, 1), 0);
+}
+
+static void the_environment_is_checked(hotbed_backend backend) {
+    (void)backend;
+    uint32_t number = 9, size = 9;
+    hotbed_link_place place;
+    set("3", "4", "localhost", "29500");
+    CHECK_OK(hotbed_link_read(NULL, &number, &size, &place));
+    CHECK_EQ(number, 3);
+    CHECK_EQ(size, 4);
+    CHECK_EQ(place.port, 29500);
+    CHECK_STRING(place.hosts[0], "localhost");
+    const char *const bad[][4] = {
+        {"4", "4", "localhost", "29500"}, {"-1", "4", "localhost", "29500"},
+        {"", "4", "localhost", "29500"},  {"1x", "4", "localhost", "29500"},
+        {"0", "0", "localhost", "29500"}, {"0", "1025", "localhost", "29500"},
+        {"0", "4", "", "29500"},          {"0", "4", "localhost", "65536"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        set(bad[i][0], bad[i][1], bad[i][2], bad[i][3]);
+        CHECK_STATUS(hotbed_link_read(NULL, &number, &size, &place), HOTBED_ERR_ARGUMENT);
+    }
+    CHECK_EQ(unsetenv("RANK"), 0);
+    CHECK_STATUS(hotbed_link_read(NULL, &number, &size, &place), HOTBED_ERR_ARGUMENT);
+}
+
+/* Threads' ranks find a place through their communicator. */
+static void bootstrap_body(world_rank *me) {
+    uint32_t number = 0, size = 0;
+    hotbed_link_place place;
+    int listener = -1;
+    hotbed_link *link = NULL;
+    CHECK_OK(hotbed_link_read(me->comm, &number, &size, &place));
+    CHECK_EQ(number, me->rank);
+    CHECK_EQ(size, me->size);
+    CHECK_OK(hotbed_link_find(me->comm, number, &place, &listener));
+    CHECK_EQ(listener >= 0, me->rank == 0);
+    CHECK_OK(hotbed_link_open(number, size, &place, listener, NULL, 0, in_seconds(20), &link));
+    CHECK(!hotbed_link_close(link, 0));
+}
+
+static void a_communicator_tells_where_to_meet(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, bootstrap_body, NULL);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"all_meet_and_say_goodbye", all_meet_and_say_goodbye},
+    {"one_rank_meets_nobody", one_rank_meets_nobody},
+    {"a_failure_is_told_to_all", a_failure_is_told_to_all},
+    {"a_meeting_has_a_deadline", a_meeting_has_a_deadline},
+    {"strangers_are_sent_away", strangers_are_sent_away},
+    {"a_death_is_seen", a_death_is_seen},
+    {"the_environment_is_checked", the_environment_is_checked},
+    {"a_communicator_tells_where_to_meet", a_communicator_tells_where_to_meet},
+    {NULL, NULL},
+};

@@ -35,7 +35,7 @@ HOTBED_HD uint8_t *hotbed_gather_message(const hotbed_gather_view *g, uint32_t r
 
 /* Write the length of segment q, of one past the last too: segments become sums of them. */
 HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
-    uint32_t overflow = 0;
+    uint32_t f = q / g->world, overflow = 0;
     for (uint32_t s = 0; s < g->world; s++)
         overflow |= hotbed_message_header_of(hotbed_gather_message(g, s))->overflow;
     if (q == hotbed_gather_segments(g)) {
@@ -43,7 +43,6 @@ HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
         *g->overflow = overflow;
         return;
     }
-    uint32_t f = q / g->world;
     const uint32_t *starts = hotbed_message_starts(hotbed_gather_message(g, q - f * g->world));
     uint32_t first = starts[f * g->batch_size];
     g->firsts[q] = first;

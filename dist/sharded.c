@@ -184,7 +184,7 @@ static hotbed_status make_groups(hotbed_sharded *c) {
  * routing no rank is full before the whole is. */
 static uint64_t share_of(const hotbed_sharded *c, uint32_t table) {
     uint64_t capacity = c->tables[table].capacity;
-    if (c->world == 1)
+    if (c->world <= 1)
         return capacity;
     if (c->tables[table].kind == HOTBED_TABLE_STATIC) {
         uint64_t rows = hotbed_route_rows(&c->table_info[table].route, c->rank);

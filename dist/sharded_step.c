@@ -7,17 +7,14 @@
 static hotbed_status enter(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
     hotbed_stage stage, hotbed_member **out) {
-    if (context != NULL && number >= context->num_members)
+    if (context == NULL || number >= context->num_members)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: collection %u is not below %u", call, number,
-            context->num_members);
-    if (context != NULL && context->members[number].stage != stage)
-        return hotbed_context_fail_stage(
-            call,
-            context->stage != HOTBED_STAGE_READY ? context->stage : context->members[number].stage);
-    HOTBED_TRY(hotbed_context_enter(context, stream, call));
+            HOTBED_ERR_ARGUMENT, "%s: context is NULL, or has no collection %u", call, number);
     *out = &context->members[number];
-    return HOTBED_OK;
+    if ((*out)->stage != stage)
+        return hotbed_context_fail_stage(
+            call, context->stage != HOTBED_STAGE_READY ? context->stage : (*out)->stage);
+    return hotbed_context_enter(context, stream, call);
 }
 
 static hotbed_status leave(

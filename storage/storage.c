@@ -232,6 +232,20 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
     return host;
 }
 
+/* A word a slot, of tables that have times. */
+static hotbed_status allocate_times(hotbed_table *table, hotbed_stream *stream) {
+    if (table->view.score != HOTBED_SCORE_TIMESTAMP_LFU)
+        return HOTBED_OK;
+    hotbed_status status = hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, table->view.slots * sizeof(uint64_t), NULL, &table->times);
+    if (status != HOTBED_OK)
+        return hotbed_fail(
+            status, "table %s: no memory for the times of %llu slots", table->name,
+            (unsigned long long)table->view.slots);
+    table->view.range.times = table->times.data;
+    return HOTBED_OK;
+}
+
 static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
@@ -243,11 +257,7 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
                 status, "table %s: no memory for %llu rows of %llu bytes", table->name,
                 (unsigned long long)table->view.slots, (unsigned long long)table->view.row_bytes);
         table->view.rows = table->rows.data;
-        if (table->view.score == HOTBED_SCORE_TIMESTAMP_LFU)
-            HOTBED_TRY(hotbed_memory_alloc(
-                stream, HOTBED_MEMORY_DEVICE, table->view.slots * sizeof(uint64_t), NULL,
-                &table->times));
-        table->view.range.times = table->times.data;
+        HOTBED_TRY(allocate_times(table, stream));
     }
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(

@@ -20,7 +20,7 @@ static void create_without_memory(hotbed_backend backend) {
     s.options.check = HOTBED_CHECK_WARN; /* which has memory of its own */
     s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
     s.tables[0].admission_threshold = 2;
-    s.tables[1].score = HOTBED_SCORE_TIMESTAMP;
+    s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     for (uint64_t n = 1;; n++) {
         hotbed_storage *storage = (hotbed_storage *)stream;

@@ -177,8 +177,7 @@ static const place *place_of(const bench *b, uint64_t key) {
     for (uint32_t i = 0; i < SLOTS; i++)
         if (b->places[i].used && b->places[i].key == key)
             return &b->places[i];
-    CHECK(!"the model has the key");
-    return NULL;
+    hotbed_check_failed(__FILE__, __LINE__, "the model has no key %llu", (unsigned long long)key);
 }
 
 /* Both words of all keys, by batch, and those from a count and a time on. */
@@ -325,6 +324,35 @@ static void parts_are_set_alone(hotbed_backend backend) {
     bench_close(&b);
 }
 
+/* A recorded prefetch counts and takes a time in each launch. */
+static void launches_count_and_take_times(hotbed_backend backend) {
+    static bench b;
+    hotbed_graph *graph;
+    hotbed_batch batch;
+    uint64_t count = 0, time = 0, last = 0;
+    const uint64_t keys[] = {1, 2, 1};
+    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    hotbed_batch_init(&batch);
+    batch.batch_size = 3;
+    batch.num_keys = 3;
+    batch.keys = rig_copy(&b.r, keys, sizeof keys);
+    CHECK_OK(hotbed_graph_begin(b.r.stream));
+    CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, b.ticket, b.r.stream));
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
+    CHECK_OK(hotbed_graph_end(b.r.stream, &graph));
+    for (uint64_t i = 1; i <= 5; i++) {
+        CHECK_OK(hotbed_graph_launch(graph, b.r.stream));
+        get_words(&b, 2, &count, &time);
+        CHECK_EQ(count, i);
+        CHECK(time > last);
+        last = time;
+        get_words(&b, 1, &count, &time);
+        CHECK(count == 2 * i && time == last);
+    }
+    hotbed_graph_destroy(graph);
+    bench_close(&b);
+}
+
 /* --- what it costs, and who has none ------------------------------------------------------------------ */
 
 static void other_tables_have_no_times(hotbed_backend backend) {
@@ -377,6 +405,7 @@ const hotbed_test hotbed_tests[] = {
     {"keys_on_probation_go_first", keys_on_probation_go_first},
     {"both_words_come_back", both_words_come_back},
     {"parts_are_set_alone", parts_are_set_alone},
+    {"launches_count_and_take_times", launches_count_and_take_times},
     {"other_tables_have_no_times", other_tables_have_no_times},
     {"static_tables_do_not_take_the_pair", static_tables_do_not_take_the_pair},
     {NULL, NULL},

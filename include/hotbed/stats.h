@@ -21,10 +21,9 @@ extern "C" {
 
 typedef struct hotbed_meter hotbed_meter; /* opaque; owned by the caller; any number a storage */
 
-/* Counts of one table. */
+/* Counts of one table.  Before the first request is done, all are 0. */
 typedef struct hotbed_reading {
-    uint64_t request; /* number of the request that is read, from 1; 0: none has been done yet, and
-                          * all counts are 0 */
+    uint64_t request;         /* number of the request that is read, from 1 */
     uint64_t prefetches;      /* of the storage when the request was done */
     uint64_t step_prefetches; /* since the request before; 1 where each step requests */
     hotbed_table_stats total; /* since the storage was created */

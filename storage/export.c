@@ -45,7 +45,6 @@ hotbed_status hotbed_storage_export(
         .index = storage->index,
         .keys = e.keys,
         .count = e.count,
-        .first = e.first < table->slots ? e.first : table->slots,
         .min_score = e.min_score,
         .min_time = e.min_time,
     };
@@ -54,7 +53,9 @@ hotbed_status hotbed_storage_export(
             HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
             storage->tables[e.table].name);
     HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
-    args.slots = table->slots - args.first < e.slots ? table->slots - args.first : e.slots;
+    uint64_t slots = table->slots + table->lower_slots;
+    args.first = e.first < slots ? e.first : slots;
+    args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
     args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;
     HOTBED_TRY(take_workspace(&args, &scratch, &scratch_bytes, stream));
     HOTBED_TRY(storage->kernels.exports->mark(&args, stream));

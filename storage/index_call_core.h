@@ -151,7 +151,7 @@ HOTBED_HD void hotbed_call_evicted(const hotbed_index_args *a, hotbed_index_resu
     if (a->evicted_keys != NULL)
         a->evicted_keys[at] = r.evicted_key;
     if (a->evicted_scores != NULL)
-        a->evicted_scores[at] = r.evicted_score;
+        a->evicted_scores[at] = hotbed_meta_score(r.evicted_meta);
     if (a->evicted_slots != NULL)
         a->evicted_slots[at] = r.slot;
 }

@@ -6,7 +6,7 @@
  * Tested: nothing is refused below a load of 0.97, and 99 % of the keys of a table that full are in their
  * first two buckets.
  *
- * A meta is [score:53 | locked | occupied | probation | pins:8]; 0 is a free slot.  Metas decide who owns
+ * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot.  Metas decide who owns
  * a slot, keys are for finding: a find reads nothing but keys.  That needs a key value for free slots
  * which no find can match, though every key can be stored: bucket b's free slots hold a key that has no
  * business in b, because b is not among that key's candidates.  There are two of them: EMPTY, for slots of
@@ -40,8 +40,9 @@ enum {
 #define HOTBED_META_PROBATION   ((uint64_t)1 << 8)
 #define HOTBED_META_OCCUPIED    ((uint64_t)1 << 9)
 #define HOTBED_META_LOCKED      ((uint64_t)1 << 10)
-#define HOTBED_META_SCORE_SHIFT 11
-#define HOTBED_SCORE_MOST       (((uint64_t)1 << 53) - 1)
+#define HOTBED_META_MARKED      ((uint64_t)1 << 11) /* the caller's; see hotbed_index_range.marks */
+#define HOTBED_META_SCORE_SHIFT 12
+#define HOTBED_SCORE_MOST       (((uint64_t)1 << 52) - 1)
 
 /* One table's part of the index. */
 typedef struct hotbed_index_range {
@@ -49,7 +50,7 @@ typedef struct hotbed_index_range {
     uint32_t buckets; /* at least 2 */
     uint32_t choices; /* candidates of a key: below `buckets` */
     uint32_t evicts;  /* whether a full candidate set gives up its lowest score */
-    uint32_t unused;
+    uint32_t marks;   /* whether a marked slot is kept, as a pinned one is */
     uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
 } hotbed_index_range;
 
@@ -65,9 +66,9 @@ typedef struct hotbed_index_view {
 
 /* What became of a key that was claimed or placed. */
 typedef struct hotbed_index_result {
-    uint64_t slot;          /* HOTBED_SLOT_NONE when refused */
-    uint64_t evicted_key;   /* of EVICTED */
-    uint64_t evicted_score; /* of EVICTED */
+    uint64_t slot;         /* HOTBED_SLOT_NONE when refused */
+    uint64_t evicted_key;  /* of EVICTED */
+    uint64_t evicted_meta; /* of EVICTED */
     hotbed_index_outcome outcome;
 } hotbed_index_result;
 
@@ -373,17 +374,17 @@ HOTBED_HD uint64_t *hotbed_index_time(hotbed_index_range range, uint64_t slot) {
 HOTBED_HD uint32_t hotbed_index_scan(
     hotbed_index_view index, hotbed_index_range range, uint64_t line, hotbed_bucket_scan *scan,
     uint32_t width) {
-    bool evicts = range.evicts != 0;
+    const uint64_t kept = HOTBED_META_PINS | (range.marks != 0 ? HOTBED_META_MARKED : 0);
     uint32_t free = 0;
     for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
         hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(index.metas + line + (size_t)2 * pair);
         free |= (metas.a == 0 ? 1U : 0U) << (2 * pair);
         free |= (metas.b == 0 ? 2U : 0U) << (2 * pair);
-        for (uint32_t half = 0; evicts && half < 2; half++) {
+        for (uint32_t half = 0; range.evicts != 0 && half < 2; half++) {
             uint64_t meta = half == 0 ? metas.a : metas.b;
-            if ((meta & HOTBED_META_LOCKED) != 0 && (meta & HOTBED_META_PINS) == 0)
+            if ((meta & HOTBED_META_LOCKED) != 0 && (meta & kept) == 0)
                 scan->busy = true;
-            if (meta == 0 || (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED)) != 0)
+            if (meta == 0 || (meta & (kept | HOTBED_META_LOCKED)) != 0)
                 continue;
             uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half, time = 0;
             if (range.times != NULL)
@@ -399,6 +400,14 @@ HOTBED_HD uint32_t hotbed_index_scan(
     return hotbed_tile_or(width, free);
 }
 
+/* One lane: the key in a claimed slot of a full bucket can no longer be found. */
+HOTBED_HD void hotbed_index_forget(
+    hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
+    uint32_t bucket = (uint32_t)(slot / HOTBED_BUCKET_SLOTS - range.first_bucket);
+    hotbed_store_release_u64(&index.keys[slot], hotbed_index_marker(range, bucket, true));
+    hotbed_fence(); /* an eval that reads the new row sees that the key is gone */
+}
+
 /* Take a free slot of a line, the first at or after `from`; HOTBED_SLOT_NONE when another tile took it. */
 HOTBED_HD uint64_t hotbed_index_take(
     hotbed_index_view index, uint64_t line, uint32_t free, uint32_t from, uint64_t meta,
@@ -409,9 +418,11 @@ HOTBED_HD uint64_t hotbed_index_take(
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
-/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer. */
-HOTBED_HD hotbed_index_result hotbed_index_place(
-    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer.  With
+ * `stay` the key that is evicted can still be found: its row goes elsewhere first, and who moves it calls
+ * hotbed_index_forget(). */
+HOTBED_HD hotbed_index_result hotbed_index_place_over(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
@@ -481,20 +492,23 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
             hotbed_cas_u64(&index.metas[scan.victim_slot], scan.victim_meta, meta)) {
             won = true;
             evicted = hotbed_load_relaxed_u64(&index.keys[scan.victim_slot]);
-            uint32_t bucket =
-                (uint32_t)(scan.victim_slot / HOTBED_BUCKET_SLOTS - range.first_bucket);
-            hotbed_store_relaxed_u64(
-                &index.keys[scan.victim_slot], hotbed_index_marker(range, bucket, true));
-            hotbed_fence(); /* an eval that reads the new row sees that the key is gone */
+            if (!stay)
+                hotbed_index_forget(index, range, scan.victim_slot);
         }
         if (hotbed_tile_ballot(width, won) != 0) {
             result.slot = scan.victim_slot;
             result.evicted_key = hotbed_tile_shuffle_u64(width, evicted, 0);
-            result.evicted_score = hotbed_meta_score(scan.victim_meta);
+            result.evicted_meta = scan.victim_meta;
             result.outcome = HOTBED_INDEX_EVICTED;
             return result;
         }
     }
+}
+
+HOTBED_HD hotbed_index_result hotbed_index_place(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+    uint32_t width) {
+    return hotbed_index_place_over(index, range, key, meta, false, width);
 }
 
 /* Find `key` and score it, or claim a slot for it; in both cases add `pins` (0 or 1) to its pins.  A slot
@@ -522,6 +536,12 @@ HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint
     hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
+/* One lane: mark a slot that holds a key, once. */
+HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
+    if ((hotbed_load_relaxed_u64(&index.metas[slot]) & HOTBED_META_MARKED) == 0)
+        hotbed_add_relaxed_u64(&index.metas[slot], HOTBED_META_MARKED);
+}
+
 /* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
  * another stream initialises, what the tile did to the row comes first. */
 HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {
@@ -531,12 +551,10 @@ HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool e
         hotbed_add_relaxed_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
 }
 
-/* Remove `key`; false when it is absent or pinned.  All lanes get the same answer. */
-HOTBED_HD bool hotbed_index_erase(
-    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
-    uint64_t slot = hotbed_index_find(index, range, key, width);
-    if (slot == HOTBED_SLOT_NONE)
-        return false;
+/* Free a slot that has just `pins` pins, the caller's.  All lanes get the same answer. */
+HOTBED_HD bool hotbed_index_vacate(
+    hotbed_index_view index, hotbed_index_range range, uint64_t slot, uint64_t pins,
+    uint32_t width) {
     uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
     uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - range.first_bucket);
     uint64_t empty = hotbed_index_marker(range, bucket, false);
@@ -545,7 +563,7 @@ HOTBED_HD bool hotbed_index_erase(
     bool won = false;
     if (hotbed_tile_rank(width) == 0) {
         uint64_t old = hotbed_load_relaxed_u64(&index.metas[slot]);
-        if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == 0 &&
+        if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == pins &&
             hotbed_cas_u64(&index.metas[slot], old, 0)) {
             hotbed_store_relaxed_u64(
                 &index.keys[slot], never_full ? empty : hotbed_index_marker(range, bucket, true));
@@ -553,6 +571,13 @@ HOTBED_HD bool hotbed_index_erase(
         }
     }
     return hotbed_tile_ballot(width, won) != 0;
+}
+
+/* Remove `key`; false when it is absent or pinned.  All lanes get the same answer. */
+HOTBED_HD bool hotbed_index_erase(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    uint64_t slot = hotbed_index_find(index, range, key, width);
+    return slot != HOTBED_SLOT_NONE && hotbed_index_vacate(index, range, slot, 0, width);
 }
 
 #endif

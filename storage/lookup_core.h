@@ -18,31 +18,35 @@ HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, b
 
 /* --- find, then place --------------------------------------------------------------------------- */
 
-/* The slot of a static table's key: its row, or HOTBED_SLOT_NONE and a fault. */
+/* Whether a static table has the key; a fault otherwise. */
+HOTBED_HD bool hotbed_static_has(const hotbed_step_view *s, uint32_t t, uint64_t key) {
+    uint64_t capacity = s->tables[t].capacity;
+    if (key < capacity)
+        return true;
+    hotbed_fault_latch(s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, capacity);
+    return false;
+}
+
+/* The slot of a key of a static table without index: its row, or HOTBED_SLOT_NONE and a fault. */
 HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uint64_t key) {
-    const hotbed_table_view *table = &s->tables[t];
-    if (key < table->capacity)
-        return table->first_slot + key;
-    hotbed_fault_latch(
-        s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, table->capacity);
-    return HOTBED_SLOT_NONE;
+    return hotbed_static_has(s, t, key) ? s->tables[t].first_slot + key : HOTBED_SLOT_NONE;
 }
 
 /* One lane: unique u of table t has `slot`: score and pin it, or note that the table lacks it. */
 HOTBED_HD void hotbed_found_unique(
     const hotbed_step_view *s, uint32_t t, uint32_t u, uint64_t slot) {
     const hotbed_table_view *table = &s->tables[t];
-    if (table->is_static != 0) {
+    if (!hotbed_table_indexed(table)) {
         slot = hotbed_static_slot(s, t, s->unique_keys[u]);
-        if (slot == HOTBED_SLOT_NONE)
-            hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
     } else if (slot != HOTBED_SLOT_NONE) {
         hotbed_index_touch_found(
             s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
         hotbed_unique_seen(s, table, slot);
-    } else {
+    } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique_keys[u])) {
         s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
     }
+    if (slot == HOTBED_SLOT_NONE && table->is_static != 0 && s->unique_keys[u] >= table->capacity)
+        hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
     s->slots[u] = slot;
 }
 
@@ -57,9 +61,9 @@ HOTBED_HD void hotbed_find_uniques(
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u];
-    bool hashed = mine && table->is_static == 0;
+    bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
+        s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
     if (mine)
         hotbed_found_unique(s, t, u, slot);
 }
@@ -75,7 +79,8 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
     uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, t, u), 1);
     if (table->probation != 0)
         meta |= HOTBED_META_PROBATION;
-    hotbed_index_result r = hotbed_index_place(s->index, table->range, key, meta, width);
+    hotbed_index_result r =
+        hotbed_index_place(s->index, hotbed_table_range(table, key), key, meta, width);
     if (hotbed_tile_rank(width) == 0) {
         s->slots[u] = r.slot;
         if (r.outcome == HOTBED_INDEX_EVICTED)
@@ -103,10 +108,24 @@ HOTBED_HD uint64_t
 hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->keys[i];
-    bool hashed = mine && table->is_static == 0;
+    bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->index, table->range, key, hotbed_tile_ballot(width, hashed), width);
-    return hashed || !mine ? slot : hotbed_static_slot(s, t, key);
+        s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
+    /* The upper tier again: a prefetch beside it may have brought the row there meanwhile. */
+    for (uint32_t tier = 0; tier < 2; tier++) {
+        bool wanted = hashed && slot == HOTBED_SLOT_NONE && hotbed_table_moves(table);
+        uint32_t lanes = hotbed_tile_ballot(width, wanted);
+        if (lanes == 0)
+            break;
+        uint64_t other = hotbed_index_find_each(
+            s->index, tier == 0 ? table->lower : table->range, key, lanes, width);
+        slot = slot == HOTBED_SLOT_NONE ? other : slot;
+    }
+    if (mine && !hashed)
+        return hotbed_static_slot(s, t, key);
+    if (mine && slot == HOTBED_SLOT_NONE && table->is_static != 0)
+        (void)hotbed_static_has(s, t, key);
+    return slot;
 }
 
 HOTBED_HD uint32_t hotbed_table_of_key(const hotbed_step_view *s, uint32_t i) {
@@ -126,6 +145,25 @@ HOTBED_HD void hotbed_find_keys(
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
+/* eval: elements e .. of the row of a key that has left its slot.  A row that goes down has arrived before
+ * its slot is given away, one that comes up likewise, so it is in one of the tiers; looking for it twice
+ * finds it unless it moved in between, each time by another prefetch. */
+HOTBED_HD hotbed_f32x4 hotbed_forward_moved4(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint32_t e) {
+    for (uint32_t look = 0; look < 4; look++) {
+        hotbed_index_range range = look % 2 == 0 ? table->lower : table->range;
+        uint64_t slot = hotbed_index_find(s->index, range, key, 1);
+        if (slot == HOTBED_SLOT_NONE)
+            continue;
+        hotbed_f32x4 row =
+            hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
+        hotbed_fence();
+        if (hotbed_load_acquire_u64(&s->index.keys[slot]) == key)
+            return row;
+    }
+    return hotbed_f32x4_of(table->eval_value);
+}
+
 /* Elements e .. of the row behind key number i. */
 HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
@@ -139,6 +177,8 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
         hotbed_fence();
         if (hotbed_load_acquire_u64(&s->index.keys[slot]) == s->keys[i])
             return row;
+        if (hotbed_table_moves(table))
+            return hotbed_forward_moved4(s, table, s->keys[i], e);
     }
     if (s->eval != 0)
         return hotbed_f32x4_of(table->eval_value);

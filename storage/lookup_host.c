@@ -83,19 +83,20 @@ typedef struct wanted_key {
 static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint64_t key) {
     w->table = table;
     w->slot = HOTBED_SLOT_NONE;
-    if (s->tables[table].is_static != 0)
+    if (!hotbed_table_indexed(&s->tables[table]))
         return;
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    w->probe = hotbed_index_probe(s->tables[table].range, key);
+    w->probe = hotbed_index_probe(hotbed_table_range(&s->tables[table], key), key);
     hotbed_prefetch_item(s->index.keys + w->probe.first, line);
     hotbed_prefetch_item(s->index.keys + w->probe.second, line);
 }
 
-/* Static tables have no keys to find. */
+/* Where a table's keys are row numbers there are none to find. */
 static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
     const hotbed_table_view *table = &s->tables[w->table];
-    if (table->is_static == 0)
-        w->slot = hotbed_index_find_probe(s->index, table->range, w->probe, 1);
+    if (hotbed_table_indexed(table))
+        w->slot =
+            hotbed_index_find_probe(s->index, hotbed_table_range(table, w->probe.key), w->probe, 1);
 }
 
 /* eval: slots of keys first .. first+n-1, at most a batch, from feature *f on, which goes on with them. */
@@ -108,8 +109,10 @@ static void find_keys_of(
     }
     for (uint32_t k = 0; k < n; k++) {
         find_wanted(s, &wanted[k]);
-        if (s->tables[wanted[k].table].is_static != 0)
-            wanted[k].slot = hotbed_static_slot(s, wanted[k].table, s->keys[first + k]);
+        const hotbed_table_view *table = &s->tables[wanted[k].table];
+        if (wanted[k].slot == HOTBED_SLOT_NONE &&
+            (table->is_static != 0 || hotbed_table_moves(table)))
+            wanted[k].slot = hotbed_find_key(s, (uint32_t)first + k, wanted[k].table, true, 1);
     }
 }
 
@@ -149,7 +152,8 @@ static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
         return;
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    hotbed_probe probe = hotbed_index_probe(s->tables[t].range, s->unique_keys[u]);
+    uint64_t key = s->unique_keys[u];
+    hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&s->tables[t], key), key);
     hotbed_prefetch_item(s->index.metas + probe.first, line);
     hotbed_prefetch_item(s->index.metas + probe.second, line);
 }

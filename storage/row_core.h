@@ -9,14 +9,29 @@
 #include "storage/index_core.h"
 #include "storage/init_core.h"
 
-/* One table as kernels see it: an array of these is in device memory. */
+/* How a table's rows are spread over memory. */
+typedef enum hotbed_tiers {
+    HOTBED_TIERS_ONE = 0,   /* all rows are in the upper tier: HBM_DIRECT */
+    HOTBED_TIERS_CACHE = 1, /* every row has its home in the lower tier, the upper has copies */
+    HOTBED_TIERS_SCORE = 2, /* a row is in one of them; those in use come up, the lowest go down */
+    HOTBED_TIERS_HASH = 3,  /* a row is in one of them, by its key */
+} hotbed_tiers;
+
+/* One table as kernels see it: an array of these is in device memory.  A marked slot of CACHE is, in the
+ * upper tier, a row that was changed and, in the lower, a row of which the upper has a copy. */
 typedef struct hotbed_table_view {
     uint8_t *rows;      /* row of slot first_slot + i is at rows + i * row_bytes */
     uint64_t row_bytes; /* embedding, then each state, every part padded to its alignment */
     uint64_t first_slot;
     uint64_t slots;
-    uint64_t capacity;          /* STATIC: number of rows, keys below it are valid */
-    hotbed_index_range range;   /* HASH */
+    uint8_t *lower_rows;  /* row of slot lower_first + i, as `rows` */
+    uint64_t lower_first; /* over first_slot + slots; UINT64_MAX: there is no lower tier */
+    uint64_t lower_slots;
+    uint64_t lower_byte; /* all tables' lower tiers one after the other: where this one begins */
+    uint64_t capacity;   /* STATIC: number of rows, keys below it are valid */
+    uint64_t split;      /* TIERS_HASH: keys that hash below it are in the upper tier */
+    hotbed_index_range range;   /* of the upper tier; no buckets: slots are row numbers, STATIC */
+    hotbed_index_range lower;   /* of the lower tier; no buckets: there is none */
     hotbed_index_range counter; /* FREQUENCY: where keys are counted that are not yet admitted */
     uint64_t admit; /* FREQUENCY: the count that admits; PROBABILISTIC: random words below it do */
     hotbed_init_view init;
@@ -31,10 +46,45 @@ typedef struct hotbed_table_view {
     uint32_t score;           /* hotbed_score_strategy */
     uint32_t probation;       /* new keys are on probation */
     uint32_t admission;       /* hotbed_admission */
+    uint32_t tiers;           /* hotbed_tiers */
+    uint32_t bin_shift;       /* a bin of hotbed_step_view.move_bins has 2^bin_shift bytes */
     uint32_t unused;
 } hotbed_table_view;
 
+/* Whether the table's keys are in the index: not those of a static table in one tier. */
+HOTBED_HD bool hotbed_table_indexed(const hotbed_table_view *table) {
+    return table->range.buckets != 0;
+}
+
+/* Where to look for a key first, and the only place in tables of TIERS_ONE and TIERS_HASH.  By another hash
+ * than the index's: which bucket a key has says nothing of its tier. */
+HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, uint64_t key) {
+    return table->tiers == HOTBED_TIERS_HASH &&
+                   hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >= table->split
+               ? table->lower
+               : table->range;
+}
+
+/* Whether a key that is not there may be in the lower tier. */
+HOTBED_HD bool hotbed_table_moves(const hotbed_table_view *table) {
+    return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_SCORE;
+}
+
+/* Where the time of a slot is, in a table that keeps times. */
+HOTBED_HD uint64_t *hotbed_table_time(const hotbed_table_view *table, uint64_t slot) {
+    return hotbed_index_time(slot >= table->lower_first ? table->lower : table->range, slot);
+}
+
+/* One lane: the key in slot `to` was seen when the one in `from` was. */
+HOTBED_HD void hotbed_table_copy_time(const hotbed_table_view *table, uint64_t to, uint64_t from) {
+    if (table->range.times != NULL)
+        hotbed_store_relaxed_u64(
+            hotbed_table_time(table, to), hotbed_load_relaxed_u64(hotbed_table_time(table, from)));
+}
+
 HOTBED_HD uint8_t *hotbed_row_at(const hotbed_table_view *table, uint64_t slot) {
+    if (slot >= table->lower_first)
+        return table->lower_rows + (slot - table->lower_first) * table->row_bytes;
     return table->rows + (slot - table->first_slot) * table->row_bytes;
 }
 

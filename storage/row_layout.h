@@ -19,9 +19,10 @@ static inline uint64_t hotbed_round_up(uint64_t value, uint64_t to) {
     return (value + to - 1) / to * to;
 }
 
-/* Sets states, state_dim, state_offset and row_bytes from the view's dim and dtype.  Kind 0 is a row
+/* Sets states, state_dim, state_offset, row_bytes and no lower tier from the view's dim and dtype.  Kind 0 is a row
  * without states. */
 static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_kind kind) {
+    view->lower_first = UINT64_MAX;
     uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
     uint64_t widest = hotbed_part_alignment(bytes);
     view->states = hotbed_optimizer_states(kind);

@@ -84,24 +84,47 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
         return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
-    if (args.table.counter.buckets > 0) {
-        args.table.range = args.table.counter;
-        HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    const hotbed_index_range others[] = {args.table.lower, args.table.counter};
+    for (int r = 0; r < 2; r++) {
+        hotbed_rows_args other = args;
+        other.table.range = others[r];
+        if (others[r].buckets > 0)
+            HOTBED_TRY(storage->kernels.rows->clear(&other, stream));
+    }
+    if (args.table.is_static != 0 && hotbed_table_indexed(&args.table)) {
+        args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */
+        HOTBED_TRY(storage->kernels.rows->set(&args, stream));
     }
     return hotbed_stream_finish(stream);
 }
 
-/* Number of keys and of pinned slots of a HASH table, and the keys themselves where keys is not NULL. */
+/* Number of keys and of pinned slots of a table with an index, and the keys themselves where keys is not
+ * NULL.  With CACHE, scores are as of the last flush. */
 static hotbed_status list(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores,
     uint64_t counts[2], hotbed_stream *stream) {
-    void *device_counts;
+    uint64_t *device;
+    uint64_t host[4];
+    void *memory;
     HOTBED_TRY(hotbed_storage_may_wait(stream));
-    HOTBED_TRY(hotbed_stream_workspace(stream, 2 * sizeof(uint64_t), &device_counts));
-    HOTBED_TRY(hotbed_fill(device_counts, 0, 2 * sizeof(uint64_t), stream));
-    HOTBED_TRY(storage->kernels.rows->list(args, keys, scores, device_counts, stream));
-    HOTBED_TRY(hotbed_copy(counts, device_counts, 2 * sizeof(uint64_t), stream));
-    return hotbed_stream_finish(stream);
+    HOTBED_TRY(hotbed_stream_workspace(stream, sizeof host, &memory));
+    device = memory;
+    HOTBED_TRY(hotbed_fill(device, 0, sizeof host, stream));
+    /* The upper tier of CACHE has nothing but copies: its keys are counted elsewhere, and not listed. */
+    bool copies = args->table.tiers == HOTBED_TIERS_CACHE;
+    HOTBED_TRY(storage->kernels.rows->list(
+        args, copies ? NULL : keys, copies ? NULL : scores, copies ? device + 2 : device, stream));
+    if (args->table.tiers != HOTBED_TIERS_ONE) {
+        hotbed_rows_args lower = *args;
+        lower.table.range = args->table.lower;
+        lower.table.slots += args->table.lower_slots;
+        HOTBED_TRY(storage->kernels.rows->list(&lower, keys, scores, device, stream));
+    }
+    HOTBED_TRY(hotbed_copy(host, device, sizeof host, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    counts[0] = host[0];
+    counts[1] = host[1] + host[3];
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_size(
@@ -110,7 +133,7 @@ hotbed_status hotbed_storage_size(
     hotbed_rows_args args;
     uint64_t counts[2] = {0, 0};
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
-    if (args.table.is_static != 0)
+    if (!hotbed_table_indexed(&args.table))
         counts[0] = args.table.capacity;
     else
         HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
@@ -149,6 +172,7 @@ hotbed_status hotbed_storage_export_keys(
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.is_static != 0)
         return export_static(args.table.capacity, capacity, keys, scores, n);
+    HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
     HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
     *n = counts[0];
     if (*n == 0 || (keys == NULL && scores == NULL))

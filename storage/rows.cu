@@ -16,6 +16,11 @@ static __global__ void __launch_bounds__(BLOCK) set_kernel(hotbed_rows_args a) {
         hotbed_rows_set(&a, i, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a) {
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
+        hotbed_rows_erase(&a, i, TILE);
+}
+
 static __global__ void __launch_bounds__(BLOCK) init_rows_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.table.slots;
          i += hotbed_cuda_threads() / TILE)
@@ -52,12 +57,14 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
+    if (args->table.tiers != HOTBED_TIERS_ONE)
+        return launch(erase_kernel, "erase_kernel", args, args->n * TILE, stream);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_cuda.erase(&index, stream);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
-    if (args->table.is_static != 0)
+    if (!hotbed_table_indexed(&args->table))
         return launch(init_rows_kernel, "init_rows_kernel", args, args->table.slots * TILE, stream);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_cuda.clear(&index, stream);

@@ -64,7 +64,7 @@ typedef struct hotbed_rows_args {
     hotbed_timer *timer;           /* NULL: no table has timestamps */
     const uint64_t *custom_scores; /* [num_tables] */
     hotbed_fault *faults;
-    const uint64_t *keys; /* [n] */
+    const uint64_t *keys; /* [n]; NULL: key number i is i */
     hotbed_rows_view rows;
     uint8_t *flags; /* [n] found or erased, or NULL */
     uint64_t n;
@@ -72,11 +72,18 @@ typedef struct hotbed_rows_args {
     uint32_t unused;
 } hotbed_rows_args;
 
+HOTBED_HD uint64_t hotbed_rows_key(const hotbed_rows_args *a, uint64_t i) {
+    return a->keys == NULL ? i : a->keys[i];
+}
+
 HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = a->keys[i];
-    if (a->table.is_static != 0)
+    uint64_t key = hotbed_rows_key(a, i);
+    if (!hotbed_table_indexed(&a->table))
         return key < a->table.capacity ? a->table.first_slot + key : HOTBED_SLOT_NONE;
-    return hotbed_index_find(a->index, a->table.range, key, width);
+    uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);
+    return slot == HOTBED_SLOT_NONE && hotbed_table_moves(&a->table)
+               ? hotbed_index_find(a->index, a->table.lower, key, width)
+               : slot;
 }
 
 /* Copy out the row of key number i. */
@@ -92,7 +99,7 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
                                 ? 0
                                 : hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]));
     if (hotbed_tile_rank(width) == 0 && a->rows.times != NULL)
-        a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_index_time(a->table.range, slot));
+        a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_table_time(&a->table, slot));
 }
 
 /* The score of a key that set() inserts, where it gives none. */
@@ -110,29 +117,97 @@ HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     }
 }
 
-/* Find or claim a slot for key number i of a HASH table.  In a table that evicts, one that is found is
- * locked: other keys of the call are looking for slots. */
-HOTBED_HD hotbed_index_result
-hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = a->keys[i];
-    bool scored = a->rows.scores != NULL;
-    hotbed_score_rule rule = scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP;
-    uint64_t score = scored ? a->rows.scores[i] : hotbed_rows_score(a);
-    if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
-        hotbed_timer_note(a->timer, score);
-    if (a->table.range.evicts == 0)
-        return hotbed_index_claim(a->index, a->table.range, key, rule, score, 0, width);
-    uint64_t slot = hotbed_index_find(a->index, a->table.range, key, width);
+/* A key that set() has found or placed. */
+typedef struct hotbed_rows_claimed {
+    hotbed_index_result result;
+    bool locked; /* a key that was found: unlock its slot when the row is written */
+} hotbed_rows_claimed;
+
+/* Find or claim a slot of `range` for a key.  In a range that evicts, one that is found is locked: other keys
+ * of the call are looking for slots. */
+HOTBED_HD hotbed_rows_claimed hotbed_rows_claim_in(
+    const hotbed_rows_args *a, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
+    uint64_t score, uint32_t width) {
+    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
+    if (range.evicts == 0) {
+        c.result = hotbed_index_claim(a->index, range, key, rule, score, 0, width);
+        return c;
+    }
+    uint64_t slot = hotbed_index_find(a->index, range, key, width);
     if (slot != HOTBED_SLOT_NONE) {
         bool held = hotbed_tile_rank(width) == 0 && hotbed_index_lock(a->index, slot, key);
         if (held)
             hotbed_index_touch_found(a->index, slot, rule, score, 0);
         if (hotbed_tile_ballot(width, held) != 0) {
-            hotbed_index_result result = {slot, 0, 0, HOTBED_INDEX_FOUND};
-            return result;
+            c.result.slot = slot;
+            c.locked = true;
+            return c;
         }
     }
-    return hotbed_index_place(a->index, a->table.range, key, hotbed_meta_new(score, 0), width);
+    c.result = hotbed_index_place(a->index, range, key, hotbed_meta_new(score, 0), width);
+    return c;
+}
+
+/* Find a key in the upper tier; with SCORE, also take a slot there that is free. */
+HOTBED_HD hotbed_rows_claimed hotbed_rows_claim_upper(
+    const hotbed_rows_args *a, uint64_t key, hotbed_score_rule rule, uint64_t score,
+    uint32_t width) {
+    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
+    hotbed_index_range range = a->table.range;
+    range.evicts = 0;
+    c.result.slot = hotbed_index_find(a->index, range, key, width);
+    if (c.result.slot != HOTBED_SLOT_NONE) {
+        if (hotbed_tile_rank(width) == 0)
+            hotbed_index_touch_found(a->index, c.result.slot, rule, score, 0);
+    } else if (
+        a->table.tiers == HOTBED_TIERS_SCORE &&
+        hotbed_index_find(a->index, a->table.lower, key, width) == HOTBED_SLOT_NONE) {
+        c.result = hotbed_index_place(a->index, range, key, hotbed_meta_new(score, 0), width);
+    }
+    return c;
+}
+
+/* Find or claim a slot for key number i of a table with an index. */
+HOTBED_HD hotbed_rows_claimed
+hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = hotbed_rows_key(a, i);
+    bool scored = a->rows.scores != NULL && a->table.is_static == 0;
+    hotbed_score_rule rule = scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP;
+    uint64_t score = scored ? a->rows.scores[i] : hotbed_rows_score(a);
+    if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
+        hotbed_timer_note(a->timer, score);
+    if (!hotbed_table_moves(&a->table))
+        return hotbed_rows_claim_in(a, hotbed_table_range(&a->table, key), key, rule, score, width);
+    hotbed_rows_claimed c = hotbed_rows_claim_upper(a, key, rule, score, width);
+    return c.result.slot != HOTBED_SLOT_NONE
+               ? c
+               : hotbed_rows_claim_in(a, a->table.lower, key, rule, score, width);
+}
+
+/* One lane: key number i got no slot. */
+HOTBED_HD void hotbed_rows_refused(
+    const hotbed_rows_args *a, uint64_t i, bool out_of_range, hotbed_index_outcome outcome) {
+    if (out_of_range)
+        hotbed_fault_latch(
+            a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, a->table_number,
+            hotbed_rows_key(a, i), a->table.capacity);
+    else
+        hotbed_fault_latch(
+            a->faults, HOTBED_ERR_FULL,
+            outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
+            a->table_number, hotbed_rows_key(a, i), a->table.slots);
+}
+
+/* One lane: the row in the slot of a key is written. */
+HOTBED_HD void hotbed_rows_written(
+    const hotbed_rows_args *a, uint64_t key, const hotbed_rows_claimed *c) {
+    uint64_t slot = c->result.slot;
+    if (c->locked)
+        hotbed_index_unlock(a->index, slot);
+    else if (c->result.outcome != HOTBED_INDEX_FOUND)
+        hotbed_index_publish(a->index, slot, key);
+    if (a->table.tiers == HOTBED_TIERS_CACHE && slot < a->table.lower_first)
+        hotbed_index_mark(a->index, slot);
 }
 
 /* One lane: the time of key number i, where its table has times: the given one, or, of a new key, that of the
@@ -146,52 +221,52 @@ HOTBED_HD void hotbed_rows_set_time(
         time = HOTBED_SCORE_MOST;
     if (a->rows.times != NULL)
         hotbed_timer_note(a->timer, time);
-    hotbed_store_relaxed_u64(hotbed_index_time(a->table.range, slot), time);
+    hotbed_store_relaxed_u64(hotbed_table_time(&a->table, slot), time);
 }
 
 /* Insert or overwrite the row of key number i. */
 HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = a->keys[i];
-    hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
-    if (a->table.is_static != 0) {
-        if (key < a->table.capacity)
-            r.slot = a->table.first_slot + key;
-    } else {
-        r = hotbed_rows_claim(a, i, width);
-    }
-    if (r.slot == HOTBED_SLOT_NONE) {
-        if (hotbed_tile_rank(width) != 0)
-            return;
-        if (a->table.is_static != 0)
-            hotbed_fault_latch(
-                a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, a->table_number, key,
-                a->table.capacity);
-        else
-            hotbed_fault_latch(
-                a->faults, HOTBED_ERR_FULL,
-                r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
-                                                 : HOTBED_FAULT_TABLE_FULL,
-                a->table_number, key, a->table.slots);
+    uint64_t key = hotbed_rows_key(a, i);
+    bool out_of_range = a->table.is_static != 0 && key >= a->table.capacity;
+    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
+    if (!hotbed_table_indexed(&a->table))
+        c.result.slot = out_of_range ? HOTBED_SLOT_NONE : a->table.first_slot + key;
+    else if (!out_of_range)
+        c = hotbed_rows_claim(a, i, width);
+    if (c.result.slot == HOTBED_SLOT_NONE) {
+        if (hotbed_tile_rank(width) == 0)
+            hotbed_rows_refused(a, i, out_of_range, c.result.outcome);
         return;
     }
-    uint8_t *row = hotbed_row_at(&a->table, r.slot);
+    uint8_t *row = hotbed_row_at(&a->table, c.result.slot);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_rows_set_time(a, i, r.slot, r.outcome != HOTBED_INDEX_FOUND);
-    if (r.outcome != HOTBED_INDEX_FOUND) {
+        hotbed_rows_set_time(a, i, c.result.slot, c.result.outcome != HOTBED_INDEX_FOUND);
+    if (c.result.outcome != HOTBED_INDEX_FOUND) {
         hotbed_row_init(&a->table, row, key, width);
         hotbed_tile_sync(width);
     }
     hotbed_row_set(&a->table, row, a->rows, i, width);
-    bool locked = r.outcome == HOTBED_INDEX_FOUND && a->table.range.evicts != 0;
-    if (r.outcome == HOTBED_INDEX_FOUND && !locked)
+    if (!hotbed_table_indexed(&a->table))
         return;
     hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) != 0)
-        return;
-    if (locked)
-        hotbed_index_unlock(a->index, r.slot);
-    else
-        hotbed_index_publish(a->index, r.slot, key);
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_rows_written(a, key, &c);
+}
+
+/* Remove key number i of a table of two tiers, unless it is pinned. */
+HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = a->keys[i];
+    uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);
+    bool erased = true;
+    if (slot != HOTBED_SLOT_NONE)
+        erased = hotbed_index_vacate(a->index, hotbed_table_range(&a->table, key), slot, 0, width);
+    bool below = slot == HOTBED_SLOT_NONE || a->table.tiers == HOTBED_TIERS_CACHE;
+    if (erased && below && hotbed_table_moves(&a->table))
+        erased = hotbed_index_erase(a->index, a->table.lower, key, width);
+    else if (slot == HOTBED_SLOT_NONE)
+        erased = false;
+    if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
+        a->flags[i] = erased;
 }
 
 /* A call on the index alone, for the HASH table of `a`. */

@@ -16,6 +16,11 @@ static void set_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_rows_set(args, i, 1);
 }
 
+static void erase_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_rows_erase(args, i, 1);
+}
+
 static void init_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;
     for (uint64_t i = begin; i < end; i++)
@@ -47,12 +52,14 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
+    if (args->table.tiers != HOTBED_TIERS_ONE)
+        return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_host.erase(&index, stream);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
-    if (args->table.is_static != 0)
+    if (!hotbed_table_indexed(&args->table))
         return hotbed_host_launch(
             stream, args->table.slots, ROWS_GRAIN, init_rows_body, args, sizeof *args);
     hotbed_index_args index = hotbed_rows_index(args);

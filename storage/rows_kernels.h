@@ -1,7 +1,7 @@
 /* storage/rows_kernels.h - rows of one table by key or slot, and whole-table work: the contract of both
  * backends.
  *
- * `index` is unused for static tables, whose keys are row numbers.
+ * `index` is unused for static tables of one tier, whose keys are row numbers.
  */
 #ifndef HOTBED_STORAGE_ROWS_KERNELS_H
 #define HOTBED_STORAGE_ROWS_KERNELS_H
@@ -17,9 +17,9 @@ typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*set)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*erase)(const hotbed_rows_args *args, hotbed_stream *stream);
-    /* HASH: all slots free; STATIC: all rows as new. */
+    /* With an index: all slots of table.range free; without: all rows as new. */
     hotbed_status (*clear)(const hotbed_rows_args *args, hotbed_stream *stream);
-    /* counts[0] += keys of the table, counts[1] += pinned slots; and, where keys is not NULL, key and
+    /* counts[0] += keys of table.range, counts[1] += pinned slots; and, where keys is not NULL, key and
      * score of key number counts[0] before. */
     hotbed_status (*list)(
         const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores, uint64_t *counts,

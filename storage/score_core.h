@@ -62,7 +62,7 @@ HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
 HOTBED_HD void hotbed_unique_seen(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (table->range.times != NULL)
-        hotbed_store_relaxed_u64(hotbed_index_time(table->range, slot), s->timer->now);
+        hotbed_store_relaxed_u64(hotbed_table_time(table, slot), s->timer->now);
 }
 
 /* --- admission --------------------------------------------------------------------------------- */
@@ -89,6 +89,8 @@ HOTBED_HD bool hotbed_admit_drawn(
  * or counters, so a count that is found is this tile's to change. */
 HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
+    if (s->moves != NULL && s->moves[i].home != HOTBED_SLOT_NONE)
+        return; /* only the upper tier lacks it */
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     if (table->admission == HOTBED_ADMIT_ALL)

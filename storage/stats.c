@@ -85,6 +85,7 @@ hotbed_status hotbed_meter_read(const hotbed_meter *meter, uint32_t table, hotbe
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, meter->storage->num_tables);
     const hotbed_meter_view *view = &meter->view;
+    uint64_t row_bytes = meter->storage->tables[table].view.row_bytes;
     for (;;) {
         hotbed_reading reading = {.request = hotbed_load_acquire_u64(view->latest)};
         if (reading.request != 0) {
@@ -93,8 +94,8 @@ hotbed_status hotbed_meter_read(const hotbed_meter *meter, uint32_t table, hotbe
             reading.prefetches = hotbed_load_acquire_u64(total);
             reading.step_prefetches = hotbed_load_acquire_u64(step);
             size_t at = 1 + (size_t)table * HOTBED_TALLY_WORDS;
-            hotbed_stats_of(read_tally(total + at), &reading.total);
-            hotbed_stats_of(read_tally(step + at), &reading.step);
+            hotbed_stats_of(read_tally(total + at), row_bytes, &reading.total);
+            hotbed_stats_of(read_tally(step + at), row_bytes, &reading.step);
             if (hotbed_load_acquire_u64(record) != reading.request)
                 continue; /* some requests later the record was taken for a new one */
         }
@@ -110,12 +111,14 @@ hotbed_status hotbed_storage_load_histogram(
     if (buckets == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "buckets is NULL");
     const hotbed_table *t = &storage->tables[table];
-    if (t->kind == HOTBED_TABLE_STATIC)
+    if (!hotbed_table_indexed(&t->view))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s is static: it has no index", t->name);
     size_t bytes = HOTBED_LOADS * sizeof *buckets;
     /* Counted in device memory, since atomics across the bus are slow. */
     HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &loads));
     HOTBED_TRY(hotbed_fill(loads, 0, bytes, stream));
     HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.range, loads, stream));
+    if (t->view.lower.buckets != 0)
+        HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.lower, loads, stream));
     return hotbed_copy(buckets, loads, bytes, stream);
 }

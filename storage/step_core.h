@@ -11,7 +11,19 @@
 /* Cumulative counts of a table; hotbed_table_stats is made from them. */
 typedef struct hotbed_tally {
     uint64_t keys, uniques, inserts, evictions, refused, rejected;
+    uint64_t fetches;     /* rows that came up from the lower tier */
+    uint64_t write_backs; /* rows that went down */
+    uint64_t in_place;    /* uniques whose rows were used in the lower tier */
 } hotbed_tally;
+
+/* What becomes of a unique that the upper tier does not have, in tables whose rows move. */
+typedef struct hotbed_move {
+    uint64_t home;        /* its slot in the lower tier; HOTBED_SLOT_NONE: none */
+    uint64_t victim_home; /* the slot there of the row that makes room for it */
+    uint64_t victim_meta; /* of that row; 0: the slot was free */
+    uint32_t flags;
+    uint32_t unused;
+} hotbed_move;
 
 /* The time of TIMESTAMP tables, in microseconds. */
 typedef struct hotbed_timer {
@@ -54,6 +66,11 @@ typedef struct hotbed_step_view {
     uint32_t *missing;     /* [bound] uniques that their tables do not have, any order; those that
                                * are not admitted are marked, see score_core.h */
     uint32_t *num_missing; /* one word */
+    hotbed_move *moves;    /* [bound] of the missing; NULL: no table's rows move */
+    uint32_t *fetch_order; /* [bound] numbers of moves by address of their home */
+    uint32_t *write_order; /* [bound] and of their victim's home */
+    uint32_t
+        *move_bins; /* [2 * (HOTBED_MOVE_BINS + 1)] for them: starts of fetches, then of writes */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
@@ -62,6 +79,9 @@ typedef struct hotbed_step_view {
     uint32_t eval;
     uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
+
+/* Parts of the lower tier, at least 128 MiB each; within one, rows may move in any order. */
+enum { HOTBED_MOVE_BINS = 1023 };
 
 #define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
 

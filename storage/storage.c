@@ -30,7 +30,7 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
     if (o->admission == HOTBED_ADMIT_FREQUENCY &&
         (o->admission_threshold < 1 || o->admission_threshold > HOTBED_SCORE_MOST))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: admission_threshold %llu is not in [1, 2^53 - 1]",
+            HOTBED_ERR_ARGUMENT, "table %s: admission_threshold %llu is not in [1, 2^52 - 1]",
             o->name, (unsigned long long)o->admission_threshold);
     if (o->admission_capacity > HOTBED_CAPACITY_MOST)
         return hotbed_fail(
@@ -107,6 +107,13 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
     if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
+    if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
+    if ((int)o->lower_memory != 0 &&
+        (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
+            (int)o->lower_memory);
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
     return HOTBED_OK;
@@ -130,15 +137,8 @@ static void make_table(
     view->state_value = storage->optimizer.initial_accumulator;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
     hotbed_row_lay_out(view, storage->optimizer.kind);
-    if (view->is_static != 0) {
-        view->slots = o->capacity;
-        return;
-    }
-    view->range = hotbed_index_range_make(
-        o->capacity, o->evict == HOTBED_EVICT_LOWEST, storage->index_slots / HOTBED_BUCKET_SLOTS);
-    view->first_slot = storage->index_slots;
-    view->slots = hotbed_index_range_slots(view->range);
-    storage->index_slots += view->slots;
+    table->evicts = o->evict == HOTBED_EVICT_LOWEST;
+    table->upper_capacity = o->upper_capacity;
     view->score = (uint32_t)o->score;
     view->probation = o->insertion == HOTBED_INSERT_PROBATION;
     view->admission = (uint32_t)o->admission;
@@ -149,15 +149,6 @@ static void make_table(
     storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP ||
                      o->score == HOTBED_SCORE_TIMESTAMP_LFU;
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
-}
-
-/* Room in the index for the keys that the table counts, after the slots of all tables. */
-static void make_counter(hotbed_storage *storage, hotbed_table *table) {
-    if (table->view.admission != HOTBED_ADMIT_FREQUENCY)
-        return;
-    table->view.counter =
-        hotbed_index_range_make(table->counted, true, storage->index_slots / HOTBED_BUCKET_SLOTS);
-    storage->index_slots += hotbed_index_range_slots(table->view.counter);
 }
 
 static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
@@ -180,36 +171,7 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
         if (storage->tables[t].dtype != HOTBED_F32 || o.dim % 4 != 0)
             storage->plain_rows = false;
     }
-    HOTBED_TRY(hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables));
-    for (uint32_t t = 0; t < storage->num_tables; t++)
-        make_counter(storage, &storage->tables[t]);
-    uint64_t next = storage->index_slots; /* static tables have the slots after the index's */
-    for (uint32_t t = 0; t < storage->num_tables; t++) {
-        hotbed_table_view *view = &storage->tables[t].view;
-        if (view->is_static != 0) {
-            view->first_slot = next;
-            next += view->slots;
-        }
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status choose_mode(hotbed_storage *storage, const hotbed_storage_options *options) {
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < storage->num_tables; t++)
-        bytes += storage->tables[t].view.slots * storage->tables[t].view.row_bytes;
-    storage->mode = HOTBED_MODE_HBM_DIRECT;
-    if (options->mode == HOTBED_MODE_CACHE || options->mode == HOTBED_MODE_DEFAULT)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "mode %s is not in this version; HBM_DIRECT is",
-            options->mode == HOTBED_MODE_CACHE ? "CACHE" : "DEFAULT");
-    if (options->mode == HOTBED_MODE_AUTO && options->hbm_bytes != 0 && bytes > options->hbm_bytes)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
-            "rows need %llu bytes and hbm_bytes is %llu; modes that keep rows elsewhere are not in "
-            "this version",
-            (unsigned long long)bytes, (unsigned long long)options->hbm_bytes);
-    return HOTBED_OK;
+    return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);
 }
 
 /* --- memory ------------------------------------------------------------------------------------ */
@@ -220,7 +182,7 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
         hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
                                &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
                                &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda,
-                               &hotbed_export_kernels_cuda};
+                               &hotbed_export_kernels_cuda, &hotbed_tier_kernels_cuda};
         return cuda;
     }
 #endif
@@ -228,36 +190,56 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
     hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
                            &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
                            &hotbed_score_kernels_host,  &hotbed_stats_kernels_host,
-                           &hotbed_export_kernels_host};
+                           &hotbed_export_kernels_host, &hotbed_tier_kernels_host};
     return host;
 }
 
-/* A word a slot, of tables that have times. */
-static hotbed_status allocate_times(hotbed_table *table, hotbed_stream *stream) {
-    if (table->view.score != HOTBED_SCORE_TIMESTAMP_LFU)
-        return HOTBED_OK;
-    hotbed_status status = hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_DEVICE, table->view.slots * sizeof(uint64_t), NULL, &table->times);
+/* Memory for the rows of one tier of a table. */
+static hotbed_status allocate_tier(
+    const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
+    hotbed_stream *stream, hotbed_memory *rows) {
+    hotbed_status status =
+        hotbed_memory_alloc(stream, kind, slots * table->view.row_bytes, directory, rows);
     if (status != HOTBED_OK)
         return hotbed_fail(
-            status, "table %s: no memory for the times of %llu slots", table->name,
-            (unsigned long long)table->view.slots);
-    table->view.range.times = table->times.data;
+            status, "table %s: no memory for %llu rows of %llu bytes in the %s tier", table->name,
+            (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
+            rows == &table->rows ? "upper" : "lower");
     return HOTBED_OK;
 }
 
-static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *stream) {
+/* TIMESTAMP_LFU: a time beside each slot. */
+static hotbed_status allocate_times(hotbed_table *table, hotbed_stream *stream) {
+    hotbed_table_view *view = &table->view;
+    if (view->score != HOTBED_SCORE_TIMESTAMP_LFU)
+        return HOTBED_OK;
+    size_t bytes = (view->slots + view->lower_slots) * sizeof(uint64_t);
+    hotbed_status status =
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &table->times);
+    if (status != HOTBED_OK)
+        return hotbed_fail(
+            status, "table %s: no memory for the times of %llu slots", table->name,
+            (unsigned long long)(view->slots + view->lower_slots));
+    view->range.times = table->times.data;
+    if (view->lower_slots > 0)
+        view->lower.times = view->range.times + view->slots;
+    return HOTBED_OK;
+}
+
+static hotbed_status allocate_rows(
+    hotbed_storage *storage, const hotbed_storage_options *options, hotbed_stream *stream) {
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
-        hotbed_status status = hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_DEVICE, table->view.slots * table->view.row_bytes, NULL,
-            &table->rows);
-        if (status != HOTBED_OK)
-            return hotbed_fail(
-                status, "table %s: no memory for %llu rows of %llu bytes", table->name,
-                (unsigned long long)table->view.slots, (unsigned long long)table->view.row_bytes);
+        HOTBED_TRY(allocate_tier(
+            table, HOTBED_MEMORY_DEVICE, NULL, table->view.slots, stream, &table->rows));
         table->view.rows = table->rows.data;
         HOTBED_TRY(allocate_times(table, stream));
+        if (table->view.lower_slots == 0)
+            continue;
+        HOTBED_TRY(allocate_tier(
+            table, options->lower_memory == 0 ? HOTBED_MEMORY_PINNED : options->lower_memory,
+            options->lower_directory, table->view.lower_slots, stream, &table->lower_rows));
+        table->view.lower_rows = table->lower_rows.data;
     }
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(
@@ -349,13 +331,14 @@ static hotbed_status create(
             HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
             storage->num_tables, storage->num_features);
     HOTBED_TRY(read_tables(storage, options));
-    HOTBED_TRY(choose_mode(storage, options));
+    HOTBED_TRY(hotbed_mode_choose(storage, options));
+    hotbed_mode_lay_out(storage);
     for (uint32_t f = 0; f < storage->num_features; f++) {
         storage->feature_tables[f] = options->num_features == 0 ? f : options->feature_tables[f];
         storage->columns[f + 1] =
             storage->columns[f] + storage->tables[storage->feature_tables[f]].view.dim;
     }
-    HOTBED_TRY(allocate_rows(storage, stream));
+    HOTBED_TRY(allocate_rows(storage, options, stream));
     HOTBED_TRY(describe(storage, stream));
     for (uint32_t t = 0; t < storage->num_tables; t++)
         HOTBED_TRY(hotbed_storage_clear(storage, t, stream));
@@ -392,6 +375,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);
+        hotbed_memory_free(&storage->tables[t].lower_rows);
     }
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
@@ -479,11 +463,16 @@ hotbed_status hotbed_storage_table(
         .first_slot = t->view.first_slot,
         .row_bytes = t->view.row_bytes,
         .index_bytes =
-            t->kind == HOTBED_TABLE_STATIC
-                ? 0
-                : (t->view.slots + hotbed_index_range_slots(t->view.counter)) * 16 + t->times.bytes,
+            (hotbed_index_range_slots(t->view.range) + hotbed_index_range_slots(t->view.lower) +
+             hotbed_index_range_slots(t->view.counter)) *
+                16 +
+            t->times.bytes,
         .weights = t->view.rows,
         .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
+        .upper_capacity = t->upper_capacity,
+        .lower_slots = t->view.lower_slots,
+        .first_lower_slot = t->view.lower_slots == 0 ? HOTBED_SLOT_NONE : t->view.lower_first,
+        .lower_weights = t->view.lower_rows,
     };
     *out = info;
     return HOTBED_OK;
@@ -552,7 +541,7 @@ hotbed_status hotbed_storage_set_state(
                 HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
     if (state->clock > HOTBED_SCORE_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^53 - 1", (unsigned long long)state->clock);
+            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)state->clock);
     if (!isfinite(state->learning_rate))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
     hotbed_clock clock = {
@@ -578,11 +567,11 @@ hotbed_status hotbed_storage_stats(
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
-    hotbed_stats_of(tally, out);
+    hotbed_stats_of(tally, storage->tables[table].view.row_bytes, out);
     return HOTBED_OK;
 }
 
-void hotbed_stats_of(hotbed_tally tally, hotbed_table_stats *out) {
+void hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes, hotbed_table_stats *out) {
     out->keys = tally.keys;
     out->uniques = tally.uniques;
     out->hits = tally.uniques - tally.inserts - tally.refused - tally.rejected;
@@ -590,6 +579,11 @@ void hotbed_stats_of(hotbed_tally tally, hotbed_table_stats *out) {
     out->evictions = tally.evictions;
     out->refused = tally.refused;
     out->rejected = tally.rejected;
+    out->fetches = tally.fetches;
+    out->write_backs = tally.write_backs;
+    out->in_place = tally.in_place;
+    out->link_read_bytes = tally.fetches * row_bytes;
+    out->link_write_bytes = tally.write_backs * row_bytes;
 }
 
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {

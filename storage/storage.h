@@ -10,6 +10,7 @@
 #include "storage/rows_kernels.h"
 #include "storage/score_kernels.h"
 #include "storage/stats_kernels.h"
+#include "storage/tier_kernels.h"
 #include "storage/types.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
@@ -27,6 +28,7 @@ typedef struct hotbed_kernels {
     const hotbed_score_kernels *score;
     const hotbed_stats_kernels *stats;
     const hotbed_export_kernels *exports;
+    const hotbed_tier_kernels *tier;
 } hotbed_kernels;
 
 typedef struct hotbed_table {
@@ -34,10 +36,12 @@ typedef struct hotbed_table {
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint64_t capacity;
-    uint64_t counted;       /* FREQUENCY: keys that admission counts */
+    uint64_t counted;        /* FREQUENCY: keys that admission counts */
+    uint64_t upper_capacity; /* with two tiers: keys that the upper one is made for */
+    bool evicts;
     hotbed_table_view view; /* host copy of what the device has */
-    hotbed_memory rows;
-    hotbed_memory times; /* TIMESTAMP_LFU: view.range.times */
+    hotbed_memory rows, lower_rows;
+    hotbed_memory times; /* TIMESTAMP_LFU: of both tiers' slots */
 } hotbed_table;
 
 struct hotbed_storage {
@@ -48,6 +52,8 @@ struct hotbed_storage {
     hotbed_pooling pooling;
     hotbed_dtype output_dtype;
     hotbed_mode mode;
+    hotbed_tiers tiers;
+    char why[192];              /* why that mode */
     hotbed_optimizer optimizer; /* kind 0: none */
     hotbed_optimizer_view optimizer_view;
     uint64_t seed;
@@ -91,6 +97,18 @@ struct hotbed_ticket {
     uint32_t *bags; /* step.bags when the batch has offsets and is pooled */
 };
 
+/* Choose the storage's mode and how many keys each upper tier takes; tables have their options and row_bytes.
+ * Errors: ARGUMENT (CACHE or DEFAULT without a size), UNSUPPORTED (memory of the lower tier). */
+hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options);
+
+/* Give all tables their slots: in the index, then those without. */
+void hotbed_mode_lay_out(hotbed_storage *storage);
+
+/* Write changed rows of one table to the lower tier; with `drop` also empty the upper one.  Async; nothing to
+ * do but with CACHE. */
+hotbed_status hotbed_storage_flush_table(
+    hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
+
 /* Errors: ARGUMENT when `stream` is NULL or of another backend or device than the storage. */
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream);
@@ -114,7 +132,11 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
 
 /* What a tally, or the difference of two, says. */
-void hotbed_stats_of(hotbed_tally tally, hotbed_table_stats *out);
+void hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes, hotbed_table_stats *out);
+/* Whether rows move between tiers. */
+static inline bool hotbed_storage_moves(const hotbed_storage *storage) {
+    return storage->tiers == HOTBED_TIERS_CACHE || storage->tiers == HOTBED_TIERS_SCORE;
+}
 
 /* Parts of one block of memory, one after the other, each 256-byte aligned.  Without a base nothing is
  * placed, and `used` says how large the block must be. */

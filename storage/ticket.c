@@ -29,6 +29,13 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     s->positions = hotbed_carve_take(&carve, words);
     s->counts = hotbed_carve_take(&carve, words);
     s->missing = hotbed_carve_take(&carve, words);
+    if (hotbed_storage_moves(storage)) {
+        s->moves = hotbed_carve_take(&carve, n * sizeof *s->moves);
+        s->fetch_order = hotbed_carve_take(&carve, words);
+        s->write_order = hotbed_carve_take(&carve, words);
+        s->move_bins =
+            hotbed_carve_take(&carve, 2 * ((size_t)HOTBED_MOVE_BINS + 1) * sizeof(uint32_t));
+    }
     ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
     ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);
     ticket->update_scratch = hotbed_carve_take(&carve, ticket->update_scratch_bytes);
@@ -185,9 +192,13 @@ hotbed_status hotbed_storage_prefetch(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
     HOTBED_TRY(storage->kernels.lookup->find(s, stream));
     set_holds(ticket, true);
+    bool moves = hotbed_storage_moves(storage);
+    if (moves)
+        HOTBED_TRY(storage->kernels.tier->seek(s, stream));
     if (storage->admits)
         HOTBED_TRY(storage->kernels.score->admit(s, stream));
-    return storage->kernels.lookup->place(s, stream);
+    return moves ? storage->kernels.tier->move(s, stream)
+                 : storage->kernels.lookup->place(s, stream);
 }
 
 static uint64_t least_stride(const hotbed_storage *storage) {
@@ -365,6 +376,6 @@ hotbed_status hotbed_storage_set_score(
             storage->tables[table].name);
     if (value < 1 || value > HOTBED_SCORE_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "score %llu is not in [1, 2^53 - 1]", (unsigned long long)value);
+            HOTBED_ERR_ARGUMENT, "score %llu is not in [1, 2^52 - 1]", (unsigned long long)value);
     return storage->kernels.score->set(storage->custom_scores + table, value, stream);
 }

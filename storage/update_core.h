@@ -237,10 +237,14 @@ HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
     if (slot >= s->index_slots)
         return;
-    if (table->range.evicts != 0)
+    bool moves = table->range.evicts != 0;
+    if (moves)
         hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_index_unpin(s->index, slot, table->range.evicts != 0);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (table->tiers == HOTBED_TIERS_CACHE && slot < table->lower_first)
+        hotbed_index_mark(s->index, slot);
+    hotbed_index_unpin(s->index, slot, moves);
 }
 
 /* Update the row in `slot`, and unpin it. */

@@ -3,7 +3,7 @@
  * What a hotbed_storage has inside, on its own, for rows that live elsewhere (hotbed/flat_table.h, the
  * caller's arrays).  Every table has its own range of slots.  A *key* is any 64-bit word, int64 or uint64
  * alike; a *slot* is its place, which does not change while the key is in the table; its *score* (0 to
- * 2^53 - 1) is what eviction compares, and a slot that is *pinned* (up to 254 times at once) is neither
+ * 2^52 - 1) is what eviction compares, and a slot that is *pinned* (up to 254 times at once) is neither
  * evicted nor erased.
  *
  * Arrays are device memory of the index's backend.  `tables` arrays give each key's table, so that one
@@ -89,7 +89,7 @@ typedef struct hotbed_index_insert {
     uint64_t n;
     const void *keys;       /* [n] distinct in their table; required */
     const uint32_t *tables; /* [n]; NULL: all of table 0 */
-    const uint64_t *scores; /* [n]; NULL: all get `score`.  Those over 2^53 - 1 count as that */
+    const uint64_t *scores; /* [n]; NULL: all get `score`.  Those over 2^52 - 1 count as that */
     uint64_t score;
     bool pin;          /* add a pin to every slot that is given */
     uint64_t *slots;   /* out [n] slot or HOTBED_SLOT_NONE; required */

@@ -55,7 +55,7 @@ typedef enum hotbed_score_strategy {
     HOTBED_SCORE_TIMESTAMP = 1, /* LRU: when that was, in microseconds since the storage's first
                                  * prefetch; one time a batch, later than the batch before and than
                                  * every score that hotbed_storage_set_rows() has set */
-    HOTBED_SCORE_LFU = 2,       /* occurrences so far, counted exactly, up to 2^53 - 1 */
+    HOTBED_SCORE_LFU = 2,       /* occurrences so far, counted exactly, up to 2^52 - 1 */
     HOTBED_SCORE_CUSTOM = 3,    /* as hotbed_storage_set_score() says */
     /* dynamicemb's pair: the score is LFU's, and beside it a key has the time of TIMESTAMP, in
      * hotbed_rows.times.  The lowest count goes first, and of equal counts the one seen longest ago.  8
@@ -89,13 +89,27 @@ typedef enum hotbed_check {
     HOTBED_CHECK_IGNORE = 2, /* nothing else */
 } hotbed_check;
 
-/* Where rows live, see docs/design.md.  dynamicemb's StorageMode. */
+/* Where rows live.  dynamicemb's StorageMode.  The *upper tier* is device memory, the *lower tier* host memory
+ * (hotbed_storage_options.lower_memory).  A row's bytes do not depend on the mode.
+ *
+ * With CACHE and DEFAULT a prefetch brings the batch's rows up, and takes down the rows with the lowest scores
+ * of those that nobody has pinned: with CACHE only if they were changed.  Where all rows that could make room
+ * are pinned, a row is used where it is (hotbed_table_stats.in_place): pins refuse no key. */
 typedef enum hotbed_mode {
-    HOTBED_MODE_AUTO = 0,       /* HBM_DIRECT; UNSUPPORTED where rows need more than hbm_bytes */
-    HOTBED_MODE_HBM_DIRECT = 1, /* all rows in device memory */
-    HOTBED_MODE_CACHE = 2,      /* not in this version: UNSUPPORTED */
-    HOTBED_MODE_DEFAULT = 3,    /* not in this version: UNSUPPORTED */
+    HOTBED_MODE_AUTO = 0, /* HBM_DIRECT when all rows fit into hbm_bytes, else CACHE if `caching` is
+                           * set, else DEFAULT */
+    HOTBED_MODE_HBM_DIRECT = 1, /* all rows in the upper tier */
+    HOTBED_MODE_CACHE = 2,   /* every row has its place in the lower tier, the upper has copies of
+                                 * upper_capacity of them; see hotbed_storage_flush() */
+    HOTBED_MODE_DEFAULT = 3, /* each row is in one tier, by `placement` */
 } hotbed_mode;
+
+/* In which tier a row is, with DEFAULT. */
+typedef enum hotbed_placement {
+    HOTBED_PLACE_BY_SCORE = 0, /* rows in use come up, those with the lowest scores go down */
+    HOTBED_PLACE_BY_HASH = 1, /* by the key alone; rows do not move, and those of the lower tier are
+                                * read and updated there */
+} hotbed_placement;
 
 /* One table.  Call hotbed_table_options_init(), then set fields; 0 is every other field's default.
  * Fields are only ever appended; `size` says which of them the caller knows. */
@@ -114,9 +128,11 @@ typedef struct hotbed_table_options {
     hotbed_insertion insertion;          /* HASH only */
     hotbed_admission admission;          /* HASH only */
     float admission_probability;         /* PROBABILISTIC: in (0, 1] */
-    uint64_t admission_threshold;        /* FREQUENCY: 1 .. 2^53 - 1 */
+    uint64_t admission_threshold;        /* FREQUENCY: 1 .. 2^52 - 1 */
     uint64_t admission_capacity; /* FREQUENCY: keys that are counted before the lowest count is
                                   * forgotten; 16 bytes each; 0: capacity; at most 2^35 */
+    uint64_t upper_capacity; /* CACHE, DEFAULT: of the table's keys, those in the upper tier; 0: the
+                                  * table's share of hbm_bytes, by bytes of rows, but 16 rows at least */
 } hotbed_table_options;
 
 static inline void hotbed_table_options_init(hotbed_table_options *options) {
@@ -137,8 +153,14 @@ typedef struct hotbed_storage_options {
     hotbed_optimizer optimizer;         /* kind 0: a storage for lookup only, backward is STATE */
     uint64_t seed;                      /* of the initialisers */
     hotbed_mode mode;
-    uint64_t hbm_bytes; /* AUTO: budget for rows in device memory; 0 is no limit */
-    hotbed_check check; /* 0 is ERROR */
+    uint64_t hbm_bytes;         /* budget for rows in device memory; 0 is no limit */
+    hotbed_check check;         /* 0 is ERROR */
+    bool caching;               /* AUTO: CACHE instead of DEFAULT */
+    hotbed_placement placement; /* DEFAULT; 0 is BY_SCORE */
+    hotbed_memory_kind
+        lower_memory;            /* of the lower tier; 0 is PINNED, the only one for CUDA; PAGEABLE
+                                      * and FILE for the host backend */
+    const char *lower_directory; /* FILE: where; NULL as in hotbed_memory_alloc(); not kept */
 } hotbed_storage_options;
 
 static inline void hotbed_storage_options_init(hotbed_storage_options *options) {
@@ -149,8 +171,9 @@ static inline void hotbed_storage_options_init(hotbed_storage_options *options) 
 
 /* Create a storage on the backend and device of `stream`.  Synchronous; rows of static tables are
  * initialised.  *out is NULL on error.
- * Errors: ARGUMENT (the field and its value), MEMORY (the table and bytes), UNSUPPORTED (mode; hbm_bytes),
- * STATE (the stream records a graph), DEVICE. */
+ * Errors: ARGUMENT (the field and its value; CACHE or DEFAULT of a table without upper_capacity and without
+ * hbm_bytes), MEMORY (the table, tier and bytes), IO (FILE), UNSUPPORTED (lower_memory), STATE (the stream
+ * records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
 
@@ -278,7 +301,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
 
 /* Set the score that keys of a CUSTOM table get in all later prefetches on `stream`; it is 1 at first.
- * Async.  Errors: ARGUMENT (the table is not CUSTOM; value not in [1, 2^53 - 1]). */
+ * Async.  Errors: ARGUMENT (the table is not CUSTOM; value not in [1, 2^52 - 1]). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_score(
     hotbed_storage *storage, uint32_t table, uint64_t value, hotbed_stream *stream);
 
@@ -345,6 +368,18 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_keys(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n, hotbed_stream *stream);
 
+/* --- the upper tier ----------------------------------------------------------------------------- */
+
+/* With CACHE, write the changed rows of the upper tier, and all its scores, to the lower one; they stay in
+ * the upper one too.  Nothing to do in other modes.  Ordered by the caller as a call that sets rows.  Async.
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *stream);
+
+/* The same, and empty the upper tier.  Async.  Errors: ARGUMENT, STATE (tickets hold rows). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *stream);
+
 /* --- state and description --------------------------------------------------------------------- */
 
 /* What training state the storage has beside its rows; plain numbers, for checkpoints. */
@@ -357,7 +392,7 @@ typedef struct hotbed_storage_state {
 } hotbed_storage_state;
 
 /* Read the state, or replace it.  Synchronous.
- * Errors: ARGUMENT (a power of beta not in [0, 1], a clock over 2^53 - 1, a learning rate that is not
+ * Errors: ARGUMENT (a power of beta not in [0, 1], a clock over 2^52 - 1, a learning rate that is not
  * finite), STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_get_state(hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream);
@@ -373,11 +408,15 @@ typedef struct hotbed_table_info {
     uint64_t slots;       /* rows allocated */
     uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
     uint64_t row_bytes;   /* embedding + state + padding */
-    uint64_t index_bytes; /* HASH: 16 a slot (TIMESTAMP_LFU: 24) and 16 a place where admission
-                           * counts; STATIC: 0 */
+    uint64_t index_bytes; /* HASH: 16 a slot of each tier (TIMESTAMP_LFU: 24), and 16 a place where
+                           * admission counts; STATIC: 0 with HBM_DIRECT, else the same */
     void *weights; /* device address of slot first_slot's embedding; element e of slot s is at
                            * byte (s - first_slot) * row_bytes + e * element size */
     uint64_t state_offsets[2]; /* bytes from a row's start to each F32 state */
+    uint64_t upper_capacity;   /* CACHE, DEFAULT: keys that the upper tier is made for; else 0 */
+    uint64_t lower_slots; /* rows allocated in the lower tier; those above are the upper tier's */
+    uint64_t first_lower_slot; /* HOTBED_SLOT_NONE without a lower tier */
+    void *lower_weights;       /* as weights; NULL without a lower tier */
 } hotbed_table_info;
 
 /* Errors: ARGUMENT (table number out of range). */
@@ -391,6 +430,13 @@ HOTBED_API hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage
 HOTBED_API const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage);
 HOTBED_API uint64_t hotbed_storage_seed(const hotbed_storage *storage);
 HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
+
+/* Why it has that mode: "needs 412 GB, budget 40 GB, caching on: CACHE".
+ *   text      out  cut to fit, always ended by 0
+ *   capacity  in   bytes of text, at least 1; 192 are enough
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity);
 
 /* First output column of a feature, and the number of columns: sums of dims.  SUM and MEAN. */
 HOTBED_API uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature);
@@ -411,6 +457,12 @@ typedef struct hotbed_table_stats {
     uint64_t evictions;
     uint64_t refused;  /* uniques that got no slot: full, or out of range */
     uint64_t rejected; /* uniques that got no slot: not admitted */
+    /* Two tiers; hits are those of both. */
+    uint64_t fetches;     /* uniques whose rows came up */
+    uint64_t in_place;    /* uniques whose rows were used in the lower tier though they may move */
+    uint64_t write_backs; /* rows that went down, by flushes too */
+    uint64_t link_read_bytes;  /* of the fetches */
+    uint64_t link_write_bytes; /* of the write-backs */
 } hotbed_table_stats;
 
 /* Cumulative counts of a table as of the work that `stream` has passed.  Synchronous.

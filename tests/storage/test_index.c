@@ -416,7 +416,7 @@ static uint64_t score_in(box *b, uint32_t table, uint64_t slot) {
 }
 
 static void scores_follow_the_rule(hotbed_backend backend) {
-    static const uint64_t most = ((uint64_t)1 << 53) - 1;
+    static const uint64_t most = ((uint64_t)1 << 52) - 1;
     static const struct {
         hotbed_score_rule rule;
         uint64_t given, seen;

@@ -72,7 +72,7 @@ static void claim_lane(void *argument) {
     hotbed_tile_sync(t->width);
     if (result.slot != t->result.slot || result.outcome != t->result.outcome ||
         result.evicted_key != t->result.evicted_key ||
-        result.evicted_score != t->result.evicted_score)
+        result.evicted_meta != t->result.evicted_meta)
         t->agreed = false;
     bool fresh = result.outcome == HOTBED_INDEX_INSERTED || result.outcome == HOTBED_INDEX_EVICTED;
     if (fresh && hotbed_tile_rank(t->width) == 0)
@@ -179,7 +179,7 @@ static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t scor
         known *victim = entry(r->evicted_key);
         CHECK(victim->there && victim->pins == 0);
         CHECK_EQ(victim->slot, r->slot);
-        CHECK_EQ(victim->score, r->evicted_score);
+        CHECK_EQ(victim->score, hotbed_meta_score(r->evicted_meta));
         for (uint32_t i = 0; i < booked; i++) /* of its bucket at least it was the lowest */
             if (book[i].there && book[i].pins == 0 &&
                 book[i].slot / HOTBED_BUCKET_SLOTS == r->slot / HOTBED_BUCKET_SLOTS)

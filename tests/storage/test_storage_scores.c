@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define SCORE_MOST (((uint64_t)1 << 53) - 1)
+#define SCORE_MOST (((uint64_t)1 << 52) - 1)
 
 /* --- one table, one ticket ------------------------------------------------------------------------ */
 

@@ -1,0 +1,231 @@
+/* storage/mode.c - which mode a storage has, how its tables are laid out then, and what CACHE can be told. */
+#include "storage/storage.h"
+
+#include "storage/index_range.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* --- choice --------------------------------------------------------------------------------------- */
+
+/* Slots of a table that has all its rows in one tier. */
+static uint64_t direct_slots(const hotbed_table *table) {
+    if (table->view.is_static != 0)
+        return table->capacity;
+    return hotbed_index_range_slots(hotbed_index_range_make(table->capacity, table->evicts, 0));
+}
+
+/* The most keys whose slots are at most `slots`; at least those of the smallest range. */
+static uint64_t keys_in(uint64_t slots) {
+    uint64_t keys = slots / 100 * 97 + slots % 100 * 97 / 100;
+    while (keys > 1 && hotbed_index_range_slots(hotbed_index_range_make(keys, true, 0)) > slots)
+        keys -= keys > HOTBED_BUCKET_SLOTS ? HOTBED_BUCKET_SLOTS : 1;
+    return keys > 0 ? keys : 1;
+}
+
+/* Bytes as people read them. */
+static const char *bytes_text(char text[32], uint64_t bytes) {
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1000.0 && unit < 6) {
+        value /= 1000.0;
+        unit++;
+    }
+    (void)snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
+    return text;
+}
+
+static const char *mode_name(const hotbed_storage *storage) {
+    switch (storage->tiers) {
+    case HOTBED_TIERS_CACHE:
+        return "CACHE";
+    case HOTBED_TIERS_SCORE:
+        return "DEFAULT by score";
+    case HOTBED_TIERS_HASH:
+        return "DEFAULT by hash";
+    default:
+        return "HBM_DIRECT";
+    }
+}
+
+/* Keys that each upper tier takes: what the table says, or its share of the budget, by bytes. */
+static hotbed_status size_uppers(
+    hotbed_storage *storage, const hotbed_storage_options *options, uint64_t bytes) {
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table *table = &storage->tables[t];
+        uint64_t keys = table->upper_capacity;
+        if (keys == 0 && options->hbm_bytes == 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "mode %s: table %s has no upper_capacity, and hbm_bytes is 0",
+                mode_name(storage), table->name);
+        if (keys == 0)
+            keys = keys_in((
+                uint64_t)((double)options->hbm_bytes * (double)direct_slots(table) / (double)bytes));
+        table->upper_capacity = keys < table->capacity ? keys : table->capacity;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options) {
+    uint64_t bytes = 0;
+    char need[32], budget[32];
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        bytes += direct_slots(&storage->tables[t]) * storage->tables[t].view.row_bytes;
+    bool fits = options->hbm_bytes == 0 || bytes <= options->hbm_bytes;
+    storage->mode = options->mode;
+    if (options->mode == HOTBED_MODE_AUTO)
+        storage->mode = fits               ? HOTBED_MODE_HBM_DIRECT
+                        : options->caching ? HOTBED_MODE_CACHE
+                                           : HOTBED_MODE_DEFAULT;
+    storage->tiers = storage->mode == HOTBED_MODE_CACHE           ? HOTBED_TIERS_CACHE
+                     : storage->mode != HOTBED_MODE_DEFAULT       ? HOTBED_TIERS_ONE
+                     : options->placement == HOTBED_PLACE_BY_HASH ? HOTBED_TIERS_HASH
+                                                                  : HOTBED_TIERS_SCORE;
+    (void)snprintf(
+        storage->why, sizeof storage->why, "needs %s, budget %s, caching %s: %s%s",
+        bytes_text(need, bytes),
+        options->hbm_bytes == 0 ? "none" : bytes_text(budget, options->hbm_bytes),
+        options->caching ? "on" : "off", mode_name(storage),
+        options->mode == HOTBED_MODE_AUTO ? "" : " (as asked for)");
+    if (storage->tiers == HOTBED_TIERS_ONE)
+        return HOTBED_OK;
+    if (storage->backend == HOTBED_BACKEND_CUDA && options->lower_memory != 0 &&
+        options->lower_memory != HOTBED_MEMORY_PINNED)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "lower_memory %d: a GPU reads and writes PINNED memory only",
+            (int)options->lower_memory);
+    return size_uppers(storage, options, bytes);
+}
+
+hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity) {
+    if (storage == NULL || text == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
+    if (capacity == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
+    (void)snprintf(text, capacity, "%s", storage->why);
+    return HOTBED_OK;
+}
+
+/* --- layout ---------------------------------------------------------------------------------------- */
+
+/* The next slots of the index. */
+static hotbed_index_range take_range(hotbed_storage *storage, uint64_t capacity, bool evicts) {
+    hotbed_index_range range =
+        hotbed_index_range_make(capacity, evicts, storage->index_slots / HOTBED_BUCKET_SLOTS);
+    storage->index_slots += hotbed_index_range_slots(range);
+    return range;
+}
+
+/* Room for a share of `capacity` keys that hashing deals out: six deviations more. */
+static uint64_t with_spread(uint64_t share) {
+    return share + (uint64_t)(6.0 * sqrt((double)share)) + 1;
+}
+
+static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
+    hotbed_table_view *view = &table->view;
+    uint64_t keys = table->upper_capacity;
+    view->tiers = (uint32_t)storage->tiers;
+    if (storage->tiers == HOTBED_TIERS_ONE) {
+        if (view->is_static != 0)
+            return; /* its slots come after the index's */
+        keys = table->capacity;
+    }
+    bool hash = storage->tiers == HOTBED_TIERS_HASH;
+    bool evicts = hash || storage->tiers == HOTBED_TIERS_ONE ? table->evicts : true;
+    view->first_slot = storage->index_slots;
+    view->range = take_range(storage, hash ? with_spread(keys) : keys, evicts);
+    view->slots = hotbed_index_range_slots(view->range);
+}
+
+static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
+    hotbed_table_view *view = &table->view;
+    uint64_t keys = table->capacity;
+    if (storage->tiers == HOTBED_TIERS_ONE)
+        return;
+    /* Rows go down before others come up, so the lower tier has room for more than the upper leaves it. */
+    if (storage->tiers == HOTBED_TIERS_SCORE)
+        keys -= table->upper_capacity / 2;
+    if (storage->tiers == HOTBED_TIERS_HASH) {
+        double share = (double)table->upper_capacity / (double)table->capacity;
+        view->split = share >= 1.0 ? UINT64_MAX : (uint64_t)(share * 18446744073709551616.0);
+        keys = with_spread(keys - table->upper_capacity);
+    }
+    view->lower_first = storage->index_slots;
+    view->lower = take_range(storage, keys, table->evicts);
+    view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
+    view->lower_slots = hotbed_index_range_slots(view->lower);
+}
+
+/* The parts of the lower tier by which moves are ordered. */
+static void lay_out_bins(hotbed_storage *storage) {
+    uint64_t bytes = 0;
+    uint32_t shift = 27; /* 128 MiB */
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_view *view = &storage->tables[t].view;
+        view->lower_byte = bytes;
+        bytes += view->lower_slots * view->row_bytes;
+    }
+    while (bytes >> shift >= HOTBED_MOVE_BINS)
+        shift++;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        storage->tables[t].view.bin_shift = shift;
+}
+
+void hotbed_mode_lay_out(hotbed_storage *storage) {
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        lay_out_upper(storage, &storage->tables[t]);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        lay_out_lower(storage, &storage->tables[t]);
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table *table = &storage->tables[t];
+        if (table->view.admission == HOTBED_ADMIT_FREQUENCY)
+            table->view.counter = take_range(storage, table->counted, true);
+    }
+    uint64_t next = storage->index_slots;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_view *view = &storage->tables[t].view;
+        if (hotbed_table_indexed(view))
+            continue;
+        view->first_slot = next;
+        view->slots = view->capacity;
+        next += view->slots;
+    }
+    lay_out_bins(storage);
+}
+
+/* --- the cache ------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_storage_flush_table(
+    hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {
+    if (storage->tiers != HOTBED_TIERS_CACHE)
+        return HOTBED_OK;
+    hotbed_flush_args args = {
+        .table = storage->tables[table].view,
+        .index = storage->index,
+        .tally = storage->tallies + table,
+        .drop = drop,
+    };
+    HOTBED_TRY(storage->kernels.tier->flush(&args, stream));
+    if (!drop)
+        return HOTBED_OK;
+    hotbed_rows_args upper = {.table = args.table, .index = args.index};
+    return storage->kernels.rows->clear(&upper, stream);
+}
+
+hotbed_status hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        HOTBED_TRY(hotbed_storage_flush_table(storage, t, false, stream));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
+    if (held > 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        HOTBED_TRY(hotbed_storage_flush_table(storage, t, true, stream));
+    return HOTBED_OK;
+}

@@ -1,0 +1,367 @@
+/* storage/tier_core.h - rows that move between two tiers: what a prefetch does with the uniques that the
+ * upper tier lacks.
+ *
+ *   seek     find their homes in the lower tier, and pin them there
+ *   claim    a slot in the upper tier, perhaps of a row that has to leave; CACHE: a home for new keys
+ *   settle   where the row that leaves goes; count moves by the part of the lower tier that they touch
+ *   order    moves by that part: the link to host memory is slow for rows in random order
+ *   write    rows that leave go down; their slots are then free
+ *   fetch    rows come up, new ones are initialised; keys are published
+ *
+ * Each is one pass over all of them, so all reads of the lower tier come after all writes: both at once are
+ * slower on PCIe than one after the other.
+ *
+ * A key whose candidates in the upper tier are all pinned stays in the lower one for this batch, and is used
+ * there; as long as it is pinned there it does not come up.  So pins never refuse a key, and where a row is
+ * has no influence on its bytes.
+ *
+ * Invariants between prefetches.  CACHE: every key is in the lower tier, marked there if and only if the
+ * upper tier has it too.  SCORE: every key is in just one tier.  In the course of a prefetch the row of a key
+ * can be found and read at all times, where it goes from until it has arrived.
+ */
+#ifndef HOTBED_STORAGE_TIER_CORE_H
+#define HOTBED_STORAGE_TIER_CORE_H
+
+#include "base/fault.h"
+#include "storage/score_core.h"
+#include "storage/step_core.h"
+
+/* hotbed_move.flags */
+#define HOTBED_MOVE_NEW 1U /* the row is to be initialised */
+#define HOTBED_MOVE_UP  2U /* it gets a slot in the upper tier; otherwise it is used at home */
+
+/* --- seek --------------------------------------------------------------------------------------- */
+
+/* Homes of missing first .. first+count-1, at most as many as the tile has lanes. */
+HOTBED_HD void hotbed_seek_homes(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    bool mine = lane < count;
+    uint32_t u = s->missing[first + (mine ? lane : 0)];
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    uint64_t home = hotbed_index_find_each(
+        s->index, table->lower, s->unique_keys[u], hotbed_tile_ballot(width, mine), width);
+    if (!mine)
+        return;
+    if (home != HOTBED_SLOT_NONE)
+        hotbed_add_relaxed_u64(&s->index.metas[home], HOTBED_META_PIN);
+    hotbed_move move = {
+        home, HOTBED_SLOT_NONE, 0, home == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
+    s->moves[first + lane] = move;
+}
+
+/* --- claim -------------------------------------------------------------------------------------- */
+
+/* Place a key in the lower tier, locked and pinned once.  Eviction there is the table's. */
+HOTBED_HD uint64_t hotbed_claim_home(
+    const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {
+    hotbed_index_result r =
+        hotbed_index_place(s->index, s->tables[t].lower, key, hotbed_meta_new(score, 1), width);
+    if (r.outcome == HOTBED_INDEX_EVICTED && hotbed_tile_rank(width) == 0)
+        hotbed_add_relaxed_u64(&s->tallies[t].evictions, 1);
+    return r.slot;
+}
+
+/* The row is used in the lower tier.  SCORE: a new key gets its place there now. */
+HOTBED_HD void hotbed_stay_home(
+    const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint64_t score,
+    uint32_t width) {
+    if (move->home == HOTBED_SLOT_NONE)
+        move->home = hotbed_claim_home(s, t, s->unique_keys[u], score, width);
+    else if ((move->flags & HOTBED_MOVE_NEW) == 0 && hotbed_tile_rank(width) == 0)
+        hotbed_index_touch_found(s->index, move->home, hotbed_unique_rule(&s->tables[t]), score, 0);
+    move->flags &= ~HOTBED_MOVE_UP;
+}
+
+/* The meta of a slot of the upper tier that is claimed. */
+HOTBED_HD uint64_t hotbed_upper_meta(
+    const hotbed_table_view *table, const hotbed_move *move, uint64_t home_meta, uint64_t score) {
+    uint64_t meta = hotbed_meta_new(score, 1);
+    if ((move->flags & HOTBED_MOVE_NEW) == 0) {
+        /* What it scored before is in the lower tier's meta. */
+        uint64_t before = home_meta >> HOTBED_META_SCORE_SHIFT << HOTBED_META_SCORE_SHIFT;
+        meta = hotbed_meta_rescore(
+            before | HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | HOTBED_META_PIN,
+            hotbed_unique_rule(table), score);
+    } else if (table->tiers == HOTBED_TIERS_CACHE) {
+        meta |= HOTBED_META_MARKED; /* its home has nothing yet */
+    }
+    return table->probation != 0 ? meta | HOTBED_META_PROBATION : meta;
+}
+
+/* Number i of the missing: a slot in the upper tier, or at home. */
+HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    uint64_t key = s->unique_keys[u], score = hotbed_unique_score(s, table, t, u);
+    hotbed_move move = s->moves[i];
+    if (move.home == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
+        move.home = hotbed_claim_home(s, t, key, score, width);
+    uint64_t slot = HOTBED_SLOT_NONE;
+    if (move.home != HOTBED_SLOT_NONE || table->tiers == HOTBED_TIERS_SCORE) {
+        bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
+        uint64_t home_meta = 0;
+        if (!fresh && hotbed_tile_rank(width) == 0)
+            home_meta = hotbed_load_relaxed_u64(&s->index.metas[move.home]);
+        home_meta = hotbed_tile_shuffle_u64(width, home_meta, 0);
+        /* One pin is this batch's; who has others uses the row at home. */
+        if (fresh || (home_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
+            hotbed_index_result r = hotbed_index_place_over(
+                s->index, table->range, key, hotbed_upper_meta(table, &move, home_meta, score),
+                true, width);
+            slot = r.slot;
+            if (r.outcome == HOTBED_INDEX_EVICTED)
+                move.victim_meta = r.evicted_meta;
+        }
+        if (slot != HOTBED_SLOT_NONE) {
+            move.flags |= HOTBED_MOVE_UP;
+        } else {
+            hotbed_stay_home(s, t, u, &move, score, width);
+            slot = move.home;
+        }
+    }
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    s->slots[u] = slot;
+    s->moves[i] = move;
+}
+
+/* --- settle and order ----------------------------------------------------------------------------- */
+
+/* The part of the lower tier that a slot of it is in. */
+HOTBED_HD uint32_t hotbed_move_bin(const hotbed_table_view *table, uint64_t slot) {
+    uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
+    return (uint32_t)(byte >> table->bin_shift);
+}
+
+/* Whether a victim's row has to be written, not just forgotten. */
+HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
+    return move->victim_meta != 0 &&
+           (table->tiers == HOTBED_TIERS_SCORE || (move->victim_meta & HOTBED_META_MARKED) != 0);
+}
+
+HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
+    return move->flags == HOTBED_MOVE_UP;
+}
+
+/* SCORE, the lower tier has no room for the victim: it keeps its slot. */
+HOTBED_HD void hotbed_keep_victim(
+    const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint32_t width) {
+    uint64_t slot = s->slots[u];
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_store_relaxed_u64(&s->index.metas[slot], move->victim_meta);
+    move->victim_meta = 0;
+    hotbed_stay_home(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
+    if (hotbed_tile_rank(width) == 0)
+        s->slots[u] = move->home;
+}
+
+/* Where the victim of move i goes. */
+HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    hotbed_move move = s->moves[i];
+    if (move.victim_meta != 0) {
+        uint64_t victim = hotbed_load_relaxed_u64(&s->index.keys[s->slots[u]]);
+        if (table->tiers == HOTBED_TIERS_CACHE)
+            move.victim_home = hotbed_index_find(s->index, table->lower, victim, width);
+        else
+            move.victim_home =
+                hotbed_claim_home(s, t, victim, hotbed_meta_score(move.victim_meta), width);
+        if (move.victim_home == HOTBED_SLOT_NONE)
+            hotbed_keep_victim(s, t, u, &move, width);
+        hotbed_tile_sync(width);
+        if (hotbed_tile_rank(width) == 0)
+            s->moves[i] = move;
+    }
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    uint32_t *writes = s->move_bins + HOTBED_MOVE_BINS + 1;
+    if (hotbed_move_fetches(&move))
+        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(table, move.home)], 1);
+    if (move.victim_meta != 0)
+        hotbed_add_relaxed_u32(&writes[1 + hotbed_move_bin(table, move.victim_home)], 1);
+}
+
+/* --- write and fetch ------------------------------------------------------------------------------ */
+
+enum { HOTBED_COPY_AHEAD = 4 }; /* words of a lane that are read before the first is written */
+
+/* Copy a row.  Rows are as aligned as row_bytes is, to 16. */
+HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes, uint32_t width) {
+    uint64_t lane = hotbed_tile_rank(width);
+    if (bytes % sizeof(hotbed_u64x2) == 0) {
+        uint64_t n = bytes / sizeof(hotbed_u64x2);
+        const hotbed_u64x2 *source = (const hotbed_u64x2 *)(const void *)from;
+        hotbed_u64x2 *target = (hotbed_u64x2 *)(void *)to;
+        for (uint64_t at = lane; at < n; at += (uint64_t)HOTBED_COPY_AHEAD * width) {
+            hotbed_u64x2 words[HOTBED_COPY_AHEAD];
+            HOTBED_UNROLL
+            for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++)
+                if (at + (uint64_t)k * width < n)
+                    words[k] = source[at + (uint64_t)k * width];
+            HOTBED_UNROLL
+            for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++)
+                if (at + (uint64_t)k * width < n)
+                    target[at + (uint64_t)k * width] = words[k];
+        }
+    } else if (bytes % sizeof(uint32_t) == 0) {
+        for (uint64_t at = lane; at < bytes / sizeof(uint32_t); at += width)
+            ((uint32_t *)(void *)to)[at] = ((const uint32_t *)(const void *)from)[at];
+    } else {
+        for (uint64_t at = lane; at < bytes / sizeof(uint16_t); at += width)
+            ((uint16_t *)(void *)to)[at] = ((const uint16_t *)(const void *)from)[at];
+    }
+}
+
+/* One lane, CACHE: the row at `home` has left the upper tier, where its meta was `meta`. */
+HOTBED_HD void hotbed_home_alone(hotbed_index_view index, uint64_t home, uint64_t meta) {
+    uint64_t old = hotbed_load_relaxed_u64(&index.metas[home]);
+    uint64_t rescored = hotbed_meta_rescore(old, HOTBED_SCORE_ASSIGN, hotbed_meta_score(meta));
+    hotbed_store_release_u64(&index.metas[home], rescored & ~HOTBED_META_MARKED);
+}
+
+/* The row that makes room for move i goes down. */
+HOTBED_HD void hotbed_write_victim(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    hotbed_move move = s->moves[i];
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0 || move.victim_meta == 0)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    uint64_t slot = s->slots[u];
+    bool writes = hotbed_move_writes(table, &move);
+    if (writes)
+        hotbed_row_copy(
+            hotbed_row_at(table, move.victim_home), hotbed_row_at(table, slot), table->row_bytes,
+            width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    hotbed_table_copy_time(table, move.victim_home, slot);
+    if (writes)
+        hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
+    if (table->tiers == HOTBED_TIERS_CACHE) {
+        hotbed_home_alone(s->index, move.victim_home, move.victim_meta);
+    } else {
+        hotbed_index_publish(
+            s->index, move.victim_home, hotbed_load_relaxed_u64(&s->index.keys[slot]));
+        hotbed_index_unpin(s->index, move.victim_home, true);
+    }
+    hotbed_index_forget(s->index, table->range, slot);
+}
+
+/* One lane, CACHE: the row at `home`, locked when it is new, has a copy in the upper tier now. */
+HOTBED_HD void hotbed_home_copied(
+    hotbed_index_view index, uint64_t home, uint64_t key, bool fresh) {
+    uint64_t taken = HOTBED_META_PIN;
+    if (fresh) {
+        hotbed_store_release_u64(&index.keys[home], key);
+        taken += HOTBED_META_LOCKED;
+    }
+    hotbed_add_acq_rel_u64(&index.metas[home], HOTBED_META_MARKED - taken);
+}
+
+/* One lane: count what became of unique u. */
+HOTBED_HD void hotbed_tally_move(
+    const hotbed_step_view *s, uint32_t t, uint64_t slot, uint64_t key, uint32_t flags) {
+    const hotbed_table_view *table = &s->tables[t];
+    hotbed_tally *tally = &s->tallies[t];
+    if (slot == HOTBED_SLOT_NONE) {
+        hotbed_add_relaxed_u64(&tally->refused, 1);
+        hotbed_fault_latch(
+            s->faults, HOTBED_ERR_FULL,
+            table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t, key,
+            table->capacity);
+        return;
+    }
+    if ((flags & HOTBED_MOVE_NEW) != 0)
+        hotbed_add_relaxed_u64(&tally->inserts, 1);
+    else if ((flags & HOTBED_MOVE_UP) != 0)
+        hotbed_add_relaxed_u64(&tally->fetches, 1);
+    if ((flags & HOTBED_MOVE_UP) == 0)
+        hotbed_add_relaxed_u64(&tally->in_place, 1);
+}
+
+/* The row of move i comes up, or is initialised where it is to be used. */
+HOTBED_HD void hotbed_fetch_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+    hotbed_move move = s->moves[i];
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    const hotbed_table_view *table = &s->tables[t];
+    uint64_t key = s->unique_keys[u], slot = s->slots[u];
+    if (hotbed_tile_rank(width) == 0) {
+        hotbed_tally_move(s, t, slot, key, move.flags);
+        if (slot != HOTBED_SLOT_NONE)
+            hotbed_unique_seen(s, table, slot);
+    }
+    bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0, up = (move.flags & HOTBED_MOVE_UP) != 0;
+    if (slot == HOTBED_SLOT_NONE || (!fresh && !up))
+        return;
+    if (fresh)
+        hotbed_row_init(table, hotbed_row_at(table, slot), key, width);
+    else
+        hotbed_row_copy(
+            hotbed_row_at(table, slot), hotbed_row_at(table, move.home), table->row_bytes, width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0) {
+        hotbed_index_publish(s->index, slot, key);
+        if (up && table->tiers == HOTBED_TIERS_CACHE)
+            hotbed_home_copied(s->index, move.home, key, fresh);
+    }
+    if (!fresh && table->tiers == HOTBED_TIERS_SCORE)
+        (void)hotbed_index_vacate(s->index, table->lower, move.home, HOTBED_META_PIN, width);
+}
+
+/* --- flush ---------------------------------------------------------------------------------------- */
+
+/* What flush works on: a table of CACHE. */
+typedef struct hotbed_flush_args {
+    hotbed_table_view table;
+    hotbed_index_view index;
+    hotbed_tally *tally;
+    uint32_t drop; /* also: the upper tier is to be emptied */
+} hotbed_flush_args;
+
+/* Slot number i of the upper tier: its row, if it was changed, and its score go to its home. */
+HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_t width) {
+    uint64_t slot = a->table.first_slot + i;
+    uint64_t meta = 0;
+    if (hotbed_tile_rank(width) == 0)
+        meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
+    meta = hotbed_tile_shuffle_u64(width, meta, 0);
+    if (meta == 0)
+        return;
+    uint64_t key = hotbed_load_relaxed_u64(&a->index.keys[slot]);
+    uint64_t home = hotbed_index_find(a->index, a->table.lower, key, width);
+    if (home == HOTBED_SLOT_NONE)
+        return;
+    bool writes = (meta & HOTBED_META_MARKED) != 0;
+    if (writes)
+        hotbed_row_copy(
+            hotbed_row_at(&a->table, home), hotbed_row_at(&a->table, slot), a->table.row_bytes,
+            width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    hotbed_table_copy_time(&a->table, home, slot);
+    hotbed_home_alone(a->index, home, meta);
+    if (a->drop == 0)
+        hotbed_add_acq_rel_u64(&a->index.metas[home], HOTBED_META_MARKED);
+    if (writes) {
+        hotbed_add_acq_rel_u64(&a->index.metas[slot], 0 - HOTBED_META_MARKED);
+        hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
+    }
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* storage/tier_host.c - rows that move between tiers, on the host.  CUDA counterpart: tier.cu.
+ *
+ * Moves are made in the order in which the keys were missed: to a processor both tiers are memory.
+ */
+#include "storage/tier_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { GRAIN = 256 };
+
+static void seek_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_seek_homes(s, (uint32_t)i, 1, 1);
+}
+
+static void claim_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_claim_missing(s, (uint32_t)i, 1);
+}
+
+static void settle_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_settle_missing(s, (uint32_t)i, 1);
+}
+
+static void write_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_write_victim(s, (uint32_t)i, 1);
+}
+
+static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > *s->num_missing)
+        end = *s->num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_fetch_missing(s, (uint32_t)i, 1);
+}
+
+static void flush_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_flush_slot(args, i, 1);
+}
+
+static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, GRAIN, seek_body, step, sizeof *step);
+}
+
+static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
+    static const hotbed_host_body bodies[] = {claim_body, settle_body, write_body, fetch_body};
+    for (size_t b = 0; b < sizeof bodies / sizeof bodies[0]; b++) {
+        hotbed_status status =
+            hotbed_host_launch(stream, step->bound, GRAIN, bodies[b], step, sizeof *step);
+        if (status != HOTBED_OK)
+            return status;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status flush(const hotbed_flush_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->table.slots, GRAIN, flush_body, args, sizeof *args);
+}
+
+const hotbed_tier_kernels hotbed_tier_kernels_host = {seek, move, flush};

@@ -149,11 +149,35 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
     hotbed_memory_free(&device_rows);
 }
 
+/* HOTBED_TEST_MODE: the mode of storages whose test does not choose one, for CTest's entries "NAME.cache",
+ * "NAME.score" and "NAME.hash".  The upper tier takes a fifth of the keys. */
+static void choose_mode(
+    hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
+    const char *mode = getenv("HOTBED_TEST_MODE");
+    if (mode == NULL || options->mode != HOTBED_MODE_AUTO)
+        return;
+    options->mode = strcmp(mode, "cache") == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+    if (strcmp(mode, "hash") == 0)
+        options->placement = HOTBED_PLACE_BY_HASH;
+    for (uint32_t t = 0; t < options->num_tables; t++) {
+        tables[t] = options->tables[t];
+        tables[t].upper_capacity = tables[t].capacity / 5 + 1;
+    }
+    options->tables = tables;
+}
+
 void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
+    hotbed_table_options tables[RIG_TABLES];
+    hotbed_storage_options chosen = *options;
     memset(r, 0, sizeof *r);
     r->backend = backend;
+    choose_mode(&chosen, tables);
     CHECK_OK(hotbed_stream_create(backend, 0, &r->stream));
-    CHECK_OK(hotbed_storage_create(options, r->stream, &r->storage));
+    CHECK_OK(hotbed_storage_create(&chosen, r->stream, &r->storage));
+}
+
+bool rig_moves(const rig *r) {
+    return hotbed_storage_mode(r->storage) != HOTBED_MODE_HBM_DIRECT;
 }
 
 void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
@@ -339,7 +363,9 @@ static void check_counts(rig *r, uint32_t number) {
     uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
     CHECK_OK(hotbed_storage_size(r->storage, number, &keys, &pinned, r->stream));
     CHECK_EQ(keys, table->size);
-    CHECK_EQ(pinned, oracle_pinned(r->model, number));
+    bool is_static = table->options.kind == HOTBED_TABLE_STATIC;
+    if (!is_static || !rig_moves(r)) /* rows of static tables are pinned only where they may move */
+        CHECK_EQ(pinned, oracle_pinned(r->model, number));
     hotbed_table_stats stats;
     CHECK_OK(hotbed_storage_stats(r->storage, number, &stats, r->stream));
     CHECK_EQ(stats.keys, table->stats.keys);
@@ -604,7 +630,9 @@ void lane_check(lane *l) {
             if (t->rows[u] == UINT32_MAX)
                 CHECK_EQ(slots[u], HOTBED_SLOT_NONE);
             else
-                CHECK(slots[u] >= info.first_slot && slots[u] - info.first_slot < info.slots);
+                CHECK(
+                    slots[u] - info.first_slot < info.slots ||
+                    slots[u] - info.first_lower_slot < info.lower_slots);
         }
     }
     free(slots);

@@ -43,6 +43,7 @@ static void start(work *w, uint32_t width, hotbed_admission admission) {
         SLOTS);
     w->table.rows = (uint8_t *)w->rows;
     w->table.row_bytes = sizeof(float);
+    w->table.lower_first = UINT64_MAX;
     w->table.dim = 1;
     w->table.dtype = HOTBED_F32;
     w->table.score = HOTBED_SCORE_LFU;

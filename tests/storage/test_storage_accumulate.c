@@ -232,9 +232,9 @@ static void refused_keys_have_sums(hotbed_backend backend) {
     setup_start(&s, 2, 5, 16);
     s.options.pooling = HOTBED_POOL_SUM;
     rig_open(&r, backend, &s.options);
-    lane_open(&r, &l, 256, 64);
+    lane_open(&r, &l, 512, 256);
     sums_open(&sum, &l, true);
-    const recipe how = {.batch_size = 64};
+    const recipe how = {.batch_size = 256};
     lane_fill(&l, &random, &how);
     CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
     sums_reduce(&sum, &random, false);

@@ -127,13 +127,26 @@ static void create_refuses_bad_enums(hotbed_backend backend) {
     refuse_argument(backend, &s, "optimizer");
 }
 
-static void modes_of_later_versions_are_unsupported(hotbed_backend backend) {
+static void create_refuses_bad_tiers(hotbed_backend backend) {
     setup s;
-    setup_start(&s, 1, DIM, CAPACITY);
-    s.options.mode = HOTBED_MODE_CACHE;
-    refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "mode");
+    setup_start(&s, 2, DIM, CAPACITY);
+    s.options.mode = HOTBED_MODE_CACHE; /* without a size */
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "table-0");
+    s.tables[0].upper_capacity = 16;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "table-1");
     s.options.mode = HOTBED_MODE_DEFAULT;
-    refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "mode");
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "upper_capacity");
+    s.options.hbm_bytes = 4096;
+    s.options.placement = (hotbed_placement)2;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "placement 2");
+    s.options.placement = HOTBED_PLACE_BY_HASH;
+    s.options.lower_memory = HOTBED_MEMORY_DEVICE;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "lower_memory 1");
+    s.options.lower_memory = (hotbed_memory_kind)5;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "lower_memory 5");
+    s.options.lower_memory = HOTBED_MEMORY_PAGEABLE;
+    if (backend == HOTBED_BACKEND_CUDA)
+        refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "lower_memory 3");
 }
 
 static void create_refuses_bad_initializers(hotbed_backend backend) {
@@ -682,7 +695,7 @@ const hotbed_test hotbed_tests[] = {
     {"create_refuses_bad_sizes", create_refuses_bad_sizes},
     {"create_refuses_bad_names", create_refuses_bad_names},
     {"create_refuses_bad_enums", create_refuses_bad_enums},
-    {"modes_of_later_versions_are_unsupported", modes_of_later_versions_are_unsupported},
+    {"create_refuses_bad_tiers", create_refuses_bad_tiers},
     {"create_refuses_bad_initializers", create_refuses_bad_initializers},
     {"create_refuses_bad_optimizers", create_refuses_bad_optimizers},
     {"create_refuses_bad_features", create_refuses_bad_features},

@@ -105,7 +105,7 @@ static void set_rows(desk *d, uint32_t table) {
         which &= ~(unsigned)WITH_SCORES;
     for (uint64_t i = 0; i < n; i++) {
         oracle_row *row = oracle_put(d->r.model, table, d->keys[i]);
-        d->host.scores[i] = rng_next(&d->random) >> 11; /* scores have 53 bits */
+        d->host.scores[i] = rng_next(&d->random) >> 12; /* scores have 52 bits */
         if ((which & WITH_SCORES) != 0)
             row->score = d->host.scores[i];
         for (uint32_t e = 0; e < dim; e++) {

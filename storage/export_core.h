@@ -45,8 +45,10 @@ HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot)
 HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
     if (i >= a->slots)
         return false;
+    if (a->table.is_static != 0 && a->min_score > 0)
+        return false; /* they score 0 */
     if (!hotbed_table_indexed(&a->table))
-        return a->min_score == 0;
+        return true;
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
         return false; /* a copy */
     uint64_t slot = hotbed_export_slot(a, a->first + i);
@@ -54,7 +56,8 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
         return false;
     slot = hotbed_export_row(a, slot);
     uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
-    if (meta == 0 || (meta & HOTBED_META_LOCKED) != 0 || hotbed_meta_score(meta) < a->min_score)
+    if ((meta & HOTBED_META_LOCKED) != 0 ||
+        (a->table.is_static == 0 && hotbed_meta_score(meta) < a->min_score))
         return false;
     return a->min_time == 0 ||
            hotbed_load_relaxed_u64(hotbed_table_time(&a->table, slot)) >= a->min_time;

@@ -277,10 +277,11 @@ HOTBED_HD uint64_t hotbed_meta_score(uint64_t meta) {
     return meta >> HOTBED_META_SCORE_SHIFT;
 }
 
-/* Eviction order: the lowest goes first, and keys on probation before all others. */
+/* Eviction order: the lowest goes first, and keys on probation before all others.  Those are equal, so that
+ * the lowest slot's goes: on a cycle of keys longer than the table, to give up the one that came first would be
+ * to lose each key just before it is back. */
 HOTBED_HD uint64_t hotbed_meta_rank(uint64_t meta) {
-    uint64_t rank = hotbed_meta_score(meta);
-    return (meta & HOTBED_META_PROBATION) != 0 ? rank : rank + HOTBED_SCORE_MOST + 1;
+    return (meta & HOTBED_META_PROBATION) != 0 ? 0 : hotbed_meta_score(meta) + 1;
 }
 
 HOTBED_HD uint64_t hotbed_meta_rescore(uint64_t meta, hotbed_score_rule rule, uint64_t score) {

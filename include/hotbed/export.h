@@ -8,13 +8,16 @@
  *     hotbed_export_init(&e);
  *     e.slots = 65536;
  *     e.keys = ..., e.rows.weights = ..., e.count = ...
- *     for (e.first = 0; e.first < info.slots; e.first += e.slots)     hotbed_storage_table() gives info
+ *     for (e.first = 0; e.first < info.slots + info.lower_slots; e.first += e.slots)
  *         hotbed_storage_export(storage, &e, stream), and use the arrays in stream order
+ *
+ * with info from hotbed_storage_table().  With two tiers the upper one's slots come first; with CACHE those
+ * give nothing, and the lower one's the newest rows and scores.
  *
  * `first` is all the state there is: an export is taken up again from it, in the same process.
  *
- * A table may be changed between batches.  Keys do not change their slot, so one that is in the table from
- * the first batch to the last is given once.  One that comes or goes meanwhile is given or not, and one that
+ * A table may be changed between batches.  Keys do not change their slot (with DEFAULT BY_SCORE they do), so
+ * one that is in the table from the first batch to the last is given once.  One that comes or goes meanwhile is given or not, and one that
  * goes and comes back may be given twice, at two slots.  Scores and rows are those of the time of the batch.
  * A table that is not changed gives the same batches each time.
  */

@@ -67,7 +67,8 @@ typedef enum hotbed_score_strategy {
 typedef enum hotbed_insertion {
     HOTBED_INSERT_PLAIN = 0, /* where its score puts it */
     HOTBED_INSERT_PROBATION =
-        1, /* before all that have been seen again, until a later batch has it */
+        1, /* before all that have been seen again, until a later batch has it; equal to others
+            * in its place.  A cycle of more keys than fit then keeps some instead of none */
 } hotbed_insertion;
 
 /* Which keys that a batch has and the table does not get a row.  A key that is rejected has no slot: it

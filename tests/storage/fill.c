@@ -43,7 +43,8 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     uint64_t allowed =
         capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */
     CHECK(info.slots <= allowed);
-    uint64_t total = info.slots + (info.slots < 2000 ? info.slots : 2000);
+    uint64_t slots = info.slots + info.lower_slots;
+    uint64_t total = slots + (slots < 2000 ? slots : 2000);
     uint64_t *keys = malloc(total * sizeof *keys);
     CHECK(keys != NULL);
     for (uint64_t i = 0; i < total; i++)
@@ -75,7 +76,7 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
         kept += host[i];
     }
     CHECK_EQ(kept, rig_size(&r, 0));
-    CHECK(kept <= info.slots + info.lower_slots);
+    CHECK(kept <= slots);
     free(host);
     free(keys);
     rig_close(&r);

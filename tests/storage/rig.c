@@ -151,8 +151,7 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
 
 /* HOTBED_TEST_MODE: the mode of storages whose test does not choose one, for CTest's entries "NAME.cache",
  * "NAME.score" and "NAME.hash".  The upper tier takes a fifth of the keys. */
-static void choose_mode(
-    hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
+static void choose_mode(hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
     if (mode == NULL || options->mode != HOTBED_MODE_AUTO)
         return;

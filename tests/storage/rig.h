@@ -51,7 +51,7 @@ typedef struct rig {
 void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
 void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
 bool rig_moves(const rig *r); /* whether its storage has two tiers */
-void rig_close(rig *r); /* checks that no pins are left when there is a model */
+void rig_close(rig *r);       /* checks that no pins are left when there is a model */
 
 /* Device memory that lives as long as the rig. */
 void *rig_alloc(rig *r, uint64_t bytes);

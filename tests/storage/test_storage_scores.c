@@ -74,7 +74,7 @@ static uint64_t score_of(bench *b, uint64_t key) {
     return score;
 }
 
-/* The place that a bucket gives up: on probation first, then by score, then by slot. */
+/* The place that a bucket gives up: on probation first, others by score, then by slot. */
 static uint64_t victim(const bench *b, uint64_t bucket) {
     uint64_t best = SLOTS;
     for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++) {
@@ -85,7 +85,7 @@ static uint64_t victim(const bench *b, uint64_t bucket) {
             continue; /* of this batch */
         const place *q = &b->places[best == SLOTS ? i : best];
         if (best == SLOTS || (p->probation && !q->probation) ||
-            (p->probation == q->probation && p->score < q->score))
+            (!p->probation && !q->probation && p->score < q->score))
             best = i;
     }
     return best;

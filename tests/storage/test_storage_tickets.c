@@ -136,15 +136,17 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
     lane_fill(&a, &random, &how);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_prefetch(&a);
-    CHECK_EQ(rig_pinned(&r), 2); /* one row a hash table, whatever the occurrences */
+    /* One row a table, whatever the occurrences; those of static tables where they may move. */
+    const uint64_t rows = rig_moves(&r) ? 3 : 2;
+    CHECK_EQ(rig_pinned(&r), rows);
     const recipe other = {.batch_size = 8};
     lane_fill(&b, &random, &other);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_upload(&b);
     lane_prefetch(&b);
-    CHECK_EQ(rig_pinned(&r), 2);
+    CHECK_EQ(rig_pinned(&r), rows);
     lane_backward(&a, &random);
-    CHECK_EQ(rig_pinned(&r), 2); /* b's pins hold them */
+    CHECK_EQ(rig_pinned(&r), rows); /* b's pins hold them */
     lane_cancel(&b);
     CHECK_EQ(rig_pinned(&r), 0);
     rig_check(&r);

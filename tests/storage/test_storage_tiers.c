@@ -1,0 +1,439 @@
+/* tests/storage/test_storage_tiers.c - CACHE and DEFAULT: modes, traffic between the tiers, pins and bytes. */
+#include "tests/storage/rig.h"
+
+#include <string.h>
+
+/* --- which mode ----------------------------------------------------------------------------------- */
+
+static void explains(
+    hotbed_backend backend, setup *s, hotbed_mode mode, const char *needle, const char *end) {
+    rig r;
+    char text[192];
+    rig_open_bare(&r, backend, &s->options);
+    CHECK_EQ(hotbed_storage_mode(r.storage), mode);
+    CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
+    CHECK(strstr(text, needle) != NULL);
+    CHECK(strlen(text) > strlen(end));
+    CHECK_STRING(text + strlen(text) - strlen(end), end);
+    CHECK_OK(hotbed_storage_explain(r.storage, text, 6));
+    CHECK_EQ(strlen(text), 5);
+    CHECK_STATUS(hotbed_storage_explain(NULL, text, 6), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_explain(r.storage, NULL, 6), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_explain(r.storage, text, 0), HOTBED_ERR_ARGUMENT);
+    rig_close(&r);
+}
+
+static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
+    setup s;
+    setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes each: 129 KB */
+    explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "needs 129 KB, budget none", "HBM_DIRECT");
+    s.options.hbm_bytes = 130000;
+    explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "budget 130 KB", "caching off: HBM_DIRECT");
+    s.options.hbm_bytes = 64000;
+    explains(backend, &s, HOTBED_MODE_DEFAULT, "budget 64 KB", "caching off: DEFAULT by score");
+    s.options.placement = HOTBED_PLACE_BY_HASH;
+    explains(backend, &s, HOTBED_MODE_DEFAULT, "needs 129 KB", "caching off: DEFAULT by hash");
+    s.options.caching = true;
+    explains(backend, &s, HOTBED_MODE_CACHE, "needs 129 KB", "caching on: CACHE");
+    s.options.mode = HOTBED_MODE_HBM_DIRECT;
+    explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "needs", "HBM_DIRECT (as asked for)");
+    s.options.mode = HOTBED_MODE_DEFAULT;
+    explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by hash (as asked for)");
+    /* Optimizer states count as well. */
+    s.options.mode = HOTBED_MODE_AUTO;
+    s.options.hbm_bytes = 130000;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    explains(backend, &s, HOTBED_MODE_CACHE, "needs 387 KB", "CACHE");
+}
+
+/* The upper tiers share the budget by bytes, and stay within it. */
+static void upper_tiers_share_the_budget(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_table_info info[3];
+    setup_start(&s, 3, 16, 10000);
+    s.tables[1].dim = 64;
+    s.tables[2].upper_capacity = 123;
+    s.options.mode = HOTBED_MODE_CACHE;
+    s.options.hbm_bytes = 1 << 20;
+    rig_open_bare(&r, backend, &s.options);
+    for (uint32_t t = 0; t < 3; t++)
+        CHECK_OK(hotbed_storage_table(r.storage, t, &info[t]));
+    CHECK(info[0].slots * info[0].row_bytes + info[1].slots * info[1].row_bytes <= 1 << 20);
+    CHECK(info[1].upper_capacity * 10 > info[0].upper_capacity * 9); /* as many keys */
+    CHECK(info[0].upper_capacity > 2000);
+    CHECK_EQ(info[2].upper_capacity, 123);
+    CHECK(info[0].lower_slots >= 10000 && info[0].lower_slots < 10400);
+    CHECK_EQ(info[0].index_bytes, (info[0].slots + info[0].lower_slots) * 16);
+    CHECK(info[0].lower_weights != NULL);
+    rig_close(&r);
+}
+
+/* --- traffic ---------------------------------------------------------------------------------------- */
+
+typedef struct work {
+    setup s;
+    rig r;
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    uint64_t n;
+    void *output;
+} work;
+
+enum { DIM = 8, ROW = DIM * 4 };
+
+/* One SGD table of `capacity` keys, `upper` of them above. */
+static void work_start(work *w, hotbed_mode mode, uint64_t capacity, uint64_t upper, uint64_t n) {
+    memset(w, 0, sizeof *w);
+    setup_start(&w->s, 1, DIM, capacity);
+    w->s.tables[0].upper_capacity = upper;
+    w->s.tables[0].score = HOTBED_SCORE_LFU;
+    w->s.options.mode = mode;
+    w->n = n;
+}
+
+static void work_open(work *w, hotbed_backend backend) {
+    rig_open_bare(&w->r, backend, &w->s.options);
+    CHECK_OK(hotbed_ticket_create(w->r.storage, w->n, (uint32_t)w->n, w->r.stream, &w->ticket));
+    hotbed_batch_init(&w->batch);
+    w->batch.keys = rig_alloc(&w->r, w->n * sizeof(uint64_t));
+    w->output = rig_alloc(&w->r, w->n * DIM * sizeof(float));
+}
+
+static void work_close(work *w) {
+    hotbed_ticket_destroy(w->ticket);
+    CHECK_EQ(rig_pinned(&w->r), 0);
+    rig_close(&w->r);
+}
+
+/* Prefetch keys first .. first+n-1; then forward, and backward if `train`. */
+static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
+    uint64_t keys[512];
+    CHECK(n <= w->n && n <= 512);
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = (first + i) * UINT64_C(0x9e3779b97f4a7c15);
+    rig_upload(&w->r, (void *)w->batch.keys, keys, n * sizeof keys[0]);
+    w->batch.num_keys = n;
+    w->batch.batch_size = (uint32_t)n;
+    CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, w->r.stream));
+    CHECK_OK(hotbed_storage_forward(w->r.storage, w->ticket, w->output, 0, w->r.stream));
+    if (train) /* what forward gave is a gradient as good as any */
+        CHECK_OK(hotbed_storage_backward(w->r.storage, w->ticket, w->output, 0, w->r.stream));
+    else
+        CHECK_OK(hotbed_ticket_cancel(w->ticket, w->r.stream));
+    CHECK_OK(hotbed_stream_sync(w->r.stream));
+}
+
+static hotbed_table_stats work_stats(work *w) {
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(w->r.storage, 0, &stats, w->r.stream));
+    return stats;
+}
+
+/* A table of 1,000 keys of which 500 fit above, visited in turn. */
+static void only_changed_rows_go_down(hotbed_backend backend) {
+    work w;
+    work_start(&w, HOTBED_MODE_CACHE, 1000, 500, 100);
+    w.s.tables[0].score = HOTBED_SCORE_STEP;
+    work_open(&w, backend);
+    for (uint64_t step = 0; step < 10; step++)
+        work_step(&w, step * 100, 100, true);
+    hotbed_table_stats stats = work_stats(&w);
+    CHECK_EQ(stats.inserts, 1000);
+    CHECK_EQ(stats.fetches, 0); /* all keys were new */
+    CHECK_EQ(stats.in_place, 0);
+    CHECK(stats.write_backs >= 1000 - 528 && stats.write_backs <= 500); /* 33 buckets */
+    CHECK_EQ(stats.link_write_bytes, stats.write_backs * ROW);
+    /* Flushed, they are clean, and leave without a trace. */
+    CHECK_OK(hotbed_storage_flush(w.r.storage, w.r.stream));
+    hotbed_table_stats flushed = work_stats(&w);
+    CHECK_EQ(flushed.write_backs, 1000);
+    for (uint64_t step = 0; step < 20; step++)
+        work_step(&w, step % 10 * 100, 100, false);
+    stats = work_stats(&w);
+    CHECK_EQ(stats.write_backs, flushed.write_backs);
+    CHECK(stats.fetches >= 1000); /* LRU on a cycle */
+    CHECK_EQ(stats.link_read_bytes, stats.fetches * ROW);
+    CHECK_EQ(stats.hits, 2000);
+    CHECK_EQ(rig_size(&w.r, 0), 1000);
+    work_close(&w);
+}
+
+/* New keys on probation make room for each other: what was seen twice stays. */
+static void probation_keeps_what_is_used(hotbed_backend backend) {
+    uint64_t fetches[2];
+    for (int probation = 0; probation < 2; probation++) {
+        work w;
+        work_start(&w, HOTBED_MODE_CACHE, 2000, 800, 100);
+        w.s.tables[0].score = HOTBED_SCORE_STEP;
+        w.s.tables[0].insertion = probation ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN;
+        work_open(&w, backend);
+        for (uint64_t step = 0; step < 80; step++)
+            work_step(&w, step % 10 * 100, 100, true); /* a cycle over 1,000 keys */
+        fetches[probation] = work_stats(&w).fetches;
+        work_close(&w);
+    }
+    CHECK(fetches[0] >= 5000);
+    CHECK(fetches[1] * 2 < fetches[0]);
+}
+
+/* The cache takes as many keys as it was made for, whatever they are: misses of a cycle over all of them. */
+static void a_cache_as_large_as_the_footprint_misses_little(hotbed_backend backend) {
+    enum { KEYS = 8192, BATCH = 512 };
+    for (uint64_t slack = 0; slack < 2; slack++) {
+        work w;
+        work_start(&w, HOTBED_MODE_CACHE, 2 * KEYS, KEYS + slack * KEYS / 50, BATCH);
+        w.s.tables[0].score = HOTBED_SCORE_STEP;
+        w.s.tables[0].insertion = HOTBED_INSERT_PROBATION;
+        work_open(&w, backend);
+        for (uint64_t step = 0; step < 2 * KEYS / BATCH; step++)
+            work_step(&w, step * BATCH % KEYS, BATCH, true);
+        uint64_t before = work_stats(&w).fetches;
+        for (uint64_t step = 0; step < 2 * KEYS / BATCH; step++)
+            work_step(&w, step * BATCH % KEYS, BATCH, true);
+        uint64_t misses = work_stats(&w).fetches - before;
+        CHECK(misses * 1000 < 2 * KEYS * (slack == 0 ? 25 : 1));
+        work_close(&w);
+    }
+}
+
+/* Scores are carried over the tiers: counts of keys that have been up and down are exact. */
+static void counts_travel_with_their_rows(hotbed_backend backend) {
+    static const struct {
+        hotbed_mode mode;
+        hotbed_placement placement;
+    } modes[] = {
+        {HOTBED_MODE_CACHE, HOTBED_PLACE_BY_SCORE},
+        {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_SCORE},
+        {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_HASH}};
+    for (size_t m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+        enum { KEYS = 400 };
+        uint64_t times[KEYS] = {0}, keys[KEYS], scores[KEYS], n;
+        work w;
+        rng random = rng_start(m);
+        work_start(&w, modes[m].mode, KEYS, 60, 100);
+        w.s.options.placement = modes[m].placement;
+        work_open(&w, backend);
+        for (int step = 0; step < 60; step++) {
+            uint64_t count = 1 + rng_below(&random, 80);
+            uint64_t first = rng_below(&random, KEYS - count + 1);
+            work_step(&w, first, count, rng_below(&random, 2) == 0);
+            for (uint64_t i = 0; i < count; i++)
+                times[first + i]++;
+        }
+        CHECK_OK(hotbed_storage_export_keys(w.r.storage, 0, KEYS, keys, scores, &n, w.r.stream));
+        uint64_t seen = 0;
+        for (uint64_t i = 0; i < KEYS; i++)
+            seen += times[i] > 0;
+        CHECK_EQ(n, seen);
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t number = 0;
+            while (number < KEYS && number * UINT64_C(0x9e3779b97f4a7c15) != keys[i])
+                number++;
+            CHECK(number < KEYS);
+            CHECK_EQ(scores[i], times[number]);
+        }
+        work_close(&w);
+    }
+}
+
+/* Both tiers are emptied and filled by reset, and all is as before. */
+static void reset_empties_the_upper_tier(hotbed_backend backend) {
+    work w;
+    work_start(&w, HOTBED_MODE_CACHE, 400, 150, 100);
+    work_open(&w, backend);
+    for (uint64_t step = 0; step < 8; step++)
+        work_step(&w, step % 4 * 100, 100, true);
+    uint64_t before = work_stats(&w).fetches;
+    work_step(&w, 100, 100, true);
+    CHECK(work_stats(&w).fetches > before);
+    before = work_stats(&w).fetches;
+    work_step(&w, 100, 100, true); /* they are above now */
+    CHECK_EQ(work_stats(&w).fetches, before);
+    CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, w.r.stream));
+    CHECK_STATUS(hotbed_storage_reset(w.r.storage, w.r.stream), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_ticket_cancel(w.ticket, w.r.stream));
+    CHECK_OK(hotbed_storage_reset(w.r.storage, w.r.stream));
+    before = work_stats(&w).fetches;
+    work_step(&w, 100, 100, true);
+    CHECK_EQ(work_stats(&w).fetches, before + 100);
+    CHECK_EQ(rig_size(&w.r, 0), 400);
+    CHECK_STATUS(hotbed_storage_reset(NULL, w.r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_flush(NULL, w.r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_flush(w.r.storage, NULL), HOTBED_ERR_ARGUMENT);
+    work_close(&w);
+}
+
+/* --- pins ------------------------------------------------------------------------------------------- */
+
+/* More rows in use than the upper tier has: the others are used below, none is refused, and all have the
+ * bytes that they have without tiers. */
+static void pins_refuse_nothing(hotbed_backend backend) {
+    static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
+    for (int m = 0; m < 2; m++) {
+        setup s;
+        rig r;
+        lane lanes[8];
+        setup_start(&s, 3, 8, 600);
+        s.tables[1].capacity = 2000;
+        s.tables[2].capacity = 300; /* tables of unequal size */
+        for (uint32_t t = 0; t < 3; t++)
+            s.tables[t].upper_capacity = 20;
+        s.options.mode = modes[m];
+        s.options.optimizer.kind = HOTBED_OPT_ADAM;
+        rig_open(&r, backend, &s.options);
+        for (int i = 0; i < 8; i++)
+            lane_open(&r, &lanes[i], 256, 32);
+        rng random = rng_start((uint64_t)m);
+        const recipe how = {.batch_size = 32, .key_space = 200};
+        for (int step = 0; step < 24; step++) {
+            lane *l = &lanes[step % 8];
+            if (step >= 8) {
+                lane_forward(l);
+                lane_backward(l, &random);
+            }
+            if (step < 16) {
+                lane_fill(l, &random, &how);
+                lane_prefetch(l);
+            }
+        }
+        rig_check(&r);
+        hotbed_table_stats stats;
+        CHECK_OK(hotbed_storage_stats(r.storage, 1, &stats, r.stream));
+        CHECK(stats.in_place > 100);
+        CHECK_EQ(stats.refused, 0);
+        for (int i = 0; i < 8; i++)
+            lane_close(&lanes[i]);
+        rig_close(&r);
+    }
+}
+
+/* A lower tier that is full refuses, and says so; the keys it has are served. */
+static void a_full_lower_tier_refuses(hotbed_backend backend) {
+    static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
+    for (int m = 0; m < 2; m++) {
+        work w;
+        work_start(&w, modes[m], 100, 32, 400);
+        work_open(&w, backend);
+        for (uint64_t first = 0; first < 100; first += 25)
+            work_step(&w, first, 25, true);
+        CHECK_EQ(work_stats(&w).refused, 0);
+        uint64_t keys[300];
+        for (uint64_t i = 0; i < 300; i++)
+            keys[i] = i * UINT64_C(0x9e3779b97f4a7c15);
+        rig_upload(&w.r, (void *)w.batch.keys, keys, sizeof keys);
+        w.batch.num_keys = 300;
+        w.batch.batch_size = 300;
+        CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, w.r.stream));
+        CHECK_STATUS(hotbed_stream_sync(w.r.stream), HOTBED_ERR_FULL);
+        hotbed_table_stats stats = work_stats(&w);
+        CHECK_EQ(stats.inserts + stats.refused, 300);
+        CHECK(stats.inserts >= 100 && stats.refused > 50);
+        CHECK_EQ(rig_size(&w.r, 0), stats.inserts);
+        CHECK_OK(hotbed_storage_forward(w.r.storage, w.ticket, w.output, 0, w.r.stream));
+        CHECK_OK(hotbed_storage_backward(w.r.storage, w.ticket, w.output, 0, w.r.stream));
+        CHECK_OK(hotbed_stream_sync(w.r.stream));
+        for (uint64_t first = 0; first < 100; first += 25)
+            work_step(&w, first, 25, true); /* all are still there */
+        CHECK_EQ(work_stats(&w).refused, stats.refused);
+        CHECK_EQ(rig_size(&w.r, 0), stats.inserts);
+        work_close(&w);
+    }
+}
+
+/* --- bytes ------------------------------------------------------------------------------------------ */
+
+/* 50 steps with eviction traffic in every mode: all optimisers, types and dims, pooled or not. */
+static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
+    static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
+    static const hotbed_optimizer_kind optimizers[] = {
+        HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
+    static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
+    static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
+    for (uint32_t way = 0; way < 4; way++) {
+        for (uint32_t o = 0; o < 4; o++) {
+            setup s;
+            rig r;
+            lane l;
+            rng random = rng_start(way * 4 + o);
+            setup_start(&s, 10, 8, 120);
+            for (uint32_t t = 0; t < 10; t++) {
+                s.tables[t].dim = dims[t];
+                s.tables[t].dtype = dtypes[(t + o + way) % 3];
+                s.tables[t].upper_capacity = way == 1 ? 96 : 12; /* 80 % and 10 % */
+                s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
+            }
+            s.tables[7].kind = HOTBED_TABLE_STATIC;
+            s.tables[7].insertion = HOTBED_INSERT_PLAIN;
+            s.options.mode = way < 2 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+            s.options.placement = way == 3 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+            s.options.optimizer.kind = optimizers[o];
+            s.options.optimizer.weight_decay = 0.0625F;
+            s.options.pooling = poolings[(o + way) % 3];
+            rig_open(&r, backend, &s.options);
+            lane_open(&r, &l, 400, 12);
+            recipe how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
+            for (int step = 0; step < 50; step++) {
+                how.weights = step % 2 == 0 && s.options.pooling != HOTBED_POOL_NONE;
+                lane_fill(&l, &random, &how);
+                lane_prefetch(&l);
+                lane_forward(&l);
+                lane_backward(&l, &random);
+                if (step % 10 == 5)
+                    CHECK_OK(hotbed_storage_flush(r.storage, r.stream));
+                if (step == 30)
+                    CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
+                if (step % 25 == 20)
+                    lane_eval(&l);
+            }
+            rig_check(&r);
+            hotbed_table_stats stats;
+            CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
+            if (way == 0 || way == 2)
+                CHECK(stats.fetches > 100 && stats.write_backs > 100);
+            lane_close(&l);
+            rig_close(&r);
+        }
+    }
+}
+
+/* Host memory of all kinds below. */
+static void lower_tiers_of_every_memory(hotbed_backend backend) {
+    static const hotbed_memory_kind kinds[] = {
+        HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
+    for (int k = 0; k < (backend == HOTBED_BACKEND_CUDA ? 1 : 3); k++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start((uint64_t)k);
+        setup_start(&s, 2, 16, 300);
+        s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
+        s.options.mode = HOTBED_MODE_CACHE;
+        s.options.lower_memory = kinds[k];
+        s.options.lower_directory = kinds[k] == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 64, 16);
+        const recipe how = {.batch_size = 16, .key_space = 250};
+        for (int step = 0; step < 30; step++)
+            lane_step(&l, &random, &how);
+        rig_check(&r);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"the_mode_follows_from_bytes_and_budget", the_mode_follows_from_bytes_and_budget},
+    {"upper_tiers_share_the_budget", upper_tiers_share_the_budget},
+    {"only_changed_rows_go_down", only_changed_rows_go_down},
+    {"probation_keeps_what_is_used", probation_keeps_what_is_used},
+    {"a_cache_as_large_as_the_footprint_misses_little",
+     a_cache_as_large_as_the_footprint_misses_little},
+    {"counts_travel_with_their_rows", counts_travel_with_their_rows},
+    {"reset_empties_the_upper_tier", reset_empties_the_upper_tier},
+    {"pins_refuse_nothing", pins_refuse_nothing},
+    {"a_full_lower_tier_refuses", a_full_lower_tier_refuses},
+    {"every_mode_has_the_bytes_of_the_model", every_mode_has_the_bytes_of_the_model},
+    {"lower_tiers_of_every_memory", lower_tiers_of_every_memory},
+    {NULL, NULL},
+};

@@ -388,7 +388,7 @@ HOTBED_HD uint32_t hotbed_index_scan(
             if (meta == 0 || (meta & (kept | HOTBED_META_LOCKED)) != 0)
                 continue;
             uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half, time = 0;
-            if (range.times != NULL)
+            if (range.times != NULL && (meta & HOTBED_META_PROBATION) == 0)
                 time = hotbed_load_relaxed_u64(hotbed_index_time(range, slot));
             if (hotbed_victim_before(scan, rank, time, slot)) {
                 scan->victim_rank = rank;

@@ -95,13 +95,13 @@ static void set_words(
 
 /* --- eviction ---------------------------------------------------------------------------------------- */
 
-/* Whether place p goes before place q: on probation first, then by count, time and slot. */
+/* Whether place p goes before place q: on probation first, by slot; then by count, time and slot. */
 static bool before(const place *p, const place *q) {
     if (p->probation != q->probation)
         return p->probation;
-    if (p->count != q->count)
+    if (p->count != q->count && !p->probation)
         return p->count < q->count;
-    return p->step != q->step ? p->step < q->step : p < q;
+    return p->step != q->step && !p->probation ? p->step < q->step : p < q;
 }
 
 static void check_victim(bench *b, uint64_t slot) {

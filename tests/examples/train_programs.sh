@@ -63,8 +63,7 @@ says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --
     *UNSUPPORTED*) echo "skipped: $says_backend" && exit 77 ;;
     *) die "$says_backend" ;;
     esac
-says 1 "UNSUPPORTED" --data train.tsv --mode cache
-says 1 "UNSUPPORTED" --data train.tsv --mode default
+says 1 "mode CACHE: table i01 has no upper_capacity" --data train.tsv --mode cache
 says 1 "none.tsv: No such file" --data none.tsv
 says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
 says 1 "/nonexistent/j: No such file" --data train.tsv --json /nonexistent/j
@@ -95,6 +94,15 @@ diff <(points a.json) <(points b.json) >/dev/null || die "standard input changes
 train --data train.tsv --json b.json --quiet --backend host || die "host"
 diff <(points a.json) <(points b.json) >/dev/null || die "$backend and host differ"
 ok "file, gzip, standard input and host backend: the same loss, bit for bit"
+
+# --- and wherever rows live -------------------------------------------------------------------------------
+for mode in cache default auto; do
+    train --data train.tsv --json b.json --quiet --mode $mode --hbm-mb 1 || die "--mode $mode"
+    diff <(points a.json) <(points b.json) >/dev/null || die "--mode $mode changes the loss"
+    [ "$(number b.json host_waits_per_step)" = 0 ] || die "--mode $mode waits"
+    [ "$(number b.json allocations_per_step)" = 0 ] || die "--mode $mode allocates"
+done
+ok "a budget of 1 MiB, cached or not: the same loss, bit for bit"
 
 # --- reports ---------------------------------------------------------------------------------------------
 [ "$(number a.json host_waits_per_step)" = 0 ] || die "host waits a step: $(number a.json host_waits_per_step)"

@@ -36,6 +36,8 @@ static void run(work *w, uint32_t width) {
     w->a.table.rows = (uint8_t *)w->rows;
     w->a.table.row_bytes = sizeof w->rows[0];
     w->a.table.slots = SLOTS;
+    w->a.table.range.buckets = SLOTS / HOTBED_BUCKET_SLOTS;
+    w->a.table.lower_first = UINT64_MAX;
     w->a.table.dim = DIM;
     w->a.table.dtype = HOTBED_F32;
     w->a.rows.weights = (uint8_t *)w->weights;

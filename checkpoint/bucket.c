@@ -53,3 +53,29 @@ hotbed_status hotbed_bucket_sort(
     }
     return HOTBED_OK;
 }
+
+/* A key's place in canonical order, by binary search. */
+static uint64_t place_of(const uint64_t *sorted, uint64_t n, uint64_t key, uint32_t bits) {
+    uint64_t low = 0, high = n, bucket = hotbed_logical_bucket(key, bits);
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        uint64_t other = hotbed_logical_bucket(sorted[middle], bits);
+        if (other < bucket || (other == bucket && sorted[middle] < key))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+hotbed_status hotbed_bucket_sort_pairs(
+    uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs) {
+    uint64_t *counts = hotbed_new(((size_t)1 << bits) * sizeof *counts);
+    if (counts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for 2^%" PRIu32 " buckets", bits);
+    hotbed_status status = hotbed_bucket_sort(n, keys, bits, pairs, counts);
+    for (uint64_t i = 0; status == HOTBED_OK && i < n; i++)
+        pairs[n + place_of(pairs, n, keys[i], bits)] = numbers[i];
+    hotbed_delete(counts);
+    return status;
+}

@@ -15,4 +15,8 @@
 hotbed_status hotbed_bucket_sort(
     uint64_t n, const uint64_t *keys, uint32_t bits, uint64_t *sorted, uint64_t *counts);
 
+/* The same for keys with a number each; `pairs` is [2 * n]: the keys in order, then their numbers. */
+hotbed_status hotbed_bucket_sort_pairs(
+    uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs);
+
 #endif

@@ -22,6 +22,9 @@ static hotbed_status read_options(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, and has %" PRIu64 " bytes",
             out->extra_bytes);
+    if (out->parent != NULL && out->mark == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s without a mark", out->parent);
     if (out->extra_bytes > extra_most)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra has %" PRIu64 " bytes, at most %" PRIu64,
@@ -84,18 +87,31 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t
 hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream) {
-    hotbed_checkpoint_share all = {0};
-    return hotbed_checkpoint_load_share(path, storage, &all, step, extra, extra_bytes, stream);
+    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options_init(&options);
+    return hotbed_checkpoint_load_with(path, storage, &options, step, extra, extra_bytes, stream);
 }
 
-hotbed_status hotbed_checkpoint_load_share(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
-    void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
-    if (path == NULL || storage == NULL || share == NULL || stream == NULL)
+hotbed_status hotbed_checkpoint_load_with(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
+    enum { INCREMENTS_MOST = 65535 };
+    hotbed_checkpoint_load_options read;
+    if (path == NULL || storage == NULL || options == NULL || stream == NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage, share or stream is NULL");
+            HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage, options or stream is NULL");
     if (extra != NULL && extra_bytes == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: extra without extra_bytes, its room");
-    return hotbed_checkpoint_read(&config, path, storage, share, step, extra, extra_bytes, stream);
+    HOTBED_TRY(hotbed_options_read(
+        &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
+        "hotbed_checkpoint_load_options"));
+    if (read.num_increments > INCREMENTS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments", read.num_increments);
+    for (uint32_t i = 0; i < read.num_increments; i++)
+        if (read.increments == NULL || read.increments[i] == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
+    return hotbed_checkpoint_read(&config, path, storage, &read, step, extra, extra_bytes, stream);
 }

@@ -33,8 +33,8 @@ void hotbed_save_abort(
     uint32_t world);
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    const hotbed_checkpoint_share *share, uint64_t *step, void *extra, uint64_t *extra_bytes,
-    hotbed_stream *stream);
+    const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
+    uint64_t *extra_bytes, hotbed_stream *stream);
 
 /* --- files that are being written ---------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/shard_reader.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 
@@ -11,14 +11,20 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A checkpoint of the chain. */
+typedef struct link {
+    hotbed_io_file directory;
+    hotbed_manifest manifest;
+} link;
+
 /* What a load holds. */
 typedef struct reader {
     hotbed_storage *storage;
     hotbed_stream *stream;
     hotbed_checkpoint_share share;
-    hotbed_io_file directory;
-    hotbed_manifest manifest;
-    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifest */
+    uint32_t num_links;
+    link *links;       /* the full one, then increments */
+    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
     bool touched;      /* tables have been cleared */
 } reader;
 
@@ -36,10 +42,12 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     uint64_t keys = 0, pinned = 0;
     char saved[24], here[24];
     HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
-    uint32_t found = hotbed_manifest_find(&r->manifest, info.name);
+    const hotbed_manifest *m = &r->links[0].manifest;
+    uint32_t found = hotbed_manifest_find(m, info.name);
     if (found == UINT32_MAX)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s has no table '%s'", r->directory.name, info.name);
-    const hotbed_manifest_table *table = &r->manifest.tables[found];
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s has no table '%s'", r->links[0].directory.name, info.name);
+    const hotbed_manifest_table *table = &m->tables[found];
     static const char *const kinds[] = {"hash", "static"};
     if (table->kind != info.kind)
         return differs(info.name, "the kind", kinds[table->kind], kinds[info.kind]);
@@ -70,14 +78,14 @@ static const char *optimizer_name(hotbed_optimizer_kind kind) {
 
 /* The storage has the same tables, and every one of them as it was saved. */
 static hotbed_status match(reader *r) {
-    const hotbed_manifest *m = &r->manifest;
+    const hotbed_manifest *m = &r->links[0].manifest;
     hotbed_key_type key_type = hotbed_storage_key_type(r->storage);
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(r->storage)->kind;
     uint32_t num_tables = hotbed_storage_num_tables(r->storage);
     if (m->increment)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s is an increment: it has what changed since another",
-            r->directory.name);
+            r->links[0].directory.name);
     if (m->key_type != key_type)
         return hotbed_fail(
             HOTBED_ERR_STATE, "keys are %s in the checkpoint, %s in the storage",
@@ -95,8 +103,8 @@ static hotbed_status match(reader *r) {
     /* All names of the storage were found, and names differ: the same number is the same set. */
     if (m->num_tables != num_tables)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, the storage %" PRIu32, r->directory.name,
-            m->num_tables, num_tables);
+            HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, the storage %" PRIu32,
+            r->links[0].directory.name, m->num_tables, num_tables);
     return HOTBED_OK;
 }
 
@@ -105,9 +113,9 @@ static hotbed_status match(reader *r) {
 /* A table on its way into the storage. */
 typedef struct table_reader {
     reader *r;
+    const hotbed_manifest *m;
     uint32_t number; /* in the storage */
     uint32_t table;  /* in the manifest */
-    uint64_t rows;   /* that went into the storage */
     uint32_t turn;   /* of the stagings */
     hotbed_staging stagings[2];
 } table_reader;
@@ -133,40 +141,81 @@ static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     return kept;
 }
 
+/* The staging whose turn it is, when its last chunk is in the storage. */
+static hotbed_status next_staging(table_reader *t, hotbed_staging **out) {
+    *out = &t->stagings[t->turn++ % 2];
+    return hotbed_staging_wait(*out);
+}
+
 /* The rows of a part, chunk by chunk; files are read while the chunk before is stored. */
 static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
     for (uint64_t left; (left = hotbed_part_reader_left(part)) > 0;) {
-        hotbed_staging *staging = &t->stagings[t->turn++ % 2];
+        hotbed_staging *staging;
+        HOTBED_TRY(next_staging(t, &staging));
         uint64_t n = left < staging->capacity ? left : staging->capacity;
-        HOTBED_TRY(hotbed_staging_wait(staging)); /* its last chunk is in the storage */
         HOTBED_TRY(hotbed_part_reader_take(part, n, staging->columns));
         n = keep(t, staging, n);
-        t->rows += n;
         HOTBED_TRY(hotbed_staging_store(staging, t->r->storage, t->number, n, t->r->stream));
     }
     return HOTBED_OK;
 }
 
+/* Keys that left before the rows of an increment came. */
+static hotbed_status read_erased(table_reader *t, hotbed_part_reader *part) {
+    for (uint64_t left = part->part->erased; left > 0;) {
+        hotbed_staging *staging;
+        HOTBED_TRY(next_staging(t, &staging));
+        uint64_t n = left < staging->capacity ? left : staging->capacity;
+        HOTBED_TRY(hotbed_part_reader_column(
+            part, HOTBED_COLUMN_ERASED, staging->columns[HOTBED_COLUMN_KEYS],
+            n * sizeof(uint64_t)));
+        left -= n;
+        n = keep(t, staging, n);
+        HOTBED_TRY(hotbed_staging_erase(staging, t->r->storage, t->number, n, t->r->stream));
+    }
+    return HOTBED_OK;
+}
+
+/* What admission had counted; the counts travel where scores do. */
+static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
+    for (uint64_t left = part->part->counted; left > 0;) {
+        hotbed_staging *staging;
+        HOTBED_TRY(next_staging(t, &staging));
+        uint64_t n = left < staging->capacity ? left : staging->capacity;
+        HOTBED_TRY(hotbed_part_reader_column(
+            part, HOTBED_COLUMN_COUNTED, staging->columns[HOTBED_COLUMN_KEYS],
+            n * sizeof(uint64_t)));
+        HOTBED_TRY(hotbed_part_reader_column(
+            part, HOTBED_COLUMN_COUNTS, staging->columns[HOTBED_COLUMN_SCORES],
+            n * sizeof(uint64_t)));
+        left -= n;
+        n = keep(t, staging, n);
+        HOTBED_TRY(hotbed_staging_count(staging, t->r->storage, t->number, n, t->r->stream));
+    }
+    return HOTBED_OK;
+}
+
 /* What this rank has of one part. */
-static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard) {
+static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool last) {
     hotbed_part_reader part;
     hotbed_status status = hotbed_part_reader_open(&part, shard, t->table);
     if (status == HOTBED_OK && part.table->kind == HOTBED_TABLE_STATIC) {
-        hotbed_table_info info;
         uint64_t first = 0, end = 0;
-        status = hotbed_storage_table(t->r->storage, t->number, &info);
         hotbed_share_rows(&t->r->share, t->number, part.table->capacity, &first, &end);
         hotbed_part_reader_range(&part, first, end);
     }
     if (status == HOTBED_OK)
+        status = read_erased(t, &part);
+    if (status == HOTBED_OK)
         status = read_rows(t, &part);
+    if (status == HOTBED_OK && last)
+        status = read_counted(t, &part);
     hotbed_part_reader_close(&part);
     return status;
 }
 
 /* Whether a part may have rows of this rank. */
-static bool needs(const reader *r, uint32_t table, uint32_t shard) {
-    const hotbed_manifest *m = &r->manifest;
+static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uint32_t shard) {
     const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard];
     if (m->tables[table].kind == HOTBED_TABLE_HASH)
         return !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]) ||
@@ -176,16 +225,17 @@ static bool needs(const reader *r, uint32_t table, uint32_t shard) {
     return first < part->end && part->first < end;
 }
 
-static hotbed_status read_table(reader *r, hotbed_shard_reader *shard, uint32_t table) {
-    table_reader t = {.r = r, .number = r->numbers[table], .table = table};
-    const hotbed_manifest_part *part =
-        &r->manifest.parts[(uint64_t)table * r->manifest.world + shard->number];
+static hotbed_status read_table(
+    reader *r, const hotbed_manifest *m, hotbed_shard_reader *shard, uint32_t table, bool last) {
+    table_reader t = {.r = r, .m = m, .number = r->numbers[table], .table = table};
+    const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard->number];
+    uint64_t rows = part->rows > part->counted ? part->rows : part->counted;
+    rows = rows > part->erased ? rows : part->erased;
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
-        status = hotbed_staging_create(
-            &r->manifest, &r->manifest.tables[table], part->rows, r->stream, &t.stagings[i]);
+        status = hotbed_staging_create(m, &m->tables[table], rows, r->stream, &t.stagings[i]);
     if (status == HOTBED_OK)
-        status = read_part(&t, shard);
+        status = read_part(&t, shard, last);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(r->stream);
     else
@@ -195,32 +245,33 @@ static hotbed_status read_table(reader *r, hotbed_shard_reader *shard, uint32_t 
     return status;
 }
 
-static hotbed_status read_shard(reader *r, uint32_t number) {
-    const hotbed_manifest *m = &r->manifest;
+static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) {
+    const link *from = &r->links[number_of];
+    const hotbed_manifest *m = &from->manifest;
     hotbed_shard_reader shard;
-    bool wanted = false;
+    bool wanted = false, last = number_of == r->num_links - 1;
     for (uint32_t i = 0; i < m->num_tables && !wanted; i++)
-        wanted = needs(r, i, number);
+        wanted = needs(r, m, i, number);
     if (!wanted)
         return HOTBED_OK;
-    hotbed_status status = hotbed_shard_reader_open(&shard, &r->directory, m, number);
+    hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, number);
     for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
-        if (needs(r, i, number))
-            status = read_table(r, &shard, i);
+        if (needs(r, m, i, number))
+            status = read_table(r, m, &shard, i, last);
     hotbed_shard_reader_close(&shard);
     return status;
 }
 
 /* What can be checked before any effect: shards are there, of the right size, with the right metadata and
- * roots.  The caller's bytes are read. */
-static hotbed_status check_shards(reader *r, void *extra) {
-    const hotbed_manifest *m = &r->manifest;
+ * roots.  The caller's bytes, which the last one has, are read. */
+static hotbed_status check_shards(const reader *r, const link *from, void *extra) {
+    const hotbed_manifest *m = &from->manifest;
     for (uint32_t i = 0; i < m->world; i++) {
         hotbed_shard_reader shard;
-        hotbed_status status = hotbed_shard_reader_open(&shard, &r->directory, m, i);
+        hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, i);
         if (status == HOTBED_OK)
             status = hotbed_shard_reader_check_roots(&shard);
-        if (status == HOTBED_OK && i == 0)
+        if (status == HOTBED_OK && i == 0 && from == &r->links[r->num_links - 1])
             status = hotbed_shard_reader_extra(&shard, extra);
         hotbed_shard_reader_close(&shard);
         HOTBED_TRY(status);
@@ -231,14 +282,16 @@ static hotbed_status check_shards(reader *r, void *extra) {
 /* Nobody else has filled the tables.  (One that evicts keeps the highest scores when rows do not fit: that
  * is what it was made for.) */
 static hotbed_status check_size(reader *r, uint32_t table) {
-    uint64_t keys = 0;
+    uint64_t keys = 0, most = 0;
     HOTBED_TRY(hotbed_storage_size(r->storage, r->numbers[table], &keys, NULL, r->stream));
-    const hotbed_manifest_table *saved = &r->manifest.tables[table];
-    if (saved->kind == HOTBED_TABLE_HASH && keys > saved->rows)
+    const hotbed_manifest_table *saved = &r->links[0].manifest.tables[table];
+    for (uint32_t i = 0; i < r->num_links; i++)
+        most += r->links[i].manifest.tables[table].rows;
+    if (saved->kind == HOTBED_TABLE_HASH && keys > most)
         return hotbed_fail(
             HOTBED_ERR_STATE,
             "table '%s' was changed while it was loaded: %" PRIu64 " keys, expected %" PRIu64,
-            saved->name, keys, saved->rows);
+            saved->name, keys, most);
     return HOTBED_OK;
 }
 
@@ -260,22 +313,46 @@ static hotbed_status clear_after(reader *r, hotbed_status status) {
     return hotbed_fail(status, "%s; the tables could not be cleared", text);
 }
 
-static hotbed_status read_rows_of_all(reader *r) {
-    HOTBED_TRY(clear(r));
-    for (uint32_t i = 0; i < r->manifest.world; i++)
-        HOTBED_TRY(read_shard(r, i));
-    for (uint32_t i = 0; i < r->manifest.num_tables; i++)
-        HOTBED_TRY(check_size(r, i));
-    return hotbed_storage_set_state(r->storage, &r->manifest.state, r->stream);
+static const hotbed_manifest *last_of(const reader *r) {
+    return &r->links[r->num_links - 1].manifest;
 }
 
-static hotbed_status read_all(
-    reader *r, const hotbed_io_calls *calls, const char *path, void *extra,
-    const uint64_t *extra_bytes) {
-    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* a fault of before is not ours */
-    HOTBED_TRY(hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &r->directory));
-    HOTBED_TRY(hotbed_manifest_read(&r->directory, &r->manifest));
-    uint64_t saved = r->manifest.shards[0].extra.bytes;
+static hotbed_status read_rows_of_all(reader *r) {
+    HOTBED_TRY(clear(r));
+    for (uint32_t k = 0; k < r->num_links; k++)
+        for (uint32_t i = 0; i < r->links[k].manifest.world; i++)
+            HOTBED_TRY(read_shard(r, k, i));
+    for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
+        HOTBED_TRY(check_size(r, i));
+    return hotbed_storage_set_state(r->storage, &last_of(r)->state, r->stream);
+}
+
+/* MANIFEST of the checkpoint and of its increments, each the one before's. */
+static hotbed_status read_links(
+    reader *r, const hotbed_io_calls *calls, const char *path,
+    const hotbed_checkpoint_load_options *options) {
+    uint32_t n = options->num_increments + 1;
+    r->links = hotbed_new(n * sizeof *r->links);
+    if (r->links == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", n);
+    r->num_links = n;
+    for (uint32_t i = 0; i < n; i++)
+        r->links[i].directory = (hotbed_io_file)HOTBED_IO_CLOSED;
+    for (uint32_t i = 0; i < n; i++) {
+        link *here = &r->links[i];
+        HOTBED_TRY(hotbed_io_open(
+            calls, NULL, i == 0 ? path : options->increments[i - 1], HOTBED_IO_DIRECTORY,
+            &here->directory));
+        HOTBED_TRY(hotbed_manifest_read(&here->directory, &here->manifest));
+        if (i > 0)
+            HOTBED_TRY(hotbed_chain_check(
+                here->directory.name, &r->links[i - 1].manifest, &here->manifest));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_all(reader *r, void *extra, const uint64_t *extra_bytes) {
+    uint64_t saved = last_of(r)->shards[0].extra.bytes;
     if (extra != NULL && *extra_bytes < saved)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "extra has room for %" PRIu64 " bytes, %" PRIu64 " were saved",
@@ -285,7 +362,9 @@ static hotbed_status read_all(
     void *held = hotbed_new(saved);
     if (held == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
-    hotbed_status status = check_shards(r, held);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < r->num_links && status == HOTBED_OK; i++)
+        status = check_shards(r, &r->links[i], held);
     if (status == HOTBED_OK)
         status = read_rows_of_all(r);
     if (status == HOTBED_OK && extra != NULL && saved > 0)
@@ -296,19 +375,25 @@ static hotbed_status read_all(
 
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    const hotbed_checkpoint_share *share, uint64_t *step, void *extra, uint64_t *extra_bytes,
-    hotbed_stream *stream) {
-    reader r = {.storage = storage, .stream = stream, .directory = HOTBED_IO_CLOSED};
-    HOTBED_TRY(hotbed_share_read(share, storage, &r.share));
-    hotbed_status status = read_all(&r, config->calls, path, extra, extra_bytes);
+    const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
+    uint64_t *extra_bytes, hotbed_stream *stream) {
+    reader r = {.storage = storage, .stream = stream};
+    HOTBED_TRY(hotbed_share_read(&options->share, storage, &r.share));
+    HOTBED_TRY(hotbed_stream_sync(stream)); /* a fault of before is not ours */
+    hotbed_status status = read_links(&r, config->calls, path, options);
+    if (status == HOTBED_OK)
+        status = read_all(&r, extra, extra_bytes);
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
     if (status == HOTBED_OK && step != NULL)
-        *step = r.manifest.step;
+        *step = last_of(&r)->step;
     if (status == HOTBED_OK && extra_bytes != NULL)
-        *extra_bytes = r.manifest.shards[0].extra.bytes;
-    hotbed_io_drop(&r.directory);
+        *extra_bytes = last_of(&r)->shards[0].extra.bytes;
+    for (uint32_t i = 0; i < r.num_links; i++) {
+        hotbed_io_drop(&r.links[i].directory);
+        hotbed_manifest_free(&r.links[i].manifest);
+    }
+    hotbed_delete(r.links);
     hotbed_delete(r.numbers);
-    hotbed_manifest_free(&r.manifest);
     return status;
 }

@@ -87,19 +87,39 @@ hotbed_status hotbed_staging_fetch(
     return status;
 }
 
+/* Enqueue the copy of columns [0, end) to the device. */
+static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < end; i++)
+        if (s->row_bytes[i] > 0)
+            HOTBED_TRY(
+                hotbed_copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream));
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows = device_rows(s);
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
-        if (s->row_bytes[i] > 0)
-            status = hotbed_copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_set_rows(
-            storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], &rows, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_event_record(s->done, stream);
-    return status;
+    HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
+    HOTBED_TRY(hotbed_storage_set_rows(
+        storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], &rows, stream));
+    return hotbed_event_record(s->done, stream);
+}
+
+hotbed_status hotbed_staging_erase(
+    hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
+    HOTBED_TRY(upload(s, n, HOTBED_COLUMN_KEYS + 1, stream));
+    HOTBED_TRY(hotbed_storage_erase(
+        storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], NULL, stream));
+    return hotbed_event_record(s->done, stream);
+}
+
+hotbed_status hotbed_staging_count(
+    hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
+    HOTBED_TRY(upload(s, n, HOTBED_COLUMN_SCORES + 1, stream));
+    HOTBED_TRY(hotbed_storage_import_counts(
+        storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS],
+        s->device_columns[HOTBED_COLUMN_SCORES], stream));
+    return hotbed_event_record(s->done, stream);
 }
 
 hotbed_status hotbed_staging_wait(hotbed_staging *s) {

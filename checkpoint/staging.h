@@ -39,6 +39,16 @@ hotbed_status hotbed_staging_store(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
+/* Enqueue: the first n keys out of the storage. */
+hotbed_status hotbed_staging_erase(
+    hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
+    hotbed_stream *stream);
+
+/* Enqueue: the first n keys as often as the scores say into what admission counts. */
+hotbed_status hotbed_staging_count(
+    hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
+    hotbed_stream *stream);
+
 /* Wait for what was enqueued last. */
 hotbed_status hotbed_staging_wait(hotbed_staging *staging);
 

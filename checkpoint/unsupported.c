@@ -58,15 +58,24 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t
     (void)world;
 }
 
-hotbed_status hotbed_checkpoint_load_share(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
-    void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
+hotbed_status hotbed_checkpoint_load_with(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
     (void)path;
     (void)storage;
-    (void)share;
+    (void)options;
     (void)step;
     (void)extra;
     (void)extra_bytes;
     (void)stream;
     return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
+    *out = NULL;
+    return unsupported();
+}
+
+void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
+    (void)mark;
 }

@@ -1,9 +1,11 @@
-/* checkpoint/writer.c - save: one rank's rows into its shard. */
+/* checkpoint/writer.c - save: one rank's rows, or those that changed, into its shard. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/mark.h"
+#include "checkpoint/shard_reader.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
@@ -14,23 +16,218 @@
 #include <string.h>
 #include <time.h>
 
+/* What a table's part is made of. */
+typedef struct table_plan {
+    uint64_t *keys;    /* [rows] in canonical order; NULL: a static table's rows, all of them */
+    uint64_t *erased;  /* [erased] in canonical order */
+    uint64_t *counted; /* [2 * counted] keys in canonical order, and their counts */
+} table_plan;
+
 /* What a save holds. */
 typedef struct writer {
     const hotbed_checkpoint_config *config;
     hotbed_storage *storage;
     hotbed_stream *stream;
+    const hotbed_checkpoint_options *options;
     hotbed_checkpoint_share share;
     hotbed_manifest manifest;
     hotbed_shard_writer shard;
+    table_plan *plans;           /* [num_tables] */
+    hotbed_checkpoint_mark next; /* what the options' mark becomes */
 } writer;
 
 static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
     return &w->manifest.parts[(uint64_t)table * w->manifest.world + w->share.rank];
 }
 
+/* --- rows out of the storage --------------------------------------------------------------------------- */
+
+/* Rows of a table on their way. */
+typedef struct row_stream {
+    writer *w;
+    uint32_t number;
+    const hotbed_manifest_table *table;
+    const hotbed_manifest_part *part;
+    uint64_t rows;
+    const uint64_t *keys; /* [rows], or NULL: those of the part, one after the other */
+    hotbed_staging stagings[2];
+    hotbed_status (*take)(
+        struct row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
+    void *context;
+} row_stream;
+
+static uint64_t key_of(const row_stream *s, uint64_t row) {
+    return s->keys == NULL ? s->part->first + row : s->keys[row];
+}
+
+/* Enqueue the copy of rows [first, first + n). */
+static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
+    uint64_t *ids = staging->columns[HOTBED_COLUMN_KEYS];
+    for (uint64_t i = 0; i < n; i++)
+        ids[i] = hotbed_share_local(&s->w->share, s->number, key_of(s, first + i));
+    return hotbed_staging_fetch(staging, s->w->storage, s->number, n, s->w->stream);
+}
+
+/* Wait for the copy of rows [first, first + n), and hand them on under their keys. */
+static hotbed_status hand_on(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
+    HOTBED_TRY(hotbed_staging_wait(staging));
+    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
+    for (uint64_t i = 0; i < n; i++) {
+        if (staging->found[i] == 0)
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "table '%s' was changed while it was saved: key %" PRIu64 " is gone",
+                s->table->name, keys[i]);
+        keys[i] = key_of(s, first + i);
+    }
+    return s->take(s, first, n, staging->columns);
+}
+
+/* Chunk by chunk, the copy of the next one running while this one is handed on. */
+static hotbed_status stream_chunks(row_stream *s) {
+    uint64_t chunk = s->stagings[0].capacity, asked = 0, done = 0;
+    for (uint32_t ask = 0, turn = 0; done < s->rows; turn++) {
+        for (; asked < s->rows && ask < turn + 2; ask++) {
+            uint64_t n = s->rows - asked < chunk ? s->rows - asked : chunk;
+            HOTBED_TRY(fetch(s, &s->stagings[ask % 2], asked, n));
+            asked += n;
+        }
+        uint64_t n = s->rows - done < chunk ? s->rows - done : chunk;
+        HOTBED_TRY(hand_on(s, &s->stagings[turn % 2], done, n));
+        done += n;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status stream_rows(row_stream *s) {
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
+        status = hotbed_staging_create(
+            &s->w->manifest, s->table, s->rows, s->w->stream, &s->stagings[i]);
+    if (status == HOTBED_OK)
+        status = stream_chunks(s);
+    if (status != HOTBED_OK)
+        status = hotbed_staging_settle(s->w->stream, status);
+    hotbed_staging_destroy(&s->stagings[0]);
+    hotbed_staging_destroy(&s->stagings[1]);
+    return status;
+}
+
 /* --- the plan -------------------------------------------------------------------------------------- */
 
-static hotbed_status plan_table(writer *w, uint32_t number) {
+/* Keys of a hash table in canonical order; the caller frees *out.  `rows` is how many there are. */
+static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint64_t **out) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    uint64_t found = 0;
+    uint64_t *unsorted = hotbed_new(rows * sizeof *unsorted);
+    uint64_t *keys = hotbed_new(rows * sizeof *keys);
+    uint64_t *counts = hotbed_new(((size_t)1 << table->bucket_bits) * sizeof *counts);
+    hotbed_status status = HOTBED_OK;
+    if (unsorted == NULL || keys == NULL || counts == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", rows,
+            table->name);
+    if (status == HOTBED_OK)
+        status =
+            hotbed_storage_export_keys(w->storage, number, rows, unsorted, NULL, &found, w->stream);
+    if (status == HOTBED_OK && found != rows)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE,
+            "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
+            table->name, rows, found);
+    for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
+        unsorted[i] = hotbed_share_key(&w->share, number, unsorted[i]);
+    if (status == HOTBED_OK)
+        status = hotbed_bucket_sort(rows, unsorted, table->bucket_bits, keys, counts);
+    hotbed_delete(unsorted);
+    hotbed_delete(counts);
+    if (status == HOTBED_OK)
+        *out = keys;
+    else
+        hotbed_delete(keys);
+    return status;
+}
+
+/* What admission counts, in canonical order. */
+static hotbed_status plan_counted(writer *w, uint32_t number) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    hotbed_manifest_part *part = part_of(w, number);
+    uint64_t n = 0;
+    HOTBED_TRY(hotbed_storage_export_counts(w->storage, number, 0, NULL, NULL, &n, w->stream));
+    if (n == 0)
+        return HOTBED_OK;
+    uint64_t *keys = hotbed_new(n * sizeof *keys), *counts = hotbed_new(n * sizeof *counts);
+    uint64_t *pairs = hotbed_new(2 * n * sizeof *pairs);
+    w->plans[number].counted = pairs;
+    hotbed_status status = HOTBED_OK;
+    if (keys == NULL || counts == NULL || pairs == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
+            table->name);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_export_counts(w->storage, number, n, keys, counts, &n, w->stream);
+    for (uint64_t i = 0; i < n && status == HOTBED_OK; i++)
+        keys[i] = hotbed_share_key(&w->share, number, keys[i]);
+    if (status == HOTBED_OK)
+        status = hotbed_bucket_sort_pairs(n, keys, counts, table->bucket_bits, pairs);
+    if (status == HOTBED_OK)
+        part->counted = n;
+    hotbed_delete(keys);
+    hotbed_delete(counts);
+    return status;
+}
+
+static hotbed_status take_digests(
+    row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]) {
+    hotbed_mark_table *mark = &s->w->next.tables[s->number];
+    hotbed_digest sum = {0};
+    hotbed_digest_rows(
+        n, columns, s->stagings[0].row_bytes, s->context, &sum, mark->digests + first);
+    return HOTBED_OK;
+}
+
+/* Digests of all rows, and from them what changed since the mark. */
+static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
+    hotbed_manifest_table *table = &w->manifest.tables[number];
+    hotbed_manifest_part *part = part_of(w, number);
+    hotbed_mark_table *now = &w->next.tables[number];
+    bool hash = table->kind == HOTBED_TABLE_HASH;
+    uint64_t *keys = NULL;
+    if (hash)
+        HOTBED_TRY(sorted_keys(w, number, rows, &keys));
+    HOTBED_TRY(hotbed_mark_rows(now, rows, keys));
+    size_t row_bytes = 0;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        row_bytes += hotbed_manifest_row_bytes(&w->manifest, table, i);
+    row_stream s = {
+        .w = w,
+        .number = number,
+        .table = table,
+        .part = part,
+        .rows = rows,
+        .keys = keys,
+        .take = take_digests,
+        .context = hotbed_new(row_bytes),
+    };
+    hotbed_status status = HOTBED_OK;
+    if (s.context == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
+    if (status == HOTBED_OK)
+        status = stream_rows(&s);
+    hotbed_delete(s.context);
+    HOTBED_TRY(status);
+    hotbed_mark_changes changes;
+    HOTBED_TRY(hotbed_mark_compare(
+        &w->options->mark->tables[number], now, table->bucket_bits, part->first, &changes));
+    w->plans[number].keys = changes.changed;
+    w->plans[number].erased = changes.erased;
+    table->rows = changes.num_changed;
+    part->rows = changes.num_changed;
+    part->erased = changes.num_erased;
+    return HOTBED_OK;
+}
+
+static hotbed_status describe_table(writer *w, uint32_t number, uint64_t *rows) {
     hotbed_table_info info;
     uint64_t keys = 0, pinned = 0;
     HOTBED_TRY(hotbed_storage_table(w->storage, number, &info));
@@ -48,22 +245,56 @@ static hotbed_status plan_table(writer *w, uint32_t number) {
     hotbed_share_describe(&w->share, number, table);
     if (table->kind == HOTBED_TABLE_HASH) {
         table->bucket_bits = w->config->bucket_bits;
-        table->rows = keys;
         part->end = (uint64_t)1 << table->bucket_bits;
         /* Rules deal single keys out: every rank has rows of all buckets. */
         table->spread = w->share.world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
+        *rows = keys;
     } else {
         hotbed_share_rows(&w->share, number, info.capacity, &part->first, &part->end);
-        table->rows = part->end - part->first;
-        table->capacity = table->rows;
+        table->capacity = part->end - part->first;
+        *rows = table->capacity;
     }
-    part->rows = table->rows;
     return HOTBED_OK;
 }
 
-static hotbed_status plan(
-    writer *w, hotbed_checkpoint_id id, const hotbed_checkpoint_options *options) {
+static hotbed_status plan_table(writer *w, uint32_t number) {
+    uint64_t rows = 0;
+    HOTBED_TRY(describe_table(w, number, &rows));
+    HOTBED_TRY(plan_counted(w, number));
+    if (w->manifest.increment)
+        return plan_changes(w, number, rows);
+    w->manifest.tables[number].rows = rows;
+    part_of(w, number)->rows = rows;
+    return HOTBED_OK;
+}
+
+/* The parent is what the mark is of. */
+static hotbed_status read_parent(writer *w) {
+    const hotbed_checkpoint_mark *mark = w->options->mark;
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_manifest parent = {.world = 0};
+    hotbed_status status =
+        hotbed_io_open(w->config->calls, NULL, w->options->parent, HOTBED_IO_DIRECTORY, &directory);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_read(&directory, &parent);
+    bool marked = mark->tables != NULL && hotbed_digest_equal(mark->id, parent.id) &&
+                  mark->num_tables == w->manifest.num_tables;
+    if (status == HOTBED_OK && !marked)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE,
+            "the mark is not of %s: what changed since then is not known; save a full one",
+            w->options->parent);
+    w->manifest.increment = true;
+    w->manifest.parent = parent.id;
+    w->manifest.parent_digest = parent.digest;
+    hotbed_io_drop(&directory);
+    hotbed_manifest_free(&parent);
+    return status;
+}
+
+static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
+    const hotbed_checkpoint_options *options = w->options;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
     m->minor = HOTBED_FORMAT_MINOR;
@@ -79,141 +310,132 @@ static hotbed_status plan(
     m->optimizer = *hotbed_storage_optimizer(w->storage);
     HOTBED_TRY(hotbed_storage_get_state(w->storage, &m->state, w->stream));
     HOTBED_TRY(hotbed_manifest_reserve(m));
+    if (options->parent != NULL)
+        HOTBED_TRY(read_parent(w));
+    if (options->mark != NULL)
+        HOTBED_TRY(hotbed_mark_reserve(m->num_tables, &w->next));
+    w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
+    if (w->plans == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(plan_table(w, i));
     m->shards[w->share.rank].extra.bytes = w->share.rank == 0 ? options->extra_bytes : 0;
     return HOTBED_OK;
 }
 
-/* --- rows ------------------------------------------------------------------------------------------ */
+/* --- the shard --------------------------------------------------------------------------------------- */
 
-/* A table on its way to the shard. */
-typedef struct table_writer {
-    writer *w;
-    uint32_t number;
-    const hotbed_manifest_table *table;
-    const hotbed_manifest_part *part;
-    uint64_t *keys;   /* [rows] in canonical order; NULL for a static table */
-    uint64_t *counts; /* [buckets] */
-    hotbed_staging stagings[2];
-} table_writer;
+static hotbed_status take_rows(
+    row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]) {
+    hotbed_digest *digests = s->context;
+    return hotbed_shard_writer_rows(
+        &s->w->shard, n, columns, digests == NULL ? NULL : digests + first);
+}
 
-/* The keys of a hash table in canonical order, and the buckets' counts. */
-static hotbed_status sort_keys(table_writer *t) {
-    uint64_t rows = t->part->rows, found = 0;
-    uint64_t *unsorted = hotbed_new(rows * sizeof *unsorted);
-    t->keys = hotbed_new(rows * sizeof *t->keys);
-    t->counts = hotbed_new(((size_t)1 << t->table->bucket_bits) * sizeof *t->counts);
-    hotbed_status status = HOTBED_OK;
-    if (unsorted == NULL || t->keys == NULL || t->counts == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", rows,
-            t->table->name);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_export_keys(
-            t->w->storage, t->number, rows, unsorted, NULL, &found, t->w->stream);
-    if (status == HOTBED_OK && found != rows)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE,
-            "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
-            t->table->name, rows, found);
-    for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
-        unsorted[i] = hotbed_share_key(&t->w->share, t->number, unsorted[i]);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort(rows, unsorted, t->table->bucket_bits, t->keys, t->counts);
-    hotbed_delete(unsorted);
+/* How many of the rows each bucket has. */
+static hotbed_status write_buckets(writer *w, uint32_t number) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    const hotbed_manifest_part *part = part_of(w, number);
+    uint64_t bytes = part->columns[HOTBED_COLUMN_BUCKET].bytes;
+    uint64_t *counts = hotbed_new(bytes);
+    if (counts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
+    for (uint64_t i = 0; i < part->rows; i++)
+        counts[hotbed_logical_bucket(w->plans[number].keys[i], table->bucket_bits)]++;
+    hotbed_status status =
+        hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_BUCKET, counts, bytes);
+    hotbed_delete(counts);
     return status;
 }
 
-/* Enqueue the copy of rows [first, first + n). */
-static hotbed_status fetch(table_writer *t, hotbed_staging *staging, uint64_t first, uint64_t n) {
-    uint64_t *ids = staging->columns[HOTBED_COLUMN_KEYS];
-    for (uint64_t i = 0; i < n; i++)
-        ids[i] = t->keys == NULL ? first + i
-                                 : hotbed_share_local(&t->w->share, t->number, t->keys[first + i]);
-    return hotbed_staging_fetch(staging, t->w->storage, t->number, n, t->w->stream);
-}
-
-/* Wait for the copy of rows [first, first + n), and write them under their keys. */
-static hotbed_status write_rows(
-    table_writer *t, hotbed_staging *staging, uint64_t first, uint64_t n) {
-    HOTBED_TRY(hotbed_staging_wait(staging));
-    uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
-    for (uint64_t i = 0; i < n; i++) {
-        if (staging->found[i] == 0)
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "table '%s' was changed while it was saved: key %" PRIu64 " is gone",
-                t->table->name, keys[i]);
-        keys[i] = t->keys == NULL ? t->part->first + first + i : t->keys[first + i];
-    }
-    return hotbed_shard_writer_rows(&t->w->shard, n, staging->columns, NULL);
-}
-
-/* Chunk by chunk, the copy of the next one running while this one is written. */
-static hotbed_status stream_rows(table_writer *t) {
-    uint64_t rows = t->part->rows, chunk = t->stagings[0].capacity;
-    uint64_t asked = 0, written = 0;
-    for (uint32_t ask = 0, turn = 0; written < rows; turn++) {
-        for (; asked < rows && ask < turn + 2; ask++) {
-            uint64_t n = rows - asked < chunk ? rows - asked : chunk;
-            HOTBED_TRY(fetch(t, &t->stagings[ask % 2], asked, n));
-            asked += n;
-        }
-        uint64_t n = rows - written < chunk ? rows - written : chunk;
-        HOTBED_TRY(write_rows(t, &t->stagings[turn % 2], written, n));
-        written += n;
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status write_columns(table_writer *t) {
-    writer *w = t->w;
-    HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, t->number));
-    if (t->table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(sort_keys(t));
-    for (uint32_t i = 0; i < 2; i++)
-        HOTBED_TRY(hotbed_staging_create(
-            &w->manifest, t->table, t->part->rows, w->stream, &t->stagings[i]));
-    HOTBED_TRY(stream_rows(t));
-    if (t->table->kind == HOTBED_TABLE_HASH)
+static hotbed_status write_keys_alone(writer *w, uint32_t number) {
+    const hotbed_manifest_part *part = part_of(w, number);
+    const table_plan *p = &w->plans[number];
+    uint64_t counted = part->counted * sizeof(uint64_t);
+    if (part->counted > 0) {
+        HOTBED_TRY(
+            hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_COUNTED, p->counted, counted));
         HOTBED_TRY(hotbed_shard_writer_column(
-            &w->shard, HOTBED_COLUMN_BUCKET, t->counts,
-            t->part->columns[HOTBED_COLUMN_BUCKET].bytes));
+            &w->shard, HOTBED_COLUMN_COUNTS, p->counted + part->counted, counted));
+    }
+    if (part->erased == 0)
+        return HOTBED_OK;
+    return hotbed_shard_writer_column(
+        &w->shard, HOTBED_COLUMN_ERASED, p->erased, part->erased * sizeof(uint64_t));
+}
+
+static void free_plan(table_plan *p) {
+    hotbed_delete(p->keys);
+    hotbed_delete(p->erased);
+    hotbed_delete(p->counted);
+    *p = (table_plan){.keys = NULL};
+}
+
+/* The mark of a table of a full checkpoint takes the keys: the plan is done with them. */
+static void keep_keys(writer *w, uint32_t number) {
+    if (w->options->mark == NULL || w->manifest.increment)
+        return;
+    w->next.tables[number].keys = w->plans[number].keys;
+    w->plans[number].keys = NULL;
+}
+
+static hotbed_status write_columns(writer *w, uint32_t number) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    bool marks = w->options->mark != NULL && !w->manifest.increment;
+    row_stream s = {
+        .w = w,
+        .number = number,
+        .table = table,
+        .part = part_of(w, number),
+        .rows = table->rows,
+        .keys = w->plans[number].keys,
+        .take = take_rows,
+        .context = marks ? w->next.tables[number].digests : NULL,
+    };
+    HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, number));
+    HOTBED_TRY(stream_rows(&s));
+    if (table->kind == HOTBED_TABLE_HASH)
+        HOTBED_TRY(write_buckets(w, number));
+    HOTBED_TRY(write_keys_alone(w, number));
     return hotbed_shard_writer_end(&w->shard);
 }
 
 static hotbed_status write_table(writer *w, uint32_t number) {
-    table_writer t = {
-        .w = w,
-        .number = number,
-        .table = &w->manifest.tables[number],
-        .part = part_of(w, number),
-    };
-    hotbed_status status = write_columns(&t);
-    if (status != HOTBED_OK)
-        status = hotbed_staging_settle(w->stream, status);
-    hotbed_staging_destroy(&t.stagings[0]);
-    hotbed_staging_destroy(&t.stagings[1]);
-    hotbed_delete(t.counts);
-    hotbed_delete(t.keys);
-    return status;
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    bool full = !w->manifest.increment;
+    if (full && table->kind == HOTBED_TABLE_HASH)
+        HOTBED_TRY(sorted_keys(w, number, table->rows, &w->plans[number].keys));
+    if (full && w->options->mark != NULL)
+        HOTBED_TRY(hotbed_mark_rows(&w->next.tables[number], table->rows, NULL));
+    HOTBED_TRY(write_columns(w, number));
+    keep_keys(w, number);
+    free_plan(&w->plans[number]);
+    return HOTBED_OK;
 }
 
-/* --- the steps of a save ----------------------------------------------------------------------------- */
-
-static hotbed_status write_shard(
-    writer *w, hotbed_draft *draft, hotbed_checkpoint_id id,
-    const hotbed_checkpoint_options *options) {
-    HOTBED_TRY(plan(w, id, options));
+static hotbed_status write_shard(writer *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
+    HOTBED_TRY(plan(w, id));
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(hotbed_shard_writer_open(
-        &w->shard, &draft->directory, &w->manifest, w->share.rank, options->extra));
+        &w->shard, &draft->directory, &w->manifest, w->share.rank, w->options->extra));
     for (uint32_t i = 0; i < w->manifest.num_tables; i++)
         HOTBED_TRY(write_table(w, i));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
     return hotbed_draft_describe(draft, &w->manifest, w->share.rank);
 }
+
+/* What was saved is what the mark says from now on. */
+static void set_mark(writer *w) {
+    hotbed_checkpoint_mark *mark = w->options->mark;
+    if (mark == NULL)
+        return;
+    hotbed_mark_clear(mark);
+    *mark = w->next;
+    mark->id = w->manifest.id;
+    w->next = (hotbed_checkpoint_mark){.num_tables = 0};
+}
+
+/* --- the steps of a save ----------------------------------------------------------------------------- */
 
 hotbed_status hotbed_save_begin(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id *id) {
@@ -236,13 +458,20 @@ hotbed_status hotbed_save_shard(
         .config = config,
         .storage = storage,
         .stream = stream,
+        .options = options,
         .shard = {.file = HOTBED_IO_CLOSED},
     };
     hotbed_draft draft;
     HOTBED_TRY(hotbed_share_read(&options->share, storage, &w.share));
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
-        status = write_shard(&w, &draft, id, options);
+        status = write_shard(&w, &draft, id);
+    if (status == HOTBED_OK)
+        set_mark(&w);
+    for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
+        free_plan(&w.plans[i]);
+    hotbed_delete(w.plans);
+    hotbed_mark_clear(&w.next);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);

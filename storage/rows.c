@@ -162,18 +162,12 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_storage_export_keys(
-    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
-    uint64_t *n, hotbed_stream *stream) {
-    hotbed_rows_args args;
+/* Keys and scores of the index range of *args. */
+static hotbed_status export_range(
+    hotbed_storage *storage, const hotbed_rows_args *args, uint64_t capacity, uint64_t *keys,
+    uint64_t *scores, uint64_t *n, hotbed_stream *stream) {
     uint64_t counts[2];
-    if (n == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
-    if (args.table.is_static != 0)
-        return export_static(args.table.capacity, capacity, keys, scores, n);
-    HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
-    HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
+    HOTBED_TRY(list(storage, args, NULL, NULL, counts, stream));
     *n = counts[0];
     if (*n == 0 || (keys == NULL && scores == NULL))
         return HOTBED_OK;
@@ -185,7 +179,7 @@ hotbed_status hotbed_storage_export_keys(
     size_t bytes = *n * sizeof(uint64_t);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &memory));
     uint64_t *device = memory.data;
-    hotbed_status status = list(storage, &args, device, device + *n, counts, stream);
+    hotbed_status status = list(storage, args, device, device + *n, counts, stream);
     if (status == HOTBED_OK && keys != NULL)
         status = hotbed_copy(keys, device, bytes, stream);
     if (status == HOTBED_OK && scores != NULL)
@@ -194,4 +188,48 @@ hotbed_status hotbed_storage_export_keys(
         status = hotbed_stream_finish(stream);
     hotbed_memory_free(&memory);
     return status;
+}
+
+hotbed_status hotbed_storage_export_keys(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
+    uint64_t *n, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    if (n == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    if (args.table.is_static != 0)
+        return export_static(args.table.capacity, capacity, keys, scores, n);
+    HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
+    return export_range(storage, &args, capacity, keys, scores, n, stream);
+}
+
+hotbed_status hotbed_storage_export_counts(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *counts,
+    uint64_t *n, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    if (n == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    if (args.table.counter.buckets == 0) {
+        *n = 0;
+        return HOTBED_OK;
+    }
+    args.table.range = args.table.counter;
+    args.table.slots = hotbed_index_range_slots(args.table.counter);
+    args.table.tiers = HOTBED_TIERS_ONE; /* keys that are counted have no row in any */
+    return export_range(storage, &args, capacity, keys, counts, n, stream);
+}
+
+hotbed_status hotbed_storage_import_counts(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const uint64_t *counts,
+    hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, n, keys, NULL, NULL, stream, &args));
+    if (n > 0 && counts == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
+    if (n == 0 || args.table.counter.buckets == 0)
+        return HOTBED_OK;
+    args.table.range = args.table.counter;
+    args.rows.scores = (uint64_t *)counts; /* only read */
+    return storage->kernels.rows->count(&args, stream);
 }

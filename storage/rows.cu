@@ -21,6 +21,11 @@ static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a)
         hotbed_rows_erase(&a, i, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK) count_keys_kernel(hotbed_rows_args a) {
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
+        hotbed_rows_count(&a, i, TILE);
+}
+
 static __global__ void __launch_bounds__(BLOCK) init_rows_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.table.slots;
          i += hotbed_cuda_threads() / TILE)
@@ -63,6 +68,10 @@ static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_index_kernels_cuda.erase(&index, stream);
 }
 
+static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
+    return launch(count_keys_kernel, "count_keys_kernel", args, args->n * TILE, stream);
+}
+
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (!hotbed_table_indexed(&args->table))
         return launch(init_rows_kernel, "init_rows_kernel", args, args->table.slots * TILE, stream);
@@ -85,4 +94,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return launch(store_kernel, "store_kernel", args, args->n * TILE, stream);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_cuda = {get, set, erase, clear, list, load, store};
+const hotbed_rows_kernels hotbed_rows_kernels_cuda = {get,   set,  erase, count,
+                                                      clear, list, load,  store};

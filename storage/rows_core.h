@@ -269,6 +269,17 @@ HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t
         a->flags[i] = erased;
 }
 
+/* Count key number i, which is not counted yet, rows.scores[i] times; the table's range is its counter.  A full
+ * one forgets a low count. */
+HOTBED_HD void hotbed_rows_count(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    uint64_t key = a->keys[i], count = a->rows.scores[i];
+    count = count < HOTBED_SCORE_MOST ? count : HOTBED_SCORE_MOST;
+    hotbed_index_result r =
+        hotbed_index_place(a->index, a->table.range, key, hotbed_meta_new(count, 0), width);
+    if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
+        hotbed_index_publish(a->index, r.slot, key);
+}
+
 /* A call on the index alone, for the HASH table of `a`. */
 HOTBED_HD hotbed_index_args hotbed_rows_index(const hotbed_rows_args *a) {
     hotbed_index_args args;

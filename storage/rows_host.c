@@ -21,6 +21,11 @@ static void erase_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_rows_erase(args, i, 1);
 }
 
+static void count_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_rows_count(args, i, 1);
+}
+
 static void init_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;
     for (uint64_t i = begin; i < end; i++)
@@ -58,6 +63,10 @@ static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_index_kernels_host.erase(&index, stream);
 }
 
+static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, GRAIN, count_body, args, sizeof *args);
+}
+
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (!hotbed_table_indexed(&args->table))
         return hotbed_host_launch(
@@ -81,4 +90,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_host_launch(stream, args->n, GRAIN, store_body, args, sizeof *args);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_host = {get, set, erase, clear, list, load, store};
+const hotbed_rows_kernels hotbed_rows_kernels_host = {get,   set,  erase, count,
+                                                      clear, list, load,  store};

@@ -17,6 +17,8 @@ typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*set)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*erase)(const hotbed_rows_args *args, hotbed_stream *stream);
+    /* The keys that admission counts, none of them counted yet; table.range is the counter's. */
+    hotbed_status (*count)(const hotbed_rows_args *args, hotbed_stream *stream);
     /* With an index: all slots of table.range free; without: all rows as new. */
     hotbed_status (*clear)(const hotbed_rows_args *args, hotbed_stream *stream);
     /* counts[0] += keys of table.range, counts[1] += pinned slots; and, where keys is not NULL, key and

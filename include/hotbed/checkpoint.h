@@ -32,6 +32,16 @@ typedef struct hotbed_checkpoint_share {
     const hotbed_route *routes; /* [tables of the storage], all of `world` ranks; NULL: one rank */
 } hotbed_checkpoint_share;
 
+/* What the last checkpoint had, so that the next can be an increment: 24 bytes of host memory for each row
+ * of the rank.  Opaque; owned by the caller.  Every strategy, mode and way to change rows is seen, since
+ * each row's digest is compared. */
+typedef struct hotbed_checkpoint_mark hotbed_checkpoint_mark;
+
+/* Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out);
+HOTBED_API void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark); /* NULL is allowed */
+
 /* Call hotbed_checkpoint_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_options {
     uint32_t size; /* set by init */
@@ -41,6 +51,9 @@ typedef struct hotbed_checkpoint_options {
                         * place; kept and given back as they are */
     uint64_t extra_bytes; /* at most 1 GiB; rank 0's are kept */
     hotbed_checkpoint_share share;
+    hotbed_checkpoint_mark *mark; /* remembers what is saved; NULL: nothing does */
+    const char *parent; /* path of the checkpoint that `mark` is of: save an increment, what changed
+                         * since then and what keys are gone; NULL: everything */
 } hotbed_checkpoint_options;
 
 static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
@@ -48,11 +61,12 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
     options->size = sizeof *options;
 }
 
-/* Write the storage to the new directory `path`.  Synchronous: returns when it is on disk under its
+/* Write the storage to the new directory `path`; what changed in it since options->parent, where that is
+ * set.  Synchronous: returns when it is on disk under its
  * name.  On any error nothing named `path` exists, and the storage is unchanged.  (One exception: when the
  * name cannot be put on disk, and cannot be taken back either; the text then says so.)
- * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins), IO (no space, with path and reason),
- * MEMORY, UNSUPPORTED (a build without HDF5). */
+ * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins; the mark is not of the parent), IO (no space, with
+ * path and reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
@@ -100,14 +114,30 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream);
 
-/* The same, for the rows of one rank: those that `share` says.  Where the checkpoint has as many ranks and
- * the same routes, a rank reads its own shard.  Else it reads the rows of static tables that it needs, and
- * all rows of hash tables, and drops those of others.
- * Errors: the same, and ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that
- * is not CONTINUOUS). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load_share(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_share *share, uint64_t *step,
-    void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
+/* How to load.  Call hotbed_checkpoint_load_options_init(), then set fields. */
+typedef struct hotbed_checkpoint_load_options {
+    uint32_t size; /* set by init */
+    uint32_t num_increments;
+    const char *const
+        *increments; /* [num_increments] paths: the first is the increment after `path`,
+                                    * each other one that after the one before */
+    hotbed_checkpoint_share share;
+} hotbed_checkpoint_load_options;
+
+static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+/* The same, with the increments after the checkpoint, and for the rows of one rank.  Where the checkpoint has
+ * as many ranks and the same routes, a rank reads its own shard.  Else it reads the rows of static tables
+ * that it needs, and all rows of hash tables, and drops those of others.  An increment that is missing, there
+ * twice, or not of this checkpoint, is refused before anything changes.
+ * Errors: the same, STATE (`path` is an increment; the increments do not follow each other), and ARGUMENT
+ * (`share`: rank not below world, routes of other worlds, a static table that is not CONTINUOUS). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load_with(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

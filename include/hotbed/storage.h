@@ -73,7 +73,7 @@ typedef enum hotbed_insertion {
 
 /* Which keys that a batch has and the table does not get a row.  A key that is rejected has no slot: it
  * reads as its initial row, the same each time, trains nothing, and is no fault.  Counts are exact while
- * the counter has room, and are not part of a checkpoint: a storage that loads one counts from 0. */
+ * the counter has room. */
 typedef enum hotbed_admission {
     HOTBED_ADMIT_ALL = 0,
     HOTBED_ADMIT_FREQUENCY = 1,     /* those seen admission_threshold times, this batch included */
@@ -368,6 +368,23 @@ hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *str
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_keys(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n, hotbed_stream *stream);
+
+/* What admission has counted of a FREQUENCY table, as hotbed_storage_export_keys(), into *host* arrays: keys
+ * that have no row yet, and how often they were seen.  *n is 0 of other tables.  Synchronous.
+ * Errors: ARGUMENT (capacity below *n, which is set), MEMORY, STATE (the stream records a graph), DEVICE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_counts(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *counts,
+    uint64_t *n, hotbed_stream *stream);
+
+/* Count n distinct keys that admission does not count yet, as often as `counts` says; a counter that is full
+ * forgets low counts.  Nothing of tables that are not FREQUENCY.  Async.
+ *
+ *   keys, counts  in  [n] device
+ *
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_import_counts(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const uint64_t *counts,
+    hotbed_stream *stream);
 
 /* --- the upper tier ----------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 
 #include "checkpoint/checkpoint.h"
 
-enum { RANKS_MOST = 61, RANKS_TABLES = 3 };
+enum { RANKS_MOST = 61, RANKS_TABLES = 3, RANKS_KEYS = 400 };
 
 /* "hash": 400 keys, f32, dim 6; "static": `rows` rows, bf16, dim 3; "small": 5 keys, f32, dim 1. */
 typedef struct ranks_shape {
@@ -17,18 +17,27 @@ typedef struct ranks {
     uint32_t world;
     hotbed_stream *stream; /* borrowed */
     ranks_shape shape;
+    uint32_t versions[RANKS_TABLES][RANKS_KEYS]; /* of each key's row; 0: it is not there */
     hotbed_route routes[RANKS_TABLES];
     hotbed_storage *storages[RANKS_MOST];
+    hotbed_checkpoint_mark *marks[RANKS_MOST]; /* NULL without ranks_mark() */
 } ranks;
 
 void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_stream *stream);
 void ranks_destroy(ranks *r);
 
-/* Each rank gets its rows: those of the formula with `version`. */
+/* Rows of all keys, of `version`, to the ranks that have them. */
 void ranks_fill(ranks *r, uint32_t version);
 
-/* Each rank has its rows, and no others. */
-void ranks_check(ranks *r, uint32_t version);
+/* The same for every `step`-th key of each table from `first` on, and these keys of hash tables erased. */
+void ranks_change(ranks *r, uint32_t version, uint32_t first, uint32_t step);
+void ranks_erase(ranks *r, uint32_t first, uint32_t step);
+
+/* Some of both: rows of version 2, and keys that leave. */
+void ranks_change_some(ranks *r);
+
+/* Each rank has its rows as `model` was given them, and no others. */
+void ranks_check(ranks *r, const ranks *model);
 
 /* Options of a save by rank `rank`, step 5. */
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank);
@@ -36,8 +45,15 @@ hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank);
 /* Small blocks and few buckets, so that parts have several of both. */
 hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls);
 
+/* Marks, so that increments can be saved. */
+void ranks_mark(ranks *r);
+
 void ranks_save(ranks *r, const char *path);
+void ranks_save_after(ranks *r, const char *path, const char *parent);
 void ranks_load(ranks *r, const char *path, const hotbed_io_calls *calls);
+void ranks_load_chain(
+    ranks *r, const char *path, const char *const *increments, uint32_t n,
+    const hotbed_io_calls *calls);
 
 /* MANIFEST of a checkpoint; free it. */
 hotbed_manifest ranks_manifest(const char *path);

@@ -52,6 +52,10 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows);
 void sample_store(
     hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream);
 
+/* Erase the image's keys. */
+void sample_erase(
+    hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream);
+
 sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 void sample_free(sample_image *image);
 

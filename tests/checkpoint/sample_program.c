@@ -3,7 +3,8 @@
  * The environment has HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...), and
  * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then those of
  * sample_fill_formula().  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
- * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1.
+ * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1, and where HOTBED_SAMPLE_INCREMENT is a path
+ * too, the increment there has what ranks_change_some() does.
  */
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -17,9 +18,15 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     ranks_create(&r, &shape, world, stream);
+    ranks_mark(&r);
     const char *version = getenv("HOTBED_SAMPLE_VERSION");
     ranks_fill(&r, version == NULL ? 1 : (uint32_t)strtoul(version, NULL, 10));
+    const char *increment = getenv("HOTBED_SAMPLE_INCREMENT");
     ranks_save(&r, path);
+    if (increment != NULL) {
+        ranks_change_some(&r);
+        ranks_save_after(&r, increment, path);
+    }
     ranks_destroy(&r);
     hotbed_stream_destroy(stream);
 }

@@ -48,7 +48,8 @@ static hotbed_status save(bench *b, const hotbed_io_calls *calls, const char *pa
 
 static hotbed_status load(bench *b, const hotbed_io_calls *calls, const char *path) {
     hotbed_checkpoint_config config = {.calls = calls, .bucket_bits = BITS};
-    hotbed_checkpoint_share all = {0};
+    hotbed_checkpoint_load_options all;
+    hotbed_checkpoint_load_options_init(&all);
     return hotbed_checkpoint_read(&config, path, b->other, &all, NULL, NULL, NULL, b->stream);
 }
 

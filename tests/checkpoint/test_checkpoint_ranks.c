@@ -37,7 +37,7 @@ static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn
     ranks_fill(&from, 1);
     ranks_save(&from, path);
     ranks_load(&to, path, &hotbed_io_system);
-    ranks_check(&to, 1);
+    ranks_check(&to, &from);
     ranks_save(&to, again);
     check_content(path, again);
     sample_remove(path);
@@ -109,7 +109,7 @@ static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
     ranks_load(&from, path, &disk.calls);
     CHECK_EQ(disk.bytes_read, payload + m.world * (beside + text) + beside);
-    ranks_check(&from, 1);
+    ranks_check(&from, &from);
     hotbed_manifest_free(&m);
     ranks_destroy(&from);
     hotbed_stream_destroy(stream);
@@ -171,30 +171,33 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     ranks_create(&a, &shape, 2, stream);
     ranks_save(&a, path);
     hotbed_checkpoint_options options = ranks_options(&a, 0);
-    hotbed_checkpoint_share share = options.share;
+    hotbed_checkpoint_load_options load;
+    hotbed_checkpoint_load_options_init(&load);
+    hotbed_checkpoint_share *share = &load.share;
+    *share = options.share;
     CHECK_STATUS(
         hotbed_checkpoint_save(sample_path("d"), a.storages[0], &options, stream),
         HOTBED_ERR_ARGUMENT);
-    share.rank = 2;
+    share->rank = 2;
     CHECK_STATUS(
-        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
-    share.rank = 0;
-    share.world = 3;
+    share->rank = 0;
+    share->world = 3;
     CHECK_STATUS(
-        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
-    share.routes = NULL;
+    share->routes = NULL;
     CHECK_STATUS(
-        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     hotbed_route routes[RANKS_TABLES];
-    share.world = 2;
-    share.routes = routes;
+    share->world = 2;
+    share->routes = routes;
     for (int t = 0; t < RANKS_TABLES; t++)
         CHECK_OK(hotbed_route_init(&routes[t], HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     CHECK_STATUS(
-        hotbed_checkpoint_load_share(path, a.storages[0], &share, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "static") != NULL);
     hotbed_checkpoint_id id = {.low = 1};

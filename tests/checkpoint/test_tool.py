@@ -243,6 +243,32 @@ def check_dynamicemb(root):
     shutil.rmtree(raw)
 
 
+def check_increments(root):
+    place = os.path.join(root, "chain")
+    os.mkdir(place)
+    full, one, out = (os.path.join(place, name) for name in ("full", "one", "compact"))
+    sample(full, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_INCREMENT=one)
+    entries = tool_json("list", place)
+    check(sorted(e["kind"] for e in entries) == ["delta", "full"], "kinds in the list")
+    description = tool_json("inspect", one)
+    check(description["parent"] == tool_json("inspect", full)["id"], "parent")
+    check(description["tables"][0]["rows"] == 41 and description["tables"][0]["erased"] == 37, "rows of an increment")
+    tool("verify", one)
+    tool("compact", one, out)
+    tool("verify", out)
+    same(one, out)
+    rows = {r["table"]: r for r in tool_json("diff", full, one, status=1)}
+    check(rows["hash"]["removed"] == 37 and rows["hash"]["changed"] == 41, "diff along a chain")
+    shutil.rmtree(place)
+    os.mkdir(place)
+    sample(full, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_INCREMENT=one)
+    check(tool_json("gc", place, "--keep", "1") == [], "an increment stays with its parent")
+    shutil.rmtree(full)
+    tool("compact", one, out, status=2)
+    check(not os.path.exists(out), "nothing without the parent")
+    shutil.rmtree(place)
+
+
 def check_gc(root):
     place = os.path.join(root, "gc")
     os.mkdir(place)
@@ -268,6 +294,7 @@ def main():
         check_npy(root)
         check_h5(root)
         check_dynamicemb(root)
+        check_increments(root)
         check_gc(root)
         print("ok   hotbed-ckpt")
 

@@ -1,0 +1,99 @@
+/* checkpoint/mark.c - keys and digests of the rows that were saved. */
+#include "checkpoint/mark.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket_core.h"
+
+#include <inttypes.h>
+
+hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_mark_create: out is NULL");
+    *out = hotbed_new(sizeof **out);
+    return *out != NULL ? HOTBED_OK : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a mark");
+}
+
+void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
+    if (mark != NULL)
+        hotbed_mark_clear(mark);
+    hotbed_delete(mark);
+}
+
+hotbed_status hotbed_mark_reserve(uint32_t num_tables, hotbed_checkpoint_mark *out) {
+    *out = (hotbed_checkpoint_mark){.num_tables = num_tables};
+    out->tables = hotbed_new(num_tables * sizeof *out->tables);
+    return out->tables != NULL
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu32 " tables", num_tables);
+}
+
+hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t *keys) {
+    table->rows = rows;
+    table->keys = keys;
+    table->digests = hotbed_new(rows * sizeof *table->digests);
+    return table->digests != NULL
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu64 " rows", rows);
+}
+
+void hotbed_mark_clear(hotbed_checkpoint_mark *mark) {
+    for (uint32_t i = 0; mark->tables != NULL && i < mark->num_tables; i++) {
+        hotbed_delete(mark->tables[i].keys);
+        hotbed_delete(mark->tables[i].digests);
+    }
+    hotbed_delete(mark->tables);
+    *mark = (hotbed_checkpoint_mark){.num_tables = 0};
+}
+
+/* Order of key i of a and key k of b: below 0, 0, above. */
+static int order(
+    const hotbed_mark_table *a, uint64_t i, const hotbed_mark_table *b, uint64_t k, uint32_t bits) {
+    if (i == a->rows || k == b->rows)
+        return i == a->rows ? k < b->rows : -1;
+    uint64_t x = a->keys[i], y = b->keys[k];
+    uint64_t p = hotbed_logical_bucket(x, bits), q = hotbed_logical_bucket(y, bits);
+    if (p != q)
+        return p < q ? -1 : 1;
+    return x == y ? 0 : x < y ? -1 : 1;
+}
+
+static void compare_keys(
+    const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bits,
+    hotbed_mark_changes *out) {
+    for (uint64_t i = 0, k = 0; i < then->rows || k < now->rows;) {
+        int side = order(then, i, now, k, bits);
+        if (side < 0) {
+            out->erased[out->num_erased++] = then->keys[i++];
+            continue;
+        }
+        bool same = side == 0 && hotbed_digest_equal(then->digests[i], now->digests[k]);
+        if (!same)
+            out->changed[out->num_changed++] = now->keys[k];
+        i += side == 0;
+        k++;
+    }
+}
+
+hotbed_status hotbed_mark_compare(
+    const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
+    uint64_t first_row, hotbed_mark_changes *out) {
+    *out = (hotbed_mark_changes){.num_changed = 0};
+    out->changed = hotbed_new(now->rows * sizeof *out->changed);
+    out->erased = hotbed_new(then->rows * sizeof *out->erased);
+    if (out->changed == NULL || out->erased == NULL) {
+        hotbed_delete(out->changed);
+        hotbed_delete(out->erased);
+        *out = (hotbed_mark_changes){.num_changed = 0};
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for the changes of %" PRIu64 " rows", now->rows);
+    }
+    if (now->keys != NULL) {
+        compare_keys(then, now, bucket_bits, out);
+        return HOTBED_OK;
+    }
+    for (uint64_t i = 0; i < now->rows; i++)
+        if (i >= then->rows || !hotbed_digest_equal(then->digests[i], now->digests[i]))
+            out->changed[out->num_changed++] = first_row + i;
+    return HOTBED_OK;
+}

@@ -1,0 +1,343 @@
+/* tests/checkpoint/test_checkpoint_increments.c - what changed since another checkpoint, replayed, refused,
+ * compacted; what admission counted. */
+#include "base/stream.h"
+#include "checkpoint/rewrite.h"
+#include "checkpoint/verify.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 4 };
+
+static hotbed_stream *new_stream(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    return stream;
+}
+
+/* A full checkpoint of n ranks and three increments; paths are static. */
+static const char *const *save_chain(
+    ranks *r, const ranks_shape *shape, uint32_t n, hotbed_stream *stream) {
+    static const char *paths[STEPS];
+    ranks_create(r, shape, n, stream);
+    ranks_mark(r);
+    for (int i = 0; i < STEPS; i++)
+        paths[i] = sample_path(i == 0 ? "full" : i == 1 ? "one" : i == 2 ? "two" : "three");
+    ranks_change(r, 1, 0, 2); /* every other key */
+    ranks_save(r, paths[0]);
+    ranks_change(r, 2, 1, 4); /* new ones, */
+    ranks_erase(r, 0, 8);     /* some leave */
+    ranks_save_after(r, paths[1], paths[0]);
+    ranks_change(r, 3, 0, 16); /* some of those come back */
+    ranks_change(r, 3, 2, 10);
+    ranks_save_after(r, paths[2], paths[1]);
+    ranks_erase(r, 1, 3);
+    ranks_save_after(r, paths[3], paths[2]);
+    return paths;
+}
+
+static hotbed_status open_chain(const char *const *paths, uint32_t n, hotbed_chain *chain) {
+    return hotbed_chain_open(&hotbed_io_system, paths, n, chain);
+}
+
+static void remove_chain(const char *const *paths) {
+    for (int i = 0; i < STEPS; i++)
+        sample_remove(paths[i]);
+}
+
+/* Replayed by m ranks, and compacted to m shards: as a full checkpoint at the end. */
+static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn) {
+    ranks from, to;
+    ranks_shape shape = {
+        .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % 4),
+        .route = (hotbed_route_kind)(turn / 4 % 3),
+    };
+    const char *const *paths = save_chain(&from, &shape, n, stream);
+    ranks_create(&to, &shape, m, stream);
+    ranks_fill(&to, 9); /* rows that a load removes */
+    ranks_load_chain(&to, paths[0], paths + 1, STEPS - 1, &hotbed_io_system);
+    ranks_check(&to, &from);
+
+    const char *compact = sample_path("compact"), *full = sample_path("again");
+    hotbed_chain chain;
+    hotbed_rewrite_options options = {.world = m, .block_bytes = 4096};
+    CHECK_OK(open_chain(paths, STEPS, &chain));
+    CHECK_OK(hotbed_checkpoint_rewrite(&hotbed_io_system, &chain, compact, &options));
+    hotbed_chain_close(&chain);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, compact, NULL));
+    ranks_save(&from, full);
+    hotbed_manifest a = ranks_manifest(compact), b = ranks_manifest(full);
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        CHECK_EQ(a.tables[t].rows, b.tables[t].rows);
+        CHECK_BYTES(&a.tables[t].content, &b.tables[t].content, sizeof a.tables[t].content);
+    }
+    CHECK(!a.increment);
+    hotbed_manifest_free(&a);
+    hotbed_manifest_free(&b);
+    sample_remove(compact);
+    sample_remove(full);
+    remove_chain(paths);
+    ranks_destroy(&from);
+    ranks_destroy(&to);
+}
+
+static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backend) {
+    static const uint32_t worlds[][2] = {{1, 1}, {1, 3}, {2, 1}, {3, 2}, {2, 5}, {4, 4},
+                                         {5, 7}, {7, 8}, {8, 3}, {3, 3}, {4, 1}, {1, 16}};
+    hotbed_stream *stream = new_stream(backend);
+    for (uint32_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        replay(stream, worlds[i][0], worlds[i][1], i);
+    hotbed_stream_destroy(stream);
+}
+
+/* Only what changed is there, and keys that left. */
+static void an_increment_has_what_changed(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, sample_path("full"));
+    ranks_save_after(&r, sample_path("same"), sample_path("full"));
+    ranks_change(&r, 2, 0, 100);  /* 4 keys, 1 row, 1 key */
+    ranks_change(&r, 1, 50, 100); /* nothing new */
+    ranks_erase(&r, 1, 200);      /* 2 keys, and 1 */
+    ranks_save_after(&r, sample_path("some"), sample_path("same"));
+    hotbed_manifest same = ranks_manifest(sample_path("same"));
+    hotbed_manifest some = ranks_manifest(sample_path("some"));
+    const uint64_t rows[RANKS_TABLES] = {4, 1, 1}, erased[RANKS_TABLES] = {2, 0, 1};
+    CHECK(same.increment && some.increment);
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        CHECK_EQ(same.tables[t].rows, 0);
+        CHECK_EQ(same.parts[t].erased, 0);
+        CHECK_EQ(some.tables[t].rows, rows[t]);
+        CHECK_EQ(some.parts[t].erased, erased[t]);
+    }
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
+    hotbed_manifest_free(&same);
+    hotbed_manifest_free(&some);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+static hotbed_status load_all(
+    ranks *r, const char *path, const char *const *increments, uint32_t n) {
+    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options_init(&options);
+    options.share = ranks_options(r, 0).share;
+    options.num_increments = n;
+    options.increments = increments;
+    return hotbed_checkpoint_load_with(path, r->storages[0], &options, NULL, NULL, NULL, r->stream);
+}
+
+/* Gaps, repeats, another order: refused, and the storage is as before. */
+static void other_orders_are_refused(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    ranks from, to;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
+    const char *const *p = save_chain(&from, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_fill(&to, 9);
+    const struct {
+        const char *path;
+        const char *increments[3];
+        uint32_t n;
+    } cases[] = {
+        {p[1], {NULL}, 0},             /* not a full one */
+        {p[1], {p[2], p[3]}, 2},       /* without it */
+        {p[0], {p[2]}, 1},             /* a gap */
+        {p[0], {p[1], p[3]}, 2},       /* another */
+        {p[0], {p[1], p[1]}, 2},       /* twice */
+        {p[0], {p[2], p[1]}, 2},       /* turned round */
+        {p[0], {p[0]}, 1},             /* a full one in its place */
+        {p[0], {p[1], p[2], p[1]}, 3}, /* back */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const *increments = cases[i].increments;
+        CHECK_STATUS(load_all(&to, cases[i].path, increments, cases[i].n), HOTBED_ERR_STATE);
+        ranks_check(&to, &to);
+        const char *paths[4] = {cases[i].path, increments[0], increments[1], increments[2]};
+        hotbed_chain chain;
+        CHECK_STATUS(open_chain(paths, cases[i].n + 1, &chain), HOTBED_ERR_STATE);
+        hotbed_chain_close(&chain);
+    }
+    const char *missing[] = {p[1], NULL};
+    CHECK_STATUS(load_all(&to, p[0], missing, 2), HOTBED_ERR_ARGUMENT);
+    missing[1] = "/no/such/path";
+    CHECK_STATUS(load_all(&to, p[0], missing, 2), HOTBED_ERR_IO);
+    /* The same id, but not the same bytes. */
+    size_t bytes;
+    unsigned char *text = sample_read_file(sample_path("one/MANIFEST"), &bytes);
+    hotbed_manifest m;
+    char *changed = NULL;
+    CHECK_OK(hotbed_manifest_parse("MANIFEST", (const char *)text, bytes, &m));
+    m.step++;
+    CHECK_OK(hotbed_manifest_print(&m, &changed, &bytes));
+    sample_write_file(sample_path("one/MANIFEST"), changed, bytes);
+    CHECK_STATUS(load_all(&to, p[0], p + 1, 3), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "digest") != NULL);
+    ranks_check(&to, &to);
+    hotbed_delete(changed);
+    hotbed_manifest_free(&m);
+    free(text);
+    ranks_destroy(&from);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* A mark is of the checkpoint that was saved last with it, and a save that fails leaves it. */
+static void marks_are_of_one_checkpoint(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    ranks r, to;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    hotbed_checkpoint_options options;
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    hotbed_storage *storage = r.storages[0];
+    const char *full = sample_path("full"), *one = sample_path("one"), *two = sample_path("two");
+    hotbed_checkpoint_options_init(&options);
+    options.parent = full;
+    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    options.mark = r.marks[0];
+    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_IO);
+    ranks_save(&r, full);
+    ranks_save(&r, sample_path("other")); /* the mark is of this one now */
+    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
+    /* An increment that fails leaves nothing, and the next one is of what was saved before it. */
+    sample_disk disk;
+    for (uint64_t n = 1;; n++) {
+        const char *base = sample_path("base");
+        ranks_save(&r, base);
+        ranks_change(&r, 1 + (uint32_t)n, 0, 7);
+        sample_disk_init(&disk, SAMPLE_FAULT_EIO, n);
+        hotbed_checkpoint_config config = ranks_config(&disk.calls);
+        options.parent = base;
+        options.step = 5;
+        one = sample_path("one");
+        hotbed_status status = hotbed_checkpoint_write(&config, one, storage, &options, stream);
+        if (disk.count < n) {
+            CHECK_OK(status);
+            break;
+        }
+        if (status == HOTBED_OK)
+            sample_remove(one);
+        else
+            CHECK_STATUS(status, HOTBED_ERR_IO);
+        sample_remove(base);
+    }
+    CHECK(disk.at > 20);
+    two = sample_path("two");
+    ranks_save_after(&r, two, one);
+    ranks_create(&to, &shape, 1, stream);
+    const char *increments[] = {one, two};
+    ranks_load_chain(&to, sample_path("base"), increments, 2, &hotbed_io_system);
+    ranks_check(&to, &r);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- admission ----------------------------------------------------------------------------------------- */
+
+enum { THRESHOLD = 3, COUNTED = 50 };
+
+static hotbed_storage *create_counting(hotbed_stream *stream) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = 100;
+    table.admission = HOTBED_ADMIT_FREQUENCY;
+    table.admission_threshold = THRESHOLD;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+/* See keys 0 .. COUNTED-1 once. */
+static void see(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_memory memory;
+    uint64_t keys[COUNTED];
+    for (uint64_t i = 0; i < COUNTED; i++)
+        keys[i] = i * 0x9E3779B97F4A7C15U;
+    CHECK_OK(hotbed_ticket_create(storage, COUNTED, COUNTED, stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
+    hotbed_batch_init(&batch);
+    batch.batch_size = COUNTED;
+    batch.num_keys = COUNTED;
+    batch.keys = memory.data;
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&memory);
+}
+
+static uint64_t size_of(hotbed_storage *storage, hotbed_stream *stream) {
+    uint64_t keys = 0;
+    CHECK_OK(hotbed_storage_size(storage, 0, &keys, NULL, stream));
+    return keys;
+}
+
+/* Saved after one sight, in a full checkpoint, and after another, in an increment. */
+static void counts_go_on_after_a_load(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_storage *a = create_counting(stream), *b = create_counting(stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_load_options load;
+    const char *full = sample_path("full"), *one = sample_path("one");
+    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_load_options_init(&load);
+    CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
+    see(a, stream);
+    CHECK_OK(hotbed_checkpoint_save(full, a, &options, stream));
+    see(a, stream);
+    options.parent = full;
+    CHECK_OK(hotbed_checkpoint_save(one, a, &options, stream));
+    see(b, stream);
+    CHECK_OK(hotbed_checkpoint_load(full, b, NULL, NULL, NULL, stream));
+    see(b, stream);
+    CHECK_EQ(size_of(b, stream), 0); /* seen twice: what b had counted itself is forgotten */
+    load.increments = &one;
+    load.num_increments = 1;
+    CHECK_OK(hotbed_checkpoint_load_with(full, b, &load, NULL, NULL, NULL, stream));
+    uint64_t keys[COUNTED], counts[COUNTED], n = 0;
+    CHECK_OK(hotbed_storage_export_counts(b, 0, COUNTED, keys, counts, &n, stream));
+    CHECK_EQ(n, COUNTED);
+    for (int i = 0; i < COUNTED; i++)
+        CHECK_EQ(counts[i], 2);
+    see(b, stream);
+    CHECK_EQ(size_of(b, stream), COUNTED);
+    CHECK_OK(hotbed_storage_export_counts(b, 0, 0, NULL, NULL, &n, stream));
+    CHECK_EQ(n, 0);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, one, NULL));
+    hotbed_checkpoint_mark_destroy(options.mark);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"increments_are_replayed_by_any_number_of_ranks",
+     increments_are_replayed_by_any_number_of_ranks},
+    {"an_increment_has_what_changed", an_increment_has_what_changed},
+    {"other_orders_are_refused", other_orders_are_refused},
+    {"marks_are_of_one_checkpoint", marks_are_of_one_checkpoint},
+    {"counts_go_on_after_a_load", counts_go_on_after_a_load},
+    {NULL, NULL},
+};

@@ -1,0 +1,284 @@
+/* tests/checkpoint/test_checkpoint_rank_faults.c - disks that fail and files that are damaged, where several
+ * ranks save, and where checkpoints are made of others. */
+#include "base/stream.h"
+#include "checkpoint/rewrite.h"
+#include "checkpoint/verify.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { WORLD = 4 };
+
+static const ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+
+static bool exists(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+static hotbed_stream *set_up(hotbed_backend backend, ranks *r, ranks *other) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    ranks_create(r, &shape, WORLD, stream);
+    ranks_create(other, &shape, 1, stream);
+    ranks_fill(r, 1);
+    return stream;
+}
+
+static void tear_down(hotbed_stream *stream, ranks *r, ranks *other) {
+    ranks_destroy(r);
+    ranks_destroy(other);
+    hotbed_stream_destroy(stream);
+}
+
+/* All ranks, one after the other; the first failure ends it, as ranks that talk would. */
+static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *calls) {
+    hotbed_checkpoint_config config = ranks_config(calls);
+    hotbed_checkpoint_id id;
+    hotbed_status status = hotbed_save_begin(&config, path, &id);
+    if (status != HOTBED_OK)
+        return status;
+    for (uint32_t rank = 0; rank < r->world && status == HOTBED_OK; rank++) {
+        hotbed_checkpoint_options options = ranks_options(r, rank);
+        status = hotbed_save_shard(&config, path, id, r->storages[rank], &options, r->stream);
+    }
+    if (status == HOTBED_OK)
+        return hotbed_save_commit(&config, path, id, r->world);
+    hotbed_save_abort(&config, path, id, r->world);
+    return status;
+}
+
+/* Three tables, four ranks, a kill at every call: nothing, or a whole checkpoint. */
+static void a_kill_of_ranks_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    const char *before = sample_path("before"), *path = sample_path("checkpoint");
+    uint64_t absent = 0, whole = 0;
+    sample_disk disk;
+    ranks_save(&r, before);
+    for (uint64_t n = 1;; n++) {
+        sample_disk_init(&disk, SAMPLE_FAULT_DEAD, n);
+        hotbed_status status = save(&r, path, &disk.calls);
+        if (exists(path)) {
+            CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, path, NULL));
+            sample_remove(path);
+            whole++;
+        } else {
+            CHECK(status != HOTBED_OK);
+            absent++;
+        }
+        if (disk.count < n)
+            break;
+    }
+    CHECK(absent > 100 && whole >= 2);
+    ranks_load(&other, before, &hotbed_io_system);
+    ranks_check(&other, &r);
+    tear_down(stream, &r, &other);
+}
+
+/* One call fails: an error, and nothing is left but what was there. */
+static void save_of_ranks_survives_an_error_at_any_call(hotbed_backend backend) {
+    static const sample_fault faults[] = {SAMPLE_FAULT_ENOSPC, SAMPLE_FAULT_EINTR};
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    const char *parent = sample_directory(), *path = sample_path("checkpoint");
+    sample_disk disk;
+    for (int i = 0; i < 2; i++)
+        for (uint64_t n = 1;; n++) {
+            sample_disk_init(&disk, faults[i], n);
+            hotbed_status status = save(&r, path, &disk.calls);
+            CHECK_EQ(disk.open_files, 0);
+            if (status == HOTBED_OK)
+                sample_remove(path);
+            else
+                CHECK_STATUS(status, HOTBED_ERR_IO);
+            /* A removal that fails itself leaves a file in a draft, which readers pass over. */
+            CHECK(!exists(path) && sample_count_names(parent) <= 1);
+            if (sample_count_names(parent) == 1) {
+                parent = sample_directory();
+                path = sample_path("checkpoint");
+            }
+            if (disk.count < n)
+                break;
+        }
+    CHECK_OK(save(&r, path, &hotbed_io_system));
+    ranks_load(&other, path, &hotbed_io_system);
+    ranks_check(&other, &r);
+    tear_down(stream, &r, &other);
+}
+
+static void everything_of_all_ranks_is_synced_before_it_is_named(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+    CHECK_OK(save(&r, sample_path("checkpoint"), &disk.calls));
+    CHECK_EQ(disk.lost_at_rename, 0);
+    CHECK_EQ(disk.num_dirty, 0);
+    tear_down(stream, &r, &other);
+}
+
+/* The same of a checkpoint that is made of another. */
+static void a_rewrite_survives_an_error_at_any_call(hotbed_backend backend) {
+    static const sample_fault faults[] = {SAMPLE_FAULT_EIO, SAMPLE_FAULT_DEAD, SAMPLE_FAULT_SHORT};
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    const char *from = sample_path("from"), *path = sample_path("to");
+    hotbed_rewrite_options options = {.world = 2, .block_bytes = 4096};
+    sample_disk disk;
+    ranks_save(&r, from);
+    for (int i = 0; i < 3; i++)
+        for (uint64_t n = 1;; n++) {
+            hotbed_chain chain;
+            sample_disk_init(&disk, faults[i], n);
+            hotbed_status status = hotbed_chain_open(&disk.calls, &from, 1, &chain);
+            if (status == HOTBED_OK)
+                status = hotbed_checkpoint_rewrite(&disk.calls, &chain, path, &options);
+            hotbed_chain_close(&chain);
+            if (faults[i] != SAMPLE_FAULT_DEAD)
+                CHECK_EQ(disk.open_files, 0);
+            CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
+            if (exists(path)) {
+                CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, path, NULL));
+                sample_remove(path);
+            } else {
+                CHECK(status != HOTBED_OK);
+            }
+            if (disk.count < n || faults[i] == SAMPLE_FAULT_SHORT)
+                break;
+        }
+    tear_down(stream, &r, &other);
+}
+
+/* --- damage ---------------------------------------------------------------------------------------------- */
+
+static hotbed_status open_link(const char *path) {
+    hotbed_chain_link link;
+    hotbed_status status = hotbed_chain_link_open(&hotbed_io_system, path, &link);
+    hotbed_chain_link_close(&link);
+    return status;
+}
+
+/* Lengths at and beside every place where something begins or ends. */
+static void another_length_of_any_shard_is_found(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("c"));
+    hotbed_manifest m = ranks_manifest(sample_path("c"));
+    for (uint32_t s = 0; s < WORLD; s++) {
+        char name[48] = "c/";
+        size_t bytes;
+        hotbed_shard_name(s, WORLD, name + 2);
+        unsigned char *data = sample_read_file(sample_path(name), &bytes);
+        uint64_t places[2 * RANKS_TABLES * HOTBED_COLUMNS + 6], n = 0;
+        places[n++] = 0;
+        places[n++] = bytes;
+        places[n++] = m.shards[s].metadata_bytes;
+        places[n++] = m.shards[s].blocks.offset;
+        for (uint32_t t = 0; t < RANKS_TABLES; t++)
+            for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+                const hotbed_extent *e = &m.parts[t * WORLD + s].columns[i];
+                places[n++] = e->offset;
+                places[n++] = e->offset + e->bytes;
+            }
+        for (uint64_t i = 0; i < n; i++)
+            for (int by = -1; by <= 1; by++) {
+                uint64_t length = places[i] + (uint64_t)(int64_t)by;
+                if (length >= bytes)
+                    continue;
+                sample_write_file(sample_path(name), data, length);
+                CHECK_STATUS(open_link(sample_path("c")), HOTBED_ERR_CORRUPT);
+            }
+        sample_write_file(sample_path(name), data, bytes);
+        free(data);
+    }
+    CHECK_OK(open_link(sample_path("c")));
+    hotbed_manifest_free(&m);
+    tear_down(stream, &r, &other);
+}
+
+/* Bits of every shard's metadata, and of every byte that verify reads. */
+static void a_flipped_bit_of_any_shard_is_found(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("c"));
+    hotbed_manifest m = ranks_manifest(sample_path("c"));
+    for (uint32_t s = 0; s < WORLD; s++) {
+        char name[48] = "c/";
+        size_t bytes;
+        hotbed_shard_name(s, WORLD, name + 2);
+        unsigned char *data = sample_read_file(sample_path(name), &bytes);
+        for (int i = 0; i < 120; i++) {
+            bool metadata = i < 60;
+            uint64_t bit = metadata ? hotbed_test_below(m.shards[s].metadata_bytes * 8)
+                                    : hotbed_test_below(bytes * 8);
+            data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+            sample_write_file(sample_path(name), data, bytes);
+            CHECK_STATUS(
+                metadata ? open_link(sample_path("c"))
+                         : hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL),
+                HOTBED_ERR_CORRUPT);
+            data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+        }
+        sample_write_file(sample_path(name), data, bytes);
+        free(data);
+    }
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL));
+    hotbed_manifest_free(&m);
+    tear_down(stream, &r, &other);
+}
+
+/* Every bit of MANIFEST of four ranks. */
+static void every_flipped_bit_of_the_manifest_is_found(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    size_t bytes;
+    ranks_save(&r, sample_path("c"));
+    unsigned char *text = sample_read_file(sample_path("c/MANIFEST"), &bytes);
+    for (size_t bit = 0; bit < bytes * 8; bit++) {
+        hotbed_manifest m;
+        text[bit / 8] ^= (unsigned char)(1U << bit % 8);
+        CHECK_STATUS(
+            hotbed_manifest_parse("MANIFEST", (const char *)text, bytes, &m), HOTBED_ERR_CORRUPT);
+        text[bit / 8] ^= (unsigned char)(1U << bit % 8);
+    }
+    free(text);
+    tear_down(stream, &r, &other);
+}
+
+/* Shards that change places, and one that is there twice. */
+static void shards_that_change_places_are_found(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("c"));
+    const char *a = sample_path("c/shard-00000-of-00004.h5");
+    const char *b = sample_path("c/shard-00001-of-00004.h5"), *away = sample_path("away");
+    CHECK(rename(a, away) == 0 && rename(b, a) == 0 && rename(away, b) == 0);
+    CHECK_STATUS(open_link(sample_path("c")), HOTBED_ERR_CORRUPT);
+    size_t bytes;
+    unsigned char *data = sample_read_file(sample_path("c/shard-00002-of-00004.h5"), &bytes);
+    sample_write_file(sample_path("c/shard-00003-of-00004.h5"), data, bytes);
+    CHECK_STATUS(open_link(sample_path("c")), HOTBED_ERR_CORRUPT);
+    free(data);
+    tear_down(stream, &r, &other);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
+     a_kill_of_ranks_at_any_call_leaves_nothing_or_all},
+    {"save_of_ranks_survives_an_error_at_any_call", save_of_ranks_survives_an_error_at_any_call},
+    {"everything_of_all_ranks_is_synced_before_it_is_named",
+     everything_of_all_ranks_is_synced_before_it_is_named},
+    {"a_rewrite_survives_an_error_at_any_call", a_rewrite_survives_an_error_at_any_call},
+    {"another_length_of_any_shard_is_found", another_length_of_any_shard_is_found},
+    {"a_flipped_bit_of_any_shard_is_found", a_flipped_bit_of_any_shard_is_found},
+    {"every_flipped_bit_of_the_manifest_is_found", every_flipped_bit_of_the_manifest_is_found},
+    {"shards_that_change_places_are_found", shards_that_change_places_are_found},
+    {NULL, NULL},
+};

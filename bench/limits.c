@@ -38,6 +38,55 @@ hotbed_status bench_gather(
     return bench_gather_host(n, rows, bytes, output, stream);
 }
 
+static void move_body(const void *args, uint64_t begin, uint64_t end) {
+    const bench_move *m = args;
+    for (uint64_t i = begin; i < end; i++) {
+        char *row = (char *)m->table + (uint64_t)m->numbers[i] * m->bytes;
+        char *dense = (char *)m->dense + i * m->bytes;
+        memcpy(m->scatter ? row : dense, m->scatter ? dense : row, m->bytes);
+    }
+}
+
+hotbed_status bench_move_rows_host(const bench_move *move, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, move->n, 1024, move_body, move, sizeof *move);
+}
+
+hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream) {
+    if (move->bytes != 512 && move->bytes != 1536)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "move: rows of %u bytes, not of 512 or 1536", move->bytes);
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return bench_move_rows_cuda(move, stream);
+#endif
+    return bench_move_rows_host(move, stream);
+}
+
+typedef struct dense_args {
+    uint64_t rounds;
+    float *sink;
+} dense_args;
+
+static void dense_body(const void *args, uint64_t begin, uint64_t end) {
+    const dense_args *a = args;
+    for (uint64_t i = begin; i < end; i++) {
+        float x = (float)(i + 1);
+        for (uint64_t r = 0; r < a->rounds; r++)
+            x = x * 0.99F + 0.5F;
+        if (x < 0) /* never, which the compiler does not know */
+            *a->sink = x;
+    }
+}
+
+hotbed_status bench_dense(uint64_t rounds, float *sink, hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return bench_dense_cuda(rounds, sink, stream);
+#endif
+    dense_args args = {rounds, sink};
+    return hotbed_host_launch(stream, hotbed_host_threads(), 1, dense_body, &args, sizeof args);
+}
+
 /* "model name : X" of /proc/cpuinfo, and the number of threads. */
 static void host_name(char *device, size_t bytes) {
     char line[256];

@@ -50,7 +50,71 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* A warp moves UNROLL rows of PIECES * 512 bytes, all loads before the stores. */
+template <int PIECES>
+__global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
+    uint64_t first = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / 32 * UNROLL;
+    uint32_t lane = threadIdx.x % 32;
+    uint4 value[UNROLL][PIECES];
+    uint4 *to[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        uint64_t i = first + (uint64_t)u;
+        to[u] = NULL;
+        if (i >= m.n)
+            continue;
+        uint4 *row = (uint4 *)m.table + (uint64_t)m.numbers[i] * (PIECES * 32) + lane;
+        uint4 *dense = (uint4 *)m.dense + i * (PIECES * 32) + lane;
+        const uint4 *from = m.scatter ? dense : row;
+        to[u] = m.scatter ? row : dense;
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            value[u][p] = from[p * 32];
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        if (to[u] == NULL)
+            continue;
+#pragma unroll
+        for (int p = 0; p < PIECES; p++)
+            to[u][p * 32] = value[u][p];
+    }
+}
+
+enum { DENSE_BLOCKS = 264, DENSE_CHAINS = 4 }; /* two blocks for each SM of an H200 */
+
+__global__ void __launch_bounds__(BLOCK) dense_kernel(uint64_t rounds, float *sink) {
+    float x[DENSE_CHAINS];
+    for (int c = 0; c < DENSE_CHAINS; c++)
+        x[c] = (float)(threadIdx.x + (unsigned)c + 1);
+    for (uint64_t r = 0; r < rounds; r++) {
+#pragma unroll
+        for (int c = 0; c < DENSE_CHAINS; c++)
+            x[c] = x[c] * 0.99F + 0.5F;
+    }
+    if (x[0] + x[1] + x[2] + x[3] < 0.0F) /* never, which the compiler does not know */
+        *sink = x[0];
+}
+
 } // namespace
+
+hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream) {
+    if (move->n == 0)
+        return HOTBED_OK;
+    uint64_t rows = BLOCK / 32 * UNROLL; /* a block */
+    unsigned blocks = (unsigned)((move->n + rows - 1) / rows);
+    cudaStream_t native = hotbed_cuda_native(stream);
+    if (move->bytes == 512)
+        move_rows_kernel<1><<<blocks, BLOCK, 0, native>>>(*move);
+    else
+        move_rows_kernel<3><<<blocks, BLOCK, 0, native>>>(*move);
+    return hotbed_cuda_launched("move_rows_kernel");
+}
+
+hotbed_status bench_dense_cuda(uint64_t rounds, float *sink, hotbed_stream *stream) {
+    dense_kernel<<<DENSE_BLOCKS, BLOCK, 0, hotbed_cuda_native(stream)>>>(rounds, sink);
+    return hotbed_cuda_launched("dense_kernel");
+}
 
 hotbed_status bench_gather_cuda(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream) {

@@ -12,6 +12,22 @@ extern "C" {
 hotbed_status bench_gather(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 
+/* Move n rows of `bytes` bytes, 512 or 1536: to dense[i * bytes] from table[numbers[i] * bytes], or with
+ * `scatter` the other way.  numbers is device memory; table and dense are what kernels reach.  Async. */
+typedef struct bench_move {
+    uint64_t n;
+    const uint32_t *numbers; /* [n] */
+    uint32_t bytes;
+    bool scatter;
+    void *table, *dense;
+} bench_move;
+
+hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream);
+
+/* Arithmetic without memory, on all cores or SMs: `rounds` dependent steps of every thread, in place of a
+ * dense model.  sink is device memory for one float.  Async. */
+hotbed_status bench_dense(uint64_t rounds, float *sink, hotbed_stream *stream);
+
 /* Name of the stream's device, and version of its driver; "" on the host backend. */
 hotbed_status bench_device(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);
@@ -19,7 +35,10 @@ hotbed_status bench_device(
 /* The two backends of these; the ones above choose. */
 hotbed_status bench_gather_host(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
+hotbed_status bench_move_rows_host(const bench_move *move, hotbed_stream *stream);
 #if defined(HOTBED_WITH_CUDA)
+hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream);
+hotbed_status bench_dense_cuda(uint64_t rounds, float *sink, hotbed_stream *stream);
 hotbed_status bench_gather_cuda(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 hotbed_status bench_device_cuda(

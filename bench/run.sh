@@ -19,7 +19,7 @@ mkdir -p "$out"
 case $backend in
 cuda)
     device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-    scale=1 steps=100 replay_scale=0.1 replays=1000
+    scale=1 steps=100 replay_scale=0.05 replays=1000
     ;;
 host)
     device=host-$(nproc)-cores
@@ -42,13 +42,13 @@ run() {
 }
 
 workloads=$binaries/hotbed-workloads
-run "$workloads" --backend "$backend" --scale "$scale" --steps "$steps" --check --commit "$commit" \
+run "$workloads" --backend "$backend" --scale "$scale" --steps "$steps" --insertion both --overlap --check --commit "$commit" \
     --previous "$results" --json "$out/workloads-$device.json.new"
 # The run above looked for the earlier result, which may be this very file.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
 run "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 if [ "$backend" = cuda ]; then
-    run "$workloads" --backend both --scale 0.1 --steps 20 --digest
+    run "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
 fi
 if [ -x "$binaries/hotbed-bench" ]; then
     run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \

@@ -1,4 +1,4 @@
-/* bench/workload.h - the parts of hotbed-workloads: input, run, check, report. */
+/* bench/workload.h - the parts of hotbed-workloads: input, run, passes, limits, check, report. */
 #ifndef HOTBED_BENCH_WORKLOAD_H
 #define HOTBED_BENCH_WORKLOAD_H
 
@@ -14,21 +14,36 @@ typedef struct workload_shape {
     uint32_t dim;
     uint32_t samples; /* keys a table and step */
     uint32_t batches; /* step s uses batch s mod batches */
-    uint64_t rows;    /* a table: capacity, and N of the key stream */
+    uint64_t range;   /* N of the key stream */
+    uint64_t rows;    /* capacity of a table, all tiers */
 } workload_shape;
 
-/* Milliseconds of a step and of an eval at scale 1 on one H200, as docs/performance.md has them. */
-typedef struct workload_peer {
+enum { WORKLOAD_TABLES = 10 };
+
+/* Milliseconds of a step and of an eval at scale 1 on one H200, as docs/performance.md has them; 0 is not
+ * known. */
+typedef struct workload_figures {
     double forward, backward, train, eval;
-} workload_peer;
+} workload_figures;
 
 typedef struct workload {
     const char *name;
     hotbed_optimizer_kind optimizer;
-    double floor_train, floor_eval; /* the ideals, as measured with plain kernels */
-    workload_peer dynamicemb;       /* hash tables that grow by key */
-    workload_peer tbe;              /* FBGEMM's static tables: no hash, no new keys */
+    hotbed_mode mode;
+    /* Rows in device memory.  CACHE: share of the distinct keys of all batches, which are the rows that a
+     * run has; DEFAULT: share of the capacity. */
+    double upper;
+    workload_figures floor; /* the ideals, as measured with plain kernels, or bytes over the link */
+    workload_figures goal;  /* what is aimed at */
+    double goal_overlap;    /* of train, with the prefetch overlapped */
+    workload_figures dynamicemb; /* hash tables that grow by key */
+    workload_figures tbe;        /* FBGEMM's static tables: no hash, no new keys */
 } workload;
+
+/* Whether rows live in two tiers. */
+static inline bool workload_tiered(const workload *what) {
+    return what->mode == HOTBED_MODE_CACHE || what->mode == HOTBED_MODE_DEFAULT;
+}
 
 static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
     return (uint64_t)shape->tables * shape->samples;
@@ -38,12 +53,14 @@ static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
 
 typedef struct workload_input {
     workload_shape shape;
-    int64_t *keys;   /* [batches][tables][samples] */
-    float *gradient; /* [tables * samples][dim], of every step */
+    int64_t *keys;                      /* [batches][tables][samples] */
+    float *gradient;                    /* [tables * samples][dim], of every step */
+    uint64_t distinct[WORKLOAD_TABLES]; /* keys of all batches of each table */
 } workload_input;
 
-/* Make the input on all cores.  Errors: MEMORY. */
-hotbed_status workload_input_create(const workload_shape *shape, workload_input *out);
+/* Make *input that of the workload at the scale, on all cores; one that it has been already is kept, another is
+ * freed.  {0} at first.  Errors: MEMORY. */
+hotbed_status workload_input_for(const workload *what, double scale, workload_input *input);
 void workload_input_destroy(workload_input *input);
 
 /* Mix of 64 bits (splitmix64's finaliser, Steele et al. 2014). */
@@ -60,6 +77,7 @@ static inline uint64_t workload_mix(uint64_t x) {
 typedef struct workload_run {
     const workload *what;
     const workload_input *input;
+    hotbed_insertion insertion;
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_ticket *ticket;
@@ -70,15 +88,27 @@ typedef struct workload_run {
     uint64_t steps;         /* training steps enqueued so far */
 } workload_run;
 
-/* Options of the workload's storage with `rows` rows a table; *tables has room for shape->tables and must
- * outlive the options. */
+/* Options of a storage with the workload's tables of `rows` rows each, all in device memory; *tables has
+ * room for shape->tables and must outlive the options. */
 void workload_storage_options(
     const workload *what, const workload_shape *shape, uint64_t rows, hotbed_table_options *tables,
     hotbed_storage_options *out);
 
+/* Rows of table t in device memory. */
+uint64_t workload_upper_rows(const workload *what, const workload_input *input, uint32_t t);
+
 hotbed_status workload_run_create(
-    const workload *what, const workload_input *input, hotbed_backend backend, workload_run *out);
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    hotbed_backend backend, workload_run *out);
 void workload_run_destroy(workload_run *run);
+
+/* Parts of a step, enqueued: prefetch and forward; backward; eval. */
+hotbed_status workload_forward(workload_run *run, const void *keys);
+hotbed_status workload_backward(workload_run *run);
+hotbed_status workload_eval(workload_run *run, const void *keys);
+
+/* Statistics of all tables together. */
+hotbed_status workload_stats(workload_run *run, hotbed_table_stats *out);
 
 /* Medians over the steps of a pass, in seconds; 0 where the pass does not measure it. */
 typedef struct workload_times {
@@ -110,6 +140,16 @@ hotbed_status workload_pass_graph(
 hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
 
+/* The same steps with the prefetch of a batch on a second stream, under the forward and backward of the batch
+ * before, between which the first stream does arithmetic in place of a dense model. */
+typedef struct workload_overlap {
+    double train; /* seconds from step to step */
+    double dense; /* of the arithmetic alone */
+} workload_overlap;
+
+hotbed_status workload_pass_overlap(
+    workload_run *run, uint32_t steps, double dense, workload_overlap *out, workload_host *host);
+
 /* Medians of the kernels of a step, each between events: layout, dedup, find, place, forward, update;
  * and of an eval: find, forward.  Seconds. */
 enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
@@ -119,7 +159,10 @@ typedef struct workload_stages {
     double eval[WORKLOAD_EVAL_STAGES];
 } workload_stages;
 
-/* Each after another pass, which gave the ticket its sizes. */
+/* Each after another pass, which gave the ticket its sizes.  Not of tiered workloads, whose prefetch is timed
+ * as a whole: `prefetch`, seconds. */
+hotbed_status workload_pass_prefetch(
+    workload_run *run, uint32_t steps, double *prefetch, workload_host *host);
 hotbed_status workload_pass_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host);
 hotbed_status workload_pass_eval_stages(
@@ -135,11 +178,42 @@ double workload_median(double *values, uint32_t n); /* sorts them */
 typedef struct workload_limits {
     double copy;   /* bytes per second, read + write, of a large device copy */
     double gather; /* seconds to gather the rows of a batch straight by address, duplicates and all:
-                    * what eval would take if it knew the slots; median over batches */
+                    * what eval would take if it knew the slots; median over batches.  Of tiered
+                    * workloads: their bytes at the copy's rate */
     double gather_rate; /* bytes per second, read + write, of that */
 } workload_limits;
 
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out);
+
+/* What the link between the tiers reaches, bytes per second: pinned host memory on CUDA; on the host
+ * backend both tiers are DRAM. */
+enum { WORKLOAD_LINK_SIZES = 2 }; /* rows of 512 and of 1536 bytes */
+
+typedef struct workload_link {
+    size_t bytes;                           /* of the memory that rows were read and written in */
+    double down, up, both;                  /* large copies to the device, from it, at once */
+    double gather[WORKLOAD_LINK_SIZES][2];  /* kernels that read random rows there: in any order,
+                                                 * sorted by address */
+    double scatter[WORKLOAD_LINK_SIZES][2]; /* that write them */
+    double host_gather[WORKLOAD_LINK_SIZES][2]; /* threads of the host that read them into DRAM */
+} workload_link;
+
+/* With a share `scale` of 8 GiB of pinned memory, of 256 MiB moved at a time. */
+hotbed_status workload_measure_link(hotbed_backend backend, double scale, workload_link *out);
+
+/* Median seconds of `enqueue` between events, of `repetitions` after two that warm up. */
+typedef struct workload_limit workload_limit;
+struct workload_limit {
+    hotbed_status (*enqueue)(const workload_limit *limit, uint32_t repetition);
+    hotbed_stream *stream;
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint64_t n;
+    uint32_t row_bytes;
+};
+
+hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions, double *seconds);
 
 /* --- check: an oracle in plain C, and digests --------------------------------------------------- */
 
@@ -157,6 +231,9 @@ void workload_oracle_destroy(workload_oracle *oracle);
  * Errors: CORRUPT (the first difference, with its values). */
 hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run);
 
+/* The second half of that, at the step of the last check. */
+hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run);
+
 /* Compare the output, taken as that of an eval of batch `batch`, with the stored rows at random positions. */
 hotbed_status workload_check_eval(workload_run *run, uint32_t batch);
 
@@ -173,22 +250,51 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out);
 
 /* --- report ------------------------------------------------------------------------------------- */
 
+/* Rows and bytes a step over the link, of tiered workloads. */
+typedef struct workload_traffic {
+    double fetches, in_place, write_backs;
+    double read_bytes, write_bytes;
+    double lru_rows; /* that an exact LRU of the same size fetches */
+} workload_traffic;
+
 typedef struct workload_result {
     const workload *what;
+    hotbed_insertion insertion;
     workload_shape shape;
     double scale;
     uint32_t steps;
     uint64_t uniques;     /* a step, all tables */
-    double load;          /* keys / slots */
+    uint64_t keys;        /* rows, all tables */
+    uint64_t upper_rows;  /* that the device's memory has room for */
+    double load;          /* keys / slots; of tiered workloads: keys / capacity */
     workload_times eager; /* every field */
     workload_times graph; /* forward and backward from the split graphs, train from the whole one */
-    workload_stages stages;
-    workload_host host;     /* all passes together */
-    workload_limits limits; /* of the run */
+    workload_stages stages;    /* not of tiered workloads */
+    double prefetch;           /* of tiered workloads: seconds of a forward's prefetch, eager */
+    workload_overlap overlap;  /* zeros: not asked for */
+    workload_traffic traffic;  /* of the eager pass */
+    double flush, flush_bytes; /* seconds, and bytes written */
+    workload_host host;        /* all passes together */
+    workload_limits limits;    /* of the run */
+    workload_link link;        /* of the process */
     double limit_forward,
-        limit_backward; /* seconds: the bytes that must move, at the copy's rate */
-    uint64_t checked;   /* rows compared; 0: no check was asked for */
+        limit_backward, /* seconds: the bytes that must move, at the copy's rate, */
+        limit_link,     /* of a step over the link, in both directions at once */
+        limit_eval;
+    uint64_t checked; /* rows compared; 0: no check was asked for */
 } workload_result;
+
+/* "W5", or "W5 probation". */
+void workload_result_name(const workload_result *result, char *out, size_t bytes);
+
+/* As in workload_stages. */
+extern const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES];
+extern const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES];
+
+/* Rows that an exact LRU of capacities[t] keys a table fetches a step, once its first cycle of batches is past.
+ * Errors: MEMORY. */
+hotbed_status workload_lru(
+    const workload_input *input, const uint64_t *capacities, double *rows_a_step);
 
 /* Who ran: all text is for the JSON file. */
 typedef struct workload_machine {
@@ -202,7 +308,12 @@ typedef struct workload_machine {
 
 hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out);
 
-/* Fill in limit_forward and limit_backward from the counts. */
+/* Whether the figures of the workload, which are of a GPU and scale 1, are to stand beside the result. */
+bool workload_comparable(const workload_machine *machine, const workload_result *result);
+
+double workload_limit_train(const workload_result *result); /* seconds: all bytes of a step */
+
+/* Fill in the limits from the counts. */
 void workload_result_limits(workload_result *result);
 
 /* Earlier result of the same workload, device, backend and scale: the newest file of `directory`. */
@@ -219,9 +330,46 @@ void workload_print(
     FILE *to, const workload_machine *machine, const workload_result *result,
     const workload_previous *previous);
 
+void workload_print_link(FILE *to, const workload_link *link);
+
 /* Errors: IO. */
 hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
     const workload_previous *previous, size_t count);
+
+/* --- the program -------------------------------------------------------------------------------- */
+
+typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
+
+enum { WORKLOADS = 8 };
+
+extern const workload workloads[WORKLOADS];
+
+/* The arguments. */
+typedef struct workload_program {
+    workload_mode mode;
+    const char *chosen; /* "all", or names with commas between them */
+    double scale;
+    hotbed_backend backend; /* 0: both */
+    uint32_t steps;
+    uint32_t replays;
+    bool insertions[2]; /* policies to run caches with, by hotbed_insertion */
+    bool check, overlap;
+    const char *json;
+    const char *previous;
+    workload_machine machine; /* commit and command are set with the arguments */
+} workload_program;
+
+bool workload_chosen(const workload_program *p, const workload *what);
+
+/* Whether the workload is to be run with the policy, which only caches have a choice of. */
+bool workload_has_insertion(
+    const workload_program *p, const workload *what, hotbed_insertion insertion);
+
+/* What the modes do.  A workload that fails does not keep the others from running; the first failure is
+ * returned. */
+hotbed_status workload_measure_all(workload_program *p);
+hotbed_status workload_digest_all(const workload_program *p);
+hotbed_status workload_replay_all(const workload_program *p);
 
 #endif

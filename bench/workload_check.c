@@ -1,9 +1,10 @@
-/* bench/workload_check.c - the oracle of the workloads, in plain C, and digests of whole storages.
+/* bench/workload_check.c - the oracle of the workloads, in plain C.
  *
  * The oracle knows nothing of slots, batches in flight or kernels: a map from key to row on the host, sums
  * in the documented order (hotbed_storage_backward()), and the formulas of hotbed/types.h in fp32.
  */
 #include "bench/workload.h"
+#include "bench/workload_rows.h"
 
 #include "base/error.h"
 #include "base/host_launch.h"
@@ -222,59 +223,15 @@ static void take_step(workload_oracle *o) {
 
 /* --- rows of the library ------------------------------------------------------------------------- */
 
-/* Device buffers for rows of one table. */
-typedef struct row_buffers {
-    hotbed_memory keys, weights, states[2];
-} row_buffers;
-
-static void free_buffers(row_buffers *b) {
-    hotbed_memory_free(&b->keys);
-    hotbed_memory_free(&b->weights);
-    hotbed_memory_free(&b->states[0]);
-    hotbed_memory_free(&b->states[1]);
-}
-
-static hotbed_status alloc_buffers(
-    uint64_t n, uint32_t dim, uint32_t states, hotbed_stream *stream, row_buffers *out) {
-    size_t bytes = n * dim * sizeof(float);
-    const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
-    *out = (row_buffers){{0}, {0}, {{0}, {0}}};
-    hotbed_status status =
-        hotbed_memory_alloc(stream, device, n * sizeof(uint64_t), NULL, &out->keys);
-    if (status == HOTBED_OK)
-        status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->weights);
-    for (uint32_t s = 0; s < states && status == HOTBED_OK; s++)
-        status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->states[s]);
-    if (status != HOTBED_OK)
-        free_buffers(out);
-    return status;
-}
-
-/* Rows of n keys of a table into host arrays; states may be NULL. */
-static hotbed_status read_rows(
-    hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys, uint32_t dim,
-    row_buffers *b, float *weights, float *const *states, hotbed_stream *stream) {
-    hotbed_rows rows = {.weights = b->weights.data};
-    size_t bytes = n * dim * sizeof(float);
-    for (uint32_t s = 0; s < 2; s++)
-        rows.states[s] = b->states[s].data;
-    HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, stream));
-    HOTBED_TRY(hotbed_fill(b->weights.data, 0xff, bytes, stream));
-    HOTBED_TRY(hotbed_storage_get_rows(storage, table, n, b->keys.data, &rows, NULL, stream));
-    HOTBED_TRY(hotbed_copy(weights, b->weights.data, bytes, stream));
-    for (uint32_t s = 0; s < 2 && rows.states[s]; s++)
-        HOTBED_TRY(hotbed_copy(states[s], rows.states[s], bytes, stream));
-    return hotbed_stream_sync(stream);
-}
-
 /* Rows of the sampled keys into weights and states, [count][dim] each.  `insert` makes absent ones. */
 static hotbed_status read_sample(
     const workload_oracle *o, hotbed_storage *storage, bool insert, float *weights,
     float *const states[2], hotbed_stream *stream) {
     uint32_t dim = o->input->shape.dim;
     uint64_t keys[SAMPLE];
-    row_buffers b;
-    HOTBED_TRY(alloc_buffers(SAMPLE, dim, hotbed_optimizer_states(o->what->optimizer), stream, &b));
+    workload_row_buffers b;
+    HOTBED_TRY(
+        workload_rows_alloc(SAMPLE, dim, hotbed_optimizer_states(o->what->optimizer), stream, &b));
     hotbed_status status = HOTBED_OK;
     for (uint32_t first = 0, n; first < o->count && status == HOTBED_OK; first += n) {
         uint32_t table = o->keys[first].table;
@@ -288,16 +245,17 @@ static hotbed_status read_sample(
         if (insert && status == HOTBED_OK)
             status = hotbed_storage_set_rows(storage, table, n, b.keys.data, &nothing, stream);
         if (status == HOTBED_OK)
-            status = read_rows(storage, table, n, keys, dim, &b, weights + at, part, stream);
+            status =
+                workload_rows_read(storage, table, n, keys, dim, &b, weights + at, part, stream);
     }
-    free_buffers(&b);
+    workload_rows_free(&b);
     return status;
 }
 
 /* Initial rows depend on seed, table and key alone: they are read from a small storage of the same
  * options, which leaves the one that is timed as it is. */
 static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
-    hotbed_table_options tables[10];
+    hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
     workload_storage_options(o->what, &o->input->shape, (uint64_t)4 * SAMPLE, tables, &options);
@@ -382,22 +340,6 @@ static hotbed_status compare(
         (double)want[e]);
 }
 
-/* The output of a run, in host memory. */
-static hotbed_status read_output(workload_run *run, float **out) {
-    *out = malloc(run->output.bytes);
-    if (!*out)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "check: no memory for %zu bytes of output", run->output.bytes);
-    hotbed_status status = hotbed_copy(*out, run->output.data, run->output.bytes, run->stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_sync(run->stream);
-    if (status != HOTBED_OK) {
-        free(*out);
-        *out = NULL;
-    }
-    return status;
-}
-
 static hotbed_status check_written(const float *output, uint64_t elements) {
     for (uint64_t i = 0; i < elements; i++) {
         if (isnan(output[i]))
@@ -444,20 +386,24 @@ static hotbed_status check_rows(
 }
 
 hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run) {
-    size_t row = (size_t)oracle->count * oracle->input->shape.dim;
     while (oracle->steps < run->steps)
         take_step(oracle);
     float *output = NULL;
-    HOTBED_TRY(read_output(run, &output));
+    HOTBED_TRY(workload_read_output(run, &output));
     hotbed_status status = check_output(oracle, output);
     free(output);
-    if (status != HOTBED_OK || row == 0)
-        return status;
+    return status == HOTBED_OK ? workload_oracle_check_rows(oracle, run) : status;
+}
+
+hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run) {
+    size_t row = (size_t)oracle->count * oracle->input->shape.dim;
+    if (row == 0)
+        return HOTBED_OK;
     float *rows = malloc(3 * row * sizeof *rows);
     if (!rows)
         return hotbed_fail(HOTBED_ERR_MEMORY, "check: no memory for %u rows", oracle->count);
     float *const states[2] = {rows + row, rows + 2 * row};
-    status = check_rows(oracle, run, rows, states);
+    hotbed_status status = check_rows(oracle, run, rows, states);
     free(rows);
     return status;
 }
@@ -467,7 +413,7 @@ hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run) 
 enum { POSITIONS = 256 }; /* of each table */
 
 static hotbed_status check_eval_table(
-    workload_run *run, uint32_t batch, uint32_t table, const float *output, row_buffers *b,
+    workload_run *run, uint32_t batch, uint32_t table, const float *output, workload_row_buffers *b,
     float *rows) {
     const workload_shape *shape = &run->input->shape;
     uint64_t first = (uint64_t)table * shape->samples;
@@ -478,8 +424,8 @@ static hotbed_status check_eval_table(
         positions[i] = first + workload_mix((uint64_t)table * POSITIONS + i + 1) % shape->samples;
         wanted[i] = (uint64_t)keys[positions[i]];
     }
-    HOTBED_TRY(
-        read_rows(run->storage, table, POSITIONS, wanted, shape->dim, b, rows, NULL, run->stream));
+    HOTBED_TRY(workload_rows_read(
+        run->storage, table, POSITIONS, wanted, shape->dim, b, rows, NULL, run->stream));
     for (uint32_t i = 0; i < POSITIONS; i++)
         HOTBED_TRY(compare(
             "eval output", table, wanted[i], output + positions[i] * shape->dim,
@@ -490,19 +436,19 @@ static hotbed_status check_eval_table(
 static hotbed_status check_eval_with(
     workload_run *run, uint32_t batch, const float *output, float *rows) {
     const workload_shape *shape = &run->input->shape;
-    row_buffers b;
+    workload_row_buffers b;
     HOTBED_TRY(check_written(output, workload_keys_a_step(shape) * shape->dim));
-    HOTBED_TRY(alloc_buffers(POSITIONS, shape->dim, 0, run->stream, &b));
+    HOTBED_TRY(workload_rows_alloc(POSITIONS, shape->dim, 0, run->stream, &b));
     hotbed_status status = HOTBED_OK;
     for (uint32_t t = 0; t < shape->tables && status == HOTBED_OK; t++)
         status = check_eval_table(run, batch, t, output, &b, rows);
-    free_buffers(&b);
+    workload_rows_free(&b);
     return status;
 }
 
 hotbed_status workload_check_eval(workload_run *run, uint32_t batch) {
     float *output = NULL;
-    HOTBED_TRY(read_output(run, &output));
+    HOTBED_TRY(workload_read_output(run, &output));
     float *rows = malloc((size_t)POSITIONS * run->input->shape.dim * sizeof *rows);
     hotbed_status status = HOTBED_OK;
     if (!rows)
@@ -512,97 +458,4 @@ hotbed_status workload_check_eval(workload_run *run, uint32_t batch) {
     free(rows);
     free(output);
     return status;
-}
-
-/* --- digest -------------------------------------------------------------------------------------- */
-
-enum { CHUNK = 1 << 15 }; /* rows read at once */
-
-/* Two hashes of a stream of words, each a sum in the end, so that the order of rows does not matter. */
-static void hash_words(uint64_t hash[2], const void *data, size_t bytes) {
-    const char *p = data;
-    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, p + i, sizeof word);
-        hash[0] = (hash[0] ^ word) * 0x9e3779b97f4a7c15U;
-        hash[0] ^= hash[0] >> 29;
-        hash[1] = (hash[1] + word) * 0xc2b2ae3d27d4eb4fU;
-        hash[1] ^= hash[1] >> 31;
-    }
-}
-
-/* Host side of a digest. */
-typedef struct digest_room {
-    row_buffers buffers;
-    uint64_t *keys;
-    float *weights; /* [CHUNK][dim] */
-    float *states[2];
-} digest_room;
-
-static hotbed_status digest_chunk(
-    workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_room *room,
-    workload_digest *out) {
-    uint32_t dim = run->input->shape.dim;
-    uint32_t states = hotbed_optimizer_states(run->what->optimizer);
-    HOTBED_TRY(read_rows(
-        run->storage, table, n, keys, dim, &room->buffers, room->weights, room->states,
-        run->stream));
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t hash[2] = {workload_mix(keys[i] + table), workload_mix(~keys[i] - table)};
-        hash_words(hash, room->weights + i * dim, dim * sizeof(float));
-        for (uint32_t s = 0; s < states; s++)
-            hash_words(hash, room->states[s] + i * dim, dim * sizeof(float));
-        out->table[0] += workload_mix(hash[0]);
-        out->table[1] += workload_mix(hash[1]);
-    }
-    out->rows += n;
-    return HOTBED_OK;
-}
-
-static hotbed_status digest_table(
-    workload_run *run, uint32_t table, digest_room *room, workload_digest *out) {
-    uint64_t n = 0;
-    uint64_t most = run->input->shape.rows;
-    HOTBED_TRY(
-        hotbed_storage_export_keys(run->storage, table, most, room->keys, NULL, &n, run->stream));
-    for (uint64_t first = 0; first < n; first += CHUNK) {
-        uint64_t part = n - first < CHUNK ? n - first : CHUNK;
-        HOTBED_TRY(digest_chunk(run, table, room->keys + first, part, room, out));
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status digest_output(workload_run *run, workload_digest *out) {
-    float *output = NULL;
-    uint64_t hash[2] = {1, 2};
-    HOTBED_TRY(read_output(run, &output));
-    hash_words(hash, output, run->output.bytes);
-    free(output);
-    out->output = hash[0] ^ hash[1];
-    return HOTBED_OK;
-}
-
-hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
-    const workload_shape *shape = &run->input->shape;
-    size_t chunk = (size_t)CHUNK * shape->dim;
-    digest_room room = {.keys = malloc(shape->rows * sizeof(uint64_t))};
-    room.weights = malloc(3 * chunk * sizeof(float));
-    *out = (workload_digest){0};
-    hotbed_status status = HOTBED_OK;
-    if (!room.keys || !room.weights)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
-    else
-        status = alloc_buffers(
-            CHUNK, shape->dim, hotbed_optimizer_states(run->what->optimizer), run->stream,
-            &room.buffers);
-    if (status == HOTBED_OK) {
-        room.states[0] = room.weights + chunk;
-        room.states[1] = room.weights + 2 * chunk;
-        for (uint32_t t = 0; t < shape->tables && status == HOTBED_OK; t++)
-            status = digest_table(run, t, &room, out);
-        free_buffers(&room.buffers);
-    }
-    free(room.keys);
-    free(room.weights);
-    return status == HOTBED_OK ? digest_output(run, out) : status;
 }

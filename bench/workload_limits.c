@@ -8,19 +8,7 @@
 
 enum { COPIES = 15, GATHER_BATCHES = 16 };
 
-/* Work for a limit: one repetition. */
-typedef struct limit {
-    hotbed_status (*enqueue)(const struct limit *limit, uint32_t repetition);
-    hotbed_stream *stream;
-    void *to;
-    const void *from;
-    size_t bytes;
-    uint64_t n;
-    uint32_t row_bytes;
-} limit;
-
-/* Median seconds of a repetition. */
-static hotbed_status time_limit(const limit *l, uint32_t repetitions, double *seconds) {
+hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions, double *seconds) {
     double times[COPIES > GATHER_BATCHES ? COPIES : GATHER_BATCHES];
     hotbed_event *marks[2] = {NULL, NULL};
     hotbed_status status = hotbed_event_create(l->stream, &marks[0]);
@@ -44,19 +32,19 @@ static hotbed_status time_limit(const limit *l, uint32_t repetitions, double *se
     return status;
 }
 
-static hotbed_status enqueue_copy(const limit *l, uint32_t repetition) {
+static hotbed_status enqueue_copy(const workload_limit *l, uint32_t repetition) {
     (void)repetition;
     return hotbed_copy(l->to, l->from, l->bytes, l->stream);
 }
 
-static hotbed_status enqueue_gather(const limit *l, uint32_t repetition) {
+static hotbed_status enqueue_gather(const workload_limit *l, uint32_t repetition) {
     const void *const *rows = (const void *const *)l->from + repetition * l->n;
     return bench_gather(l->n, rows, l->row_bytes, l->to, l->stream);
 }
 
 static hotbed_status measure_copy(workload_run *run, double *rate) {
     bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
-    limit l = {.enqueue = enqueue_copy, .stream = run->stream};
+    workload_limit l = {.enqueue = enqueue_copy, .stream = run->stream};
     l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27; /* many times the last cache */
     hotbed_memory buffers[2] = {{0}, {0}};
     double seconds = 0;
@@ -69,7 +57,7 @@ static hotbed_status measure_copy(workload_run *run, double *rate) {
     l.to = buffers[0].data;
     l.from = buffers[1].data;
     if (status == HOTBED_OK)
-        status = time_limit(&l, COPIES, &seconds);
+        status = workload_time_limit(&l, COPIES, &seconds);
     if (status == HOTBED_OK)
         *rate = 2.0 * (double)l.bytes / seconds;
     hotbed_memory_free(&buffers[0]);
@@ -114,7 +102,7 @@ static hotbed_status gather_with(
     hotbed_memory device = {0};
     size_t bytes = batches * n * sizeof *host;
     HOTBED_TRY(hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device));
-    limit l = {
+    workload_limit l = {
         .enqueue = enqueue_gather,
         .stream = run->stream,
         .to = run->output.data,
@@ -123,7 +111,7 @@ static hotbed_status gather_with(
         .row_bytes = run->input->shape.dim * (uint32_t)sizeof(float)};
     hotbed_status status = hotbed_copy(device.data, host, bytes, run->stream);
     if (status == HOTBED_OK)
-        status = time_limit(&l, batches, seconds);
+        status = workload_time_limit(&l, batches, seconds);
     hotbed_memory_free(&device);
     return status;
 }
@@ -147,8 +135,11 @@ static hotbed_status measure_gather(workload_run *run, double *seconds) {
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
     const workload_shape *shape = &run->input->shape;
     HOTBED_TRY(measure_copy(run, &out->copy));
-    HOTBED_TRY(measure_gather(run, &out->gather));
-    double bytes = (double)workload_keys_a_step(shape) * shape->dim * sizeof(float);
-    out->gather_rate = 2.0 * bytes / out->gather;
+    double bytes = 2.0 * (double)workload_keys_a_step(shape) * shape->dim * sizeof(float);
+    if (workload_tiered(run->what)) /* some rows have no address in device memory */
+        out->gather = bytes / out->copy;
+    else
+        HOTBED_TRY(measure_gather(run, &out->gather));
+    out->gather_rate = bytes / out->gather;
     return HOTBED_OK;
 }

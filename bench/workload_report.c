@@ -1,11 +1,11 @@
-/* bench/workload_report.c - results of the workloads as lines and as JSON, beside the earlier ones. */
+/* bench/workload_report.c - results of the workloads as lines, beside limits, peers and earlier ones. */
 #include "bench/limits.h"
 #include "bench/workload.h"
 
 #include "base/error.h"
 
 #include <dirent.h>
-#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -30,6 +30,15 @@ void workload_result_limits(workload_result *result) {
     double backward = (row + 4) * keys + 2 * row * (1 + states) * uniques;
     result->limit_forward = forward / result->limits.copy;
     result->limit_backward = backward / result->limits.copy;
+    result->limit_eval = result->limits.gather;
+    if (!workload_tiered(result->what))
+        return;
+    const workload_traffic *t = &result->traffic;
+    const workload_link *link = &result->link;
+    double down = t->read_bytes / link->down;
+    double up = t->write_bytes / link->up;
+    double both = (t->read_bytes + t->write_bytes) / link->both;
+    result->limit_link = fmax(fmax(down, up), both);
 }
 
 /* --- earlier results ------------------------------------------------------------------------------ */
@@ -84,7 +93,9 @@ static void consider(
     const char *path, const char *name, const workload_machine *machine,
     const workload_result *result, char date[32], workload_previous *out) {
     char *text = read_text(path);
-    const char *section = text ? section_of(text, result->what->name) : NULL;
+    char label[32];
+    workload_result_name(result, label, sizeof label);
+    const char *section = text ? section_of(text, label) : NULL;
     const char *when = section ? value_of(text, "date") : NULL;
     if (when && text_is(text, "device", machine->device) &&
         text_is(text, "backend", hotbed_backend_name(machine->backend)) &&
@@ -119,8 +130,39 @@ void workload_previous_find(
 
 /* --- lines ---------------------------------------------------------------------------------------- */
 
+const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "dedup",   "find",
+                                                                  "place",  "forward", "update"};
+const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "eval_forward"};
+
+void workload_result_name(const workload_result *result, char *out, size_t bytes) {
+    (void)snprintf(
+        out, bytes, "%s%s", result->what->name,
+        result->insertion == HOTBED_INSERT_PROBATION ? " probation" : "");
+}
+
+bool workload_comparable(const workload_machine *machine, const workload_result *result) {
+    return machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0;
+}
+
+double workload_limit_train(const workload_result *result) {
+    return result->limit_forward + result->limit_backward + result->limit_link;
+}
+
 static void print_ratio(FILE *to, const char *name, double train, double eval) {
-    (void)fprintf(to, " | %s %.2fx %.2fx", name, train, eval);
+    (void)fprintf(to, " | %s", name);
+    if (train > 0)
+        (void)fprintf(to, " %.2fx", train);
+    if (eval > 0)
+        (void)fprintf(to, train > 0 ? " %.2fx" : " - %.2fx", eval);
+}
+
+/* Ratios to the figures that are known. */
+static void print_figures(
+    FILE *to, const char *name, const workload_times *times, const workload_figures *f) {
+    if (f->train > 0 || f->eval > 0)
+        print_ratio(
+            to, name, f->train > 0 ? times->train * 1e3 / f->train : 0,
+            f->eval > 0 ? times->eval * 1e3 / f->eval : 0);
 }
 
 static void print_line(
@@ -128,36 +170,80 @@ static void print_line(
     const workload_previous *previous) {
     const workload *what = result->what;
     const workload_times *times = graph ? &result->graph : &result->eager;
-    double train = times->train * 1e3;
-    double eval = times->eval * 1e3;
+    char name[32];
+    workload_result_name(result, name, sizeof name);
     (void)fprintf(
-        to, "%s %-4s %s %-5s fwd %.3f bwd %.3f train %.3f eval %.3f ms", what->name,
+        to, "%s %-4s %s %-5s fwd %.3f bwd %.3f train %.3f eval %.3f ms", name,
         hotbed_optimizer_name(what->optimizer), hotbed_backend_name(machine->backend),
-        graph ? "graph" : "eager", times->forward * 1e3, times->backward * 1e3, train, eval);
+        graph ? "graph" : "eager", times->forward * 1e3, times->backward * 1e3, times->train * 1e3,
+        times->eval * 1e3);
     print_ratio(
-        to, "limit", times->train / (result->limit_forward + result->limit_backward),
-        times->eval / result->limits.gather);
-    if (machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0) {
-        print_ratio(to, "floor", train / what->floor_train, eval / what->floor_eval);
-        print_ratio(to, "dynamicemb", train / what->dynamicemb.train, eval / what->dynamicemb.eval);
-        print_ratio(to, "TBE", train / what->tbe.train, eval / what->tbe.eval);
+        to, "limit", times->train / workload_limit_train(result), times->eval / result->limit_eval);
+    if (workload_comparable(machine, result)) {
+        print_figures(to, "floor", times, &what->floor);
+        print_figures(to, "goal", times, &what->goal);
+        print_figures(to, "dynamicemb", times, &what->dynamicemb);
+        print_figures(to, "TBE", times, &what->tbe);
     }
     if (previous->train > 0 && previous->eval > 0 && graph)
-        print_ratio(to, "previous", train / previous->train, eval / previous->eval);
+        print_ratio(
+            to, "previous", times->train * 1e3 / previous->train,
+            times->eval * 1e3 / previous->eval);
     (void)fprintf(to, "\n");
 }
 
-/* As in workload_stages. */
-static const char *const train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "dedup",   "find",
-                                                                "place",  "forward", "update"};
-static const char *const eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "eval_forward"};
+/* What crosses the link. */
+static void print_tiers(FILE *to, const workload_result *result) {
+    const workload_traffic *t = &result->traffic;
+    (void)fprintf(
+        to, "   tiers: %llu rows, %llu above; a step fetches %.0f rows",
+        (unsigned long long)result->keys, (unsigned long long)result->upper_rows, t->fetches);
+    (void)fprintf(
+        to,
+        " (an exact LRU %.0f), uses %.0f in place, writes %.0f; reads %.1f MB, writes %.1f MB: "
+        "%.1f GB/s of a step; "
+        "prefetch %.3f ms; bytes over the link %.3f ms; flush %.0f ms, %.0f "
+        "MB\n",
+        t->lru_rows, t->in_place, t->write_backs, t->read_bytes * 1e-6, t->write_bytes * 1e-6,
+        (t->read_bytes + t->write_bytes) * 1e-9 / result->eager.train, result->prefetch * 1e3,
+        result->limit_link * 1e3, result->flush * 1e3, result->flush_bytes * 1e-6);
+}
+
+void workload_print_link(FILE *to, const workload_link *link) {
+    (void)fprintf(
+        to, "link: copies down %.1f, up %.1f, both %.1f GB/s; rows in %.2f GiB:", link->down * 1e-9,
+        link->up * 1e-9, link->both * 1e-9, (double)link->bytes / (double)(1 << 30));
+    for (int s = 0; s < WORKLOAD_LINK_SIZES; s++)
+        for (int o = 0; o < 2; o++)
+            (void)fprintf(
+                to, "%s %s bytes%s: gather %.1f, scatter %.1f, gather by threads %.1f GB/s",
+                s + o > 0 ? ";" : "", s == 0 ? "512" : "1536", o == 0 ? "" : " sorted",
+                link->gather[s][o] * 1e-9, link->scatter[s][o] * 1e-9,
+                link->host_gather[s][o] * 1e-9);
+    (void)fprintf(to, "\n");
+}
+
+static void print_overlap(
+    FILE *to, const workload_machine *machine, const workload_result *result) {
+    const workload_overlap *o = &result->overlap;
+    if (o->train <= 0)
+        return;
+    (void)fprintf(
+        to,
+        "   prefetch under the step before: %.3f ms a step with %.3f ms of arithmetic in it; "
+        "one after the other that is %.3f ms",
+        o->train * 1e3, o->dense * 1e3, (result->eager.train + o->dense) * 1e3);
+    if (workload_comparable(machine, result) && result->what->goal_overlap > 0)
+        (void)fprintf(to, " | goal %.2fx", o->train * 1e3 / result->what->goal_overlap);
+    (void)fprintf(to, "\n");
+}
 
 static void print_stages(FILE *to, const workload_stages *stages) {
     (void)fprintf(to, "   stages:");
     for (int i = 0; i < WORKLOAD_TRAIN_STAGES; i++)
-        (void)fprintf(to, " %s %.3f", train_stages[i], stages->train[i] * 1e3);
+        (void)fprintf(to, " %s %.3f", workload_train_stages[i], stages->train[i] * 1e3);
     for (int i = 0; i < WORKLOAD_EVAL_STAGES; i++)
-        (void)fprintf(to, " %s %.3f", eval_stages[i], stages->eval[i] * 1e3);
+        (void)fprintf(to, " %s %.3f", workload_eval_stages[i], stages->eval[i] * 1e3);
     (void)fprintf(to, " ms\n");
 }
 
@@ -167,7 +253,11 @@ void workload_print(
     double host_steps = (double)result->host.steps;
     print_line(to, machine, result, false, previous);
     print_line(to, machine, result, true, previous);
-    print_stages(to, &result->stages);
+    if (workload_tiered(result->what))
+        print_tiers(to, result);
+    else
+        print_stages(to, &result->stages);
+    print_overlap(to, machine, result);
     (void)fprintf(
         to,
         "   limits: copy %.0f GB/s, gather %.3f ms (%.0f GB/s), bytes of fwd %.3f bwd %.3f ms; "
@@ -181,133 +271,4 @@ void workload_print(
         (void)fprintf(to, "%llu rows right\n", (unsigned long long)result->checked);
     else
         (void)fprintf(to, "not checked\n");
-}
-
-/* --- JSON ----------------------------------------------------------------------------------------- */
-
-static void write_text(FILE *to, const char *name, const char *text) {
-    (void)fprintf(to, "  \"%s\": \"", name);
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            (void)fputc('\\', to);
-        if ((unsigned char)*c >= ' ')
-            (void)fputc(*c, to);
-    }
-    (void)fprintf(to, "\",\n");
-}
-
-static void write_times(FILE *to, const char *mode, const workload_times *times) {
-    (void)fprintf(
-        to,
-        "      \"%s_forward_ms\": %.6f, \"%s_backward_ms\": %.6f,\n"
-        "      \"%s_train_ms\": %.6f, \"%s_eval_ms\": %.6f,\n",
-        mode, times->forward * 1e3, mode, times->backward * 1e3, mode, times->train * 1e3, mode,
-        times->eval * 1e3);
-}
-
-static void write_stages(FILE *to, const workload_stages *stages) {
-    for (int i = 0; i < WORKLOAD_TRAIN_STAGES; i++)
-        (void)fprintf(
-            to, "%s\"stage_%s_ms\": %.6f,%s", i % 3 == 0 ? "      " : " ", train_stages[i],
-            stages->train[i] * 1e3, i % 3 == 2 ? "\n" : "");
-    (void)fprintf(
-        to, "      \"stage_%s_ms\": %.6f, \"stage_%s_ms\": %.6f,\n", eval_stages[0],
-        stages->eval[0] * 1e3, eval_stages[1], stages->eval[1] * 1e3);
-}
-
-static void write_peer(FILE *to, const char *name, const workload_peer *peer) {
-    (void)fprintf(
-        to,
-        "      \"%s_forward_ms\": %g, \"%s_backward_ms\": %g, "
-        "\"%s_train_ms\": %g, \"%s_eval_ms\": %g,\n",
-        name, peer->forward, name, peer->backward, name, peer->train, name, peer->eval);
-}
-
-static void write_ratios(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous) {
-    const workload *what = result->what;
-    double train = result->graph.train * 1e3;
-    double eval = result->graph.eval * 1e3;
-    (void)fprintf(
-        to, "      \"train_to_limit\": %.4f, \"eval_to_limit\": %.4f,\n",
-        result->graph.train / (result->limit_forward + result->limit_backward),
-        result->graph.eval / result->limits.gather);
-    if (machine->backend == HOTBED_BACKEND_CUDA && result->scale == 1.0) {
-        write_peer(to, "dynamicemb", &what->dynamicemb);
-        write_peer(to, "tbe", &what->tbe);
-        (void)fprintf(
-            to, "      \"floor_train_ms\": %g, \"floor_eval_ms\": %g,\n", what->floor_train,
-            what->floor_eval);
-        (void)fprintf(
-            to,
-            "      \"train_to_floor\": %.4f, \"eval_to_floor\": %.4f,\n"
-            "      \"train_to_dynamicemb\": %.4f, \"eval_to_dynamicemb\": %.4f,\n"
-            "      \"train_to_tbe\": %.4f, \"eval_to_tbe\": %.4f,\n",
-            train / what->floor_train, eval / what->floor_eval, train / what->dynamicemb.train,
-            eval / what->dynamicemb.eval, train / what->tbe.train, eval / what->tbe.eval);
-    }
-    if (previous->train > 0 && previous->eval > 0)
-        (void)fprintf(
-            to,
-            "      \"previous\": \"%s\", \"train_to_previous\": %.4f, "
-            "\"eval_to_previous\": %.4f,\n",
-            previous->file, train / previous->train, eval / previous->eval);
-}
-
-static void write_result(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous, bool last) {
-    const workload_shape *shape = &result->shape;
-    double host_steps = (double)result->host.steps;
-    (void)fprintf(
-        to,
-        "    {\n      \"workload\": \"%s\", \"optimizer\": \"%s\", \"scale\": %g,\n"
-        "      \"tables\": %u, \"rows\": %llu, \"dim\": %u, \"keys_a_step\": %llu, "
-        "\"unique_a_step\": %llu,\n"
-        "      \"load\": %.4f, \"batches\": %u, \"steps\": %u,\n",
-        result->what->name, hotbed_optimizer_name(result->what->optimizer), result->scale,
-        shape->tables, (unsigned long long)shape->rows, shape->dim,
-        (unsigned long long)workload_keys_a_step(shape), (unsigned long long)result->uniques,
-        result->load, shape->batches, result->steps);
-    write_times(to, "eager", &result->eager);
-    write_times(to, "graph", &result->graph);
-    write_stages(to, &result->stages);
-    (void)fprintf(
-        to,
-        "      \"limit_copy_gb_per_s\": %.2f, \"limit_gather_gb_per_s\": %.2f,\n"
-        "      \"limit_forward_ms\": %.6f, \"limit_backward_ms\": %.6f, "
-        "\"limit_eval_ms\": %.6f,\n",
-        result->limits.copy * 1e-9, result->limits.gather_rate * 1e-9, result->limit_forward * 1e3,
-        result->limit_backward * 1e3, result->limits.gather * 1e3);
-    write_ratios(to, machine, result, previous);
-    (void)fprintf(
-        to,
-        "      \"host_waits_a_step\": %g, \"allocations_a_step\": %g, \"rows_checked\": %llu\n"
-        "    }%s\n",
-        (double)result->host.waits / host_steps, (double)result->host.allocations / host_steps,
-        (unsigned long long)result->checked, last ? "" : ",");
-}
-
-hotbed_status workload_write_json(
-    const char *path, const workload_machine *machine, const workload_result *results,
-    const workload_previous *previous, size_t count) {
-    FILE *to = fopen(path, "w");
-    if (!to)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: %s", path, strerror(errno));
-    (void)fprintf(to, "{\n  \"format\": \"hotbed-workloads 1\",\n");
-    write_text(to, "commit", machine->commit);
-    write_text(to, "date", machine->date);
-    write_text(to, "backend", hotbed_backend_name(machine->backend));
-    write_text(to, "device", machine->device);
-    write_text(to, "driver", machine->driver);
-    write_text(to, "command", machine->command);
-    (void)fprintf(to, "  \"results\": [\n");
-    for (size_t i = 0; i < count; i++)
-        write_result(to, machine, &results[i], &previous[i], i + 1 == count);
-    (void)fprintf(to, "  ]\n}\n");
-    bool written = !ferror(to);
-    if (fclose(to) != 0 || !written)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: not written whole", path);
-    return HOTBED_OK;
 }

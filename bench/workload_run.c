@@ -1,10 +1,9 @@
-/* bench/workload_run.c - a workload's storage, its steps, and the passes that time them. */
+/* bench/workload_run.c - a workload's storage and buffers, and its steps. */
 #include "bench/workload.h"
 
 #include "base/error.h"
-#include "storage/storage.h"
 
-#include <stdlib.h>
+#include <math.h>
 
 void workload_storage_options(
     const workload *what, const workload_shape *shape, uint64_t rows, hotbed_table_options *tables,
@@ -27,11 +26,25 @@ void workload_storage_options(
     out->mode = HOTBED_MODE_HBM_DIRECT;
 }
 
+uint64_t workload_upper_rows(const workload *what, const workload_input *input, uint32_t t) {
+    if (!workload_tiered(what))
+        return input->shape.rows;
+    bool cache = what->mode == HOTBED_MODE_CACHE;
+    uint64_t of = cache ? input->distinct[t] : input->shape.rows;
+    uint64_t rows = (uint64_t)ceil(what->upper * (double)of);
+    return rows < input->shape.rows ? rows : input->shape.rows;
+}
+
 static hotbed_status create_storage(workload_run *run) {
     const workload_shape *shape = &run->input->shape;
-    hotbed_table_options tables[10];
+    hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;
     workload_storage_options(run->what, shape, shape->rows, tables, &options);
+    options.mode = run->what->mode;
+    for (uint32_t t = 0; t < shape->tables && workload_tiered(run->what); t++) {
+        tables[t].upper_capacity = workload_upper_rows(run->what, run->input, t);
+        tables[t].insertion = run->insertion;
+    }
     HOTBED_TRY(hotbed_storage_create(&options, run->stream, &run->storage));
     return hotbed_ticket_create(
         run->storage, workload_keys_a_step(shape), shape->samples, run->stream, &run->ticket);
@@ -53,8 +66,9 @@ static hotbed_status create_buffers(workload_run *run) {
 }
 
 hotbed_status workload_run_create(
-    const workload *what, const workload_input *input, hotbed_backend backend, workload_run *out) {
-    *out = (workload_run){.what = what, .input = input};
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    hotbed_backend backend, workload_run *out) {
+    *out = (workload_run){.what = what, .input = input, .insertion = insertion};
     hotbed_status status = hotbed_stream_create(backend, 0, &out->stream);
     if (status == HOTBED_OK)
         status = create_buffers(out);
@@ -92,309 +106,39 @@ hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
     return batch;
 }
 
-static hotbed_status forward(workload_run *run, const void *keys) {
+hotbed_status workload_forward(workload_run *run, const void *keys) {
     hotbed_batch batch = workload_batch_of(run, keys);
     HOTBED_TRY(hotbed_storage_prefetch(run->storage, &batch, run->ticket, run->stream));
     return hotbed_storage_forward(run->storage, run->ticket, run->output.data, 0, run->stream);
 }
 
-static hotbed_status backward(workload_run *run) {
+hotbed_status workload_backward(workload_run *run) {
     return hotbed_storage_backward(run->storage, run->ticket, run->gradient.data, 0, run->stream);
 }
 
-static hotbed_status eval(workload_run *run, const void *keys) {
+hotbed_status workload_eval(workload_run *run, const void *keys) {
     hotbed_batch batch = workload_batch_of(run, keys);
     return hotbed_storage_eval(run->storage, &batch, run->output.data, 0, run->stream);
 }
 
 hotbed_status workload_step(workload_run *run) {
-    HOTBED_TRY(forward(run, workload_keys_of(run, run->steps)));
-    HOTBED_TRY(backward(run));
+    HOTBED_TRY(workload_forward(run, workload_keys_of(run, run->steps)));
+    HOTBED_TRY(workload_backward(run));
     run->steps++;
     return HOTBED_OK;
 }
 
-static hotbed_status copy_keys(workload_run *run, uint64_t step) {
-    return hotbed_copy(run->fixed.data, workload_keys_of(run, step), run->fixed.bytes, run->stream);
-}
-
-/* NaNs everywhere: what a step does not write is then seen by the check. */
-static hotbed_status poison(workload_run *run) {
-    return hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream);
-}
-
-/* --- timing -------------------------------------------------------------------------------------- */
-
-enum { MARKS = 8 }; /* events a step, at most */
-
-typedef struct pass pass;
-
-/* One kind of pass. */
-typedef struct pass_kind {
-    hotbed_status (*record)(pass *p); /* graphs; may be NULL */
-    hotbed_status (*step)(pass *p, hotbed_event **marks, uint64_t step);
-    uint32_t marks; /* that a step records */
-    bool trains;
-} pass_kind;
-
-struct pass {
-    workload_run *run;
-    hotbed_graph *graphs[2];
-    hotbed_event **events; /* [steps][MARKS] */
-    uint32_t steps;
-};
-
-static hotbed_status mark(pass *p, hotbed_event *event) {
-    return hotbed_event_record(event, p->run->stream);
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double workload_median(double *values, uint32_t n) {
-    qsort(values, n, sizeof *values, compare_doubles);
-    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-/* Median over the steps of the time from mark a to mark b. */
-static hotbed_status median_between(const pass *p, int a, int b, double *out) {
-    double *seconds = malloc(p->steps * sizeof *seconds);
-    if (!seconds)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "timing: no memory for %u steps", p->steps);
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t s = 0; s < p->steps && status == HOTBED_OK; s++)
-        status = hotbed_event_seconds(
-            p->events[s * MARKS + (uint32_t)a], p->events[s * MARKS + (uint32_t)b], &seconds[s]);
-    if (status == HOTBED_OK)
-        *out = workload_median(seconds, p->steps);
-    free(seconds);
-    return status;
-}
-
-static hotbed_status create_events(pass *p) {
-    p->events = calloc((size_t)p->steps * MARKS, sizeof(hotbed_event *));
-    if (!p->events)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "timing: no memory for %u steps", p->steps);
-    for (uint32_t i = 0; i < p->steps * MARKS; i++)
-        HOTBED_TRY(hotbed_event_create(p->run->stream, &p->events[i]));
-    return HOTBED_OK;
-}
-
-static hotbed_status enqueue(pass *p, const pass_kind *kind, workload_host *host) {
-    hotbed_counters before;
-    hotbed_counters after;
-    hotbed_counters_read(&before);
-    for (uint32_t s = 0; s < p->steps; s++) {
-        if (s + 1 == p->steps)
-            HOTBED_TRY(poison(p->run)); /* before the step's first mark: not timed */
-        uint64_t step = kind->trains ? p->run->steps : s;
-        HOTBED_TRY(kind->step(p, &p->events[(size_t)s * MARKS], step));
-        if (kind->trains)
-            p->run->steps++;
+hotbed_status workload_stats(workload_run *run, hotbed_table_stats *out) {
+    *out = (hotbed_table_stats){0};
+    for (uint32_t t = 0; t < run->input->shape.tables; t++) {
+        hotbed_table_stats stats;
+        HOTBED_TRY(hotbed_storage_stats(run->storage, t, &stats, run->stream));
+        out->uniques += stats.uniques;
+        out->fetches += stats.fetches;
+        out->in_place += stats.in_place;
+        out->write_backs += stats.write_backs;
+        out->link_read_bytes += stats.link_read_bytes;
+        out->link_write_bytes += stats.link_write_bytes;
     }
-    hotbed_counters_read(&after);
-    host->steps += p->steps;
-    host->waits += after.host_waits - before.host_waits;
-    host->allocations += after.allocations - before.allocations;
-    return HOTBED_OK;
-}
-
-static hotbed_status run_pass_steps(pass *p, const pass_kind *kind, workload_host *host) {
-    if (kind->record)
-        HOTBED_TRY(kind->record(p));
-    HOTBED_TRY(create_events(p));
-    HOTBED_TRY(hotbed_stream_sync(p->run->stream));
-    HOTBED_TRY(enqueue(p, kind, host));
-    return hotbed_stream_sync(p->run->stream);
-}
-
-static void destroy_pass(pass *p) {
-    for (uint32_t i = 0; p->events && i < p->steps * MARKS; i++)
-        hotbed_event_destroy(p->events[i]);
-    free(p->events);
-    hotbed_graph_destroy(p->graphs[0]);
-    hotbed_graph_destroy(p->graphs[1]);
-}
-
-/* Run the pass; out[i] of kind->marks - 1 is the median time from mark i to mark i + 1, *all that from the first to the last
- * (may be NULL). */
-static hotbed_status run_pass(
-    workload_run *run, const pass_kind *kind, uint32_t steps, double *out, double *all,
-    workload_host *host) {
-    pass p = {.run = run, .steps = steps};
-    int last = (int)kind->marks - 1;
-    hotbed_status status = run_pass_steps(&p, kind, host);
-    for (int i = 0; i < last && status == HOTBED_OK; i++)
-        status = median_between(&p, i, i + 1, &out[i]);
-    if (status == HOTBED_OK && all)
-        status = median_between(&p, 0, last, all);
-    destroy_pass(&p);
-    return status;
-}
-
-/* --- the passes ---------------------------------------------------------------------------------- */
-
-static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(forward(p->run, workload_keys_of(p->run, step)));
-    HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(backward(p->run));
-    return mark(p, marks[2]);
-}
-
-/* Record fn's work; a failure inside ends the recording too. */
-static hotbed_status record(
-    workload_run *run, hotbed_status (*fn)(workload_run *run), hotbed_graph **out) {
-    HOTBED_TRY(hotbed_graph_begin(run->stream));
-    hotbed_status status = fn(run);
-    hotbed_status ended = hotbed_graph_end(run->stream, out);
-    return status != HOTBED_OK ? status : ended;
-}
-
-static hotbed_status fixed_forward(workload_run *run) {
-    return forward(run, run->fixed.data);
-}
-
-static hotbed_status fixed_train(workload_run *run) {
-    HOTBED_TRY(fixed_forward(run));
-    return backward(run);
-}
-
-static hotbed_status fixed_eval(workload_run *run) {
-    return eval(run, run->fixed.data);
-}
-
-static hotbed_status split_record(pass *p) {
-    HOTBED_TRY(record(p->run, fixed_forward, &p->graphs[0]));
-    return record(p->run, backward, &p->graphs[1]);
-}
-
-static hotbed_status split_step(pass *p, hotbed_event **marks, uint64_t step) {
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(copy_keys(p->run, step));
-    HOTBED_TRY(hotbed_graph_launch(p->graphs[0], p->run->stream));
-    HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(hotbed_graph_launch(p->graphs[1], p->run->stream));
-    return mark(p, marks[2]);
-}
-
-static hotbed_status graph_record(pass *p) {
-    return record(p->run, fixed_train, &p->graphs[0]);
-}
-
-static hotbed_status graph_step(pass *p, hotbed_event **marks, uint64_t step) {
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(copy_keys(p->run, step));
-    HOTBED_TRY(hotbed_graph_launch(p->graphs[0], p->run->stream));
-    return mark(p, marks[1]);
-}
-
-static hotbed_status eval_step(pass *p, hotbed_event **marks, uint64_t step) {
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(eval(p->run, workload_keys_of(p->run, step)));
-    return mark(p, marks[1]);
-}
-
-static hotbed_status eval_record(pass *p) {
-    return record(p->run, fixed_eval, &p->graphs[0]);
-}
-
-hotbed_status workload_pass_eager(
-    workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.step = eager_step, .marks = 3, .trains = true};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, &times->train, host));
-    times->forward = out[0];
-    times->backward = out[1];
-    return HOTBED_OK;
-}
-
-hotbed_status workload_pass_split(
-    workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.record = split_record, .step = split_step, .marks = 3, .trains = true};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
-    times->forward = out[0];
-    times->backward = out[1];
-    return HOTBED_OK;
-}
-
-hotbed_status workload_pass_graph(
-    workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
-    const pass_kind kind = {.record = graph_record, .step = graph_step, .marks = 2, .trains = true};
-    return run_pass(run, &kind, steps, &times->train, NULL, host);
-}
-
-hotbed_status workload_pass_eval(
-    workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host) {
-    const pass_kind eager = {.step = eval_step, .marks = 2};
-    const pass_kind graphed = {.record = eval_record, .step = graph_step, .marks = 2};
-    /* The first eval on a stream may allocate its workspace. */
-    HOTBED_TRY(eval(run, workload_keys_of(run, 0)));
-    return run_pass(run, graph ? &graphed : &eager, steps, &times->eval, NULL, host);
-}
-
-/* --- stages -------------------------------------------------------------------------------------- */
-
-/* The kernels of a step one by one, as storage/ticket.c enqueues them. */
-static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
-    hotbed_ticket *t = p->run->ticket;
-    const hotbed_storage *s = p->run->storage;
-    hotbed_stream *stream = p->run->stream;
-    hotbed_gradient_view gradient = {p->run->gradient.data, s->max_dim};
-    t->step.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(s->kernels.lookup->layout(&t->step, stream));
-    HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(
-        s->kernels.unique->unique(&t->step, t->unique_scratch, t->unique_scratch_bytes, stream));
-    HOTBED_TRY(mark(p, marks[2]));
-    HOTBED_TRY(s->kernels.lookup->find(&t->step, stream));
-    HOTBED_TRY(mark(p, marks[3]));
-    HOTBED_TRY(s->kernels.lookup->place(&t->step, stream));
-    HOTBED_TRY(mark(p, marks[4]));
-    HOTBED_TRY(
-        s->kernels.lookup->forward(&t->step, p->run->output.data, s->max_dim, s->max_dim, stream));
-    HOTBED_TRY(mark(p, marks[5]));
-    HOTBED_TRY(s->kernels.update->update(
-        &t->step, &s->optimizer_view, gradient, s->max_dim, t->update_scratch,
-        t->update_scratch_bytes, stream));
-    return mark(p, marks[6]);
-}
-
-/* Those of an eval; the ticket is empty, so its slots are free to use. */
-static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t step) {
-    const hotbed_storage *s = p->run->storage;
-    hotbed_stream *stream = p->run->stream;
-    hotbed_step_view view = p->run->ticket->step;
-    view.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
-    view.eval = 1;
-    view.inverse = NULL;
-    HOTBED_TRY(mark(p, marks[0]));
-    HOTBED_TRY(s->kernels.lookup->layout(&view, stream));
-    HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(s->kernels.lookup->find_keys(&view, stream));
-    HOTBED_TRY(mark(p, marks[2]));
-    HOTBED_TRY(
-        s->kernels.lookup->forward(&view, p->run->output.data, s->max_dim, s->max_dim, stream));
-    return mark(p, marks[3]);
-}
-
-hotbed_status workload_pass_stages(
-    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
-    const pass_kind kind = {.step = stages_step, .marks = 7, .trains = true};
-    return run_pass(run, &kind, steps, stages->train, NULL, host);
-}
-
-hotbed_status workload_pass_eval_stages(
-    workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
-    const pass_kind kind = {.step = eval_stages_step, .marks = 4};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
-    stages->eval[0] = out[1];
-    stages->eval[1] = out[2];
     return HOTBED_OK;
 }

@@ -1,0 +1,122 @@
+/* bench/workload_digest.c - digests of whole storages. */
+#include "bench/workload.h"
+#include "bench/workload_rows.h"
+
+#include "base/error.h"
+#include "base/host_launch.h"
+#include "base/port.h"
+
+#include <stdlib.h>
+
+enum { CHUNK = 1 << 15 }; /* rows read at once */
+
+/* Two hashes of a stream of words, each a sum in the end, so that the order of rows does not matter. */
+static void hash_words(uint64_t hash[2], const void *data, size_t bytes) {
+    const char *p = data;
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, p + i, sizeof word);
+        hash[0] = (hash[0] ^ word) * 0x9e3779b97f4a7c15U;
+        hash[0] ^= hash[0] >> 29;
+        hash[1] = (hash[1] + word) * 0xc2b2ae3d27d4eb4fU;
+        hash[1] ^= hash[1] >> 31;
+    }
+}
+
+/* Host side of a digest. */
+typedef struct digest_room {
+    workload_row_buffers buffers;
+    hotbed_stream *host; /* whose threads hash */
+    uint64_t *keys;
+    float *weights; /* [CHUNK][dim] */
+    float *states[2];
+} digest_room;
+
+typedef struct hash_args {
+    const digest_room *room;
+    const uint64_t *keys;
+    uint32_t table, dim, states;
+    uint64_t *sums; /* [2] */
+} hash_args;
+
+/* Rows [begin, end) of a chunk. */
+static void hash_body(const void *args, uint64_t begin, uint64_t end) {
+    const hash_args *a = args;
+    uint64_t sums[2] = {0, 0};
+    for (uint64_t i = begin; i < end; i++) {
+        uint64_t key = a->keys[i];
+        uint64_t hash[2] = {workload_mix(key + a->table), workload_mix(~key - a->table)};
+        hash_words(hash, a->room->weights + i * a->dim, a->dim * sizeof(float));
+        for (uint32_t s = 0; s < a->states; s++)
+            hash_words(hash, a->room->states[s] + i * a->dim, a->dim * sizeof(float));
+        sums[0] += workload_mix(hash[0]);
+        sums[1] += workload_mix(hash[1]);
+    }
+    for (int s = 0; s < 2; s++) /* read after a sync */
+        (void)hotbed_add_relaxed_u64(&a->sums[s], sums[s]);
+}
+
+static hotbed_status digest_chunk(
+    workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_room *room,
+    workload_digest *out) {
+    uint32_t dim = run->input->shape.dim;
+    uint32_t states = hotbed_optimizer_states(run->what->optimizer);
+    HOTBED_TRY(workload_rows_read(
+        run->storage, table, n, keys, dim, &room->buffers, room->weights, room->states,
+        run->stream));
+    const hash_args args = {room, keys, table, dim, states, out->table};
+    HOTBED_TRY(hotbed_host_launch(room->host, n, 1024, hash_body, &args, sizeof args));
+    out->rows += n;
+    return hotbed_stream_sync(room->host);
+}
+
+static hotbed_status digest_table(
+    workload_run *run, uint32_t table, digest_room *room, workload_digest *out) {
+    uint64_t n = 0;
+    uint64_t most = run->input->shape.rows;
+    HOTBED_TRY(
+        hotbed_storage_export_keys(run->storage, table, most, room->keys, NULL, &n, run->stream));
+    for (uint64_t first = 0; first < n; first += CHUNK) {
+        uint64_t part = n - first < CHUNK ? n - first : CHUNK;
+        HOTBED_TRY(digest_chunk(run, table, room->keys + first, part, room, out));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status digest_output(workload_run *run, workload_digest *out) {
+    float *output = NULL;
+    uint64_t hash[2] = {1, 2};
+    HOTBED_TRY(workload_read_output(run, &output));
+    hash_words(hash, output, run->output.bytes);
+    free(output);
+    out->output = hash[0] ^ hash[1];
+    return HOTBED_OK;
+}
+
+hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
+    const workload_shape *shape = &run->input->shape;
+    size_t chunk = (size_t)CHUNK * shape->dim;
+    digest_room room = {.keys = malloc(shape->rows * sizeof(uint64_t))};
+    room.weights = malloc(3 * chunk * sizeof(float));
+    *out = (workload_digest){0};
+    hotbed_status status = HOTBED_OK;
+    if (!room.keys || !room.weights)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
+    else
+        status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &room.host);
+    if (status == HOTBED_OK)
+        status = workload_rows_alloc(
+            CHUNK, shape->dim, hotbed_optimizer_states(run->what->optimizer), run->stream,
+            &room.buffers);
+    if (status == HOTBED_OK) {
+        room.states[0] = room.weights + chunk;
+        room.states[1] = room.weights + 2 * chunk;
+        for (uint32_t t = 0; t < shape->tables && status == HOTBED_OK; t++)
+            status = digest_table(run, t, &room, out);
+        workload_rows_free(&room.buffers);
+    }
+    hotbed_stream_destroy(room.host);
+    free(room.keys);
+    free(room.weights);
+    return status == HOTBED_OK ? digest_output(run, out) : status;
+}

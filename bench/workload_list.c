@@ -1,0 +1,105 @@
+/* bench/workload_list.c - the workloads, and what others need for them (docs/performance.md). */
+#include "bench/workload.h"
+
+const workload workloads[WORKLOADS] = {
+    {
+        .name = "W1",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_HBM_DIRECT,
+        .upper = 1,
+        .floor = {.train = 0.71, .eval = 0.20},
+        .goal = {.train = 0.85, .eval = 0.24},
+        .dynamicemb = {0.920, 0.673, 1.601, 0.566},
+        .tbe = {0.41, 0.96, 1.37, 0.36},
+    },
+    {
+        .name = "W2",
+        .optimizer = HOTBED_OPT_SGD,
+        .mode = HOTBED_MODE_HBM_DIRECT,
+        .upper = 1,
+        .floor = {.train = 0.54, .eval = 0.20},
+        .goal = {.train = 0.65, .eval = 0.24},
+        .dynamicemb = {0.983, 0.500, 1.481, 0.568},
+        .tbe = {0.38, 0.57, 0.96, 0.35},
+    },
+    {
+        .name = "W3",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .upper = 1,
+        .floor = {.train = 0.75},
+        .goal = {.train = 1.2, .eval = 0.35},
+        .dynamicemb = {10.08, 0.74, 10.8, 0.91},
+        .tbe = {3.17, 11.0, 14.2, 3.12},
+    },
+    {
+        .name = "W4",
+        .optimizer = HOTBED_OPT_SGD,
+        .mode = HOTBED_MODE_CACHE,
+        .upper = 1,
+        .floor = {.train = 0.58},
+        .goal = {.train = 1.0, .eval = 0.35},
+        .dynamicemb = {9.33, 0.51, 9.84, 0.91},
+        .tbe = {3.18, 0.73, 3.91, 3.12},
+    },
+    {
+        .name = "W5",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .upper = 0.8,
+        .floor = {.train = 5.2},
+        .goal = {.train = 6.5},
+        .goal_overlap = 5.6,
+        .dynamicemb = {21.4, 0.74, 22.2, 1.38},
+        .tbe = {4.24, 11.0, 15.3, 4.16},
+    },
+    {
+        .name = "W6",
+        .optimizer = HOTBED_OPT_SGD,
+        .mode = HOTBED_MODE_CACHE,
+        .upper = 0.8,
+        .floor = {.train = 1.7},
+        .goal = {.train = 2.9},
+        .dynamicemb = {19.4, 0.51, 19.9, 1.37},
+        .tbe = {4.22, 0.73, 4.95, 4.15},
+    },
+    /* TBE of these two with its rows in unified memory, published, on an H100. */
+    {
+        .name = "W7",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_DEFAULT,
+        .upper = 0.1,
+        .floor = {.train = 7.4},
+        .goal = {.train = 9.5},
+        .dynamicemb = {14.9, 14.8, 29.8, 18.0},
+        .tbe = {.train = 24.1, .eval = 8.1},
+    },
+    {
+        .name = "W8",
+        .optimizer = HOTBED_OPT_SGD,
+        .mode = HOTBED_MODE_DEFAULT,
+        .upper = 0.1,
+        .floor = {.train = 2.5},
+        .goal = {.train = 4.2},
+        .dynamicemb = {12.9, 12.5, 25.3, 16.8},
+        .tbe = {.train = 13.6, .eval = 8.0},
+    },
+};
+
+bool workload_chosen(const workload_program *p, const workload *what) {
+    size_t n = strlen(what->name);
+    if (strcmp(p->chosen, "all") == 0)
+        return true;
+    for (const char *at = p->chosen; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, what->name, n) == 0 && (at[n] == 0 || at[n] == ','))
+            return true;
+    }
+    return false;
+}
+
+bool workload_has_insertion(
+    const workload_program *p, const workload *what, hotbed_insertion insertion) {
+    return what->mode == HOTBED_MODE_CACHE ? p->insertions[insertion]
+                                           : insertion == HOTBED_INSERT_PLAIN;
+}

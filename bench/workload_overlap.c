@@ -1,0 +1,154 @@
+/* bench/workload_overlap.c - steps whose prefetch runs on a second stream under the step before.
+ *
+ *   side   prefetch 0 | prefetch 1          | prefetch 2          | ...
+ *   main              | fwd 0, dense, bwd 0 | fwd 1, dense, bwd 1 | ...
+ *
+ * Two tickets take turns; a prefetch waits for the backward that last used its ticket.
+ */
+#include "bench/limits.h"
+#include "bench/workload.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+
+typedef struct overlap {
+    workload_run *run;
+    hotbed_stream *side;
+    hotbed_ticket *second;
+    hotbed_ticket *tickets[2];
+    hotbed_event *ready[2]; /* prefetched */
+    hotbed_event *done[2];  /* trained */
+    hotbed_event **ends;    /* [steps] of each step */
+    hotbed_memory sink;
+    uint32_t steps;
+    uint64_t rounds; /* of the arithmetic */
+} overlap;
+
+static hotbed_status create(overlap *o) {
+    workload_run *run = o->run;
+    const workload_shape *shape = &run->input->shape;
+    o->ends = calloc(o->steps, sizeof(hotbed_event *));
+    if (!o->ends)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
+    HOTBED_TRY(hotbed_stream_create(
+        hotbed_stream_backend(run->stream), hotbed_stream_device(run->stream), &o->side));
+    HOTBED_TRY(hotbed_ticket_create(
+        run->storage, workload_keys_a_step(shape), shape->samples, o->side, &o->second));
+    HOTBED_TRY(
+        hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, sizeof(float), NULL, &o->sink));
+    o->tickets[0] = run->ticket;
+    o->tickets[1] = o->second;
+    for (int i = 0; i < 2; i++) {
+        HOTBED_TRY(hotbed_event_create(run->stream, &o->ready[i]));
+        HOTBED_TRY(hotbed_event_create(run->stream, &o->done[i]));
+    }
+    for (uint32_t s = 0; s < o->steps; s++)
+        HOTBED_TRY(hotbed_event_create(run->stream, &o->ends[s]));
+    return HOTBED_OK;
+}
+
+static void destroy(overlap *o) {
+    hotbed_ticket_destroy(o->second);
+    for (uint32_t s = 0; o->ends && s < o->steps; s++)
+        hotbed_event_destroy(o->ends[s]);
+    free(o->ends);
+    for (int i = 0; i < 2; i++) {
+        hotbed_event_destroy(o->ready[i]);
+        hotbed_event_destroy(o->done[i]);
+    }
+    hotbed_memory_free(&o->sink);
+    hotbed_stream_destroy(o->side);
+}
+
+static hotbed_status enqueue_dense(const workload_limit *l, uint32_t repetition) {
+    (void)repetition;
+    return bench_dense(l->n, l->to, l->stream);
+}
+
+/* How many rounds take `wanted` seconds; *measured is what they take. */
+static hotbed_status calibrate(overlap *o, double wanted, double *measured) {
+    workload_limit l = {.enqueue = enqueue_dense, .stream = o->run->stream, .to = o->sink.data};
+    l.n = 1 << 14;
+    HOTBED_TRY(workload_time_limit(&l, 3, measured));
+    l.n = (uint64_t)(wanted / *measured * (double)l.n) + 1;
+    o->rounds = l.n;
+    return workload_time_limit(&l, 3, measured);
+}
+
+static hotbed_status prefetch(overlap *o, uint64_t step) {
+    hotbed_batch batch = workload_batch_of(o->run, workload_keys_of(o->run, step));
+    HOTBED_TRY(hotbed_stream_wait(o->side, o->done[step % 2]));
+    HOTBED_TRY(hotbed_storage_prefetch(o->run->storage, &batch, o->tickets[step % 2], o->side));
+    return hotbed_event_record(o->ready[step % 2], o->side);
+}
+
+static hotbed_status train(overlap *o, uint64_t step) {
+    workload_run *run = o->run;
+    hotbed_ticket *ticket = o->tickets[step % 2];
+    HOTBED_TRY(hotbed_stream_wait(run->stream, o->ready[step % 2]));
+    HOTBED_TRY(hotbed_storage_forward(run->storage, ticket, run->output.data, 0, run->stream));
+    HOTBED_TRY(bench_dense(o->rounds, o->sink.data, run->stream));
+    HOTBED_TRY(hotbed_storage_backward(run->storage, ticket, run->gradient.data, 0, run->stream));
+    return hotbed_event_record(o->done[step % 2], run->stream);
+}
+
+static hotbed_status enqueue(overlap *o) {
+    workload_run *run = o->run;
+    uint64_t first = run->steps;
+    HOTBED_TRY(prefetch(o, first));
+    for (uint32_t s = 0; s < o->steps; s++) {
+        if (s + 1 < o->steps)
+            HOTBED_TRY(prefetch(o, first + s + 1));
+        else /* as in the other passes: what the last step does not write is seen */
+            HOTBED_TRY(hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream));
+        HOTBED_TRY(train(o, first + s));
+        HOTBED_TRY(hotbed_event_record(o->ends[s], run->stream));
+        run->steps++;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status run_steps(overlap *o, workload_host *host) {
+    hotbed_counters before;
+    hotbed_counters after;
+    HOTBED_TRY(hotbed_stream_sync(o->run->stream));
+    hotbed_counters_read(&before);
+    hotbed_status status = enqueue(o);
+    hotbed_counters_read(&after);
+    host->steps += o->steps;
+    host->waits += after.host_waits - before.host_waits;
+    host->allocations += after.allocations - before.allocations;
+    hotbed_status synced = hotbed_stream_sync(o->side);
+    if (status == HOTBED_OK)
+        status = synced;
+    synced = hotbed_stream_sync(o->run->stream);
+    return status == HOTBED_OK ? synced : status;
+}
+
+static hotbed_status read_median(const overlap *o, double *out) {
+    double *seconds = malloc(o->steps * sizeof *seconds);
+    if (!seconds)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t s = 1; s < o->steps && status == HOTBED_OK; s++)
+        status = hotbed_event_seconds(o->ends[s - 1], o->ends[s], &seconds[s - 1]);
+    if (status == HOTBED_OK)
+        *out = workload_median(seconds, o->steps - 1);
+    free(seconds);
+    return status;
+}
+
+hotbed_status workload_pass_overlap(
+    workload_run *run, uint32_t steps, double dense, workload_overlap *out, workload_host *host) {
+    overlap o = {.run = run, .steps = steps < 2 ? 2 : steps};
+    hotbed_status status = create(&o);
+    if (status == HOTBED_OK)
+        status = calibrate(&o, dense, &out->dense);
+    if (status == HOTBED_OK)
+        status = run_steps(&o, host);
+    if (status == HOTBED_OK)
+        status = read_median(&o, &out->train);
+    destroy(&o);
+    return status;
+}

@@ -1,0 +1,148 @@
+/* bench/workload_replay.c - steps whose bytes must agree: of backends, of modes, of replayed graphs. */
+#include "bench/workload.h"
+
+#include "base/error.h"
+
+static bool same_digest(const workload_digest *a, const workload_digest *b) {
+    return a->rows == b->rows && a->table[0] == b->table[0] && a->table[1] == b->table[1] &&
+           a->output == b->output;
+}
+
+/* --- digest --------------------------------------------------------------------------------------- */
+
+static hotbed_status digest(
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    hotbed_backend backend, uint32_t steps, workload_digest *out) {
+    workload_run run;
+    HOTBED_TRY(workload_run_create(what, input, insertion, backend, &run));
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t s = 0; s < steps && status == HOTBED_OK; s++)
+        status = workload_step(&run);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(run.stream);
+    if (status == HOTBED_OK)
+        status = workload_run_digest(&run, out);
+    workload_run_destroy(&run);
+    if (status == HOTBED_OK)
+        printf(
+            "%s %s %s%s: %u steps, %llu rows, rows %016llx%016llx, output %016llx\n", what->name,
+            hotbed_optimizer_name(what->optimizer), hotbed_backend_name(backend),
+            insertion == HOTBED_INSERT_PROBATION ? " probation" : "", steps,
+            (unsigned long long)out->rows, (unsigned long long)out->table[0],
+            (unsigned long long)out->table[1], (unsigned long long)out->output);
+    return status;
+}
+
+/* The digests that were made first of each optimiser and kind of key stream: all later ones agree with
+ * them, whatever the mode, the size of a cache, its policy and the backend. */
+typedef struct first_digests {
+    workload_digest of[2][HOTBED_OPT_ADAM + 1]; /* [tiered][optimizer] */
+    bool known[2][HOTBED_OPT_ADAM + 1];
+} first_digests;
+
+static hotbed_status digest_next(
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    hotbed_backend backend, uint32_t steps, first_digests *all) {
+    workload_digest made;
+    int tiered = workload_tiered(what);
+    HOTBED_TRY(digest(what, input, insertion, backend, steps, &made));
+    workload_digest *first = &all->of[tiered][what->optimizer];
+    if (!all->known[tiered][what->optimizer]) {
+        all->known[tiered][what->optimizer] = true;
+        *first = made;
+        return HOTBED_OK;
+    }
+    if (!same_digest(first, &made))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s on %s: not the bytes of the first run of its keys", what->name,
+            hotbed_backend_name(backend));
+    printf("%s: the same bytes\n", what->name);
+    return HOTBED_OK;
+}
+
+static hotbed_status digest_workload(
+    const workload *what, const workload_program *p, workload_input *input, first_digests *all) {
+    HOTBED_TRY(workload_input_for(what, p->scale, input));
+    for (int i = HOTBED_INSERT_PLAIN; i <= HOTBED_INSERT_PROBATION; i++) {
+        if (!workload_has_insertion(p, what, (hotbed_insertion)i))
+            continue;
+        for (int b = HOTBED_BACKEND_HOST; b <= HOTBED_BACKEND_CUDA; b++)
+            if (p->backend == 0 || (int)p->backend == b)
+                HOTBED_TRY(digest_next(
+                    what, input, (hotbed_insertion)i, (hotbed_backend)b, p->steps, all));
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status workload_digest_all(const workload_program *p) {
+    workload_input input = {0};
+    first_digests all = {0};
+    hotbed_status status = HOTBED_OK;
+    for (size_t w = 0; w < WORKLOADS && status == HOTBED_OK; w++)
+        if (workload_chosen(p, &workloads[w]))
+            status = digest_workload(&workloads[w], p, &input, &all);
+    workload_input_destroy(&input);
+    return status;
+}
+
+/* --- replay --------------------------------------------------------------------------------------- */
+
+/* One eager step, so that both runs have what a first step makes; then n steps, and their digest. */
+static hotbed_status replay_one(
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    const workload_program *p, bool graph, workload_host *host, workload_digest *out) {
+    workload_run run;
+    workload_times times = {0};
+    HOTBED_TRY(workload_run_create(what, input, insertion, p->backend, &run));
+    hotbed_status status = workload_step(&run);
+    if (status == HOTBED_OK)
+        status = graph ? workload_pass_graph(&run, p->replays, &times, host)
+                       : workload_pass_eager(&run, p->replays, &times, host);
+    if (status == HOTBED_OK)
+        status = workload_run_digest(&run, out);
+    workload_run_destroy(&run);
+    return status;
+}
+
+static hotbed_status replay(
+    const workload *what, const workload_input *input, hotbed_insertion insertion,
+    const workload_program *p) {
+    workload_digest digests[2];
+    workload_host hosts[2] = {{0}, {0}};
+    for (int graph = 0; graph < 2; graph++)
+        HOTBED_TRY(replay_one(what, input, insertion, p, graph, &hosts[graph], &digests[graph]));
+    if (!same_digest(&digests[0], &digests[1]))
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: replayed and eager steps differ", what->name);
+    if (hosts[1].waits != 0 || hosts[1].allocations != 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s: %llu host waits and %llu allocations in %llu replays",
+            what->name, (unsigned long long)hosts[1].waits,
+            (unsigned long long)hosts[1].allocations, (unsigned long long)hosts[1].steps);
+    printf(
+        "%s%s %s: one graph of a step, replayed %u times with changing keys, left the same bytes "
+        "as "
+        "eager steps: %llu rows, %016llx%016llx; host waits 0, allocations 0\n",
+        what->name, insertion == HOTBED_INSERT_PROBATION ? " probation" : "",
+        hotbed_backend_name(p->backend), p->replays, (unsigned long long)digests[1].rows,
+        (unsigned long long)digests[1].table[0], (unsigned long long)digests[1].table[1]);
+    return HOTBED_OK;
+}
+
+hotbed_status workload_replay_all(const workload_program *p) {
+    workload_input input = {0};
+    hotbed_status status = HOTBED_OK;
+    for (size_t w = 0; w < WORKLOADS; w++) {
+        for (int i = HOTBED_INSERT_PLAIN; i <= HOTBED_INSERT_PROBATION; i++) {
+            hotbed_insertion insertion = (hotbed_insertion)i;
+            if (!workload_chosen(p, &workloads[w]) ||
+                !workload_has_insertion(p, &workloads[w], insertion))
+                continue;
+            if (status == HOTBED_OK)
+                status = workload_input_for(&workloads[w], p->scale, &input);
+            if (status == HOTBED_OK)
+                status = replay(&workloads[w], &input, insertion, p);
+        }
+    }
+    workload_input_destroy(&input);
+    return status;
+}

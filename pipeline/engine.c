@@ -568,6 +568,12 @@ static hotbed_status run_step(
 
 hotbed_status hotbed_pipeline_run_serial(
     hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, const hotbed_iteration **out) {
+    return hotbed_pipeline_run_watched(pipeline, batch, stream, NULL, NULL, out);
+}
+
+hotbed_status hotbed_pipeline_run_watched(
+    hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, hotbed_step_watch watch,
+    void *self, const hotbed_iteration **out) {
     if (out != NULL)
         *out = NULL;
     if (pipeline == NULL || stream == NULL)
@@ -586,6 +592,8 @@ hotbed_status hotbed_pipeline_run_serial(
     for (uint32_t n = 0; n < pipeline->program->num_steps; n++) {
         uint32_t s = pipeline->program->serial[n];
         hotbed_status status = run_step(pipeline, s, iteration, stream);
+        if (status == HOTBED_OK && watch != NULL)
+            status = watch(self, s);
         if (status != HOTBED_OK)
             return fail_here(pipeline, status, pipeline->program->steps[s].name, number);
     }

@@ -119,6 +119,12 @@ static inline hotbed_iteration *hotbed_pipeline_slot(
 /* STATE when iterations are in flight or in the caller's hands; the failure when the pipeline failed. */
 hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *function);
 
+/* hotbed_pipeline_run_serial() with a function that is called after each step. */
+typedef hotbed_status (*hotbed_step_watch)(void *self, uint32_t step);
+hotbed_status hotbed_pipeline_run_watched(
+    hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, hotbed_step_watch watch,
+    void *self, const hotbed_iteration **out);
+
 /* The thread of a group. */
 void *hotbed_group_main(void *argument);
 

@@ -204,9 +204,10 @@ static hotbed_status read_value_list(
 }
 
 static hotbed_status read_states(
-    hotbed_program *program, hotbed_program_step *step, const char *list,
+    hotbed_program *program, const char *list, uint64_t *states,
     hotbed_pipeline_plan_report *report) {
     const char *word;
+    *states = 0;
     for (size_t n = hotbed_next_word(&list, &word); n > 0; n = hotbed_next_word(&list, &word)) {
         uint32_t s = 0;
         while (s < program->num_states && !is_name(program->states[s], word, n))
@@ -221,7 +222,7 @@ static hotbed_status read_states(
             HOTBED_TRY(copy_name(program->states[s], name, "state", report));
             program->num_states++;
         }
-        step->states |= (uint64_t)1 << s;
+        *states |= (uint64_t)1 << s;
     }
     return HOTBED_OK;
 }
@@ -233,6 +234,7 @@ static hotbed_status read_task(
     step->self = task->self;
     step->io = task->io;
     step->num_io = task->num_io;
+    step->always = task->always;
     if (task->num_io > 0 && task->io == NULL)
         return hotbed_pipeline_plan_fail(
             report, HOTBED_PIPELINE_SIZE, "task '%s': %u io, but the array is NULL", task->name,
@@ -246,7 +248,10 @@ static hotbed_status read_task(
         read_value_list(program, task->name, task->reads, &step->reads, &step->reads_grad, report));
     HOTBED_TRY(read_value_list(
         program, task->name, task->writes, &step->writes, &step->writes_grad, report));
-    return read_states(program, step, task->states, report);
+    HOTBED_TRY(read_states(program, task->states, &step->states, report));
+    HOTBED_TRY(read_states(program, task->serial, &step->in_order, report));
+    step->states |= step->in_order;
+    return HOTBED_OK;
 }
 
 /* --- steps -------------------------------------------------------------------------------------- */

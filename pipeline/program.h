@@ -20,10 +20,12 @@ typedef struct hotbed_program_step {
     uint32_t num_io;
     uint32_t stage, stream, group;
     bool ordered;
+    bool always;
     bool root; /* comes after nothing of its own iteration */
     bool sink; /* nothing of its own iteration comes after it */
-    uint64_t reads, writes, reads_grad, writes_grad, states;
-    uint32_t backward_of; /* step, or HOTBED_STEP_NONE */
+    uint64_t reads, writes, reads_grad, writes_grad;
+    uint64_t states, in_order; /* in_order: of those, the ones in the order of a serial run */
+    uint32_t backward_of;      /* step, or HOTBED_STEP_NONE */
     uint32_t first_edge, num_edges;
 } hotbed_program_step;
 
@@ -72,6 +74,7 @@ hotbed_status hotbed_program_arrange(
 typedef struct hotbed_program_race {
     uint32_t first, second; /* steps */
     int32_t distance;       /* of `second`'s iteration after that of `first` */
+    bool in_order;          /* `first` must be the first; else one of them */
 } hotbed_program_race;
 
 /* Whether readers come after writers, and tasks of a state after each other, in all iterations.  With

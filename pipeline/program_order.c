@@ -272,23 +272,42 @@ static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_
     return HOTBED_OK;
 }
 
-/* The pair of uses of a state that nothing orders and that is closest in time, if any. */
+/* Whether a of iteration i and b of i + distance race for a state that both use, and which. */
+static bool races(
+    const order_table *table, const uint32_t *serial, uint32_t a, uint32_t i, uint32_t b,
+    uint32_t distance, hotbed_program_race *race, uint32_t *state) {
+    const hotbed_program_step *first = &table->program->steps[a];
+    const hotbed_program_step *second = &table->program->steps[b];
+    uint64_t shared = first->states & second->states;
+    uint64_t in_order = first->in_order & second->in_order;
+    if (shared == 0 || (a == b && distance == 0) || is_before(table, a, i, b, i + distance))
+        return false;
+    if (distance == 0 && serial[a] > serial[b])
+        in_order = 0; /* the other one is the first */
+    if (is_before(table, b, i + distance, a, i))
+        shared = in_order;
+    if (shared == 0)
+        return false;
+    *race = (hotbed_program_race){a, b, (int32_t)distance, in_order != 0};
+    if (in_order != 0)
+        shared = in_order;
+    for (*state = 0; (shared >> *state & 1) == 0;)
+        ++*state;
+    return true;
+}
+
+/* The pair that is closest in time. */
 static bool find_race(const order_table *table, hotbed_program_race *race, uint32_t *state) {
     const hotbed_program *program = table->program;
+    uint32_t serial[HOTBED_PIPELINE_TASKS_MOST];
+    for (uint32_t n = 0; n < program->num_steps; n++)
+        serial[program->serial[n]] = n;
     for (uint32_t distance = 0; distance < program->depth; distance++)
         for (uint32_t i = 0; i + distance < table->iterations; i++)
             for (uint32_t a = 0; a < program->num_steps; a++)
-                for (uint32_t b = 0; b < program->num_steps; b++) {
-                    uint64_t shared = program->steps[a].states & program->steps[b].states;
-                    uint32_t j = i + distance;
-                    if (shared == 0 || (a == b && distance == 0) || is_before(table, a, i, b, j) ||
-                        is_before(table, b, j, a, i))
-                        continue;
-                    *race = (hotbed_program_race){a, b, (int32_t)distance};
-                    for (*state = 0; (shared >> *state & 1) == 0;)
-                        ++*state;
-                    return true;
-                }
+                for (uint32_t b = 0; b < program->num_steps; b++)
+                    if (races(table, serial, a, i, b, distance, race, state))
+                        return true;
     return false;
 }
 
@@ -305,7 +324,7 @@ hotbed_status hotbed_program_check_order(
     hotbed_status status = check_values(&table, report);
     if (status == HOTBED_OK)
         status = check_grads(&table, report);
-    hotbed_program_race found = {0, 0, 0};
+    hotbed_program_race found = {0, 0, 0, false};
     uint32_t state = 0;
     bool any = status == HOTBED_OK && find_race(&table, &found, &state);
     hotbed_delete(table.before);
@@ -317,9 +336,11 @@ hotbed_status hotbed_program_check_order(
     if (any)
         return hotbed_pipeline_plan_fail(
             report, HOTBED_PIPELINE_STATE_ORDER,
-            "'%s' of iteration i and '%s' of iteration i+%d both change '%s', and neither comes "
-            "after "
-            "the other",
+            found.in_order
+                ? "'%s' of iteration i and '%s' of iteration i+%d both use '%s', and are not "
+                  "in the order of a serial run"
+                : "'%s' of iteration i and '%s' of iteration i+%d both change '%s', and "
+                  "neither comes after the other",
             program->steps[found.first].name, program->steps[found.second].name, found.distance,
             program->states[state]);
     return status;

@@ -119,6 +119,9 @@ static hotbed_status read_tasks(
         if (s == program->num_steps)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "plan %s has no task '%.*s'", program->name, (int)n, word);
+        if (program->steps[s].always)
+            return hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED, "task '%s' cannot be skipped", program->steps[s].name);
         *chosen |= (uint64_t)1 << s;
     }
     return HOTBED_OK;

@@ -174,8 +174,9 @@ static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hot
     return dequeue(it, self, s);
 }
 
-/* `tables` is what prefetch and backward change beside their batch; `dense` the dense parameters and their
- * gradients.  Values are named for what contexts hold (hotbed/context.h). */
+/* `tables` is what prefetch and backward change beside their batch, index and cache, in whatever order; `rows`
+ * are read by the forward and changed by the backward, and no batch may see old ones; `scores` are those of
+ * prefetches; `dense` is the dense parameters and their gradients.  Values are named for what contexts hold (hotbed/context.h). */
 static const hotbed_task tasks[] = {
     {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
     {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
@@ -186,15 +187,24 @@ static const hotbed_task tasks[] = {
      .run = prefetch,
      .reads = "tensors",
      .writes = "prefetched",
-     .states = "tables"},
+     .states = "tables",
+     .serial = "scores"},
     {.name = "wait_for_batch", .reads = "tensors"},
-    {.name = "zero_grad", .run = zero_grad, .states = "dense"},
+    {.name = "zero_grad", .run = zero_grad, .serial = "dense"},
     {.name = "global_tokens", .run = global_tokens, .reads = "batch"},
-    {.name = "forward", .run = whole_forward, .reads = "batch", .writes = "output"},
+    {.name = "forward",
+     .run = whole_forward,
+     .reads = "batch",
+     .writes = "output",
+     .serial = "rows dense"},
     {.name = "loss", .run = loss, .reads = "output"},
-    {.name = "backward", .run = whole_backward, .reads = "output", .states = "tables dense"},
-    {.name = "finalize_model_grads", .run = finalize_grads, .states = "dense"},
-    {.name = "optimizer", .run = optimizer, .states = "dense"},
+    {.name = "backward",
+     .run = whole_backward,
+     .reads = "output",
+     .states = "tables",
+     .serial = "rows dense"},
+    {.name = "finalize_model_grads", .run = finalize_grads, .serial = "dense"},
+    {.name = "optimizer", .run = optimizer, .serial = "dense"},
     {.name = "dequeue_batch", .run = dequeue, .reads = "output"},
     {.name = "H2DAndShuffle", .run = copy_and_shuffle, .writes = "copied batch"},
     {.name = "EmbInputDistStart", .run = start_dist, .reads = "batch", .writes = "started"},
@@ -203,18 +213,23 @@ static const hotbed_task tasks[] = {
      .run = prefetch,
      .reads = "tensors",
      .writes = "prefetched",
-     .states = "tables"},
+     .states = "tables",
+     .serial = "scores"},
     {.name = "EmbForward",
      .run = zero_and_modules_forward,
      .reads = "batch prefetched",
      .writes = "output",
-     .states = "dense"},
-    {.name = "DenseForward", .run = dense_forward, .reads = "output"},
+     .serial = "rows dense"},
+    {.name = "DenseForward", .run = dense_forward, .reads = "output", .serial = "dense"},
     {.name = "LossPostprocess", .run = tokens_and_loss, .reads = "output"},
-    {.name = "DenseBackward", .run = dense_backward, .reads = "output", .states = "dense"},
-    {.name = "EmbBackward", .run = modules_backward, .reads = "output", .states = "tables"},
-    {.name = "FinalizeGrads", .run = finalize_grads, .states = "dense"},
-    {.name = "OptimStep", .run = optimizer_and_dequeue, .states = "dense"},
+    {.name = "DenseBackward", .run = dense_backward, .reads = "output", .serial = "dense"},
+    {.name = "EmbBackward",
+     .run = modules_backward,
+     .reads = "output",
+     .states = "tables",
+     .serial = "rows"},
+    {.name = "FinalizeGrads", .run = finalize_grads, .serial = "dense"},
+    {.name = "OptimStep", .run = optimizer_and_dequeue, .serial = "dense"},
 };
 
 const hotbed_task *hotbed_train_task(const char *name) {
@@ -268,6 +283,7 @@ static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         to[s] = *hotbed_train_task(plan->steps[s].task);
         to[s].self = train;
+        to[s].always = true; /* contexts and the trainer's state are not captured */
         if (to[s].run == copy_batch && has_step(plan, "finish_shuffle"))
             to[s].writes = "copied";
         if (to[s].run == whole_backward && !has_step(plan, "loss"))
@@ -282,29 +298,65 @@ static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
 
 /* --- a train pipeline --------------------------------------------------------------------------------- */
 
-static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
+/* A plan with its arrays. */
+typedef struct made_plan {
+    hotbed_pipeline_plan plan;
+    hotbed_task tasks[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_stream streams[STREAMS];
+} made_plan;
+
+static void make_plan(hotbed_train *train, made_plan *to) {
     static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
         {.name = "copied"},  {.name = "batch"},      {.name = "started"},
         {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
-    hotbed_task used[HOTBED_PIPELINE_TASKS_MOST];
-    hotbed_pipeline_plan_stream streams[STREAMS];
-    hotbed_pipeline_plan plan;
-    hotbed_pipeline_plan_init(&plan);
-    plan.name = "train";
-    plan.depth = options->depth;
-    plan.order = HOTBED_ORDER_LISTED;
-    plan.num_tasks = take_tasks(train, used);
-    plan.tasks = used;
-    plan.num_steps = options->steps == NULL ? train->plan->num_steps : options->num_steps;
-    plan.steps = options->steps == NULL ? train->plan->steps : options->steps;
-    plan.num_values = HOTBED_TRAIN_VALUES;
-    plan.values = values;
-    plan.num_streams = STREAMS;
-    plan.streams = streams;
+    hotbed_pipeline_plan_init(&to->plan);
+    to->plan.name = "train";
+    to->plan.order = HOTBED_ORDER_LISTED;
+    to->plan.num_tasks = take_tasks(train, to->tasks);
+    to->plan.tasks = to->tasks;
+    to->plan.num_steps = train->plan->num_steps;
+    to->plan.steps = train->plan->steps;
+    to->plan.num_values = HOTBED_TRAIN_VALUES;
+    to->plan.values = values;
+    to->plan.num_streams = STREAMS;
+    to->plan.streams = to->streams;
     for (uint32_t s = 0; s < STREAMS; s++)
-        streams[s] = (hotbed_pipeline_plan_stream){stream_names[s], train->streams[s]};
+        to->streams[s] = (hotbed_pipeline_plan_stream){stream_names[s], train->streams[s]};
+}
+
+static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
+    made_plan made;
+    make_plan(train, &made);
+    made.plan.depth = options->depth;
+    if (options->steps != NULL) {
+        made.plan.steps = options->steps;
+        made.plan.num_steps = options->num_steps;
+    }
     return hotbed_pipeline_create(
-        &plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
+        &made.plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
+}
+
+hotbed_status hotbed_train_schedule(
+    hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out) {
+    hotbed_schedule_options options;
+    double costs[HOTBED_PIPELINE_TASKS_MOST];
+    made_plan made;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (train == NULL || profile == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
+    make_plan(train, &made);
+    if (profile->num_tasks != made.plan.num_steps)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks,
+            train->plan->name, made.plan.num_steps);
+    for (uint32_t s = 0; s < profile->num_tasks; s++)
+        costs[s] = profile->tasks[s].exposed;
+    hotbed_schedule_options_init(&options);
+    options.costs = costs;
+    options.max_depth = max_depth;
+    return hotbed_schedule_find(&made.plan, &options, out);
 }
 
 static hotbed_status make(hotbed_train *train, const hotbed_train_options *options) {

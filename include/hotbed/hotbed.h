@@ -14,6 +14,7 @@
 #include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"
 #include "hotbed/pipeline.h"
+#include "hotbed/profile.h"
 #include "hotbed/route.h"
 #include "hotbed/sharded.h"
 #include "hotbed/stats.h"

@@ -79,12 +79,17 @@ typedef struct hotbed_task {
     void *self;               /* first argument of run */
     const char *reads;        /* values of the iteration; "x.grad" is the gradient of x */
     const char *writes;       /* values, each with one writer; a gradient may have several */
-    const char *states; /* what tasks of different iterations share and change, a table for example:
-                         * the plan must order all tasks that name a state */
+    const char
+        *states; /* what tasks of different iterations share and change, a cache for example: the
+                         * plan must order all tasks that name a state, one way or the other */
+    const char
+        *serial; /* the same, and in the order of a serial run: rows that the next iteration must
+                         * see changed */
     const char *backward_of; /* the task whose backward this is: when that one was replayed by a
                               * shortcut, this one puts zeros into the gradients of its inputs */
     const hotbed_declared_io *io; /* [num_io] */
     uint32_t num_io;
+    bool always; /* cannot be skipped: what it does is neither in its writes nor in io */
 } hotbed_task;
 
 /* A value of an iteration.  `bytes` of device memory in each slot, twice that with a gradient; 0 is a
@@ -320,7 +325,7 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
  *   verify  at each replay compare what was captured with what is there now: waits, for debugging
  *
  * The call is made alike on all ranks of the agreement.
- * Errors: ARGUMENT (no such task); COMM (ranks name different tasks: no rank has changed anything);
+ * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`); COMM (ranks name different tasks: no rank has changed anything);
  * STATE (in flight); MEMORY.  A replay that finds a value changed fails with CORRUPT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify);

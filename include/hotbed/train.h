@@ -22,6 +22,7 @@
 
 #include "hotbed/context.h"
 #include "hotbed/pipeline.h"
+#include "hotbed/profile.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -103,6 +104,15 @@ HOTBED_API hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train);
 
 /* The rewrite: report, states; NULL with plans that do not pipeline modules.  Borrowed. */
 HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
+
+/* Find a schedule for the plan's tasks from a profile of this pipeline: for a plan of one stage, "sw-serial"
+ * for example.  Its steps go into hotbed_train_options.  Never waits.
+ *
+ *   max_depth  as of hotbed_schedule_options
+ *
+ * Errors: as of hotbed_schedule_find(); ARGUMENT (a profile of another plan). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_schedule(
+    hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out);
 
 /* "memcpy", "dist", "prefetch" or "default"; NULL for other names.  Borrowed. */
 HOTBED_API hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name);

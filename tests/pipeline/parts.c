@@ -73,6 +73,7 @@ void parts_open(parts *p, hotbed_backend backend, const part *sketch) {
             .reads = s->reads,
             .writes = s->writes,
             .states = s->states,
+            .serial = s->serial,
             .backward_of = s->backward_of};
         p->steps[i] = (hotbed_step){
             .task = s->name,

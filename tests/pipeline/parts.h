@@ -11,15 +11,15 @@
 
 #include <pthread.h>
 
-enum { PARTS_MOST = 16, PARTS_RUNS = 512, PARTS_STREAMS = 4, PARTS_BATCHES = 128 };
+enum { PARTS_MOST = 16, PARTS_RUNS = 4096, PARTS_STREAMS = 4, PARTS_BATCHES = 128 };
 
 /* A step with its task. */
 typedef struct part {
     const char *name;
     uint32_t stage;
-    const char *stream, *group, *after;
-    const char *reads, *writes, *states;
     bool ordered;
+    const char *stream, *group, *after;
+    const char *reads, *writes, *states, *serial;
     const char *backward_of;
 } part;
 

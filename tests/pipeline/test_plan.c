@@ -239,6 +239,24 @@ static void edges_between_tasks_of_a_state(hotbed_backend backend) {
     parts_close(&p);
 }
 
+/* Reading old rows is ordered, and wrong. */
+static void the_order_of_a_serial_run(hotbed_backend backend) {
+    static const part sketch[] = {
+        {.name = "forward", .stage = 0, .stream = "ahead", .serial = "rows"},
+        {.name = "backward", .stage = 1, .after = "forward forward+1", .serial = "rows"},
+        {NULL}};
+    parts p;
+    parts_open(&p, backend, sketch);
+    check_fault(
+        &p, HOTBED_PIPELINE_STATE_ORDER,
+        "'backward' of iteration i and 'forward' of iteration i+1 both use 'rows', and are not in "
+        "the");
+    p.steps[1].after = "forward";
+    p.steps[0].after = "backward-1";
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
+    parts_close(&p);
+}
+
 static void backwards(hotbed_backend backend) {
     parts p;
     open_right(&p, backend);
@@ -281,6 +299,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_stream_of_two_threads", a_stream_of_two_threads},
     {"values_out_of_order", values_out_of_order},
     {"edges_between_tasks_of_a_state", edges_between_tasks_of_a_state},
+    {"the_order_of_a_serial_run", the_order_of_a_serial_run},
     {"backwards", backwards},
     {"head_of_line_is_told", head_of_line_is_told},
     {NULL, NULL},

@@ -1,0 +1,326 @@
+/* pipeline/schedule.c - a plan's time by a model, and the cut of a serial plan for which it is least. */
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "hotbed/profile.h"
+#include "pipeline/program.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { DEPTH_MOST = 6, AFTER_BYTES = 1024, RACES_MOST = 256 };
+
+struct hotbed_schedule {
+    uint32_t num_steps;
+    hotbed_step steps[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_name tasks[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_name streams[HOTBED_PIPELINE_TASKS_MOST];
+    char after[HOTBED_PIPELINE_TASKS_MOST][AFTER_BYTES];
+    double seconds, serial_seconds;
+};
+
+/* --- the model ------------------------------------------------------------------------------------------ */
+
+enum { SIMULATED = 64 }; /* iterations: the second half is the steady state */
+
+typedef struct simulation {
+    const hotbed_program *program;
+    const double *costs;
+    double end[SIMULATED][HOTBED_PIPELINE_TASKS_MOST];
+    double over[SIMULATED]; /* all of the iteration, and of those before */
+    double streams[HOTBED_PIPELINE_STREAMS_MOST];
+} simulation;
+
+static void simulate_step(simulation *m, uint32_t s, uint32_t iteration) {
+    const hotbed_program_step *step = &m->program->steps[s];
+    double start = m->streams[step->stream];
+    if (step->root && iteration >= m->program->depth)
+        start = fmax(start, m->over[iteration - m->program->depth]);
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &m->program->edges[step->first_edge + e];
+        int64_t on = (int64_t)iteration - edge->distance;
+        if (on >= 0 && on < SIMULATED)
+            start = fmax(start, m->end[on][edge->on]);
+    }
+    double end = start + m->costs[s];
+    m->end[iteration][s] = end;
+    m->streams[step->stream] = end;
+    m->over[iteration] = fmax(m->over[iteration], end);
+}
+
+/* Seconds of an iteration in the steady state. */
+static double simulate(const hotbed_program *program, const double *costs, simulation *m) {
+    memset(m, 0, sizeof *m);
+    m->program = program;
+    m->costs = costs;
+    for (uint32_t period = 0; period < SIMULATED + program->max_stage; period++)
+        for (uint32_t n = 0; n < program->num_steps; n++) {
+            uint32_t s = program->order[n], stage = program->steps[s].stage;
+            if (period >= stage && period - stage < SIMULATED)
+                simulate_step(m, s, period - stage);
+        }
+    return (m->over[SIMULATED - 1] - m->over[SIMULATED / 2 - 1]) / (0.5 * SIMULATED);
+}
+
+static hotbed_status check_costs(const hotbed_program *program, const double *costs) {
+    for (uint32_t s = 0; s < program->num_steps; s++)
+        if (!(costs[s] >= 0.0) || !isfinite(costs[s]))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "cost %g of '%s' is not a time", costs[s],
+                program->steps[s].name);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_schedule_predict(
+    const hotbed_pipeline_plan *plan, const double *costs, double *seconds) {
+    hotbed_pipeline_plan_report report;
+    if (costs == NULL || seconds == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "costs or seconds is NULL");
+    hotbed_program *program = hotbed_new(sizeof *program);
+    simulation *m = hotbed_new(sizeof *m);
+    hotbed_status status = program == NULL || m == NULL
+                               ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory to predict a plan")
+                               : hotbed_program_read(plan, program, &report);
+    if (status == HOTBED_OK)
+        status = check_costs(program, costs);
+    if (status == HOTBED_OK)
+        *seconds = simulate(program, costs, m);
+    hotbed_delete(m);
+    hotbed_delete(program);
+    return status;
+}
+
+/* --- a candidate ------------------------------------------------------------------------------------------ */
+
+typedef struct search {
+    const hotbed_program *serial;
+    const double *costs;
+    hotbed_program *candidate, *best; /* best: the shortest that is right */
+    simulation *m;
+    double seconds; /* of the best */
+} search;
+
+/* Insert an edge at the end of a step's. */
+static bool add_edge(hotbed_program *program, uint32_t s, hotbed_program_edge edge) {
+    uint32_t at = program->steps[s].first_edge + program->steps[s].num_edges;
+    if (program->num_edges == HOTBED_PIPELINE_EDGES_MOST || program->steps[s].num_edges == 64)
+        return false;
+    memmove(
+        &program->edges[at + 1], &program->edges[at],
+        (program->num_edges - at) * sizeof *program->edges);
+    program->edges[at] = edge;
+    program->num_edges++;
+    program->steps[s].num_edges++;
+    for (uint32_t other = 0; other < program->num_steps; other++)
+        if (other != s && program->steps[other].first_edge >= at)
+            program->steps[other].first_edge++;
+    uint32_t length = (uint32_t)(edge.distance < 0 ? -edge.distance : edge.distance);
+    if (length > program->max_distance)
+        program->max_distance = length;
+    return true;
+}
+
+static uint32_t place(const hotbed_program *program, uint32_t step) {
+    uint32_t at = 0;
+    while (program->order[at] != step)
+        at++;
+    return at;
+}
+
+/* Order tasks that share a state as they are enqueued.  False: it cannot be done. */
+static bool order_states(hotbed_program *program) {
+    hotbed_pipeline_plan_report report;
+    for (int n = 0; n < RACES_MOST; n++) {
+        hotbed_program_race race;
+        bool raced = false;
+        if (hotbed_program_check_order(program, &report, &race, &raced) != HOTBED_OK)
+            return false;
+        if (!raced)
+            return true;
+        uint32_t period = program->steps[race.first].stage;
+        uint32_t other = program->steps[race.second].stage + (uint32_t)race.distance;
+        bool first = period < other ||
+                     (period == other && place(program, race.first) < place(program, race.second));
+        if (race.in_order && !first)
+            return false;
+        const hotbed_program_edge edge = {
+            first ? race.first : race.second, first ? race.distance : -race.distance};
+        if (!add_edge(program, first ? race.second : race.first, edge))
+            return false;
+    }
+    return false;
+}
+
+/* Stage of a place in the serial order, when cuts are before the places in `cuts`. */
+static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
+    uint32_t stage = 0;
+    while (stage < num_cuts && cuts[stage] <= at)
+        stage++;
+    return stage;
+}
+
+static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts) {
+    hotbed_pipeline_plan_report report;
+    hotbed_program *p = f->candidate;
+    *p = *f->serial;
+    for (uint32_t at = 0; at < p->num_steps; at++) {
+        hotbed_program_step *step = &p->steps[p->serial[at]];
+        step->stage = stage_of(at, cuts, num_cuts);
+        step->stream = step->stage == num_cuts ? p->num_streams - 1 : num_cuts - 1 - step->stage;
+    }
+    p->max_stage = num_cuts;
+    p->depth = num_cuts + 1;
+    if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
+        simulate(p, f->costs, f->m) >= f->seconds || !order_states(p) ||
+        hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK)
+        return;
+    double seconds = simulate(p, f->costs, f->m);
+    if (seconds < f->seconds * (1.0 - 1e-9)) { /* fewer stages win a tie */
+        f->seconds = seconds;
+        *f->best = *p;
+    }
+}
+
+/* All ways to put cut number `cut` and the later ones, up to place `limit`. */
+static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, uint32_t limit) {
+    if (cut == num_cuts) {
+        try_cuts(f, cuts, num_cuts);
+        return;
+    }
+    for (uint32_t at = cut == 0 ? 1 : cuts[cut - 1] + 1; at <= limit; at++) {
+        cuts[cut] = at;
+        try_all(f, cuts, cut + 1, num_cuts, limit);
+    }
+}
+
+/* --- finding ---------------------------------------------------------------------------------------------- */
+
+/* The last place where a cut may be: before the first task that stays in the last stage. */
+static hotbed_status find_limit(const hotbed_program *serial, const char *last, uint32_t *limit) {
+    const char *word;
+    *limit = serial->num_steps - 1;
+    for (size_t n = hotbed_next_word(&last, &word); n > 0; n = hotbed_next_word(&last, &word)) {
+        uint32_t at = 0;
+        while (at < serial->num_steps &&
+               (strncmp(serial->steps[serial->serial[at]].name, word, n) != 0 ||
+                serial->steps[serial->serial[at]].name[n] != '\0'))
+            at++;
+        if (at == serial->num_steps)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "schedule: last: there is no task '%.*s'", (int)n, word);
+        *limit = at < *limit ? at : *limit;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status check_serial(hotbed_program *serial) {
+    if (serial->max_stage > 0 || serial->max_distance > 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "schedule: the plan has stage %u and distance %u already",
+            serial->max_stage, serial->max_distance);
+    for (uint32_t s = 0; s < serial->num_steps; s++)
+        serial->steps[s].stream = serial->num_streams - 1;
+    return HOTBED_OK;
+}
+
+/* As steps, in the order of a period. */
+static void write_steps(const hotbed_program *p, hotbed_schedule *to) {
+    to->num_steps = p->num_steps;
+    for (uint32_t n = 0; n < p->num_steps; n++) {
+        const hotbed_program_step *step = &p->steps[p->order[n]];
+        size_t used = 0;
+        memcpy(to->tasks[n], step->name, sizeof to->tasks[n]);
+        memcpy(to->streams[n], p->stream_names[step->stream], sizeof to->streams[n]);
+        for (uint32_t e = 0; e < step->num_edges && used < AFTER_BYTES; e++) {
+            const hotbed_program_edge *edge = &p->edges[step->first_edge + e];
+            char distance[16] = "";
+            if (edge->distance != 0)
+                (void)snprintf(distance, sizeof distance, "%+d", -edge->distance);
+            used += (size_t)snprintf(
+                to->after[n] + used, AFTER_BYTES - used, "%s%s%s", used == 0 ? "" : " ",
+                p->steps[edge->on].name, distance);
+        }
+        to->steps[n] = (hotbed_step){
+            .task = to->tasks[n],
+            .stage = step->stage,
+            .ordered = step->ordered,
+            .stream = to->streams[n],
+            .group = to->streams[n],
+            .after = to->after[n]};
+    }
+}
+
+static hotbed_status find(
+    const hotbed_pipeline_plan *plan, const hotbed_schedule_options *o, search *f,
+    hotbed_program *serial, hotbed_schedule *out) {
+    hotbed_pipeline_plan_report report;
+    uint32_t cuts[DEPTH_MOST], limit = 0;
+    HOTBED_TRY(hotbed_program_read(plan, serial, &report));
+    HOTBED_TRY(check_costs(serial, o->costs));
+    HOTBED_TRY(check_serial(serial));
+    HOTBED_TRY(find_limit(serial, o->last, &limit));
+    HOTBED_TRY(hotbed_program_arrange(serial, HOTBED_ORDER_OLDEST, &report));
+    f->serial = serial;
+    f->costs = o->costs;
+    f->seconds = simulate(serial, o->costs, f->m);
+    *f->best = *serial;
+    out->serial_seconds = f->seconds;
+    for (uint32_t n = 1; n < o->max_depth && n < serial->num_streams; n++)
+        try_all(f, cuts, 0, n, limit);
+    out->seconds = f->seconds;
+    write_steps(f->best, out);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_schedule_find(
+    const hotbed_pipeline_plan *serial, const hotbed_schedule_options *options,
+    hotbed_schedule **out) {
+    hotbed_schedule_options o;
+    search f = {0};
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(hotbed_options_read(&o, sizeof o, sizeof o, options, "hotbed_schedule_options"));
+    o.max_depth = o.max_depth == 0 ? 3 : o.max_depth;
+    if (o.costs == NULL || o.max_depth > DEPTH_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "schedule: costs is NULL, or max_depth %u is above %d",
+            o.max_depth, DEPTH_MOST);
+    hotbed_program *read = hotbed_new(sizeof *read);
+    hotbed_schedule *schedule = hotbed_new(sizeof *schedule);
+    f.candidate = hotbed_new(sizeof *f.candidate);
+    f.best = hotbed_new(sizeof *f.best);
+    f.m = hotbed_new(sizeof *f.m);
+    hotbed_status status = HOTBED_OK;
+    if (read == NULL || schedule == NULL || f.candidate == NULL || f.best == NULL || f.m == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory to find a schedule");
+    else
+        status = find(serial, &o, &f, read, schedule);
+    hotbed_delete(f.m);
+    hotbed_delete(f.best);
+    hotbed_delete(f.candidate);
+    hotbed_delete(read);
+    if (status != HOTBED_OK) {
+        hotbed_delete(schedule);
+        return status;
+    }
+    *out = schedule;
+    return HOTBED_OK;
+}
+
+void hotbed_schedule_destroy(hotbed_schedule *schedule) {
+    hotbed_delete(schedule);
+}
+
+const hotbed_step *hotbed_schedule_steps(const hotbed_schedule *schedule, uint32_t *num_steps) {
+    *num_steps = schedule->num_steps;
+    return schedule->steps;
+}
+
+double hotbed_schedule_seconds(const hotbed_schedule *schedule) {
+    return schedule->seconds;
+}
+
+double hotbed_schedule_serial_seconds(const hotbed_schedule *schedule) {
+    return schedule->serial_seconds;
+}

@@ -345,7 +345,7 @@ static void run_on_lane(const void *args, uint64_t begin, uint64_t end) {
 
 hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
-    if (comm->ops->enqueue != NULL)
+    if (comm->ops->run == NULL || hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST)
         return comm->ops->enqueue(comm, batch, stream);
     lane_args args = {
         .comm = comm,

@@ -65,7 +65,8 @@ typedef struct hotbed_comm_ops {
     hotbed_transport transport;
     /* Errors: ARGUMENT. */
     hotbed_status (*check_stream)(const hotbed_comm *comm, const hotbed_stream *stream);
-    /* Enqueue the batch, of which the struct is copied.  NULL: comm.c enqueues `run`. */
+    /* Enqueue the batch, of which the struct is copied.  On host streams only where there is no `run`, which
+     * comm.c enqueues there. */
     hotbed_status (*enqueue)(
         hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
     /* Do the batch now, on a lane's thread; one at a time, in order.  False: it failed, and that is recorded

@@ -3,6 +3,9 @@
  * A batch has two meetings, on the ranks' lanes.  At the first each rank has shown its batch, and they are
  * compared; then each copies what it gets out of the others' memory; at the second all have copied, and who
  * returns may have its memory written again.
+ *
+ * On CUDA the meetings are the callers', and between them each rank's stream waits for the others' events: so several
+ * ranks can be tried on one GPU.
  */
 #include "dist/comm.h"
 
@@ -18,6 +21,7 @@ typedef struct member {
     const hotbed_comm_batch *batch; /* of run `arrived`, until all have finished it */
     uint64_t arrived, finished;     /* numbers of runs */
     bool left;
+    hotbed_event *ready, *copied; /* CUDA: its stream before the batch, and after its copies */
 } member;
 
 typedef struct group {
@@ -34,10 +38,15 @@ typedef struct group {
 typedef struct threads_comm {
     hotbed_comm base;
     group *group;
+    hotbed_stream *stream; /* of the call that runs on CUDA; NULL: it runs on a lane */
 } threads_comm;
 
 static group *group_of(const hotbed_comm *comm) {
     return ((const threads_comm *)comm)->group;
+}
+
+static hotbed_stream *stream_of(const hotbed_comm *comm) {
+    return ((const threads_comm *)comm)->stream;
 }
 
 /* --- meetings: under the lock ----------------------------------------------------------------- */
@@ -107,19 +116,40 @@ static bool compare_all(hotbed_comm *comm, const group *g, const hotbed_comm_bat
     return true;
 }
 
-static void copy_all(const hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
+static hotbed_status copy(void *to, const void *from, uint64_t bytes, hotbed_stream *stream) {
+    if (stream != NULL)
+        return hotbed_copy(to, from, bytes, stream);
+    memcpy(to, from, bytes);
+    return HOTBED_OK;
+}
+
+static hotbed_status copy_all(
+    const hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
+    hotbed_stream *stream = stream_of(comm);
     for (uint32_t k = 0; k < g->size; k++) {
         uint32_t p = (comm->rank + k) % g->size; /* not all from the same rank at once */
         const member *from = &g->members[p];
+        if (stream != NULL)
+            HOTBED_TRY(hotbed_stream_wait(stream, from->ready));
         for (uint32_t i = 0; i < batch->num_parts; i++) {
             uint64_t bytes;
             const uint8_t *data =
                 hotbed_comm_sends(from->comm, &from->batch->parts[i], comm->rank, &bytes);
             uint8_t *to = hotbed_comm_receives(comm, &batch->parts[i], p, &bytes);
             if (bytes > 0 && to != data)
-                memcpy(to, data, bytes);
+                HOTBED_TRY(copy(to, data, bytes, stream));
         }
     }
+    return stream == NULL ? HOTBED_OK : hotbed_event_record(g->members[comm->rank].copied, stream);
+}
+
+/* Between the meetings. */
+static bool compare_and_copy(hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
+    return compare_all(comm, g, batch) &&
+           (copy_all(comm, g, batch) == HOTBED_OK ||
+            hotbed_comm_record_fault(
+                comm, HOTBED_COMM_TRANSPORT, (int32_t)comm->rank, comm->runs, "rank %u: %s",
+                comm->rank, hotbed_last_error()));
 }
 
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
@@ -133,9 +163,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     if (well) {
         g->copying++;
         pthread_mutex_unlock(&g->lock);
-        well = compare_all(comm, g, batch);
-        if (well)
-            copy_all(comm, g, batch);
+        well = compare_and_copy(comm, g, batch);
         pthread_mutex_lock(&g->lock);
         g->copying--;
         if (well) {
@@ -152,6 +180,36 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     }
     pthread_mutex_unlock(&g->lock);
     return well;
+}
+
+/* On CUDA: all ranks' calls meet here and now. */
+static hotbed_status enqueue(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
+    group *g = group_of(comm);
+    member *me = &g->members[comm->rank];
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "a communicator of threads cannot be recorded in a graph of a CUDA stream");
+    if (me->ready == NULL)
+        HOTBED_TRY(hotbed_event_create(stream, &me->ready));
+    if (me->copied == NULL)
+        HOTBED_TRY(hotbed_event_create(stream, &me->copied));
+    HOTBED_TRY(hotbed_event_record(me->ready, stream));
+    ((threads_comm *)comm)->stream = stream;
+    bool well = hotbed_comm_run_now(comm, batch);
+    ((threads_comm *)comm)->stream = NULL;
+    if (!well)
+        return hotbed_comm_fail(comm);
+    for (uint32_t p = 0; p < g->size; p++) /* what this stream does next may write what they read */
+        HOTBED_TRY(hotbed_stream_wait(stream, g->members[p].copied));
+    return HOTBED_OK;
+}
+
+static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
+    (void)comm;
+    (void)stream;
+    return HOTBED_OK;
 }
 
 static void poll(hotbed_comm *comm) {
@@ -179,6 +237,10 @@ static void drop_group(group *g, uint32_t references) {
     pthread_mutex_unlock(&g->lock);
     if (!last)
         return;
+    for (uint32_t p = 0; p < g->size; p++) { /* others may have waited for them until now */
+        hotbed_event_destroy(g->members[p].ready);
+        hotbed_event_destroy(g->members[p].copied);
+    }
     pthread_cond_destroy(&g->moved);
     pthread_mutex_destroy(&g->lock);
     hotbed_delete(g);
@@ -195,7 +257,8 @@ static void destroy(hotbed_comm *comm) {
 
 static const hotbed_comm_ops ops = {
     .transport = HOTBED_TRANSPORT_THREADS,
-    .check_stream = hotbed_comm_check_host_stream,
+    .check_stream = check_stream,
+    .enqueue = enqueue,
     .run = run,
     .poll = poll,
     .spread = spread,

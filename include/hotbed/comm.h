@@ -3,7 +3,8 @@
  * A communicator joins `size` ranks, numbered from 0.  Four transports stand behind one contract:
  *
  *   self     one rank; copies.  Host and CUDA streams.
- *   threads  ranks are threads of one process.  Host streams.
+ *   threads  ranks are threads of one process.  Host streams; and, to try several ranks on one GPU, CUDA
+ *            streams of one GPU: there a call returns when all ranks have made it, and cannot be recorded.
  *   MPI      ranks are processes of an MPI job.  Host streams.
  *   NCCL     a GPU each; ranks are processes, threads, or both.  CUDA streams of that GPU.
  *
@@ -143,7 +144,8 @@ hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 
 /* --- exchanges: bytes ------------------------------------------------------------------------- */
 /* Errors of all collectives: ARGUMENT (NULL where bytes are to be had, another backend's or GPU's stream,
- * what each says), COMM (the communicator failed before), DEVICE, MEMORY (sums only). */
+ * what each says), COMM (the communicator failed before), DEVICE, MEMORY (sums only), STATE (a graph is
+ * recorded: sums, where the stream's scratch memory has to grow), UNSUPPORTED (threads on CUDA, in a recording). */
 
 /* Every rank gets every rank's part.  Async.
  *

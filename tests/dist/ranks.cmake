@@ -1,4 +1,4 @@
-# tests/dist/ranks.cmake - the programs over MPI and NCCL, and what becomes of a rank that is killed.
+# tests/dist/ranks.cmake - the programs over MPI, as threads on one GPU, and over NCCL, and what becomes of a rank that is killed.
 if(HOTBED_MPI OR HOTBED_NCCL)
   add_executable(comm_death comm_death.c)
   target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
@@ -35,11 +35,18 @@ if(HOTBED_MPI)
   endforeach()
 endif()
 
+if(HOTBED_CUDA) # several ranks on one GPU
+  foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_context
+                           test_sharded_contract)
+    add_ranks_test(${program}.gpu gpu HOTBED_TEST_TRANSPORT=gpu ${program})
+  endforeach()
+endif()
+
 if(HOTBED_NCCL)
   set(environment NCCL_NVLS_ENABLE=0) # nothing here needs multicast, and not every machine has it
   set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
   foreach(gpus IN ITEMS 2 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window)
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded)
       # A thread a GPU, and a process a GPU.
       add_ranks_test(${program}.nccl${gpus} gpu "${environment};HOTBED_TEST_TRANSPORT=nccl;HOTBED_TEST_GPUS=${gpus}"
                      ${program})

@@ -334,6 +334,8 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
 /* --- graphs ---------------------------------------------------------------------------------------------------- */
 
 static void graph_body(world_rank *me) {
+    if (!world_records(me))
+        return;
     sharded_rig r;
     hotbed_graph *graph;
     hotbed_stream *s = me->stream;

@@ -15,6 +15,11 @@ static const char *transport_name(void) {
     return name == NULL ? "" : name;
 }
 
+/* Threads, and the rank alone, have streams of a GPU. */
+static bool on_gpu(void) {
+    return strcmp(transport_name(), "gpu") == 0;
+}
+
 static uint32_t number(const char *variable) {
     const char *text = getenv(variable);
     return text == NULL ? 0 : (uint32_t)strtoul(text, NULL, 10);
@@ -27,10 +32,16 @@ const world *world_list(void) {
         {HOTBED_TRANSPORT_THREADS, 4},  {HOTBED_TRANSPORT_THREADS, 8},
         {HOTBED_TRANSPORT_THREADS, 33}, {HOTBED_TRANSPORT_SELF, 0},
     };
+    static const world gpu[] = {
+        {HOTBED_TRANSPORT_SELF, 1},    {HOTBED_TRANSPORT_THREADS, 2}, {HOTBED_TRANSPORT_THREADS, 3},
+        {HOTBED_TRANSPORT_THREADS, 4}, {HOTBED_TRANSPORT_THREADS, 8}, {HOTBED_TRANSPORT_SELF, 0},
+    };
     static world other[2];
     const char *name = transport_name();
     if (*name == '\0')
         return host;
+    if (on_gpu())
+        return gpu;
     if (strcmp(name, "mpi") == 0)
         other[0] = (world){HOTBED_TRANSPORT_MPI, number("OMPI_COMM_WORLD_SIZE")};
     else if (strcmp(name, "nccl") == 0)
@@ -40,11 +51,18 @@ const world *world_list(void) {
     return other;
 }
 
+bool world_records(const world_rank *me) {
+    return hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_THREADS ||
+           hotbed_stream_backend(me->stream) == HOTBED_BACKEND_HOST;
+}
+
 const char *world_missing(void) {
     static char reason[160];
     const world *where = world_list();
     if (where->size == 0)
         return "the environment does not say how many ranks there are";
+    if (on_gpu() && hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
+        return hotbed_last_error();
     if (where->transport == HOTBED_TRANSPORT_SELF)
         return NULL;
     if (hotbed_transport_probe(where->transport) != HOTBED_OK)
@@ -85,7 +103,7 @@ static void run_rank(thread *t, hotbed_comm *comm, hotbed_backend backend, int d
 static void *thread_main(void *argument) {
     thread *t = argument;
     if (t->where->transport == HOTBED_TRANSPORT_THREADS) {
-        run_rank(t, t->comm, HOTBED_BACKEND_HOST, 0);
+        run_rank(t, t->comm, on_gpu() ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST, 0);
         return NULL;
     }
     int device = (int)hotbed_comm_rank(t->comm);
@@ -128,7 +146,7 @@ void world_run(
     switch (where->transport) {
     case HOTBED_TRANSPORT_SELF:
         CHECK_OK(hotbed_comm_create_self(options, &comm));
-        run_rank(&only, comm, HOTBED_BACKEND_HOST, 0);
+        run_rank(&only, comm, on_gpu() ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST, 0);
         return;
     case HOTBED_TRANSPORT_MPI:
         CHECK_OK(hotbed_comm_create_mpi(options, &comm));

@@ -1,6 +1,7 @@
 /* tests/dist/world.h - run a test's body on every rank of a communicator, whatever the transport.
  *
- * The environment's HOTBED_TEST_TRANSPORT says which: unset (self and threads on the host), "mpi" (this
+ * The environment's HOTBED_TEST_TRANSPORT says which: unset (self and threads on the host), "gpu" (the same on one
+ * GPU, CUDA streams), "mpi" (this
  * process is a rank of an MPI job), "nccl" (a thread for each of HOTBED_TEST_GPUS GPUs), "nccl-processes"
  * (this process is a rank, found by RANK and the like).
  */
@@ -29,6 +30,9 @@ const world *world_list(void);
 
 /* Why there are no such worlds here; NULL: there are. */
 const char *world_missing(void);
+
+/* Whether this rank's collectives can be recorded in a graph: not those of threads on a GPU. */
+bool world_records(const world_rank *me);
 
 /* The ranks of one world, a thread each where they are threads.  `options` may be NULL. */
 void world_run(

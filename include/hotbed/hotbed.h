@@ -2,6 +2,7 @@
 #ifndef HOTBED_HOTBED_H
 #define HOTBED_HOTBED_H
 
+#include "hotbed/balance.h"
 #include "hotbed/checkpoint.h"
 #include "hotbed/comm.h"
 #include "hotbed/context.h"

@@ -24,7 +24,8 @@ if(HOTBED_MPI)
   endif()
   set(mpirun ${MPIEXEC_EXECUTABLE} --oversubscribe)
   foreach(ranks IN ITEMS 2 3 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_sharded test_sharded_context)
+    foreach(program IN ITEMS test_comm test_comm_fail test_sharded test_sharded_context
+                             test_balance)
       add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
                      $<TARGET_FILE:${program}>)
     endforeach()
@@ -37,7 +38,7 @@ endif()
 
 if(HOTBED_CUDA) # several ranks on one GPU
   foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_context
-                           test_sharded_contract)
+                           test_sharded_contract test_balance)
     add_ranks_test(${program}.gpu gpu HOTBED_TEST_TRANSPORT=gpu ${program})
   endforeach()
 endif()
@@ -46,7 +47,8 @@ if(HOTBED_NCCL)
   set(environment NCCL_NVLS_ENABLE=0) # nothing here needs multicast, and not every machine has it
   set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
   foreach(gpus IN ITEMS 2 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded)
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded
+                             test_sharded_context test_balance)
       # A thread a GPU, and a process a GPU.
       add_ranks_test(${program}.nccl${gpus} gpu "${environment};HOTBED_TEST_TRANSPORT=nccl;HOTBED_TEST_GPUS=${gpus}"
                      ${program})

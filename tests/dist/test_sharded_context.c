@@ -186,7 +186,9 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
                 c.how.plan = (hotbed_plan)plan;
                 c.how.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_MEAN;
                 c.how.capacity = RIG_KEYS - 1; /* may overflow, so it is watched, but does not */
-                c.threads = w->transport == HOTBED_TRANSPORT_THREADS;
+                const char *transport = getenv("HOTBED_TEST_TRANSPORT");
+                c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
+                            (transport != NULL && strcmp(transport, "nccl") == 0);
                 world_run(w, NULL, counted_body, &c);
             }
 }

@@ -1,0 +1,79 @@
+/* dist/balance_host.c - kernels of batch balance on the host.  CUDA counterpart: balance.cu. */
+#include "dist/balance_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { KEYS_GRAIN = 2048, BYTES_GRAIN = 1 << 14 };
+
+typedef struct bytes_args {
+    const uint8_t *all;
+    const uint32_t *samples, *real;
+    uint8_t *rows;
+    uint64_t row_bytes;
+} bytes_args;
+
+static void workloads_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_workload_args *a = args;
+    uint32_t real = *a->bad != 0 ? 0 : a->real;
+    for (uint64_t b = begin; b < end; b++)
+        a->workloads[b] = b == a->batch_size ? real
+                                             : hotbed_balance_workload(
+                                                   a->given, a->starts, a->num_features,
+                                                   a->batch_size, real, (uint32_t)b);
+}
+
+static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_balance_length(args, (uint32_t)r);
+}
+
+static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_balance_view *v = args;
+    for (uint64_t r = begin; r < end; r++)
+        v->offsets[r] = v->starts[r];
+}
+
+static void keys_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_balance_view *v = args;
+    uint32_t n = v->starts[v->num_features * v->batch_size];
+    for (uint64_t i = begin; i < end && i < n; i++)
+        hotbed_balance_key(v, (uint32_t)i);
+}
+
+static void bytes_body(const void *args, uint64_t begin, uint64_t end) {
+    const bytes_args *a = args;
+    for (uint64_t at = begin; at < end; at++)
+        a->rows[at] = hotbed_balance_byte(a->all, a->samples, *a->real, a->row_bytes, at);
+}
+
+static hotbed_status workloads(const hotbed_workload_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, (uint64_t)args->batch_size + 1, KEYS_GRAIN, workloads_body, args, sizeof *args);
+}
+
+static uint64_t starts_of(const hotbed_balance_view *view) {
+    return (uint64_t)view->num_features * view->batch_size + 1;
+}
+
+static hotbed_status lengths(const hotbed_balance_view *view, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, starts_of(view), KEYS_GRAIN, lengths_body, view, sizeof *view);
+}
+
+static hotbed_status fill(const hotbed_balance_view *view, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, starts_of(view), KEYS_GRAIN, offsets_body, view, sizeof *view);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(stream, view->bound, KEYS_GRAIN, keys_body, view, sizeof *view);
+}
+
+static hotbed_status rows(
+    uint32_t batch_size, uint64_t row_bytes, const void *all, const uint32_t *samples,
+    const uint32_t *real, void *to, hotbed_stream *stream) {
+    bytes_args args = {all, samples, real, to, row_bytes};
+    return hotbed_host_launch(
+        stream, batch_size * row_bytes, BYTES_GRAIN, bytes_body, &args, sizeof args);
+}
+
+const hotbed_balance_kernels hotbed_balance_kernels_host = {workloads, lengths, fill, rows};

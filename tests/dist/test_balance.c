@@ -1,0 +1,364 @@
+/* tests/dist/test_balance.c - partitions, and samples that follow them. */
+#include "hotbed/balance.h"
+
+#include "tests/dist/sharded_rig.h"
+#include "tests/dist/world.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+
+/* --- partitions ---------------------------------------------------------------------------------------- */
+
+static uint64_t sum_of(const uint64_t *workloads, const uint32_t *items, uint32_t n) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += workloads[items[i]];
+    return sum;
+}
+
+/* Each item once, ascending in its set; the spread of sums. */
+static uint64_t check_partition(
+    uint32_t sets, uint32_t n, const uint64_t *workloads, const uint32_t *items) {
+    uint64_t least = UINT64_MAX, most = 0;
+    bool *seen = calloc((size_t)sets * n, sizeof *seen);
+    CHECK(seen != NULL);
+    for (uint32_t s = 0; s < sets; s++) {
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t item = items[s * n + i];
+            CHECK(item < sets * n && !seen[item]);
+            CHECK(i == 0 || items[s * n + i - 1] < item);
+            seen[item] = true;
+        }
+        uint64_t sum = sum_of(workloads, items + s * n, n);
+        least = sum < least ? sum : least;
+        most = sum > most ? sum : most;
+    }
+    free(seen);
+    return most - least;
+}
+
+static void known_partitions(hotbed_backend backend) {
+    (void)backend;
+    /* Differences of neighbours: 8-7, 6-5, 4-3, 2-1 cancel. */
+    const uint64_t eight[] = {8, 7, 6, 5, 4, 3, 2, 1}, zeros[6] = {0};
+    const uint64_t one_large[] = {1, 1, 100, 1, 1, 1};
+    uint32_t items[8];
+    CHECK_OK(hotbed_balance_partition(2, 4, eight, items));
+    CHECK_EQ(check_partition(2, 4, eight, items), 0);
+    CHECK_OK(hotbed_balance_partition(4, 2, eight, items));
+    CHECK_EQ(check_partition(4, 2, eight, items), 0);
+    CHECK_OK(hotbed_balance_partition(3, 2, zeros, items));
+    CHECK_EQ(check_partition(3, 2, zeros, items), 0);
+    CHECK_OK(hotbed_balance_partition(3, 2, one_large, items));
+    CHECK_EQ(check_partition(3, 2, one_large, items), 99);
+    CHECK_OK(hotbed_balance_partition(1, 8, eight, items));
+    CHECK_EQ(check_partition(1, 8, eight, items), 0);
+    CHECK_OK(hotbed_balance_partition(8, 1, eight, items));
+    CHECK_EQ(check_partition(8, 1, eight, items), 7);
+    CHECK_STATUS(hotbed_balance_partition(0, 1, eight, items), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_balance_partition(1, 0, eight, items), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_balance_partition(1, 1, NULL, items), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_balance_partition(1U << 16, 1U << 16, eight, items), HOTBED_ERR_ARGUMENT);
+}
+
+/* Long-tailed workloads: sums differ by less than a sample of many, and far less than dealt out in turn. */
+static void sums_are_nearly_equal(hotbed_backend backend) {
+    (void)backend;
+    static const uint32_t sets[] = {2, 3, 4, 8, 33};
+    for (int k = 0; k < 5; k++)
+        for (uint32_t n = 16; n <= 256; n *= 4) {
+            uint64_t *workloads = calloc((size_t)sets[k] * n, sizeof *workloads);
+            uint32_t *items = calloc((size_t)sets[k] * n, sizeof *items);
+            uint32_t *again = calloc((size_t)sets[k] * n, sizeof *again);
+            CHECK(workloads != NULL && items != NULL && again != NULL);
+            uint64_t total = 0;
+            for (uint32_t i = 0; i < sets[k] * n; i++) {
+                uint64_t length = 1 + hotbed_test_below(1000) * hotbed_test_below(1000) / 1000;
+                workloads[i] = length * length;
+                total += workloads[i];
+            }
+            CHECK_OK(hotbed_balance_partition(sets[k], n, workloads, items));
+            CHECK_OK(hotbed_balance_partition(sets[k], n, workloads, again));
+            CHECK_BYTES(items, again, (size_t)sets[k] * n * sizeof *items);
+            for (uint32_t i = 0; i < sets[k] * n; i++)
+                again[i] = i;
+            uint64_t spread = check_partition(sets[k], n, workloads, items);
+            CHECK(spread < check_partition(sets[k], n, workloads, again));
+            CHECK(n < 64 || spread < total / sets[k] / 20);
+            free(workloads), free(items), free(again);
+        }
+}
+
+/* --- samples -------------------------------------------------------------------------------------------- */
+
+enum {
+    FEATURES = 3,
+    BATCH = 6,
+    BAG = 5,
+    ROWS = FEATURES * BATCH,
+    KEYS = ROWS * BAG,
+    ROW_BYTES = 7
+};
+
+typedef struct batch {
+    uint32_t samples, strides[FEATURES];
+    int64_t lengths[ROWS];
+    uint32_t starts[FEATURES][BATCH + 1];
+    uint64_t keys[KEYS], workloads[BATCH];
+    float weights[KEYS];
+    uint8_t rows[BATCH * ROW_BYTES];
+    uint64_t n;
+} batch;
+
+typedef struct balance_case {
+    bool given, weighted, variable;
+} balance_case;
+
+static void make_batch(batch *b, uint64_t seed, uint32_t rank, const balance_case *how) {
+    uint64_t random = seed * 7919 + rank, row = 0;
+    memset(b, 0, sizeof *b);
+    b->samples = (uint32_t)(hotbed_test_random_r(&random) % (BATCH + 1));
+    if (rank % 2 == 0)
+        b->samples = BATCH;
+    for (uint32_t f = 0; f < FEATURES; f++) {
+        b->strides[f] = b->samples;
+        if (how->variable)
+            b->strides[f] = (uint32_t)(hotbed_test_random_r(&random) % (b->samples + 1));
+        for (uint32_t s = 0; s < BATCH; s++) {
+            b->starts[f][s] = (uint32_t)b->n;
+            if (s >= b->strides[f])
+                continue;
+            b->lengths[row] = (int64_t)(hotbed_test_random_r(&random) % (BAG + 1));
+            for (int64_t i = 0; i < b->lengths[row]; i++) {
+                b->weights[b->n] = (float)(hotbed_test_random_r(&random) % 100);
+                b->keys[b->n++] = hotbed_test_random_r(&random);
+            }
+            row++;
+        }
+        b->starts[f][BATCH] = (uint32_t)b->n;
+    }
+    for (uint32_t s = 0; s < BATCH; s++) {
+        uint64_t keys = 0;
+        for (uint32_t f = 0; f < FEATURES; f++)
+            keys += b->starts[f][s + 1] - b->starts[f][s];
+        b->workloads[s] = how->given ? 1 + hotbed_test_random_r(&random) % 50 : keys;
+        if (s >= b->samples)
+            b->workloads[s] = 0;
+    }
+    for (size_t i = 0; i < sizeof b->rows; i++)
+        b->rows[i] = (uint8_t)(1 + hotbed_test_random_r(&random) % 255);
+}
+
+static world_bytes upload(world_rank *me, const void *data, size_t bytes) {
+    world_bytes b = world_alloc(me, bytes);
+    memcpy(b.host, data, bytes);
+    world_upload(me, &b);
+    return b;
+}
+
+static void download(world_rank *me, void *to, const void *device, size_t bytes) {
+    CHECK_OK(hotbed_copy(to, device, bytes, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+/* This rank's new batch is the one that the partition of all says. */
+static void check_new_batch(
+    world_rank *me, const batch *all, const hotbed_balanced *got, const uint8_t *new_rows) {
+    uint32_t n = me->size * BATCH, want[BATCH], filled = 0, num = 0;
+    uint64_t *workloads = calloc(n, sizeof *workloads), sum = 0, got_sum;
+    uint32_t *items = calloc(n, sizeof *items), samples[BATCH], num_samples;
+    CHECK(workloads != NULL && items != NULL);
+    for (uint32_t i = 0; i < n; i++)
+        workloads[i] = all[i / BATCH].workloads[i % BATCH];
+    CHECK_OK(hotbed_balance_partition(me->size, BATCH, workloads, items));
+    for (int real = 1; real >= 0; real--)
+        for (uint32_t i = 0; i < BATCH; i++) {
+            uint32_t item = items[me->rank * BATCH + i];
+            bool is_real = item % BATCH < all[item / BATCH].samples;
+            if (is_real == (real == 1))
+                want[filled++] = item;
+            num += real == 1 && is_real;
+            sum += real == 1 ? workloads[item] : 0;
+        }
+    download(me, samples, got->samples, sizeof samples);
+    download(me, &num_samples, got->num_samples, sizeof num_samples);
+    download(me, &got_sum, got->workload, sizeof got_sum);
+    CHECK_BYTES(samples, want, sizeof want);
+    CHECK_EQ(num_samples, num);
+    CHECK_EQ(got_sum, sum);
+    int64_t offsets[ROWS + 1];
+    download(me, offsets, got->kjt.offsets, sizeof offsets);
+    uint64_t room = got->kjt.num_keys, at = 0;
+    uint64_t *keys = calloc(room + 1, sizeof *keys);
+    float *weights = calloc(room + 1, sizeof *weights);
+    CHECK(keys != NULL && weights != NULL);
+    download(me, keys, got->kjt.keys, room * sizeof *keys);
+    if (got->kjt.weights != NULL)
+        download(me, weights, got->kjt.weights, room * sizeof *weights);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const batch *b = &all[want[r % BATCH] / BATCH];
+        const uint32_t *starts = b->starts[r / BATCH] + want[r % BATCH] % BATCH;
+        CHECK_EQ(offsets[r], at);
+        for (uint32_t i = starts[0]; i < starts[1]; i++, at++) {
+            CHECK_EQ(keys[at], b->keys[i]);
+            if (got->kjt.weights != NULL)
+                CHECK(weights[at] == b->weights[i]);
+        }
+    }
+    CHECK_EQ(offsets[ROWS], at);
+    const uint8_t zeros[ROW_BYTES] = {0};
+    for (uint32_t i = 0; i < BATCH; i++)
+        CHECK_BYTES(
+            new_rows + i * ROW_BYTES,
+            i < num ? all[want[i] / BATCH].rows + want[i] % BATCH * ROW_BYTES : zeros, ROW_BYTES);
+    free(workloads), free(items), free(keys), free(weights);
+}
+
+static void balance_body(world_rank *me) {
+    const balance_case *how = me->argument;
+    hotbed_balance_options o;
+    hotbed_balance *balance[2];
+    hotbed_balance_options_init(&o);
+    o.num_features = FEATURES;
+    o.batch_size = BATCH;
+    o.weighted = how->weighted;
+    o.max_keys = KEYS;
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(hotbed_balance_create(&o, me->comm, me->stream, &balance[i]));
+    batch *all = calloc(2 * (size_t)me->size, sizeof *all);
+    CHECK(all != NULL);
+    for (uint64_t round = 0; round < 3; round++) {
+        world_bytes arrays[2][5], new_rows[2];
+        hotbed_balanced got[2];
+        for (uint32_t i = 0; i < 2; i++) { /* two batches in flight */
+            batch *own = &all[i * me->size + me->rank];
+            for (uint32_t r = 0; r < me->size; r++)
+                make_batch(&all[i * me->size + r], 2 * round + i + hotbed_test_seed(), r, how);
+            arrays[i][0] = upload(me, own->keys, sizeof own->keys);
+            arrays[i][1] = upload(me, own->lengths, sizeof own->lengths);
+            arrays[i][2] = upload(me, own->weights, sizeof own->weights);
+            arrays[i][3] = upload(me, own->workloads, sizeof own->workloads);
+            arrays[i][4] = upload(me, own->rows, sizeof own->rows);
+            new_rows[i] = world_alloc(me, sizeof own->rows);
+        }
+        hotbed_counters before, after;
+        hotbed_counters_read(&before);
+        for (uint32_t i = 0; i < 2; i++) {
+            const batch *own = &all[i * me->size + me->rank];
+            hotbed_kjt kjt;
+            hotbed_kjt_init(&kjt);
+            kjt.num_features = FEATURES;
+            kjt.batch_size = own->samples;
+            kjt.strides = how->variable ? own->strides : NULL;
+            kjt.num_keys = own->n;
+            kjt.keys = arrays[i][0].device.data;
+            kjt.lengths = arrays[i][1].device.data;
+            kjt.weights = how->weighted ? arrays[i][2].device.data : NULL;
+            CHECK_OK(hotbed_balance_start(
+                balance[i], &kjt, how->given ? arrays[i][3].device.data : NULL, me->stream));
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            CHECK_OK(hotbed_balance_finish(balance[i], &got[i], me->stream));
+            CHECK_OK(hotbed_balance_rows(
+                balance[i], ROW_BYTES, arrays[i][4].device.data, new_rows[i].device.data,
+                me->stream));
+        }
+        hotbed_counters_read(&after);
+        if (me->size == 1) {
+            CHECK_EQ(after.host_waits, before.host_waits);
+            CHECK_EQ(after.allocations, before.allocations);
+        }
+        CHECK_OK(hotbed_stream_sync(me->stream));
+        for (uint32_t i = 0; i < 2; i++) {
+            world_download(me, &new_rows[i]);
+            check_new_batch(me, all + i * me->size, &got[i], new_rows[i].host);
+            for (int k = 0; k < 5; k++)
+                world_free(&arrays[i][k]);
+            world_free(&new_rows[i]);
+        }
+    }
+    free(all);
+    hotbed_balance_destroy(balance[0]);
+    hotbed_balance_destroy(balance[1]);
+}
+
+static void samples_follow_the_partition(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 8; i++) {
+        balance_case how = {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
+        sharded_rig_run(8, balance_body, &how);
+    }
+}
+
+/* --- refusals --------------------------------------------------------------------------------------------- */
+
+static void refuse(world_rank *me, const hotbed_balance_options *options) {
+    hotbed_balance *balance;
+    CHECK_STATUS(
+        hotbed_balance_create(options, me->comm, me->stream, &balance), HOTBED_ERR_ARGUMENT);
+    CHECK(balance == NULL);
+}
+
+static void refusals_body(world_rank *me) {
+    hotbed_balance_options good, o;
+    hotbed_balance *balance;
+    hotbed_balanced got;
+    hotbed_balance_options_init(&good);
+    good.num_features = 2;
+    good.batch_size = 3;
+    good.max_keys = 6;
+    good.max_new_keys = 6;
+    memset(&o, 0, sizeof o);
+    refuse(me, &o);
+    o = good;
+    o.num_features = 0;
+    refuse(me, &o);
+    o = good;
+    o.batch_size = 1U << 30;
+    refuse(me, &o);
+    o = good;
+    o.max_keys = 0;
+    refuse(me, &o);
+    CHECK_OK(hotbed_balance_create(&good, me->comm, me->stream, &balance));
+    world_bytes keys = world_alloc(me, 64), rows = world_alloc(me, 64);
+    CHECK_STATUS(hotbed_balance_finish(balance, &got, me->stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_balance_rows(balance, 4, rows.device.data, keys.device.data, me->stream),
+        HOTBED_ERR_STATE);
+    hotbed_kjt kjt;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = 2;
+    kjt.batch_size = 4;
+    kjt.num_keys = 8;
+    kjt.keys = keys.device.data;
+    CHECK_STATUS(hotbed_balance_start(balance, &kjt, NULL, me->stream), HOTBED_ERR_ARGUMENT);
+    kjt.num_features = 3;
+    kjt.batch_size = 2;
+    kjt.num_keys = 6;
+    CHECK_STATUS(hotbed_balance_start(balance, &kjt, NULL, me->stream), HOTBED_ERR_ARGUMENT);
+    kjt.num_features = 2;
+    kjt.batch_size = 3;
+    CHECK_OK(hotbed_balance_start(balance, &kjt, NULL, me->stream));
+    CHECK_OK(hotbed_balance_finish(balance, &got, me->stream));
+    CHECK_STATUS(
+        hotbed_balance_rows(balance, 65, rows.device.data, keys.device.data, me->stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    hotbed_balance_destroy(balance);
+    hotbed_balance_destroy(NULL);
+    world_free(&keys);
+    world_free(&rows);
+}
+
+static void what_cannot_be_is_refused(hotbed_backend backend) {
+    (void)backend;
+    sharded_rig_run(2, refusals_body, NULL);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"known_partitions", known_partitions},
+    {"sums_are_nearly_equal", sums_are_nearly_equal},
+    {"samples_follow_the_partition", samples_follow_the_partition},
+    {"what_cannot_be_is_refused", what_cannot_be_is_refused},
+    {NULL, NULL},
+};

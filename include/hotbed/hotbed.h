@@ -22,6 +22,7 @@
 #include "hotbed/status.h"
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
+#include "hotbed/timeline.h"
 #include "hotbed/train.h"
 #include "hotbed/types.h"
 #include "hotbed/version.h"

@@ -1,0 +1,477 @@
+/* checkpoint/state_dict.c - tensors of a storage by name: views, what is made, hooks, and a way in. */
+#include "hotbed/state_dict.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { PREFIX_MOST = 127, NAME_BYTES = 384, HOOKS = 16, MOMENTS = 4, CHUNK_BYTES = 4 << 20 };
+
+typedef struct entry {
+    hotbed_state_tensor tensor;
+    char name[NAME_BYTES];
+    void *made; /* owned */
+} entry;
+
+struct hotbed_state_dict {
+    hotbed_storage *storage;
+    uint32_t num_entries;
+    entry *entries;
+    uint32_t num_hooks[MOMENTS];
+    hotbed_state_hook hooks[MOMENTS][HOOKS];
+    void *selves[MOMENTS][HOOKS];
+};
+
+/* --- the tensors ----------------------------------------------------------------------------------------- */
+
+static entry *add(
+    hotbed_state_dict *d, const char *prefix, uint32_t table, hotbed_state_kind kind,
+    const char *words, const char *name, const char *last) {
+    entry *e = &d->entries[d->num_entries++];
+    const char *optimizer = kind == HOTBED_STATE_OPTIMIZER ? "optimizer." : "";
+    snprintf(
+        e->name, sizeof e->name, "%.*s%sembeddings.%.63s.%s%.63s%s", PREFIX_MOST, prefix, optimizer,
+        name, words, kind == HOTBED_STATE_OPTIMIZER ? name : "", last);
+    e->tensor = (hotbed_state_tensor){.name = e->name, .kind = kind, .table = table};
+    return e;
+}
+
+/* Memory that has all rows, and how many. */
+static void place_view(
+    const hotbed_state_dict *d, const hotbed_table_info *info, hotbed_state_tensor *t) {
+    hotbed_mode mode = hotbed_storage_mode(d->storage);
+    t->row_bytes = info->row_bytes;
+    if (mode == HOTBED_MODE_CACHE) {
+        t->rows = info->lower_slots;
+        t->data = info->lower_weights;
+    } else {
+        bool by_key = info->kind == HOTBED_TABLE_STATIC && mode == HOTBED_MODE_HBM_DIRECT;
+        t->rows = by_key ? info->capacity : info->slots;
+        t->data = mode == HOTBED_MODE_HBM_DIRECT ? info->weights : NULL;
+    }
+}
+
+static void add_made(
+    hotbed_state_dict *d, const char *prefix, uint32_t table, const hotbed_table_info *info) {
+    static const char *const words[] = {"", "weight_id", "bucket", "metadata"};
+    for (int kind = HOTBED_STATE_WEIGHT_ID; kind <= HOTBED_STATE_METADATA; kind++) {
+        entry *e = add(d, prefix, table, (hotbed_state_kind)kind, words[kind], info->name, "");
+        e->tensor.made = true;
+        e->tensor.row_bytes = sizeof(uint64_t);
+        e->tensor.element =
+            kind == HOTBED_STATE_WEIGHT_ID && hotbed_storage_key_type(d->storage) == HOTBED_KEY_I64
+                ? HOTBED_ELEMENT_I64
+                : HOTBED_ELEMENT_U64;
+    }
+}
+
+static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_t table) {
+    hotbed_table_info info;
+    hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->storage)->kind;
+    HOTBED_TRY(hotbed_storage_table(d->storage, table, &info));
+    entry *e = add(d, prefix, table, HOTBED_STATE_WEIGHT, "weight", info.name, "");
+    e->tensor.element = (hotbed_element)info.dtype; /* the first three are the dtypes */
+    e->tensor.columns = info.dim;
+    place_view(d, &info, &e->tensor);
+    if (info.kind == HOTBED_TABLE_HASH)
+        add_made(d, prefix, table, &info);
+    for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++) {
+        char last[32];
+        snprintf(last, sizeof last, ".%s", hotbed_optimizer_state_name(kind, s));
+        e = add(d, prefix, table, HOTBED_STATE_OPTIMIZER, "weight.", info.name, last);
+        e->tensor.state = s;
+        e->tensor.element = HOTBED_ELEMENT_F32;
+        e->tensor.columns = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 0 : info.dim;
+        place_view(d, &info, &e->tensor);
+        if (e->tensor.data != NULL)
+            e->tensor.data = (char *)e->tensor.data + info.state_offsets[s];
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_state_dict_create(
+    hotbed_storage *storage, const char *prefix, hotbed_state_dict **out) {
+    enum { MOST_A_TABLE = 6 };
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_create: out is NULL");
+    *out = NULL;
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_create: storage is NULL");
+    if (prefix != NULL && strlen(prefix) > PREFIX_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "state_dict_create: a prefix of %zu characters, at most %d",
+            strlen(prefix), PREFIX_MOST);
+    uint32_t tables = hotbed_storage_num_tables(storage);
+    hotbed_state_dict *d = hotbed_new(sizeof *d);
+    entry *entries = hotbed_new((size_t)tables * MOST_A_TABLE * sizeof *entries);
+    hotbed_status status = HOTBED_OK;
+    if (d == NULL || entries == NULL) {
+        hotbed_delete(d);
+        hotbed_delete(entries);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to name %" PRIu32 " tables", tables);
+    }
+    d->storage = storage;
+    d->entries = entries;
+    for (uint32_t t = 0; t < tables && status == HOTBED_OK; t++)
+        status = add_table(d, prefix == NULL ? "" : prefix, t);
+    if (status == HOTBED_OK)
+        *out = d;
+    else
+        hotbed_state_dict_destroy(d);
+    return status;
+}
+
+void hotbed_state_dict_destroy(hotbed_state_dict *d) {
+    if (d == NULL)
+        return;
+    for (uint32_t i = 0; i < d->num_entries; i++)
+        hotbed_delete(d->entries[i].made);
+    hotbed_delete(d->entries);
+    hotbed_delete(d);
+}
+
+uint32_t hotbed_state_dict_size(const hotbed_state_dict *d) {
+    return d->num_entries;
+}
+
+hotbed_status hotbed_state_dict_tensor(
+    const hotbed_state_dict *d, uint32_t number, hotbed_state_tensor *out) {
+    if (d == NULL || out == NULL || number >= d->num_entries)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "state_dict: dict or out is NULL, or no tensor %" PRIu32, number);
+    *out = d->entries[number].tensor;
+    return HOTBED_OK;
+}
+
+static entry *find(const hotbed_state_dict *d, const char *name) {
+    for (uint32_t i = 0; i < d->num_entries; i++)
+        if (strcmp(d->entries[i].name, name) == 0)
+            return &d->entries[i];
+    return NULL;
+}
+
+hotbed_status hotbed_state_dict_find(
+    const hotbed_state_dict *d, const char *name, hotbed_state_tensor *out) {
+    if (d == NULL || name == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: dict, name or out is NULL");
+    const entry *e = find(d, name);
+    if (e == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: there is no '%s'", name);
+    *out = e->tensor;
+    return HOTBED_OK;
+}
+
+/* --- hooks ------------------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_state_dict_add_hook(
+    hotbed_state_dict *d, hotbed_state_moment moment, hotbed_state_hook hook, void *self) {
+    if (d == NULL || hook == NULL || (int)moment < 0 || (int)moment >= MOMENTS)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "state_dict: dict or hook is NULL, or no moment %d", (int)moment);
+    if (d->num_hooks[moment] == HOOKS)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "state_dict: over %d hooks of a moment", HOOKS);
+    d->hooks[moment][d->num_hooks[moment]] = hook;
+    d->selves[moment][d->num_hooks[moment]++] = self;
+    return HOTBED_OK;
+}
+
+static hotbed_status call(hotbed_state_dict *d, hotbed_state_moment moment, hotbed_stream *stream) {
+    for (uint32_t i = 0; i < d->num_hooks[moment]; i++)
+        HOTBED_TRY(d->hooks[moment][i](d->selves[moment][i], d, stream));
+    return HOTBED_OK;
+}
+
+/* --- out --------------------------------------------------------------------------------------------------- */
+
+static void give(entry *e, void *data, uint64_t rows) {
+    hotbed_delete(e->made);
+    e->made = data;
+    e->tensor.data = data;
+    e->tensor.rows = rows;
+}
+
+/* weight_id, bucket and metadata of a table, which are three entries from `e` on. */
+static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream) {
+    uint32_t table = e->tensor.table;
+    uint64_t n = 0, buckets = (uint64_t)1 << HOTBED_BUCKET_BITS;
+    HOTBED_TRY(hotbed_storage_export_keys(d->storage, table, 0, NULL, NULL, &n, stream));
+    size_t bytes = n * sizeof(uint64_t);
+    uint64_t *keys = hotbed_new(bytes), *scores = hotbed_new(bytes), *pairs = hotbed_new(2 * bytes);
+    uint64_t *sorted = hotbed_new(bytes), *counts = hotbed_new(buckets * sizeof *counts);
+    hotbed_status status = HOTBED_OK;
+    if (keys == NULL || scores == NULL || pairs == NULL || sorted == NULL || counts == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " keys", n);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_export_keys(d->storage, table, n, keys, scores, &n, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_bucket_sort(n, keys, HOTBED_BUCKET_BITS, sorted, counts);
+    if (status == HOTBED_OK)
+        status = hotbed_bucket_sort_pairs(n, keys, scores, HOTBED_BUCKET_BITS, pairs);
+    if (status == HOTBED_OK) {
+        memcpy(scores, pairs + n, bytes);
+        give(e, sorted, n);
+        give(e + 1, counts, buckets);
+        give(e + 2, scores, n);
+        sorted = counts = scores = NULL;
+    }
+    hotbed_delete(keys);
+    hotbed_delete(scores);
+    hotbed_delete(pairs);
+    hotbed_delete(sorted);
+    hotbed_delete(counts);
+    return status;
+}
+
+hotbed_status hotbed_state_dict_collect(hotbed_state_dict *d, hotbed_stream *stream) {
+    if (d == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_collect: dict or stream is NULL");
+    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_COLLECT, stream));
+    HOTBED_TRY(hotbed_storage_flush(d->storage, stream));
+    HOTBED_TRY(hotbed_stream_sync(stream));
+    for (uint32_t i = 0; i < d->num_entries; i++)
+        if (d->entries[i].tensor.kind == HOTBED_STATE_WEIGHT_ID)
+            HOTBED_TRY(make(d, &d->entries[i], stream));
+    return call(d, HOTBED_STATE_AFTER_COLLECT, stream);
+}
+
+/* --- in ----------------------------------------------------------------------------------------------------- */
+
+/* Sources of one table, by what they are. */
+typedef struct table_sources {
+    const hotbed_state_source *weight, *keys, *scores, *states[2];
+    uint64_t rows;
+} table_sources;
+
+static size_t element_bytes(hotbed_element element) {
+    switch (element) {
+    case HOTBED_ELEMENT_F32:
+    case HOTBED_ELEMENT_U32:
+        return 4;
+    case HOTBED_ELEMENT_F16:
+    case HOTBED_ELEMENT_BF16:
+        return 2;
+    case HOTBED_ELEMENT_U8:
+        return 1;
+    case HOTBED_ELEMENT_I64:
+    case HOTBED_ELEMENT_U64:
+    case HOTBED_ELEMENT_KEY:
+        break;
+    }
+    return 8;
+}
+
+static size_t row_bytes_of(const hotbed_state_source *s) {
+    return (s->columns == 0 ? 1 : s->columns) * element_bytes(s->element);
+}
+
+static const hotbed_state_source *source_of(
+    uint32_t n, const hotbed_state_source *sources, const char *name) {
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(sources[i].name, name) == 0)
+            return &sources[i];
+    return NULL;
+}
+
+static bool of_hash_table(const hotbed_state_dict *d, uint32_t table) {
+    hotbed_table_info info;
+    return hotbed_storage_table(d->storage, table, &info) == HOTBED_OK &&
+           info.kind == HOTBED_TABLE_HASH;
+}
+
+static void compare_names(
+    const hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources,
+    hotbed_state_report *report) {
+    enum { SHOWN = sizeof report->missing / sizeof *report->missing };
+    for (uint32_t i = 0; i < d->num_entries; i++) {
+        const entry *e = &d->entries[i];
+        if (of_hash_table(d, e->tensor.table) || source_of(n, sources, e->name) != NULL)
+            continue;
+        if (report->num_missing < SHOWN)
+            report->missing[report->num_missing] = e->name;
+        report->num_missing++;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (find(d, sources[i].name) != NULL)
+            continue;
+        if (report->num_unexpected < SHOWN)
+            report->unexpected[report->num_unexpected] = sources[i].name;
+        report->num_unexpected++;
+    }
+}
+
+static hotbed_status check_sources(
+    const hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources) {
+    for (uint32_t i = 0; i < n; i++) {
+        const hotbed_state_source *s = &sources[i];
+        if (s->name == NULL || (s->data == NULL && s->rows > 0))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "state_dict_load: source %" PRIu32 " has no name or data", i);
+        const entry *e = find(d, s->name);
+        if (source_of(i, sources, s->name) != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' is there twice", s->name);
+        if (e == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
+            continue;
+        bool key =
+            e->tensor.kind == HOTBED_STATE_WEIGHT_ID || e->tensor.kind == HOTBED_STATE_METADATA;
+        bool element = key ? s->element == HOTBED_ELEMENT_I64 || s->element == HOTBED_ELEMENT_U64
+                           : s->element == e->tensor.element;
+        if (!element || s->columns != e->tensor.columns)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "state_dict_load: '%s' has element %d and %" PRIu64
+                " columns, expected %d and %" PRIu64,
+                s->name, (int)s->element, s->columns, (int)e->tensor.element, e->tensor.columns);
+    }
+    return HOTBED_OK;
+}
+
+/* What there is for a table; weight NULL: nothing that can be loaded. */
+static hotbed_status gather(
+    const hotbed_state_dict *d, uint32_t table, uint32_t n, const hotbed_state_source *sources,
+    table_sources *out) {
+    hotbed_table_info info;
+    *out = (table_sources){.rows = 0};
+    HOTBED_TRY(hotbed_storage_table(d->storage, table, &info));
+    bool any = false, hash = info.kind == HOTBED_TABLE_HASH;
+    out->rows = hash ? 0 : info.capacity;
+    for (uint32_t i = 0; i < d->num_entries; i++) {
+        const entry *e = &d->entries[i];
+        const hotbed_state_source *s =
+            e->tensor.table == table ? source_of(n, sources, e->name) : NULL;
+        if (s == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
+            continue;
+        if (e->tensor.kind == HOTBED_STATE_WEIGHT)
+            out->weight = s;
+        if (e->tensor.kind == HOTBED_STATE_WEIGHT_ID)
+            out->keys = s;
+        if (e->tensor.kind == HOTBED_STATE_METADATA)
+            out->scores = s;
+        if (e->tensor.kind == HOTBED_STATE_OPTIMIZER)
+            out->states[e->tensor.state] = s;
+        if (hash && !any)
+            out->rows = s->rows;
+        any = true;
+        if (s->rows != out->rows)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "state_dict_load: '%s' has %" PRIu64 " rows, expected %" PRIu64, s->name, s->rows,
+                out->rows);
+    }
+    if (!any || (hash && out->keys == NULL))
+        out->rows = 0;
+    return HOTBED_OK;
+}
+
+/* Enqueue rows [first, first + n) of a source at `at` of the chunk, host then device; returns the device's. */
+static hotbed_status upload(
+    const hotbed_state_source *s, uint64_t first, uint64_t n, char *host, char *device, size_t *at,
+    void **out, hotbed_stream *stream) {
+    *out = NULL;
+    if (s == NULL)
+        return HOTBED_OK;
+    size_t width = row_bytes_of(s), stride = s->row_bytes == 0 ? width : s->row_bytes;
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(host + *at + i * width, (const char *)s->data + (first + i) * stride, width);
+    *out = device + *at;
+    hotbed_status status = hotbed_copy(device + *at, host + *at, n * width, stream);
+    *at += (n * width + 255) / 256 * 256;
+    return status;
+}
+
+static size_t width_of(const hotbed_state_source *s) {
+    return s == NULL ? 0 : row_bytes_of(s);
+}
+
+static hotbed_status copy_chunk(
+    hotbed_state_dict *d, uint32_t table, const table_sources *s, uint64_t first, uint64_t n,
+    char *host, char *device, hotbed_stream *stream) {
+    size_t at = 0;
+    void *keys = NULL, *weights, *scores, *states[2];
+    uint64_t *numbers = (uint64_t *)(void *)host;
+    if (s->keys == NULL) { /* rows of a static table, by number */
+        for (uint64_t i = 0; i < n; i++)
+            numbers[i] = first + i;
+        keys = device;
+        HOTBED_TRY(hotbed_copy(device, host, n * sizeof *numbers, stream));
+        at = (n * sizeof *numbers + 255) / 256 * 256;
+    } else {
+        HOTBED_TRY(upload(s->keys, first, n, host, device, &at, &keys, stream));
+    }
+    HOTBED_TRY(upload(s->weight, first, n, host, device, &at, &weights, stream));
+    HOTBED_TRY(upload(s->scores, first, n, host, device, &at, &scores, stream));
+    for (int i = 0; i < 2; i++)
+        HOTBED_TRY(upload(s->states[i], first, n, host, device, &at, &states[i], stream));
+    hotbed_rows rows = {.weights = weights, .states = {states[0], states[1]}, .scores = scores};
+    HOTBED_TRY(hotbed_storage_set_rows(d->storage, table, n, keys, &rows, stream));
+    return hotbed_stream_sync(stream);
+}
+
+static hotbed_status copy_table(
+    hotbed_state_dict *d, uint32_t table, const table_sources *s, hotbed_stream *stream) {
+    size_t row = sizeof(uint64_t) + width_of(s->weight) + width_of(s->scores) +
+                 width_of(s->states[0]) + width_of(s->states[1]);
+    uint64_t chunk = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
+    hotbed_memory host = {.data = NULL}, device = {.data = NULL};
+    size_t bytes = chunk * row + 5 * 256;
+    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &host);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device);
+    for (uint64_t first = 0; first < s->rows && status == HOTBED_OK; first += chunk) {
+        uint64_t n = s->rows - first < chunk ? s->rows - first : chunk;
+        status = copy_chunk(d, table, s, first, n, host.data, device.data, stream);
+    }
+    hotbed_memory_free(&device);
+    hotbed_memory_free(&host);
+    return status;
+}
+
+hotbed_status hotbed_state_dict_load(
+    hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources, bool strict,
+    hotbed_state_report *report, hotbed_stream *stream) {
+    hotbed_state_report found = {.num_missing = 0};
+    if (d == NULL || stream == NULL || (n > 0 && sources == NULL))
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: dict, sources or stream is NULL");
+    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
+    HOTBED_TRY(check_sources(d, n, sources));
+    compare_names(d, n, sources, &found);
+    if (report != NULL)
+        *report = found;
+    if (strict && found.num_missing + found.num_unexpected > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "state_dict_load: %" PRIu32 " names are missing ('%s'), %" PRIu32 " unexpected ('%s')",
+            found.num_missing, found.num_missing == 0 ? "" : found.missing[0], found.num_unexpected,
+            found.num_unexpected == 0 ? "" : found.unexpected[0]);
+    uint32_t tables = hotbed_storage_num_tables(d->storage);
+    table_sources s;
+    for (uint32_t t = 0; t < tables; t++) /* all are looked at before one is changed */
+        HOTBED_TRY(gather(d, t, n, sources, &s));
+    for (uint32_t t = 0; t < tables; t++) {
+        HOTBED_TRY(gather(d, t, n, sources, &s));
+        if (s.rows > 0)
+            HOTBED_TRY(copy_table(d, t, &s, stream));
+    }
+    return call(d, HOTBED_STATE_AFTER_LOAD, stream);
+}
+
+hotbed_status hotbed_state_dict_save_checkpoint(
+    hotbed_state_dict *d, const char *path, const hotbed_checkpoint_options *options,
+    hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_state_dict_collect(d, stream));
+    return hotbed_checkpoint_save(path, d->storage, options, stream);
+}
+
+hotbed_status hotbed_state_dict_load_checkpoint(
+    hotbed_state_dict *d, const char *path, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, hotbed_stream *stream) {
+    if (d == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "state_dict_load_checkpoint: dict or stream is NULL");
+    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
+    HOTBED_TRY(hotbed_checkpoint_load_with(path, d->storage, options, step, NULL, NULL, stream));
+    return call(d, HOTBED_STATE_AFTER_LOAD, stream);
+}

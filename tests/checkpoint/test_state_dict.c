@@ -1,0 +1,298 @@
+/* tests/checkpoint/test_state_dict.c - tensors by name are the memory that computes; hooks; names that are
+ * missing. */
+#include "checkpoint/bucket_core.h"
+#include "hotbed/state_dict.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const sample shape = {.optimizer = HOTBED_OPT_ADAM};
+
+typedef struct bench {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_state_dict *dict;
+} bench;
+
+static bench set_up(hotbed_backend backend) {
+    bench b = {.stream = NULL};
+    sample_directory();
+    CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
+    b.storage = sample_create(&shape, b.stream);
+    sample_fill(&shape, b.storage, b.stream);
+    CHECK_OK(hotbed_state_dict_create(b.storage, "sparse.", &b.dict));
+    return b;
+}
+
+static void tear_down(bench *b) {
+    hotbed_state_dict_destroy(b->dict);
+    hotbed_storage_destroy(b->storage);
+    hotbed_stream_destroy(b->stream);
+}
+
+static hotbed_state_tensor tensor(const bench *b, const char *name) {
+    hotbed_state_tensor t;
+    CHECK_OK(hotbed_state_dict_find(b->dict, name, &t));
+    return t;
+}
+
+static void names_are_torchrecs(hotbed_backend backend) {
+    bench b = set_up(backend);
+    static const char *const names[] = {
+        "sparse.embeddings.user.id.weight",
+        "sparse.embeddings.user.id.weight_id",
+        "sparse.embeddings.user.id.bucket",
+        "sparse.embeddings.user.id.metadata",
+        "sparse.optimizer.embeddings.user.id.weight.user.id.exp_avg",
+        "sparse.optimizer.embeddings.user.id.weight.user.id.exp_avg_sq",
+        "sparse.embeddings.item.weight",
+    };
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
+        hotbed_state_tensor t;
+        CHECK_OK(hotbed_state_dict_tensor(b.dict, i, &t));
+        CHECK_STRING(t.name, names[i]);
+    }
+    CHECK_EQ(hotbed_state_dict_size(b.dict), 4 * 6 + 3);
+    hotbed_state_tensor t = tensor(&b, "sparse.embeddings.item.weight");
+    CHECK_EQ(t.element, HOTBED_ELEMENT_BF16);
+    CHECK_EQ(t.columns, 8);
+    CHECK_STATUS(hotbed_state_dict_find(b.dict, "embeddings.item.weight", &t), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_state_dict_find(b.dict, "sparse.embeddings.geo-x.bucket", &t), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_state_dict_tensor(b.dict, hotbed_state_dict_size(b.dict), &t), HOTBED_ERR_ARGUMENT);
+    hotbed_state_dict *other = NULL;
+    CHECK_STATUS(hotbed_state_dict_create(NULL, NULL, &other), HOTBED_ERR_ARGUMENT);
+    CHECK(other == NULL);
+    tear_down(&b);
+}
+
+/* One memory: what is written through the view is read by key, and the other way round. */
+static void views_are_the_memory_that_computes(hotbed_backend backend) {
+    bench b = set_up(backend);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(b.storage, 2, &info));
+    hotbed_state_tensor weight = tensor(&b, "sparse.embeddings.geo-x.weight");
+    hotbed_state_tensor state =
+        tensor(&b, "sparse.optimizer.embeddings.geo-x.weight.geo-x.exp_avg_sq");
+    CHECK(weight.data == info.weights && weight.rows == info.capacity);
+    CHECK(state.data == (char *)info.weights + info.state_offsets[1]);
+    uint16_t row[5] = {1, 2, 3, 4, 5}, back[5] = {0};
+    float moments[5] = {0.5F, 1, 2, 3, 4};
+    char *at = (char *)weight.data + 7 * weight.row_bytes;
+    CHECK_OK(hotbed_copy(at, row, sizeof row, b.stream));
+    CHECK_OK(
+        hotbed_copy((char *)state.data + 7 * state.row_bytes, moments, sizeof moments, b.stream));
+    CHECK_OK(hotbed_stream_sync(b.stream));
+    sample_image image = sample_read(b.storage, 2, b.stream);
+    CHECK_BYTES(image.weights + 7 * image.weight_bytes, row, sizeof row);
+    CHECK_BYTES(image.states[1] + 7 * image.state_bytes, moments, sizeof moments);
+    memset(image.weights, 9, image.rows * image.weight_bytes);
+    sample_store(b.storage, 2, &image, b.stream);
+    CHECK_OK(hotbed_copy(back, at, sizeof back, b.stream));
+    CHECK_OK(hotbed_stream_sync(b.stream));
+    CHECK_BYTES(back, image.weights, sizeof back);
+    sample_free(&image);
+    tear_down(&b);
+}
+
+static void what_is_made_is_in_canonical_order(hotbed_backend backend) {
+    bench b = set_up(backend);
+    CHECK(tensor(&b, "sparse.embeddings.user.id.weight_id").data == NULL);
+    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
+    hotbed_state_tensor ids = tensor(&b, "sparse.embeddings.user.id.weight_id");
+    hotbed_state_tensor buckets = tensor(&b, "sparse.embeddings.user.id.bucket");
+    hotbed_state_tensor scores = tensor(&b, "sparse.embeddings.user.id.metadata");
+    const uint64_t *keys = ids.data, *counts = buckets.data;
+    sample_image image = sample_read(b.storage, 0, b.stream);
+    CHECK_EQ(ids.rows, image.rows);
+    CHECK_EQ(scores.rows, image.rows);
+    CHECK_EQ(buckets.rows, 1 << HOTBED_BUCKET_BITS);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < buckets.rows; i++)
+        sum += counts[i];
+    CHECK_EQ(sum, image.rows);
+    for (uint64_t i = 0; i < ids.rows; i++) {
+        uint64_t k = 0;
+        while (k < image.rows && image.keys[k] != keys[i])
+            k++;
+        CHECK(k < image.rows && ((const uint64_t *)scores.data)[i] == image.scores[k]);
+        CHECK(counts[hotbed_logical_bucket(keys[i], HOTBED_BUCKET_BITS)] > 0);
+        if (i == 0)
+            continue;
+        uint64_t p = hotbed_logical_bucket(keys[i - 1], HOTBED_BUCKET_BITS);
+        uint64_t q = hotbed_logical_bucket(keys[i], HOTBED_BUCKET_BITS);
+        CHECK(p < q || (p == q && keys[i - 1] < keys[i]));
+    }
+    CHECK_EQ(tensor(&b, "sparse.embeddings.nothing.weight_id").rows, 0);
+    sample_free(&image);
+    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream)); /* again */
+    tear_down(&b);
+}
+
+/* --- hooks ------------------------------------------------------------------------------------------ */
+
+static char calls[64];
+static hotbed_status answer;
+
+static hotbed_status note(void *self, hotbed_state_dict *dict, hotbed_stream *stream) {
+    CHECK(dict != NULL && stream != NULL);
+    strcat(calls, self);
+    return answer;
+}
+
+static void hooks_are_called_in_order(hotbed_backend backend) {
+    bench b = set_up(backend);
+    const char *path = sample_path("c");
+    char words[4][2] = {"a", "b", "c", "d"}, second[] = "e";
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_load_options load;
+    uint64_t step = 0;
+    calls[0] = '\0';
+    answer = HOTBED_OK;
+    for (int m = 0; m < 4; m++)
+        CHECK_OK(hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)m, note, words[m]));
+    CHECK_OK(hotbed_state_dict_add_hook(b.dict, HOTBED_STATE_BEFORE_LOAD, note, second));
+    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_load_options_init(&load);
+    options.step = 3;
+    CHECK_OK(hotbed_state_dict_save_checkpoint(b.dict, path, &options, b.stream));
+    CHECK_STRING(calls, "ab");
+    CHECK_OK(hotbed_state_dict_load_checkpoint(b.dict, path, &load, &step, b.stream));
+    CHECK_STRING(calls, "abced");
+    CHECK_EQ(step, 3);
+    CHECK_OK(hotbed_state_dict_load(b.dict, 0, NULL, false, NULL, b.stream));
+    CHECK_STRING(calls, "abcedced");
+    answer = HOTBED_ERR_STATE;
+    calls[0] = '\0';
+    CHECK_STATUS(hotbed_state_dict_collect(b.dict, b.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_state_dict_load_checkpoint(b.dict, path, &load, NULL, b.stream), HOTBED_ERR_STATE);
+    CHECK_STRING(calls, "ac");
+    CHECK_STATUS(
+        hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)4, note, NULL),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_state_dict_add_hook(b.dict, HOTBED_STATE_AFTER_LOAD, NULL, NULL),
+        HOTBED_ERR_ARGUMENT);
+    tear_down(&b);
+}
+
+/* --- load --------------------------------------------------------------------------------------------- */
+
+/* Sources with the rows of `images`. */
+static uint32_t make_sources(
+    const bench *b, sample_image images[SAMPLE_TABLES], hotbed_state_source *sources) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < hotbed_state_dict_size(b->dict); i++) {
+        hotbed_state_tensor t;
+        CHECK_OK(hotbed_state_dict_tensor(b->dict, i, &t));
+        const sample_image *image = &images[t.table];
+        const void *data = t.kind == HOTBED_STATE_WEIGHT      ? (const void *)image->weights
+                           : t.kind == HOTBED_STATE_WEIGHT_ID ? (const void *)image->keys
+                           : t.kind == HOTBED_STATE_METADATA  ? (const void *)image->scores
+                           : t.kind == HOTBED_STATE_OPTIMIZER ? (const void *)image->states[t.state]
+                                                              : NULL;
+        if (data == NULL)
+            continue;
+        sources[n++] = (hotbed_state_source){
+            .name = t.name,
+            .element = t.element,
+            .rows = image->rows,
+            .columns = t.columns,
+            .data = data,
+        };
+    }
+    return n;
+}
+
+static void tensors_are_loaded_by_name(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_image images[SAMPLE_TABLES];
+    hotbed_state_source sources[40];
+    hotbed_state_report report;
+    hotbed_storage *from = sample_create(&shape, b.stream);
+    sample_fill(&shape, from, b.stream); /* other numbers: the generator has gone on */
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
+        images[t] = sample_read(from, t, b.stream);
+        hotbed_table_info info;
+        CHECK_OK(hotbed_storage_table(b.storage, t, &info));
+        CHECK_OK(hotbed_storage_clear(b.storage, t, b.stream));
+    }
+    uint32_t n = make_sources(&b, images, sources);
+    CHECK_OK(hotbed_state_dict_load(b.dict, n, sources, true, &report, b.stream));
+    CHECK_EQ(report.num_missing + report.num_unexpected, 0);
+    sample_check_same(from, b.storage, b.stream);
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        sample_free(&images[t]);
+    hotbed_storage_destroy(from);
+    tear_down(&b);
+}
+
+static void names_that_do_not_match_are_told(hotbed_backend backend) {
+    bench b = set_up(backend);
+    sample_image images[SAMPLE_TABLES];
+    hotbed_state_source sources[40];
+    hotbed_state_report report;
+    hotbed_storage *other = sample_create(&shape, b.stream);
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        images[t] = sample_read(b.storage, t, b.stream);
+    uint32_t n = make_sources(&b, images, sources);
+    hotbed_state_dict *dict = NULL;
+    CHECK_OK(hotbed_state_dict_create(other, "sparse.", &dict));
+
+    /* Only the static table's names can be missing. */
+    CHECK_STATUS(hotbed_state_dict_load(dict, 0, NULL, true, &report, b.stream), HOTBED_ERR_STATE);
+    CHECK_EQ(report.num_missing, 3);
+    CHECK_STRING(report.missing[0], "sparse.embeddings.geo-x.weight");
+    CHECK_OK(hotbed_state_dict_load(dict, 0, NULL, false, &report, b.stream));
+
+    /* A name too many, and nothing is copied. */
+    sources[n] = sources[0];
+    sources[n].name = "sparse.embeddings.else.weight";
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n + 1, sources, true, &report, b.stream), HOTBED_ERR_STATE);
+    CHECK_EQ(report.num_unexpected, 1);
+    CHECK_STRING(report.unexpected[0], "sparse.embeddings.else.weight");
+    sample_check_empty(other, b.stream);
+
+    /* Wrong shapes and elements, twice the same name. */
+    hotbed_state_source right = sources[0];
+    sources[n].name = sources[0].name;
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n + 1, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    sources[0].columns++;
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    sources[0] = right;
+    sources[0].element = HOTBED_ELEMENT_F16;
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    sources[0] = right;
+    sources[0].rows--;
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    sample_check_empty(other, b.stream);
+
+    /* A hash table's weight without its keys is left alone. */
+    sources[0] = right;
+    CHECK_OK(hotbed_state_dict_load(dict, 1, sources, false, NULL, b.stream));
+    sample_check_empty(other, b.stream);
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        sample_free(&images[t]);
+    hotbed_state_dict_destroy(dict);
+    hotbed_storage_destroy(other);
+    tear_down(&b);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"names_are_torchrecs", names_are_torchrecs},
+    {"views_are_the_memory_that_computes", views_are_the_memory_that_computes},
+    {"what_is_made_is_in_canonical_order", what_is_made_is_in_canonical_order},
+    {"hooks_are_called_in_order", hooks_are_called_in_order},
+    {"tensors_are_loaded_by_name", tensors_are_loaded_by_name},
+    {"names_that_do_not_match_are_told", names_that_do_not_match_are_told},
+    {NULL, NULL},
+};

@@ -30,6 +30,8 @@ static const char usage_text[] =
     "  --save DIR          write DIR/step-NNNNNNNNNN at the end\n"
     "  --save-every N      and every N steps\n"
     "  --load DIR          go on from a checkpoint, or from the newest in a directory of them\n"
+    "  --resume            go on from the newest whole checkpoint in --save's directory, if there\n"
+    "                      is one; damaged ones are put aside as NAME.damaged\n"
     "  --seed N            of the initial rows (default 1)\n"
     "  --skip-bad N        leave out up to N malformed lines a file (default 0)\n"
     "  --json FILE         write results, loss curve and table statistics\n"
@@ -117,6 +119,7 @@ enum {
     OPT_SAVE,
     OPT_SAVE_EVERY,
     OPT_LOAD,
+    OPT_RESUME,
     OPT_SEED,
     OPT_SKIP_BAD,
     OPT_JSON,
@@ -195,6 +198,9 @@ static bool set_option(int option, const char *text, hotbed_train_options *o) {
         return parse_count(text, 0, UINT64_MAX, &o->seed);
     case OPT_SKIP_BAD:
         return parse_count(text, 0, UINT64_MAX, &o->skip_bad);
+    case OPT_RESUME:
+        o->resume = true;
+        return true;
     case OPT_QUIET:
         o->quiet = true;
         return true;
@@ -224,6 +230,7 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         {"save", required_argument, NULL, OPT_SAVE},
         {"save-every", required_argument, NULL, OPT_SAVE_EVERY},
         {"load", required_argument, NULL, OPT_LOAD},
+        {"resume", no_argument, NULL, OPT_RESUME},
         {"seed", required_argument, NULL, OPT_SEED},
         {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
         {"json", required_argument, NULL, OPT_JSON},
@@ -268,5 +275,7 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         return usage("the standard input can be read once: --epochs needs a file");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
+    if (o->resume && (o->save == NULL || o->load != NULL))
+        return usage("--resume needs --save, and goes without --load");
     return -1;
 }

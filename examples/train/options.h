@@ -23,6 +23,7 @@ typedef struct hotbed_train_options {
     uint64_t save_every;    /* steps; 0: at the end only */
     uint64_t seed;
     uint64_t skip_bad;
+    bool resume;
     bool quiet;
 } hotbed_train_options;
 

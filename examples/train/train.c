@@ -43,6 +43,8 @@ static bool work(hotbed_trainer *t) {
     const hotbed_train_options *o = &t->options;
     if (o->load != NULL && !hotbed_trainer_load(t))
         return false;
+    if (o->resume && !hotbed_trainer_resume(t))
+        return false;
     if (o->save != NULL && !hotbed_trainer_prepare_save(t))
         return false;
     if (!o->quiet)

@@ -90,6 +90,7 @@ typedef struct hotbed_trainer {
     pthread_mutex_t
         mutex; /* guards place's sums, curve and scores: the compute stream's calls write */
     hotbed_train_place place;
+    hotbed_train_place loaded; /* of a checkpoint that is being read */
     hotbed_curve_point *curve; /* [curve_room]; made longer by steps */
     uint64_t curve_points;
     uint64_t curve_room;
@@ -125,6 +126,9 @@ bool hotbed_trainer_sync(hotbed_trainer *trainer);
 /* Check that DIR of --save can be used, load what --load names, save, in trainer_save.c. */
 bool hotbed_trainer_prepare_save(hotbed_trainer *trainer);
 bool hotbed_trainer_load(hotbed_trainer *trainer);
+
+/* The same from the newest whole checkpoint of options.save, if there is one. */
+bool hotbed_trainer_resume(hotbed_trainer *t);
 bool hotbed_trainer_save(hotbed_trainer *trainer);
 
 /* Write the JSON report. */

@@ -57,6 +57,36 @@ static bool copy_dense(hotbed_trainer *t, bool to_device) {
     return true;
 }
 
+/* Fill the tables, and the place that is read. */
+static hotbed_status load(hotbed_trainer *t, const char *path) {
+    uint64_t step = 0, bytes = sizeof t->loaded;
+    memset(&t->loaded, 0, sizeof t->loaded);
+    hotbed_status status =
+        hotbed_checkpoint_load(path, t->storage, &step, &t->loaded, &bytes, t->compute);
+    if (bytes != sizeof t->loaded)
+        t->loaded.magic[0] = 0;
+    return status;
+}
+
+/* Take the place over. */
+static bool place_loaded(hotbed_trainer *t, const char *path) {
+    if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
+        return hotbed_trainer_fail(t, "%s: was not saved by this hotbed-train", path);
+    t->place = t->loaded;
+    if (t->options.learning_rate > 0) {
+        t->place.learning_rate = t->options.learning_rate;
+        if (!hotbed_trainer_ok(
+                t, hotbed_storage_set_learning_rate(t->storage, t->place.learning_rate, t->compute),
+                "--lr"))
+            return false;
+    }
+    if (!t->options.quiet)
+        hotbed_train_say(
+            "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
+            (unsigned long long)t->place.rows);
+    return copy_dense(t, true);
+}
+
 bool hotbed_trainer_prepare_save(hotbed_trainer *t) {
     bool found;
     uint64_t step = 0;
@@ -91,28 +121,29 @@ bool hotbed_trainer_load(hotbed_trainer *t) {
                 t, "%s: neither a checkpoint nor a directory of them", directory);
         snprintf(path, sizeof path, "%s/%s", directory, name);
     }
-    hotbed_train_place place;
-    uint64_t bytes = sizeof place;
-    memset(&place, 0, sizeof place);
-    if (!hotbed_trainer_ok(
-            t, hotbed_checkpoint_load(path, t->storage, &step, &place, &bytes, t->compute),
-            "--load"))
-        return false;
-    if (bytes != sizeof place || memcmp(place.magic, t->place.magic, sizeof place.magic) != 0)
-        return hotbed_trainer_fail(t, "%s: was not saved by this hotbed-train", path);
-    t->place = place;
-    if (t->options.learning_rate > 0) {
-        t->place.learning_rate = t->options.learning_rate;
-        if (!hotbed_trainer_ok(
-                t, hotbed_storage_set_learning_rate(t->storage, t->place.learning_rate, t->compute),
-                "--lr"))
-            return false;
+    return hotbed_trainer_ok(t, load(t, path), "--load") && place_loaded(t, path);
+}
+
+bool hotbed_trainer_resume(hotbed_trainer *t) {
+    char path[PATH_BYTES], aside[PATH_BYTES + 16], name[256];
+    bool found = true;
+    uint64_t step = 0;
+    const char *directory = t->options.save;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+    while (newest(t, directory, &found, &step, name)) {
+        if (!found)
+            return true;
+        snprintf(path, sizeof path, "%.3800s/%s", directory, name);
+        hotbed_status status = load(t, path);
+        if (status != HOTBED_ERR_CORRUPT)
+            return hotbed_trainer_ok(t, status, "--resume") && place_loaded(t, path);
+        hotbed_train_say("%s is damaged, and put aside: %s", path, hotbed_last_error());
+        snprintf(aside, sizeof aside, "%s.damaged", path);
+        if (rename(path, aside) != 0)
+            return hotbed_trainer_fail(t, "%s: %s", aside, strerror(errno));
     }
-    if (!t->options.quiet)
-        hotbed_train_say(
-            "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
-            (unsigned long long)t->place.rows);
-    return copy_dense(t, true);
+    return false;
 }
 
 bool hotbed_trainer_save(hotbed_trainer *t) {

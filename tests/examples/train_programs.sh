@@ -158,4 +158,13 @@ says 1 "of an earlier run" --data train.tsv --save ck
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
 says 1 "none: No such file" --data train.tsv --load none
 says 1 "--load" --data train.tsv --load ck --dim 9
+says 2 "--resume needs --save" --data train.tsv --resume
+train --data train.tsv --save fresh --resume --quiet || die "--resume without a checkpoint"
+rm -r ck/step-0000000048
+printf x >>ck/step-0000000042/MANIFEST
+train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume"
+grep -q "step-0000000042 is damaged" err || die "--resume does not say what is damaged"
+[ "$(number part.json first_step)" = 28 ] || die "--resume: first step $(number part.json first_step)"
+[ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume differs"
+[ -d ck/step-0000000048 ] && [ -d ck/step-0000000042.damaged ] || die "after --resume: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every place"

@@ -17,26 +17,28 @@ typedef struct fixture {
     uint64_t range;
 } fixture;
 
-enum { TABLES = 4 };
+enum { TABLES = 4, RANGE = 16, FILL = 4 }; /* batches before the first that counts */
 
 static hotbed_status create_storage(
-    uint64_t samples, uint32_t dim, hotbed_pooling pooling, hotbed_optimizer_kind optimizer,
-    fixture *f) {
+    bench_state *state, hotbed_optimizer_kind optimizer, fixture *f) {
+    uint64_t samples = (uint64_t)bench_arg(state, 0);
     static const char *const names[TABLES] = {"a", "b", "c", "d"};
     hotbed_table_options tables[TABLES];
     hotbed_storage_options options;
     for (int t = 0; t < TABLES; t++) {
         hotbed_table_options_init(&tables[t]);
         tables[t].name = names[t];
-        tables[t].dim = dim;
+        tables[t].dim = (uint32_t)bench_arg(state, 1);
         tables[t].capacity = f->range;
+        tables[t].upper_capacity = f->range / RANGE; /* full after a few batches */
         tables[t].initializer =
             (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -0.05F, .upper = 0.05F};
     }
     hotbed_storage_options_init(&options);
     options.num_tables = TABLES;
     options.tables = tables;
-    options.pooling = pooling;
+    options.pooling = (hotbed_pooling)bench_arg(state, 2);
+    options.mode = (hotbed_mode)bench_arg(state, 3);
     options.optimizer.kind = optimizer;
     hotbed_status status = hotbed_storage_create(&options, f->stream, &f->storage);
     if (status != HOTBED_OK)
@@ -45,12 +47,12 @@ static hotbed_status create_storage(
         f->storage, TABLES * samples, (uint32_t)samples, f->stream, &f->ticket);
 }
 
-/* Arguments: keys a table, dim, pooling.  Bags have one key. */
+/* Arguments: keys a table, dim, pooling, mode.  Bags have one key.  With two tiers the upper one has room for
+ * a 16th of the rows that batches draw from, twice what a batch has. */
 static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture *f) {
     uint64_t samples = (uint64_t)bench_arg(state, 0);
     uint32_t dim = (uint32_t)bench_arg(state, 1);
-    hotbed_pooling pooling = (hotbed_pooling)bench_arg(state, 2);
-    *f = (fixture){.stream = bench_stream(state), .range = 16 * samples};
+    *f = (fixture){.stream = bench_stream(state), .range = RANGE * samples};
     f->numbers = malloc(TABLES * samples * sizeof *f->numbers);
     f->keys = bench_alloc(state, TABLES * samples * sizeof *f->keys);
     f->rows = bench_alloc(state, TABLES * samples * dim * sizeof *f->rows);
@@ -62,7 +64,7 @@ static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture
     f->batch.batch_size = (uint32_t)samples;
     f->batch.num_keys = TABLES * samples;
     f->batch.keys = f->keys;
-    return bench_ok(state, create_storage(samples, dim, pooling, optimizer, f));
+    return bench_ok(state, create_storage(state, optimizer, f));
 }
 
 static void finish(fixture *f) {
@@ -102,7 +104,9 @@ static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int 
     static const call calls[] = {prefetch, forward, backward, eval};
     fixture f;
     bool ok = prepare(state, optimizer, &f);
-    for (uint64_t round = 0; ok && bench_next(state); round++) {
+    for (uint64_t round = 0; ok && round < FILL; round++)
+        ok = draw(state, &f, round) && bench_ok(state, prefetch(&f));
+    for (uint64_t round = FILL; ok && bench_next(state); round++) {
         ok = draw(state, &f, round);
         for (int c = 0; c < 4 && ok; c++) {
             if (c == first) {
@@ -142,10 +146,18 @@ static void run_step(bench_state *state) {
     time_calls(state, HOTBED_OPT_ADAM, 0, 3);
 }
 
-static const char *const names[] = {"keys_a_table", "dim", "pooling", NULL};
-static const int64_t host[] = {10000, 128, HOTBED_POOL_NONE, 10000, 16, HOTBED_POOL_SUM, INT64_MIN};
-static const int64_t cuda[] = {262144,   128, HOTBED_POOL_NONE, 262144, 128, HOTBED_POOL_SUM,
-                               262144,   16,  HOTBED_POOL_SUM,  4096,   16,  HOTBED_POOL_SUM,
+static const char *const names[] = {"keys_a_table", "dim", "pooling", "mode", NULL};
+static const int64_t host[] = {10000,    128, HOTBED_POOL_NONE, HOTBED_MODE_HBM_DIRECT,
+                               10000,    16,  HOTBED_POOL_SUM,  HOTBED_MODE_HBM_DIRECT,
+                               10000,    128, HOTBED_POOL_NONE, HOTBED_MODE_CACHE,
+                               10000,    128, HOTBED_POOL_NONE, HOTBED_MODE_DEFAULT,
+                               INT64_MIN};
+static const int64_t cuda[] = {262144,   128, HOTBED_POOL_NONE, HOTBED_MODE_HBM_DIRECT,
+                               262144,   128, HOTBED_POOL_SUM,  HOTBED_MODE_HBM_DIRECT,
+                               262144,   16,  HOTBED_POOL_SUM,  HOTBED_MODE_HBM_DIRECT,
+                               4096,     16,  HOTBED_POOL_SUM,  HOTBED_MODE_HBM_DIRECT,
+                               262144,   128, HOTBED_POOL_NONE, HOTBED_MODE_CACHE,
+                               262144,   128, HOTBED_POOL_NONE, HOTBED_MODE_DEFAULT,
                                INT64_MIN};
 
 const bench_case bench_storage_cases[] = {

@@ -3,11 +3,12 @@
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
+# The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
 # Results go to OUT/workloads-<device>.json and OUT/micro-<device>.json.  On the host the workloads are a
 # tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 2
 fi
 binaries=$1 backend=$2 out=$3 quick=${4:-}
@@ -42,7 +43,8 @@ run() {
 }
 
 workloads=$binaries/hotbed-workloads
-run "$workloads" --backend "$backend" --scale "$scale" --steps "$steps" --insertion both --overlap --check --commit "$commit" \
+run "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
+    --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" \
     --previous "$results" --json "$out/workloads-$device.json.new"
 # The run above looked for the earlier result, which may be this very file.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"

@@ -41,7 +41,7 @@ static hotbed_status create(hotbed_backend backend, double scale, link_room *r) 
         HOTBED_TRY(hotbed_event_create(r->stream, &r->marks[i]));
     HOTBED_TRY(hotbed_fill(r->dram.data, 1, r->dram.bytes, r->host));
     HOTBED_TRY(hotbed_fill(r->upper.data, 2, r->upper.bytes, r->stream));
-    HOTBED_TRY(hotbed_fill(r->lower.data, 3, r->lower.bytes, r->stream)); /* pages of its own */
+    HOTBED_TRY(hotbed_fill(r->lower.data, 3, r->lower.bytes, r->host)); /* pages of its own */
     HOTBED_TRY(hotbed_stream_sync(r->host));
     return hotbed_stream_sync(r->stream);
 }

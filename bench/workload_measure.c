@@ -209,7 +209,9 @@ static hotbed_status measure_one(
     workload_print(stdout, &p->machine, result, &s->previous[s->count]);
     (void)fflush(stdout);
     s->count++;
-    return HOTBED_OK;
+    /* after each: what is done is kept if the run is cut short */
+    return p->json ? workload_write_json(p->json, &p->machine, s->results, s->previous, s->count)
+                   : HOTBED_OK;
 }
 
 hotbed_status workload_measure_all(workload_program *p) {
@@ -230,12 +232,6 @@ hotbed_status workload_measure_all(workload_program *p) {
         }
     }
     workload_input_destroy(&s->input);
-    if (p->json && s->count > 0) {
-        hotbed_status written =
-            workload_write_json(p->json, &p->machine, s->results, s->previous, s->count);
-        if (first == HOTBED_OK)
-            first = written;
-    }
     free(s);
     return first;
 }

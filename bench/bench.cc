@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -117,7 +118,8 @@ void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *st
     b->Iterations(quick > 0 ? quick : cuda ? CUDA_ITERATIONS : HOST_ITERATIONS);
 }
 
-void add_backend(hotbed_backend backend, int quick) {
+/* False: the machine cannot run the backend. */
+bool add_backend(hotbed_backend backend, int quick) {
     static const bench_case *const tables[] = {
         bench_base_cases,     bench_index_cases,  bench_unique_cases, bench_lookup_cases,
         bench_score_cases,    bench_update_cases, bench_rows_cases,   bench_storage_cases,
@@ -126,7 +128,7 @@ void add_backend(hotbed_backend backend, int quick) {
     char device[128];
     char driver[64];
     if (stream == nullptr)
-        return;
+        return false;
     std::string name = hotbed_backend_name(backend);
     if (bench_device(stream, device, sizeof device, driver, sizeof driver) == HOTBED_OK) {
         benchmark::AddCustomContext(name + "_device", device);
@@ -137,6 +139,7 @@ void add_backend(hotbed_backend backend, int quick) {
     for (const bench_case *table : tables)
         for (const bench_case *which = table; which->name != nullptr; which++)
             add_case(which, backend, stream, quick);
+    return true;
 }
 
 // Take "--NAME VALUE" out of the arguments; the value, or NULL.
@@ -164,9 +167,14 @@ int main(int argc, char **argv) {
         return 2;
     benchmark::AddCustomContext("commit", commit != nullptr ? commit : HOTBED_BENCH_COMMIT);
     int quick = iterations != nullptr ? std::max(1, std::atoi(iterations)) : 0;
+    bool any = false;
     for (hotbed_backend b : {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA})
         if (backend == nullptr || std::string(backend) == hotbed_backend_name(b))
-            add_backend(b, quick);
+            any = add_backend(b, quick) || any;
+    if (!any) {
+        std::fprintf(stderr, "hotbed-bench: skipped: %s\n", hotbed_last_error());
+        return 77;
+    }
     size_t ran = benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
     bench_close();

@@ -1,7 +1,9 @@
 /* bench/bench_rows.c - rows by key in a storage, and by slot in a flat table: copied out and in, removed. */
 #include "bench/bench.h"
 
+#include "hotbed/export.h"
 #include "hotbed/flat_table.h"
+#include "hotbed/stats.h"
 #include "hotbed/storage.h"
 
 #include <stdlib.h>
@@ -158,6 +160,51 @@ static void export_keys(bench_state *state) {
     finish(&f);
 }
 
+/* Keys and rows of n slots, another n each time. */
+static void export_batch(bench_state *state) {
+    fixture f;
+    hotbed_export batch;
+    hotbed_table_info info = {0};
+    bool ok =
+        prepare(state, 0, set, &f) && bench_ok(state, hotbed_storage_table(f.storage, 0, &info));
+    hotbed_export_init(&batch);
+    batch.slots = f.n;
+    batch.keys = f.keys;
+    batch.rows.weights = f.dense.weights;
+    batch.count = bench_alloc(state, sizeof *batch.count);
+    while (ok && batch.count != NULL && bench_next(state)) {
+        bench_flush_cache(f.stream);
+        bench_start(f.stream);
+        ok = bench_ok(state, hotbed_storage_export(f.storage, &batch, f.stream));
+        bench_stop(f.stream, state);
+        batch.first += f.n;
+        if (batch.first + f.n > info.slots)
+            batch.first = 0;
+    }
+    uint64_t row = f.dim * sizeof(float);
+    double load = (double)(ROUNDS * f.n) / (double)(info.slots > 0 ? info.slots : 1);
+    bench_items(state, (int64_t)f.n);
+    /* a meta of each slot in; of those with a key, key and row in and out */
+    bench_bytes(state, (int64_t)(load * (double)(f.n * 2 * (row + 8))) + (int64_t)(8 * f.n));
+    finish(&f);
+}
+
+/* How full each bucket is. */
+static void histogram(bench_state *state) {
+    fixture f;
+    bool ok = prepare(state, 0, set, &f);
+    uint64_t *loads = bench_alloc(state, HOTBED_LOADS * sizeof *loads);
+    while (ok && loads != NULL && bench_next(state)) {
+        bench_flush_cache(f.stream);
+        bench_start(f.stream);
+        ok = bench_ok(state, hotbed_storage_load_histogram(f.storage, 0, loads, f.stream));
+        bench_stop(f.stream, state);
+    }
+    bench_items(state, (int64_t)(ROUNDS * f.n));
+    bench_bytes(state, (int64_t)(ROUNDS * f.n * 8 * 100 / 97)); /* the metas */
+    finish(&f);
+}
+
 static void load_rows(bench_state *state) {
     time_call(state, (hotbed_memory_kind)bench_arg(state, 2), store, load, NULL);
 }
@@ -181,6 +228,8 @@ const bench_case bench_rows_cases[] = {
     {"rows/set", set_rows, by_key, by_key_host, by_key_cuda},
     {"rows/erase", erase_rows, by_key, by_key_host, by_key_cuda},
     {"rows/export_keys", export_keys, by_key, by_key_host, by_key_cuda},
+    {"rows/export", export_batch, by_key, by_key_host, by_key_cuda},
+    {"rows/load_histogram", histogram, by_key, by_key_host, by_key_cuda},
     {"rows/flat_load", load_rows, by_slot, by_slot_host, by_slot_cuda},
     {"rows/flat_store", store_rows, by_slot, by_slot_host, by_slot_cuda},
     {NULL, NULL, NULL, NULL, NULL},

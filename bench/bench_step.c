@@ -75,6 +75,7 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     size_t size = o->dtype == HOTBED_F16 || o->dtype == HOTBED_BF16 ? 2 : 4;
     const hotbed_initializer initializer = {.kind = o->init, .std = 1, .upper = 1};
     t->dim = o->dim;
+    t->lower_first = UINT64_MAX; /* one tier */
     t->init = hotbed_init_make(&initializer, "table", 1);
     t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     t->states = o->states;

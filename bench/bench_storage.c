@@ -1,6 +1,7 @@
 /* bench/bench_storage.c - the public calls of a step, with all that is around the kernels. */
 #include "bench/bench_step.h"
 
+#include "hotbed/stats.h"
 #include "hotbed/storage.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@ typedef struct fixture {
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_ticket *ticket;
+    hotbed_meter *meter;
     hotbed_batch batch;
     uint64_t *numbers;
     uint64_t *keys; /* on the device */
@@ -41,6 +43,8 @@ static hotbed_status create_storage(
     options.mode = (hotbed_mode)bench_arg(state, 3);
     options.optimizer.kind = optimizer;
     hotbed_status status = hotbed_storage_create(&options, f->stream, &f->storage);
+    if (status == HOTBED_OK)
+        status = hotbed_meter_create(f->storage, f->stream, &f->meter);
     if (status != HOTBED_OK)
         return status;
     return hotbed_ticket_create(
@@ -69,6 +73,7 @@ static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture
 
 static void finish(fixture *f) {
     hotbed_ticket_destroy(f->ticket);
+    hotbed_meter_destroy(f->meter);
     hotbed_storage_destroy(f->storage);
     free(f->numbers);
 }
@@ -97,18 +102,29 @@ static hotbed_status eval(fixture *f) {
     return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
 }
 
+static hotbed_status flush(fixture *f) {
+    return hotbed_storage_flush(f->storage, f->stream);
+}
+
+static hotbed_status request(fixture *f) {
+    return hotbed_meter_request(f->meter, f->stream);
+}
+
 typedef hotbed_status (*call)(fixture *f);
 
-/* Time calls [first, last) of a step, whose calls are all made in order. */
+enum { PREFETCH, FORWARD, BACKWARD, EVAL, FLUSH, REQUEST };
+
+/* Time calls [first, last) of those that follow on each other; a step's are made in any case. */
 static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
-    static const call calls[] = {prefetch, forward, backward, eval};
+    static const call calls[] = {prefetch, forward, backward, eval, flush, request};
+    int end = last > EVAL ? last : EVAL;
     fixture f;
     bool ok = prepare(state, optimizer, &f);
     for (uint64_t round = 0; ok && round < FILL; round++)
         ok = draw(state, &f, round) && bench_ok(state, prefetch(&f));
     for (uint64_t round = FILL; ok && bench_next(state); round++) {
         ok = draw(state, &f, round);
-        for (int c = 0; c < 4 && ok; c++) {
+        for (int c = 0; c < end && ok; c++) {
             if (c == first) {
                 bench_flush_cache(f.stream);
                 bench_start(f.stream);
@@ -123,27 +139,36 @@ static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int 
 }
 
 static void run_prefetch(bench_state *state) {
-    time_calls(state, HOTBED_OPT_SGD, 0, 1);
+    time_calls(state, HOTBED_OPT_SGD, PREFETCH, FORWARD);
 }
 
 static void run_forward(bench_state *state) {
-    time_calls(state, HOTBED_OPT_SGD, 1, 2);
+    time_calls(state, HOTBED_OPT_SGD, FORWARD, BACKWARD);
 }
 
 static void run_backward_sgd(bench_state *state) {
-    time_calls(state, HOTBED_OPT_SGD, 2, 3);
+    time_calls(state, HOTBED_OPT_SGD, BACKWARD, EVAL);
 }
 
 static void run_backward_adam(bench_state *state) {
-    time_calls(state, HOTBED_OPT_ADAM, 2, 3);
+    time_calls(state, HOTBED_OPT_ADAM, BACKWARD, EVAL);
 }
 
 static void run_eval(bench_state *state) {
-    time_calls(state, HOTBED_OPT_SGD, 3, 4);
+    time_calls(state, HOTBED_OPT_SGD, EVAL, FLUSH);
 }
 
 static void run_step(bench_state *state) {
-    time_calls(state, HOTBED_OPT_ADAM, 0, 3);
+    time_calls(state, HOTBED_OPT_ADAM, PREFETCH, EVAL);
+}
+
+/* What one batch has changed. */
+static void run_flush(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, FLUSH, REQUEST);
+}
+
+static void run_request(bench_state *state) {
+    time_calls(state, HOTBED_OPT_SGD, REQUEST, REQUEST + 1);
 }
 
 static const char *const names[] = {"keys_a_table", "dim", "pooling", "mode", NULL};
@@ -160,6 +185,9 @@ static const int64_t cuda[] = {262144,   128, HOTBED_POOL_NONE, HOTBED_MODE_HBM_
                                262144,   128, HOTBED_POOL_NONE, HOTBED_MODE_DEFAULT,
                                INT64_MIN};
 
+static const int64_t flush_host[] = {10000, 128, HOTBED_POOL_NONE, HOTBED_MODE_CACHE, INT64_MIN};
+static const int64_t flush_cuda[] = {262144, 128, HOTBED_POOL_NONE, HOTBED_MODE_CACHE, INT64_MIN};
+
 const bench_case bench_storage_cases[] = {
     {"storage/prefetch", run_prefetch, names, host, cuda},
     {"storage/forward", run_forward, names, host, cuda},
@@ -167,5 +195,7 @@ const bench_case bench_storage_cases[] = {
     {"storage/backward_adam", run_backward_adam, names, host, cuda},
     {"storage/step_adam", run_step, names, host, cuda},
     {"storage/eval", run_eval, names, host, cuda},
+    {"storage/flush", run_flush, names, flush_host, flush_cuda},
+    {"storage/meter_request", run_request, names, flush_host, flush_cuda},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -29,8 +29,9 @@
  *     write is undefined;
  *   - hotbed_stream_sync() of a stream with such an operation returns COMM with the reason;
  *   - later calls return COMM with the reason, which hotbed_comm_failure() has in parts.
- * Nothing hangs, and what is left to do is destroy.  A new communicator of the ranks that are left works;
- * over MPI, where a process has died, only if the MPI library can go on (see hotbed_comm_create_mpi()).
+ * Nothing hangs, and what is left to do is destroy; a graph that was recorded with it is not launched again.  A
+ * new communicator of the ranks that are left works; over MPI, where a process has died, only if the MPI
+ * library can go on (see hotbed_comm_create_mpi()).
  *
  * A communicator is used by one thread at a time, but hotbed_comm_abort() may come from any.
  */
@@ -127,9 +128,9 @@ hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out);
 
-/* Leave and free.  The caller's streams are done with its operations, and its windows are destroyed.
- * Other ranks fail if they have operations left that need this one.  Synchronous; does not wait for
- * other ranks.  NULL is allowed. */
+/* Leave and free.  The caller's streams are done with its operations, and its windows, and graphs in which it
+ * was recorded, are destroyed.  Other ranks fail if they have operations left that need this one.
+ * Synchronous; does not wait for other ranks.  NULL is allowed. */
 HOTBED_API void hotbed_comm_destroy(hotbed_comm *comm);
 
 /* What the communicator was created as. */

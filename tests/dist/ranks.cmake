@@ -26,9 +26,10 @@ if(HOTBED_MPI)
     message(STATUS "tests over MPI are left out: they know Open MPI's mpirun only")
   endif()
 endif()
+# It does not start as root, nor more processes than cores, unless told.
+set(as_root OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 if(open_mpi)
-  # It does not start as root, nor more processes than cores, unless told.
-  set(environment HOTBED_TEST_TRANSPORT=mpi OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+  set(environment HOTBED_TEST_TRANSPORT=mpi ${as_root})
   if(HOTBED_SANITIZE MATCHES address) # MPI's own leaks
     list(APPEND environment ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
   endif()
@@ -65,6 +66,11 @@ if(HOTBED_NCCL)
       add_ranks_test(${program}.ncclp${gpus} "gpu;slow"
                      "${environment};HOTBED_TEST_TRANSPORT=nccl-processes" ${launch} ${gpus} $<TARGET_FILE:${program}>)
     endforeach()
+    if(open_mpi)
+      add_ranks_test(test_comm.ncclm${gpus} "gpu;slow"
+                     "${environment};${as_root};HOTBED_TEST_TRANSPORT=nccl-mpi"
+                     ${mpirun} -n ${gpus} $<TARGET_FILE:test_comm>)
+    endif()
     foreach(phase IN LISTS death_phases)
       add_ranks_test(
         comm_death.nccl${gpus}.${phase} "gpu;slow" "${environment};HOTBED_TEST_TRANSPORT=nccl-processes"

@@ -42,7 +42,9 @@ const world *world_list(void) {
         return host;
     if (on_gpu())
         return gpu;
-    if (strcmp(name, "mpi") == 0)
+    if (strcmp(name, "nccl-mpi") == 0)
+        other[0] = (world){HOTBED_TRANSPORT_NCCL, number("OMPI_COMM_WORLD_SIZE")};
+    else if (strcmp(name, "mpi") == 0)
         other[0] = (world){HOTBED_TRANSPORT_MPI, number("OMPI_COMM_WORLD_SIZE")};
     else if (strcmp(name, "nccl") == 0)
         other[0] = (world){HOTBED_TRANSPORT_NCCL, number("HOTBED_TEST_GPUS")};
@@ -114,6 +116,18 @@ static void *thread_main(void *argument) {
     return NULL;
 }
 
+/* This process is one rank on a GPU. */
+static void run_process(thread *t) {
+    bool mpi = strcmp(transport_name(), "nccl-mpi") == 0;
+    int device = (int)number(mpi ? "OMPI_COMM_WORLD_LOCAL_RANK" : "LOCAL_RANK");
+    hotbed_comm *bootstrap = NULL, *comm = NULL;
+    if (mpi)
+        CHECK_OK(hotbed_comm_create_mpi(NULL, &bootstrap));
+    CHECK_OK(hotbed_comm_create_nccl(t->options, device, bootstrap, &comm));
+    hotbed_comm_destroy(bootstrap); /* it has done its part */
+    run_rank(t, comm, HOTBED_BACKEND_CUDA, device);
+}
+
 static void run_threads(
     const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
     static thread threads[RANKS_MAX];
@@ -155,13 +169,10 @@ void world_run(
     case HOTBED_TRANSPORT_THREADS:
         break;
     case HOTBED_TRANSPORT_NCCL:
-        if (strcmp(transport_name(), "nccl") != 0) {
-            int device = (int)number("LOCAL_RANK");
-            CHECK_OK(hotbed_comm_create_nccl(options, device, NULL, &comm));
-            run_rank(&only, comm, HOTBED_BACKEND_CUDA, device);
-            return;
-        }
-        break;
+        if (strcmp(transport_name(), "nccl") == 0)
+            break;
+        run_process(&only);
+        return;
     }
     run_threads(where, options, body, argument);
 }

@@ -3,7 +3,7 @@
  * The environment's HOTBED_TEST_TRANSPORT says which: unset (self and threads on the host), "gpu" (the same on one
  * GPU, CUDA streams), "mpi" (this
  * process is a rank of an MPI job), "nccl" (a thread for each of HOTBED_TEST_GPUS GPUs), "nccl-processes"
- * (this process is a rank, found by RANK and the like).
+ * (this process is a rank, found by RANK and the like), "nccl-mpi" (found by MPI).
  */
 #ifndef HOTBED_TESTS_WORLD_H
 #define HOTBED_TESTS_WORLD_H

@@ -29,7 +29,9 @@ enum {
 
 /* What a rank says first on a connection. */
 typedef struct hello {
-    uint32_t magic, rank, size, port; /* port: where it listens itself */
+    uint32_t magic, rank, size;
+    uint32_t to;   /* the rank that it means to reach */
+    uint32_t port; /* where it listens itself */
     uint64_t cookie;
 } hello;
 
@@ -163,16 +165,32 @@ static int try_host(const char *host, uint32_t port, uint64_t until) {
     return s;
 }
 
-/* Connect to one of the place's hosts, again and again until somebody listens, and say hello. */
+static bool is_loopback(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "::ffff:127.", 11) == 0;
+}
+
+/* One try with each of the place's hosts.  Addresses first: names may take long where no server answers. */
+static int try_place(const hotbed_link_place *place, uint64_t until) {
+    char here[HOTBED_LINK_HOST_BYTES] = "";
+    (void)gethostname(here, sizeof here - 1);
+    bool known = place->machine[0] != '\0';
+    bool same = known && strcmp(here, place->machine) == 0;
+    int s = same ? try_host("127.0.0.1", place->port, until) : -1;
+    for (uint32_t h = 0; h < HOTBED_LINK_HOSTS && place->hosts[h][0] != '\0' && s < 0; h++)
+        if (!known || same || !is_loopback(place->hosts[h])) /* else it is of another machine */
+            s = try_host(place->hosts[h], place->port, until);
+    return s < 0 && known && !same ? try_host(place->machine, place->port, until) : s;
+}
+
+/* Connect to the place, again and again until somebody listens there, and say hello. */
 static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t until) {
     const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
     while (hotbed_comm_now() < until) {
-        for (uint32_t h = 0; h < HOTBED_LINK_HOSTS && place->hosts[h][0] != '\0'; h++) {
-            int s = try_host(place->hosts[h], place->port, until);
-            if (s >= 0 && send_all(s, own, sizeof *own, until))
-                return s;
-            close_socket(&s);
-        }
+        int s = try_place(place, until);
+        if (s >= 0 && send_all(s, own, sizeof *own, until))
+            return s;
+        close_socket(&s);
         (void)nanosleep(&pause, NULL);
     }
     return -1;
@@ -188,7 +206,7 @@ static int accept_from(int listener, const hello *own, hello *theirs, uint64_t u
         uint64_t soon = hotbed_comm_now() + (uint64_t)STRANGER_MS * 1000000U;
         if (recv_all(s, theirs, sizeof *theirs, soon < until ? soon : until) &&
             theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->size == own->size &&
-            theirs->rank > own->rank && theirs->rank < own->size)
+            theirs->to == own->rank && theirs->rank > own->rank && theirs->rank < own->size)
             return s;
         close_socket(&s); /* some other program, or a rank of another meeting */
     }
@@ -197,12 +215,11 @@ static int accept_from(int listener, const hello *own, hello *theirs, uint64_t u
 
 /* --- the meeting ---------------------------------------------------------------------------- */
 
-/* This machine's name, then its addresses. */
+/* This machine's name, and its addresses. */
 static void list_hosts(hotbed_link_place *place) {
     struct ifaddrs *list = NULL;
     uint32_t n = 0;
-    if (gethostname(place->hosts[n], HOTBED_LINK_HOST_BYTES - 1) == 0)
-        n++;
+    (void)gethostname(place->machine, sizeof place->machine - 1);
     if (getifaddrs(&list) != 0)
         list = NULL;
     for (const struct ifaddrs *i = list; i != NULL && n < HOTBED_LINK_HOSTS; i = i->ifa_next) {
@@ -217,34 +234,35 @@ static void list_hosts(hotbed_link_place *place) {
     freeifaddrs(list);
 }
 
-hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place) {
-    int s = socket(AF_INET6, SOCK_STREAM, 0), on = 1, off = 0;
-    struct sockaddr_storage address = {0};
-    socklen_t length = sizeof(struct sockaddr_in6);
-    if (s >= 0) {
-        struct sockaddr_in6 *any = (struct sockaddr_in6 *)&address;
-        any->sin6_family = AF_INET6;
-        any->sin6_port = htons((uint16_t)port);
-        (void)setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    } else { /* a machine without IPv6 */
-        s = socket(AF_INET, SOCK_STREAM, 0);
-        struct sockaddr_in *any = (struct sockaddr_in *)&address;
-        any->sin_family = AF_INET;
-        any->sin_port = htons((uint16_t)port);
-        length = sizeof *any;
-    }
-    (void)setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+/* Listen on all addresses of a kind; -1 when it cannot.  *length: of what is written to address. */
+static int listen_on(
+    sa_family_t family, uint32_t port, struct sockaddr_storage *address, socklen_t *length) {
+    int s = socket(family, SOCK_STREAM, 0), on = 1, off = 0;
+    memset(address, 0, sizeof *address);
+    address->ss_family = family;
+    ((struct sockaddr_in *)address)->sin_port = htons((uint16_t)port); /* the same place in both */
+    *length = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     (void)fcntl(s, F_SETFD, FD_CLOEXEC);
-    if (s < 0 || bind(s, (struct sockaddr *)&address, length) != 0 || listen(s, SOMAXCONN) != 0 ||
-        getsockname(s, (struct sockaddr *)&address, &length) != 0) {
-        int error = errno;
+    (void)setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (family == AF_INET6)
+        (void)setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (s < 0 || bind(s, (struct sockaddr *)address, *length) != 0 || listen(s, SOMAXCONN) != 0 ||
+        getsockname(s, (struct sockaddr *)address, length) != 0)
         close_socket(&s);
+    return s;
+}
+
+hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place) {
+    struct sockaddr_storage address;
+    socklen_t length;
+    int s = listen_on(AF_INET6, port, &address, &length);
+    if (s < 0) /* a machine without IPv6 */
+        s = listen_on(AF_INET, port, &address, &length);
+    if (s < 0)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: error %d", port, error);
-    }
+            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: error %d", port, errno);
     memset(place, 0, sizeof *place);
     list_hosts(place);
-    /* The port is at the same place in both kinds of addresses. */
     place->port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
     place->cookie = hotbed_comm_now() ^ (uint64_t)getpid() << 48;
     *listener = s;
@@ -323,10 +341,11 @@ static hotbed_status join_meeting(
     hotbed_status status = visit_host(l, own, place, payload, bytes, table, until);
     for (uint32_t p = 1; p < l->rank && status == HOTBED_OK; p++) {
         hotbed_link_place there = {.port = table[p].port};
-        /* Who is on rank 0's machine may be known there by an address that is good only there. */
-        memcpy(there.hosts, place->hosts, sizeof there.hosts);
-        memmove(there.hosts[1], there.hosts[0], sizeof there.hosts - sizeof there.hosts[0]);
+        /* Who is on rank 0's machine may be known by an address that is good only there. */
+        memcpy(there.machine, place->machine, sizeof there.machine);
+        memcpy(there.hosts[1], place->hosts[0], sizeof there.hosts - sizeof there.hosts[0]);
         memcpy(there.hosts[0], table[p].host, sizeof there.hosts[0]);
+        own->to = p;
         l->peers[p].socket = connect_to(&there, own, until);
         if (l->peers[p].socket < 0)
             status = fail_meeting(own, "another rank could not be reached");

@@ -15,8 +15,9 @@ enum { HOTBED_LINK_HOSTS = 8, HOTBED_LINK_HOST_BYTES = 256 };
 
 /* Where rank 0 listens.  Plain bytes, to be sent to the other ranks. */
 typedef struct hotbed_link_place {
-    char hosts[HOTBED_LINK_HOSTS]
-              [HOTBED_LINK_HOST_BYTES]; /* names or addresses to try; "": no more */
+    char machine[HOTBED_LINK_HOST_BYTES]; /* its name; "": not known */
+    /* Names or addresses to try; "": no more. */
+    char hosts[HOTBED_LINK_HOSTS][HOTBED_LINK_HOST_BYTES];
     uint32_t port;
     uint64_t cookie; /* the same on all ranks of one meeting */
 } hotbed_link_place;

@@ -195,6 +195,8 @@ static hotbed_status enqueue(
         HOTBED_TRY(hotbed_event_create(stream, &me->ready));
     if (me->copied == NULL)
         HOTBED_TRY(hotbed_event_create(stream, &me->copied));
+    HOTBED_TRY(
+        hotbed_stream_wait(stream, me->copied)); /* the operation before, on whatever stream */
     HOTBED_TRY(hotbed_event_record(me->ready, stream));
     ((threads_comm *)comm)->stream = stream;
     bool well = hotbed_comm_run_now(comm, batch);

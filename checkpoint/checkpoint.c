@@ -32,6 +32,21 @@ static hotbed_status read_options(
     return HOTBED_OK;
 }
 
+/* The share is the communicator's. */
+static hotbed_status check_comm(
+    const hotbed_comm *comm, const hotbed_checkpoint_share *share, const hotbed_stream *stream) {
+    if (comm == NULL)
+        return HOTBED_OK;
+    uint32_t world = share->world == 0 ? 1 : share->world;
+    if (share->rank != hotbed_comm_rank(comm) || world != hotbed_comm_size(comm))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
+            " of %" PRIu32,
+            share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm));
+    return hotbed_comm_check_stream(comm, stream);
+}
+
 hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream) {
@@ -40,10 +55,13 @@ hotbed_status hotbed_checkpoint_save(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_save: path, storage, options or stream is NULL");
     HOTBED_TRY(read_options(options, &read));
-    if (read.share.world > 1)
+    HOTBED_TRY(check_comm(read.comm, &read.share, stream));
+    if (read.comm == NULL && read.share.world > 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "checkpoint_save: %" PRIu32 " ranks save with begin, put and commit", read.share.world);
+            "checkpoint_save: %" PRIu32 " ranks save with a communicator, or with begin, put and "
+            "commit",
+            read.share.world);
     return hotbed_checkpoint_write(&config, path, storage, &read, stream);
 }
 
@@ -106,6 +124,7 @@ hotbed_status hotbed_checkpoint_load_with(
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
         "hotbed_checkpoint_load_options"));
+    HOTBED_TRY(check_comm(read.comm, &read.share, stream));
     if (read.num_increments > INCREMENTS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments", read.num_increments);

@@ -14,7 +14,7 @@ typedef struct hotbed_checkpoint_config {
     uint32_t block_bytes; /* a power of two; 0: HOTBED_BLOCK_BYTES */
 } hotbed_checkpoint_config;
 
-/* A whole save by one rank: the three below, and an abort when one fails. */
+/* A whole save by one rank, or by those of options->comm: the three below, and an abort when one fails. */
 hotbed_status hotbed_checkpoint_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/chain.h"
+#include "checkpoint/deal.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 
@@ -22,6 +23,7 @@ typedef struct reader {
     hotbed_storage *storage;
     hotbed_stream *stream;
     hotbed_checkpoint_share share;
+    hotbed_comm *comm; /* NULL: this rank alone */
     uint32_t num_links;
     link *links;       /* the full one, then increments */
     uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
@@ -195,6 +197,12 @@ static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
     return HOTBED_OK;
 }
 
+/* Whether ranks read rows of a table for each other. */
+static bool dealt(const reader *r, const hotbed_manifest *m, uint32_t table) {
+    return r->comm != NULL && m->tables[table].kind == HOTBED_TABLE_HASH &&
+           !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
+}
+
 /* What this rank has of one part. */
 static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool last) {
     hotbed_part_reader part;
@@ -206,7 +214,7 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
     }
     if (status == HOTBED_OK)
         status = read_erased(t, &part);
-    if (status == HOTBED_OK)
+    if (status == HOTBED_OK && !dealt(t->r, t->m, t->table))
         status = read_rows(t, &part);
     if (status == HOTBED_OK && last)
         status = read_counted(t, &part);
@@ -217,6 +225,8 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
 /* Whether a part may have rows of this rank. */
 static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uint32_t shard) {
     const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard];
+    if (dealt(r, m, table))
+        return part->erased > 0 || part->counted > 0;
     if (m->tables[table].kind == HOTBED_TABLE_HASH)
         return !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]) ||
                shard == r->share.rank;
@@ -317,11 +327,42 @@ static const hotbed_manifest *last_of(const reader *r) {
     return &r->links[r->num_links - 1].manifest;
 }
 
+/* Tables whose rows the ranks read for each other. */
+static hotbed_status read_dealt(reader *r, const link *from) {
+    for (uint32_t t = 0; t < from->manifest.num_tables; t++) {
+        hotbed_deal deal = {
+            .comm = r->comm,
+            .stream = r->stream,
+            .storage = r->storage,
+            .share = &r->share,
+            .number = r->numbers[t],
+            .directory = &from->directory,
+            .manifest = &from->manifest,
+            .table = t,
+        };
+        if (dealt(r, &from->manifest, t))
+            HOTBED_TRY(hotbed_vote(r->comm, hotbed_deal_rows(&deal), r->stream));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_link(reader *r, uint32_t number) {
+    for (uint32_t i = 0; i < r->links[number].manifest.world; i++)
+        HOTBED_TRY(read_shard(r, number, i));
+    return HOTBED_OK;
+}
+
+/* What this rank got so far, or with a communicator what all did. */
+static hotbed_status agree(reader *r, hotbed_status status) {
+    return r->comm == NULL ? status : hotbed_vote(r->comm, status, r->stream);
+}
+
 static hotbed_status read_rows_of_all(reader *r) {
-    HOTBED_TRY(clear(r));
-    for (uint32_t k = 0; k < r->num_links; k++)
-        for (uint32_t i = 0; i < r->links[k].manifest.world; i++)
-            HOTBED_TRY(read_shard(r, k, i));
+    HOTBED_TRY(agree(r, clear(r)));
+    for (uint32_t k = 0; k < r->num_links; k++) {
+        HOTBED_TRY(agree(r, read_link(r, k)));
+        HOTBED_TRY(read_dealt(r, &r->links[k]));
+    }
     for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
         HOTBED_TRY(check_size(r, i));
     return hotbed_storage_set_state(r->storage, &last_of(r)->state, r->stream);
@@ -351,44 +392,47 @@ static hotbed_status read_links(
     return HOTBED_OK;
 }
 
-static hotbed_status read_all(reader *r, void *extra, const uint64_t *extra_bytes) {
+/* All that can fail before anything changes.  *held are the caller's bytes: a call that fails leaves outputs
+ * alone, so they are given out at its end. */
+static hotbed_status prepare(
+    reader *r, const hotbed_io_calls *calls, const char *path,
+    const hotbed_checkpoint_load_options *options, const uint64_t *room, void **held) {
+    HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
+    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* a fault of before is not ours */
+    HOTBED_TRY(read_links(r, calls, path, options));
     uint64_t saved = last_of(r)->shards[0].extra.bytes;
-    if (extra != NULL && *extra_bytes < saved)
+    if (room != NULL && *room < saved)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "extra has room for %" PRIu64 " bytes, %" PRIu64 " were saved",
-            *extra_bytes, saved);
+            *room, saved);
     HOTBED_TRY(match(r));
-    /* A call that fails leaves outputs alone: the bytes are given out at its end. */
-    void *held = hotbed_new(saved);
-    if (held == NULL)
+    *held = hotbed_new(saved);
+    if (*held == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < r->num_links && status == HOTBED_OK; i++)
-        status = check_shards(r, &r->links[i], held);
-    if (status == HOTBED_OK)
-        status = read_rows_of_all(r);
-    if (status == HOTBED_OK && extra != NULL && saved > 0)
-        memcpy(extra, held, saved);
-    hotbed_delete(held);
-    return status;
+    for (uint32_t i = 0; i < r->num_links; i++)
+        HOTBED_TRY(check_shards(r, &r->links[i], *held));
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
     uint64_t *extra_bytes, hotbed_stream *stream) {
-    reader r = {.storage = storage, .stream = stream};
-    HOTBED_TRY(hotbed_share_read(&options->share, storage, &r.share));
-    HOTBED_TRY(hotbed_stream_sync(stream)); /* a fault of before is not ours */
-    hotbed_status status = read_links(&r, config->calls, path, options);
+    reader r = {.storage = storage, .stream = stream, .comm = options->comm};
+    void *held = NULL;
+    hotbed_status status = agree(
+        &r, prepare(&r, config->calls, path, options, extra == NULL ? NULL : extra_bytes, &held));
     if (status == HOTBED_OK)
-        status = read_all(&r, extra, extra_bytes);
+        status = agree(&r, read_rows_of_all(&r));
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
     if (status == HOTBED_OK && step != NULL)
         *step = last_of(&r)->step;
+    if (status == HOTBED_OK && extra != NULL && last_of(&r)->shards[0].extra.bytes > 0)
+        memcpy(extra, held, last_of(&r)->shards[0].extra.bytes);
     if (status == HOTBED_OK && extra_bytes != NULL)
         *extra_bytes = last_of(&r)->shards[0].extra.bytes;
+    hotbed_delete(held);
     for (uint32_t i = 0; i < r.num_links; i++) {
         hotbed_io_drop(&r.links[i].directory);
         hotbed_manifest_free(&r.links[i].manifest);

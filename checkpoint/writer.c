@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/deal.h"
 #include "checkpoint/mark.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/shard_writer.h"
@@ -510,10 +511,34 @@ hotbed_status hotbed_save_commit(
     return status == HOTBED_OK ? status : abort_after(config, path, id, world, status);
 }
 
+/* All ranks of a communicator: rank 0 begins, all write, and rank 0 gives the name. */
+static hotbed_status write_together(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_comm *comm = options->comm;
+    bool first = hotbed_comm_rank(comm) == 0;
+    uint32_t world = hotbed_comm_size(comm);
+    hotbed_checkpoint_id id = {0};
+    hotbed_status status = first ? hotbed_save_begin(config, path, &id) : HOTBED_OK;
+    bool begun = first && status == HOTBED_OK;
+    status = hotbed_vote_with(comm, status, &id, sizeof id, stream);
+    if (status == HOTBED_OK) {
+        status = hotbed_save_shard(config, path, id, storage, options, stream);
+        status = hotbed_vote(comm, status, stream);
+    }
+    if (status != HOTBED_OK)
+        return begun ? abort_after(config, path, id, world, status) : status;
+    if (first)
+        status = hotbed_save_commit(config, path, id, world);
+    return hotbed_vote(comm, status, stream);
+}
+
 hotbed_status hotbed_checkpoint_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_id id;
+    if (options->comm != NULL)
+        return write_together(config, path, storage, options, stream);
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
     hotbed_status status = hotbed_save_shard(config, path, id, storage, options, stream);
     if (status != HOTBED_OK)

@@ -5,8 +5,8 @@
  * rows in canonical order (logical bucket, then key), and MANIFEST, written last, names every extent with
  * its digest.  docs/formats.md has the bytes; h5py and h5dump read the files as they are.
  *
- * One rank saves with hotbed_checkpoint_save().  Several do it together, in steps that they order
- * themselves with whatever they talk through; the directory is on a file system that all of them see:
+ * One rank saves with hotbed_checkpoint_save(); several do when they all call it with a communicator.  The
+ * directory is on a file system that all of them see.  Ranks that talk through something else save in steps:
  *   rank 0       hotbed_checkpoint_begin()      and tells all ranks the id
  *   every rank   hotbed_checkpoint_put()        and tells rank 0 its status
  *   rank 0       hotbed_checkpoint_commit(), or hotbed_checkpoint_abort() when one has failed
@@ -15,6 +15,7 @@
 #ifndef HOTBED_CHECKPOINT_H
 #define HOTBED_CHECKPOINT_H
 
+#include "hotbed/comm.h"
 #include "hotbed/route.h"
 #include "hotbed/storage.h"
 
@@ -54,6 +55,7 @@ typedef struct hotbed_checkpoint_options {
     hotbed_checkpoint_mark *mark; /* remembers what is saved; NULL: nothing does */
     const char *parent; /* path of the checkpoint that `mark` is of: save an increment, what changed
                          * since then and what keys are gone; NULL: everything */
+    hotbed_comm *comm;  /* all its ranks save together; `share` has its rank and size.  NULL: one */
 } hotbed_checkpoint_options;
 
 static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
@@ -66,7 +68,8 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
  * name.  On any error nothing named `path` exists, and the storage is unchanged.  (One exception: when the
  * name cannot be put on disk, and cannot be taken back either; the text then says so.)
  * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins; the mark is not of the parent), IO (no space, with
- * path and reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). */
+ * path and reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5).  With a communicator all
+ * ranks fail when one does, with its text, and COMM (a rank is gone). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
@@ -122,6 +125,8 @@ typedef struct hotbed_checkpoint_load_options {
         *increments; /* [num_increments] paths: the first is the increment after `path`,
                                     * each other one that after the one before */
     hotbed_checkpoint_share share;
+    hotbed_comm *
+        comm; /* all its ranks load together; `share` has its rank and size; NULL: this rank alone */
 } hotbed_checkpoint_load_options;
 
 static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_options *options) {
@@ -131,7 +136,8 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
 
 /* The same, with the increments after the checkpoint, and for the rows of one rank.  Where the checkpoint has
  * as many ranks and the same routes, a rank reads its own shard.  Else it reads the rows of static tables
- * that it needs, and all rows of hash tables, and drops those of others.  An increment that is missing, there
+ * that it needs; of hash tables the ranks read a share each and send each other the rows, so that each byte
+ * is read once, or, without a communicator, each reads all and drops what is not its own.  An increment that is missing, there
  * twice, or not of this checkpoint, is refused before anything changes.
  * Errors: the same, STATE (`path` is an increment; the increments do not follow each other), and ARGUMENT
  * (`share`: rank not below world, routes of other worlds, a static table that is not CONTINUOUS). */

@@ -1,0 +1,341 @@
+/* checkpoint/deal.c - votes, and rows from the rank that reads them to the rank that has them. */
+#include "checkpoint/deal.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/chain.h"
+#include "checkpoint/share.h"
+#include "checkpoint/staging.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    BALLOT_BYTES = 256,
+    VOTE_BYTES = 64,
+    ROUND_BYTES = 32 << 20, /* most that a rank receives in a round, whatever the others send it */
+    ALIGNMENT = 256,
+};
+
+/* --- votes ------------------------------------------------------------------------------------------------ */
+
+typedef struct ballot {
+    int32_t status;
+    char data[VOTE_BYTES];
+    char text[BALLOT_BYTES - VOTE_BYTES - 4];
+} ballot;
+
+static hotbed_status gather(
+    hotbed_comm *comm, const ballot *own, ballot *all, hotbed_stream *stream) {
+    uint32_t size = hotbed_comm_size(comm);
+    hotbed_memory memory;
+    HOTBED_TRY(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, (size_t)(size + 1) * BALLOT_BYTES, NULL, &memory));
+    char *device = memory.data;
+    hotbed_status status = hotbed_copy(device, own, BALLOT_BYTES, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_comm_all_gather(comm, BALLOT_BYTES, device, device + BALLOT_BYTES, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(all, device + BALLOT_BYTES, (size_t)size * BALLOT_BYTES, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(stream);
+    hotbed_memory_free(&memory);
+    return status;
+}
+
+hotbed_status hotbed_vote_with(
+    hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream) {
+    uint32_t size = hotbed_comm_size(comm);
+    ballot own = {.status = (int32_t)status};
+    ballot *all = hotbed_new(size * sizeof *all);
+    if (all == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " votes", size);
+    if (status != HOTBED_OK)
+        snprintf(own.text, sizeof own.text, "%s", hotbed_last_error());
+    if (bytes > 0)
+        memcpy(own.data, data, bytes);
+    hotbed_status gathered = gather(comm, &own, all, stream);
+    uint32_t first = 0;
+    while (first < size && all[first].status == HOTBED_OK)
+        first++;
+    if (gathered != HOTBED_OK)
+        status = gathered;
+    else if (status == HOTBED_OK && first < size)
+        status = hotbed_fail(
+            (hotbed_status)all[first].status, "rank %" PRIu32 ": %.180s", first, all[first].text);
+    else if (status == HOTBED_OK && bytes > 0)
+        memcpy(data, all[0].data, bytes);
+    else if (status != HOTBED_OK)
+        status = hotbed_fail(status, "%s", own.text);
+    hotbed_delete(all);
+    return status;
+}
+
+hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream *stream) {
+    return hotbed_vote_with(comm, status, NULL, 0, stream);
+}
+
+/* --- rounds ----------------------------------------------------------------------------------------------- */
+
+/* What a rank tells each other one before rows travel. */
+typedef struct notice {
+    uint64_t rows;   /* that come to it */
+    uint64_t more;   /* there is another round */
+    uint64_t status; /* of the rank that says so */
+} notice;
+
+typedef struct dealer {
+    const hotbed_deal *deal;
+    uint32_t world;
+    uint64_t rows; /* that a rank sends in a round, at most */
+    size_t row_bytes[HOTBED_ROW_COLUMNS];
+    hotbed_memory host, device;
+    void *taken[HOTBED_ROW_COLUMNS];  /* host, [rows]: as they were read */
+    void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: by rank */
+    void *send[HOTBED_ROW_COLUMNS];   /* device, [rows] */
+    void *recv[HOTBED_ROW_COLUMNS];   /* device, [world * rows] */
+    notice *told, *heard;             /* host, [world] */
+    notice *device_told, *device_heard;
+    uint32_t *owners; /* [rows] */
+    uint64_t *bytes;  /* [HOTBED_ROW_COLUMNS][2][world]: sizes of each exchange */
+    uint32_t shard;   /* that is read */
+    bool open;
+    hotbed_shard_reader file;
+    hotbed_part_reader part;
+    hotbed_status status; /* of this rank's reading */
+    char text[160];
+} dealer;
+
+static size_t align(size_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static void *carve(char *base, size_t *at, size_t bytes) {
+    void *here = base == NULL ? NULL : base + *at;
+    *at += align(bytes);
+    return here;
+}
+
+/* Set the places in both memories, or count their bytes when they are NULL. */
+static void place(dealer *d, size_t *host_bytes, size_t *device_bytes) {
+    char *host = d->host.data, *device = d->device.data;
+    *host_bytes = 0;
+    *device_bytes = 0;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        size_t bytes = d->rows * d->row_bytes[i];
+        d->taken[i] = carve(host, host_bytes, bytes);
+        d->packed[i] = carve(host, host_bytes, bytes);
+        d->send[i] = carve(device, device_bytes, bytes);
+        d->recv[i] = carve(device, device_bytes, bytes * d->world);
+    }
+    d->told = carve(host, host_bytes, d->world * sizeof *d->told);
+    d->heard = carve(host, host_bytes, d->world * sizeof *d->heard);
+    d->device_told = carve(device, device_bytes, d->world * sizeof *d->told);
+    d->device_heard = carve(device, device_bytes, d->world * sizeof *d->heard);
+    d->owners = carve(host, host_bytes, d->rows * sizeof *d->owners);
+    d->bytes =
+        carve(host, host_bytes, (size_t)HOTBED_ROW_COLUMNS * 2 * d->world * sizeof *d->bytes);
+}
+
+static hotbed_status make_room(dealer *d) {
+    const hotbed_deal *deal = d->deal;
+    const hotbed_manifest_table *table = &deal->manifest->tables[deal->table];
+    size_t row = 0, host_bytes = 0, device_bytes = 0;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        d->row_bytes[i] = hotbed_manifest_row_bytes(deal->manifest, table, i);
+        row += d->row_bytes[i];
+    }
+    d->rows = ROUND_BYTES / row / d->world;
+    d->rows = d->rows < 1 ? 1 : d->rows;
+    d->rows = d->rows > table->rows && table->rows > 0 ? table->rows : d->rows;
+    place(d, &host_bytes, &device_bytes);
+    HOTBED_TRY(hotbed_memory_alloc(deal->stream, HOTBED_MEMORY_PINNED, host_bytes, NULL, &d->host));
+    HOTBED_TRY(
+        hotbed_memory_alloc(deal->stream, HOTBED_MEMORY_DEVICE, device_bytes, NULL, &d->device));
+    place(d, &host_bytes, &device_bytes);
+    return HOTBED_OK;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------ */
+
+static void close_part(dealer *d) {
+    hotbed_part_reader_close(&d->part);
+    hotbed_shard_reader_close(&d->file);
+    d->open = false;
+}
+
+static hotbed_status open_part(dealer *d) {
+    const hotbed_deal *deal = d->deal;
+    uint64_t range = hotbed_manifest_range(&deal->manifest->tables[deal->table]);
+    d->open = true;
+    HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
+    HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table));
+    hotbed_part_reader_range(
+        &d->part, deal->share->rank * range / d->world, (deal->share->rank + 1) * range / d->world);
+    return HOTBED_OK;
+}
+
+/* Read up to d->rows rows of this rank's range; 0 at its end. */
+static hotbed_status take(dealer *d, uint64_t *n) {
+    *n = 0;
+    while (*n < d->rows && d->shard < d->deal->manifest->world) {
+        if (!d->open)
+            HOTBED_TRY(open_part(d));
+        uint64_t left = hotbed_part_reader_left(&d->part), room = d->rows - *n;
+        if (left == 0) {
+            close_part(d);
+            d->shard++;
+            continue;
+        }
+        void *columns[HOTBED_ROW_COLUMNS];
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+            columns[i] = (char *)d->taken[i] + *n * d->row_bytes[i];
+        uint64_t rows = left < room ? left : room;
+        HOTBED_TRY(hotbed_part_reader_take(&d->part, rows, columns));
+        *n += rows;
+    }
+    return HOTBED_OK;
+}
+
+/* Put the rows in order of the ranks that have them, under their local ids. */
+static void pack(dealer *d, uint64_t n) {
+    const hotbed_deal *deal = d->deal;
+    const hotbed_route *route = &deal->share->routes[deal->number];
+    uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
+    uint64_t *next = d->bytes; /* free until the sizes are set */
+    memset(next, 0, d->world * sizeof *next);
+    for (uint64_t i = 0; i < n; i++) {
+        d->owners[i] = hotbed_route_rank(route, keys[i]);
+        keys[i] = hotbed_route_local(route, keys[i]);
+        next[d->owners[i]]++;
+    }
+    for (uint64_t p = 0, first = 0; p < d->world; p++) {
+        uint64_t rows = next[p];
+        d->told[p].rows = rows;
+        next[p] = first;
+        first += rows;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t to = next[d->owners[i]]++;
+        for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++)
+            if (d->row_bytes[c] > 0)
+                memcpy(
+                    (char *)d->packed[c] + to * d->row_bytes[c],
+                    (const char *)d->taken[c] + i * d->row_bytes[c], d->row_bytes[c]);
+    }
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------ */
+
+/* Tell all ranks what comes, and hear from all. */
+static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
+    const hotbed_deal *deal = d->deal;
+    size_t bytes = d->world * sizeof *d->told;
+    HOTBED_TRY(hotbed_copy(d->device_told, d->told, bytes, deal->stream));
+    HOTBED_TRY(hotbed_comm_all_to_all(
+        deal->comm, sizeof *d->told, d->device_told, d->device_heard, deal->stream));
+    HOTBED_TRY(hotbed_copy(d->heard, d->device_heard, bytes, deal->stream));
+    HOTBED_TRY(hotbed_stream_sync(deal->stream));
+    *rows = 0;
+    *more = false;
+    for (uint32_t p = 0; p < d->world; p++) {
+        *rows += d->heard[p].rows;
+        *more = *more || d->heard[p].more != 0;
+    }
+    if (d->status != HOTBED_OK)
+        return hotbed_fail(d->status, "%s", d->text);
+    for (uint32_t p = 0; p < d->world; p++)
+        if (d->heard[p].status != HOTBED_OK)
+            return hotbed_fail(
+                (hotbed_status)d->heard[p].status,
+                "rank %" PRIu32 " could not read its part of the checkpoint", p);
+    return HOTBED_OK;
+}
+
+/* The rows of this round, from all ranks to all. */
+static hotbed_status exchange_rows(dealer *d, uint64_t n) {
+    const hotbed_deal *deal = d->deal;
+    hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
+    uint32_t used = 0;
+    for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
+        if (d->row_bytes[c] == 0)
+            continue;
+        uint64_t *send = d->bytes + (size_t)c * 2 * d->world, *recv = send + d->world;
+        for (uint32_t p = 0; p < d->world; p++) {
+            send[p] = d->told[p].rows * d->row_bytes[c];
+            recv[p] = d->heard[p].rows * d->row_bytes[c];
+        }
+        HOTBED_TRY(hotbed_copy(d->send[c], d->packed[c], n * d->row_bytes[c], deal->stream));
+        exchanges[used++] = (hotbed_exchange){
+            .send = d->send[c],
+            .send_bytes = send,
+            .recv = d->recv[c],
+            .recv_bytes = recv,
+        };
+    }
+    return hotbed_comm_exchange(deal->comm, used, exchanges, deal->stream);
+}
+
+static hotbed_status store(dealer *d, uint64_t rows) {
+    const hotbed_deal *deal = d->deal;
+    hotbed_rows parts = {
+        .weights = d->recv[HOTBED_COLUMN_VALUES],
+        .scores = d->recv[HOTBED_COLUMN_SCORES],
+    };
+    for (uint32_t s = 0; s < 2; s++)
+        if (d->row_bytes[HOTBED_COLUMN_STATE + s] > 0)
+            parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
+    return hotbed_storage_set_rows(
+        deal->storage, deal->number, rows, d->recv[HOTBED_COLUMN_KEYS], &parts, deal->stream);
+}
+
+/* Remember the first failure of this rank: the others hear of it with the next notices. */
+static void note(dealer *d, hotbed_status status) {
+    if (status == HOTBED_OK || d->status != HOTBED_OK)
+        return;
+    d->status = status;
+    snprintf(d->text, sizeof d->text, "%s", hotbed_last_error());
+}
+
+static hotbed_status send_and_store(dealer *d, uint64_t n, uint64_t rows) {
+    HOTBED_TRY(exchange_rows(d, n));
+    HOTBED_TRY(store(d, rows));
+    return hotbed_stream_sync(d->deal->stream); /* the buffers are for the next round */
+}
+
+/* One round: read, tell, send, store.  A rank that has failed still takes part in the notices. */
+static hotbed_status play(dealer *d, bool *more) {
+    uint64_t n = 0, rows = 0;
+    if (d->status == HOTBED_OK)
+        note(d, take(d, &n));
+    n = d->status == HOTBED_OK ? n : 0;
+    pack(d, n);
+    for (uint32_t p = 0; p < d->world; p++) {
+        d->told[p].more = n == d->rows;
+        d->told[p].status = (uint64_t)d->status;
+    }
+    HOTBED_TRY(exchange_notices(d, &rows, more));
+    note(d, send_and_store(d, n, rows));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_deal_rows(const hotbed_deal *deal) {
+    dealer d = {
+        .deal = deal,
+        .world = deal->share->world,
+        .file = {.file = HOTBED_IO_CLOSED},
+    };
+    bool more = true;
+    hotbed_status status = hotbed_vote(deal->comm, make_room(&d), deal->stream);
+    while (status == HOTBED_OK && more)
+        status = play(&d, &more);
+    if (status == HOTBED_OK && d.status != HOTBED_OK)
+        status = hotbed_fail(d.status, "%s", d.text);
+    if (status != HOTBED_OK)
+        status = hotbed_staging_settle(deal->stream, status);
+    close_part(&d);
+    hotbed_memory_free(&d.device);
+    hotbed_memory_free(&d.host);
+    return status;
+}

@@ -15,9 +15,10 @@
  * Collectives are async: they are enqueued on the stream and return.  Data is memory of the stream's
  * device.  Arrays of counts and offsets are host memory, which stays as it is until the stream has passed
  * the work; as long as the graph lives, when one is recorded.  Operations of one communicator run in the
- * order of the calls, also when they are on different streams.  Only create, destroy and the window calls
- * marked so are synchronous, and nothing else allocates or waits; sums take their scratch memory from the
- * stream, which allocates it when it is larger than any before.
+ * order of the calls, also when they are on different streams; those of a graph run when it is launched, and
+ * then it is the caller who orders streams.  Only create, destroy and the window calls marked so are
+ * synchronous, and nothing else allocates or waits; sums take their scratch memory from the stream, which
+ * allocates it when it is larger than any before.
  *
  * Sums are done by Hotbed, not by the transport: x(0) + x(1) + ... + x(size-1), in F32, in this order, then
  * times `scale`.  Every rank gets the same bits, on every transport, run after run.

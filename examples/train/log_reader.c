@@ -162,12 +162,29 @@ static bool bad_line(hotbed_reader *reader, const hotbed_criteo_fault *fault) {
     return true;
 }
 
+/* Parse a line as row number `row` of the batch: to its place, where it is this rank's. */
+static bool parse(
+    hotbed_reader *reader, hotbed_reader_batch *batch, uint32_t row, const char *line,
+    size_t length, hotbed_criteo_fault *fault) {
+    int64_t keys[HOTBED_CRITEO_FIELDS];
+    float label;
+    uint32_t share = hotbed_reader_share(reader->options.batch_size, reader->options.ranks);
+    if (row / share != reader->options.rank)
+        return hotbed_criteo_parse(line, length, keys, 1, &label, fault);
+    uint32_t at = row % share;
+    if (!hotbed_criteo_parse(line, length, batch->keys + at, share, &batch->labels[at], fault))
+        return false;
+    batch->samples++;
+    return true;
+}
+
 /* Fill a batch; *at_end: the file ended before the batch was full. */
 static bool fill(hotbed_reader *reader, hotbed_reader_batch *batch, bool *at_end) {
-    uint32_t size = reader->options.batch_size;
+    uint32_t share = hotbed_reader_share(reader->options.batch_size, reader->options.ranks);
     *at_end = false;
     batch->samples = 0;
-    while (batch->samples < size) {
+    batch->rows = 0;
+    while (batch->rows < reader->options.batch_size) {
         const char *line = NULL;
         size_t length = 0;
         hotbed_criteo_fault fault = {1, "the line is too long"};
@@ -178,17 +195,15 @@ static bool fill(hotbed_reader *reader, hotbed_reader_batch *batch, bool *at_end
             *at_end = true;
             break;
         }
-        if (result == LINE_OK && hotbed_criteo_parse(
-                                     line, length, batch->keys + batch->samples, size,
-                                     &batch->labels[batch->samples], &fault))
-            batch->samples++;
+        if (result == LINE_OK && parse(reader, batch, batch->rows, line, length, &fault))
+            batch->rows++;
         else if (!bad_line(reader, &fault))
             return false;
     }
-    if (batch->samples < size) /* close the gaps between the features */
+    if (batch->samples < share) /* close the gaps between the features */
         for (uint32_t f = 1; f < HOTBED_CRITEO_FIELDS; f++)
             memmove(
-                batch->keys + (size_t)f * batch->samples, batch->keys + (size_t)f * size,
+                batch->keys + (size_t)f * batch->samples, batch->keys + (size_t)f * share,
                 batch->samples * sizeof *batch->keys);
     batch->epoch = reader->epoch;
     batch->lines = reader->line;
@@ -249,7 +264,7 @@ static bool read_epoch(hotbed_reader *reader) {
             reader->options.mark(reader->options.mark_argument, false);
         if (!ok)
             return false;
-        if (batch->samples == 0)
+        if (batch->rows == 0)
             break;
         pthread_mutex_lock(&reader->mutex);
         reader->filled++;

@@ -6,20 +6,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A batch.  The caller owns keys and labels; the reader fills what a taken batch holds. */
+/* A batch, or this rank's share of one: rows in the middle of it.  The caller owns keys and labels; the
+ * reader fills what a taken batch holds.  Every rank gets as many batches, some without samples of its own
+ * at the end of an epoch. */
 typedef struct hotbed_reader_batch {
-    int64_t *keys;    /* [fields * samples], feature-major; room for fields * batch_size */
-    float *labels;    /* [samples]; room for batch_size */
-    uint32_t samples; /* below batch_size at the end of an epoch only */
-    uint32_t epoch;   /* from 0 */
-    uint64_t lines;   /* lines of this epoch read up to the batch's end, bad ones included */
-    uint64_t bad;     /* bad ones among them */
-    double fraction;  /* part of the file read up to the batch's end; below 0: not known */
+    int64_t *keys; /* [fields * samples], feature-major; room for fields * share */
+    float *labels; /* [samples]; room for a share: hotbed_reader_share() */
+    uint32_t samples;
+    uint32_t rows;   /* of all ranks; below batch_size at the end of an epoch only */
+    uint32_t epoch;  /* from 0 */
+    uint64_t lines;  /* lines of this epoch read up to the batch's end, bad ones included */
+    uint64_t bad;    /* bad ones among them */
+    double fraction; /* part of the file read up to the batch's end; below 0: not known */
 } hotbed_reader_batch;
 
 typedef struct hotbed_reader_options {
-    const char *path; /* "-" is the standard input */
-    uint32_t batch_size;
+    const char *path;     /* "-" is the standard input */
+    uint32_t batch_size;  /* of all ranks together */
+    uint32_t rank, ranks; /* which share of each batch is kept; ranks 0: 1 */
     uint32_t num_batches; /* length of the ring */
     hotbed_reader_batch *batches;
     uint32_t epochs;      /* times the file is read */
@@ -33,6 +37,11 @@ typedef struct hotbed_reader_options {
 } hotbed_reader_options;
 
 typedef struct hotbed_reader hotbed_reader;
+
+/* Samples of a rank's share of a batch, at most. */
+static inline uint32_t hotbed_reader_share(uint32_t batch_size, uint32_t ranks) {
+    return ranks <= 1 ? batch_size : (batch_size - 1) / ranks + 1;
+}
 
 /* Open the file and start the thread; `options` is copied.  On failure NULL, and the reason in
  * message[bytes]. */

@@ -102,6 +102,19 @@ HOTBED_FM_HD void hotbed_fm_update(hotbed_fm_dense *dense, double gradient, floa
     dense->bias = dense->bias - learning_rate * (g / (sqrtf(dense->sum) + 1e-8F));
 }
 
+/* Loss and bias from the sums of all ranks: [ranks] pairs of loss and gradient. */
+HOTBED_FM_HD void hotbed_fm_finish(
+    uint32_t ranks, const double *all_sums, double *loss, hotbed_fm_dense *dense,
+    float learning_rate) {
+    double sum = 0, gradient = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        sum = sum + all_sums[2 * r];
+        gradient = gradient + all_sums[2 * r + 1];
+    }
+    *loss = sum;
+    hotbed_fm_update(dense, gradient, learning_rate);
+}
+
 /* Sums over a batch: lane l of 256 adds samples l, l + 256, ... in order; then lane l adds lane
  * l + half for half = 128, 64, ... 1. */
 enum { HOTBED_FM_LANES = 256 };

@@ -44,8 +44,13 @@ static void reduce(const hotbed_fm_job *job) {
             loss[l] += loss[l + half];
             gradient[l] += gradient[l + half];
         }
-    *job->loss = loss[0];
-    hotbed_fm_update(job->dense, gradient[0], job->learning_rate);
+    job->sums[0] = loss[0];
+    job->sums[1] = gradient[0];
+}
+
+static void run_finish(void *argument) {
+    const hotbed_fm_job *job = argument;
+    hotbed_fm_finish(job->ranks, job->all_sums, job->loss, job->dense, job->learning_rate);
 }
 
 static void run_step(void *argument) {
@@ -74,8 +79,12 @@ static hotbed_status step(const hotbed_fm_job *job, hotbed_stream *stream) {
     return hotbed_stream_call(stream, run_step, (void *)job);
 }
 
+static hotbed_status finish(const hotbed_fm_job *job, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_finish, (void *)job);
+}
+
 static hotbed_status score(const hotbed_fm_job *job, hotbed_stream *stream) {
     return hotbed_stream_call(stream, run_score, (void *)job);
 }
 
-const hotbed_fm_kernels hotbed_fm_kernels_host = {step, score};
+const hotbed_fm_kernels hotbed_fm_kernels_host = {step, finish, score};

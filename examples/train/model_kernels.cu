@@ -78,9 +78,13 @@ static __global__ void __launch_bounds__(HOTBED_FM_LANES) reduce_kernel(hotbed_f
         __syncthreads();
     }
     if (lane == 0) {
-        *job.loss = loss[0];
-        hotbed_fm_update(job.dense, gradient[0], job.learning_rate);
+        job.sums[0] = loss[0];
+        job.sums[1] = gradient[0];
     }
+}
+
+static __global__ void finish_kernel(hotbed_fm_job job) {
+    hotbed_fm_finish(job.ranks, job.all_sums, job.loss, job.dense, job.learning_rate);
 }
 
 static __global__ void __launch_bounds__(BLOCK) score_kernel(hotbed_fm_job job) {
@@ -111,12 +115,16 @@ static hotbed_status launched(const char *kernel) {
 }
 
 static hotbed_status step(const hotbed_fm_job *job, hotbed_stream *stream) {
-    if (job->samples == 0)
-        return HOTBED_OK;
     cudaStream_t native = (cudaStream_t)hotbed_stream_native(stream);
-    step_kernel<<<blocks(job->samples), BLOCK, 0, native>>>(*job);
+    if (job->samples > 0)
+        step_kernel<<<blocks(job->samples), BLOCK, 0, native>>>(*job);
     reduce_kernel<<<1, HOTBED_FM_LANES, 0, native>>>(*job);
     return launched("step_kernel");
+}
+
+static hotbed_status finish(const hotbed_fm_job *job, hotbed_stream *stream) {
+    finish_kernel<<<1, 1, 0, (cudaStream_t)hotbed_stream_native(stream)>>>(*job);
+    return launched("finish_kernel");
 }
 
 static hotbed_status score(const hotbed_fm_job *job, hotbed_stream *stream) {
@@ -127,4 +135,4 @@ static hotbed_status score(const hotbed_fm_job *job, hotbed_stream *stream) {
     return launched("score_kernel");
 }
 
-extern "C" const hotbed_fm_kernels hotbed_fm_kernels_cuda = {step, score};
+extern "C" const hotbed_fm_kernels hotbed_fm_kernels_cuda = {step, finish, score};

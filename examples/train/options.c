@@ -26,6 +26,10 @@ static const char usage_text[] =
     "  --capacity N        keys that each categorical table can hold (default 1048576)\n"
     "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
     "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
+    "  --ranks N           share tables and batches among N threads, of a GPU each with cuda\n"
+    "                      (default 1; mpirun does so among processes)\n"
+    "  --plan NAME         of exchanges among ranks: fixed, two-phase or one-sided (default "
+    "two-phase)\n"
     "  --backend NAME      auto, host or cuda (default auto: cuda when there is one)\n"
     "  --save DIR          write DIR/step-NNNNNNNNNN at the end\n"
     "  --save-every N      and every N steps\n"
@@ -125,6 +129,8 @@ enum {
     OPT_JSON,
     OPT_TRACE,
     OPT_QUIET,
+    OPT_RANKS,
+    OPT_PLAN,
     OPT_HELP,
     OPT_VERSION
 };
@@ -144,6 +150,11 @@ static bool set_choice(int option, const char *text, hotbed_train_options *o) {
         {NULL, 0}};
     static const choice backends[] = {
         {"auto", 0}, {"host", HOTBED_BACKEND_HOST}, {"cuda", HOTBED_BACKEND_CUDA}, {NULL, 0}};
+    static const choice plans[] = {
+        {"fixed", HOTBED_PLAN_FIXED},
+        {"two-phase", HOTBED_PLAN_TWO_PHASE},
+        {"one-sided", HOTBED_PLAN_ONE_SIDED},
+        {NULL, 0}};
     int value = 0;
     if (option == OPT_OPTIMIZER && parse_choice(text, optimizers, &value))
         o->optimizer = (hotbed_optimizer_kind)value;
@@ -151,6 +162,8 @@ static bool set_choice(int option, const char *text, hotbed_train_options *o) {
         o->mode = (hotbed_mode)value;
     else if (option == OPT_BACKEND && parse_choice(text, backends, &value))
         o->backend = (hotbed_backend)value;
+    else if (option == OPT_PLAN && parse_choice(text, plans, &value))
+        o->plan = (hotbed_plan)value;
     else
         return false;
     return true;
@@ -201,6 +214,8 @@ static bool set_option(int option, const char *text, hotbed_train_options *o) {
     case OPT_RESUME:
         o->resume = true;
         return true;
+    case OPT_RANKS:
+        return parse_u32(text, 1, 64, &o->ranks);
     case OPT_QUIET:
         o->quiet = true;
         return true;
@@ -235,6 +250,8 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
         {"json", required_argument, NULL, OPT_JSON},
         {"trace", required_argument, NULL, OPT_TRACE},
+        {"ranks", required_argument, NULL, OPT_RANKS},
+        {"plan", required_argument, NULL, OPT_PLAN},
         {"quiet", no_argument, NULL, OPT_QUIET},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
@@ -246,6 +263,8 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
     o->epochs = 1;
     o->capacity = (uint64_t)1 << 20;
     o->seed = 1;
+    o->ranks = 1;
+    o->plan = HOTBED_PLAN_TWO_PHASE;
     int option;
     int index = 0;
     while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
@@ -273,6 +292,8 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         return usage("--data is missing");
     if (strcmp(o->data, "-") == 0 && o->epochs > 1)
         return usage("the standard input can be read once: --epochs needs a file");
+    if (strcmp(o->data, "-") == 0 && o->ranks > 1)
+        return usage("the standard input can be read by one: --ranks needs a file");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
     if (o->resume && (o->save == NULL || o->load != NULL))

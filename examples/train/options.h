@@ -2,7 +2,7 @@
 #ifndef HOTBED_EXAMPLES_OPTIONS_H
 #define HOTBED_EXAMPLES_OPTIONS_H
 
-#include "hotbed/storage.h"
+#include "hotbed/sharded.h"
 
 typedef struct hotbed_train_options {
     const char *data; /* "-" is the standard input */
@@ -24,6 +24,8 @@ typedef struct hotbed_train_options {
     uint64_t seed;
     uint64_t skip_bad;
     bool resume;
+    uint32_t ranks; /* threads of this process, each with a share of the tables and of each batch */
+    hotbed_plan plan;
     bool quiet;
 } hotbed_train_options;
 

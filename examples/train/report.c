@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static void print_string(FILE *file, const char *text) {
     fputc('"', file);
@@ -39,30 +40,60 @@ static void print_curve(const hotbed_trainer *t, FILE *file) {
     fputs("  ],\n", file);
 }
 
-static bool print_tables(hotbed_trainer *t, FILE *file) {
+/* Counts of a table: keys stored, then hotbed_table_stats in its order. */
+enum { COUNTS = 8 };
+
+typedef struct table_counts {
+    uint64_t count[HOTBED_CRITEO_FIELDS][COUNTS];
+} table_counts;
+
+/* Those of all ranks together. */
+static bool count_tables(hotbed_trainer *t, table_counts *sums) {
+    table_counts own = {{{0}}};
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < HOTBED_CRITEO_FIELDS; i++) {
+        hotbed_table_stats s;
+        uint64_t keys = 0;
+        ok = hotbed_trainer_ok(
+                 t, hotbed_storage_stats(t->storage, i, &s, t->compute), "statistics") &&
+             hotbed_trainer_ok(
+                 t, hotbed_storage_size(t->storage, i, &keys, NULL, t->compute), "size");
+        if (ok)
+            memcpy(
+                own.count[i],
+                (const uint64_t[COUNTS]){
+                    keys, s.keys, s.uniques, s.hits, s.inserts, s.evictions, s.refused, s.rejected},
+                sizeof own.count[i]);
+    }
+    table_counts *all = calloc(t->ranks, sizeof *all);
+    ok = hotbed_trainer_agree(t, ok && (all != NULL || hotbed_trainer_fail(t, "no memory"))) &&
+         hotbed_trainer_gather(t, sizeof own, &own, all);
+    memset(sums, 0, sizeof *sums);
+    for (uint32_t r = 0; ok && r < t->ranks; r++)
+        for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++)
+            for (int c = 0; c < COUNTS; c++)
+                sums->count[i][c] += all[r].count[i][c];
+    free(all);
+    return ok;
+}
+
+static bool print_tables(hotbed_trainer *t, const table_counts *counts, FILE *file) {
+    static const char *const names[COUNTS] = {"keys_stored", "keys",      "uniques", "hits",
+                                              "inserts",     "evictions", "refused", "rejected"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_info info;
-        hotbed_table_stats stats;
-        uint64_t keys = 0;
-        uint64_t pinned = 0;
+        hotbed_sharded_table table;
         if (!hotbed_trainer_ok(t, hotbed_storage_table(t->storage, i, &info), "table") ||
-            !hotbed_trainer_ok(
-                t, hotbed_storage_stats(t->storage, i, &stats, t->compute), "statistics") ||
-            !hotbed_trainer_ok(
-                t, hotbed_storage_size(t->storage, i, &keys, &pinned, t->compute), "size"))
+            !hotbed_trainer_ok(t, hotbed_sharded_table_read(t->sharded, i, &table), "table"))
             return false;
         fprintf(
-            file,
-            "    {\"name\": \"%s\", \"dim\": %u, \"capacity\": %llu, \"row_bytes\": %llu, "
-            "\"keys_stored\": %llu, \"keys\": %llu, \"uniques\": %llu, \"hits\": %llu, "
-            "\"inserts\": %llu, \"evictions\": %llu, \"refused\": %llu}%s\n",
-            info.name, info.dim, (unsigned long long)info.capacity,
-            (unsigned long long)info.row_bytes, (unsigned long long)keys,
-            (unsigned long long)stats.keys, (unsigned long long)stats.uniques,
-            (unsigned long long)stats.hits, (unsigned long long)stats.inserts,
-            (unsigned long long)stats.evictions, (unsigned long long)stats.refused,
-            i + 1 < HOTBED_CRITEO_FIELDS ? "," : "");
+            file, "    {\"name\": \"%s\", \"dim\": %u, \"capacity\": %llu, \"row_bytes\": %llu",
+            info.name, info.dim, (unsigned long long)table.capacity,
+            (unsigned long long)info.row_bytes);
+        for (int c = 0; c < COUNTS; c++)
+            fprintf(file, ", \"%s\": %llu", names[c], (unsigned long long)counts->count[i][c]);
+        fputs(i + 1 < HOTBED_CRITEO_FIELDS ? "},\n" : "}\n", file);
     }
     fputs("  ]\n", file);
     return true;
@@ -73,6 +104,11 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
     uint64_t steps = t->place.steps - t->first_step;
     uint64_t rows = t->place.rows - t->first_rows;
     double no_number = (double)NAN;
+    table_counts counts;
+    if (!count_tables(t, &counts))
+        return false;
+    if (t->rank > 0)
+        return true;
     FILE *file = fopen(path, "w");
     if (file == NULL)
         return hotbed_trainer_fail(t, "%s: %s", path, strerror(errno));
@@ -84,6 +120,7 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
     print_number(file, "lr", (double)t->place.learning_rate);
     print_count(file, "dim", o->dim);
     print_count(file, "batch", o->batch);
+    print_count(file, "ranks", t->ranks);
     print_count(file, "epochs", o->epochs);
     print_count(file, "seed", o->seed);
     print_number(file, "auc", o->eval != NULL ? t->auc : no_number);
@@ -105,7 +142,7 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
         file, "allocations_per_step", steps > 0 ? (double)t->allocations / (double)steps : 0);
     print_count(file, "full_faults", t->full_faults);
     print_curve(t, file);
-    bool ok = print_tables(t, file);
+    bool ok = print_tables(t, &counts, file);
     fputs("}\n", file);
     bool written = ferror(file) == 0;
     written = fclose(file) == 0 && written;

@@ -8,7 +8,8 @@
  *   compute   | forward, model n | backward n | forward, model n+1 | backward n+1
  *
  * Prefetches and backwards of a storage must not overlap, so prefetch n+1 waits for backward n-1 and
- * backward n for prefetch n+1, both by events.  The main thread never waits for a stream: a batch's
+ * backward n for prefetch n+1, both by events.  With several ranks, prefetch sends the keys to the ranks that
+ * have their rows, and forward and backward send rows and gradients: hotbed/sharded.h.  The main thread never waits for a stream: a batch's
  * buffers are given back by a call at the end of its step, and only the reader waits for them.
  */
 #include "examples/train/trainer.h"
@@ -68,11 +69,28 @@ static bool choose_backend(hotbed_trainer *trainer) {
     return true;
 }
 
+/* The ranks of the tables: GPUs are joined through the ranks that were given. */
+static bool join(hotbed_trainer *trainer) {
+    trainer->comm = trainer->joined;
+    if (trainer->ranks > 1 && trainer->backend == HOTBED_BACKEND_HOST)
+        return true;
+    trainer->owns_comm = true;
+    if (trainer->ranks > 1)
+        return hotbed_trainer_ok(
+            trainer,
+            hotbed_comm_create_nccl(NULL, (int)trainer->rank, trainer->joined, &trainer->comm),
+            "ranks");
+    return hotbed_trainer_ok(trainer, hotbed_comm_create_self(NULL, &trainer->comm), "ranks");
+}
+
 static bool create_streams(hotbed_trainer *trainer) {
+    int device = trainer->backend == HOTBED_BACKEND_CUDA ? (int)trainer->rank : 0;
     return hotbed_trainer_ok(
-               trainer, hotbed_stream_create(trainer->backend, 0, &trainer->prefetch), "stream") &&
+               trainer, hotbed_stream_create(trainer->backend, device, &trainer->prefetch),
+               "stream") &&
            hotbed_trainer_ok(
-               trainer, hotbed_stream_create(trainer->backend, 0, &trainer->compute), "stream") &&
+               trainer, hotbed_stream_create(trainer->backend, device, &trainer->compute),
+               "stream") &&
            hotbed_trainer_ok(
                trainer, hotbed_event_create(trainer->prefetch, &trainer->fetched), "event") &&
            hotbed_trainer_ok(
@@ -104,17 +122,28 @@ static bool create_storage(hotbed_trainer *trainer) {
     options.seed = o->seed;
     options.mode = o->mode;
     options.hbm_bytes = o->hbm_bytes;
+    hotbed_sharded_options sharded;
+    hotbed_sharded_options_init(&sharded);
+    sharded.storage = &options;
+    sharded.max_batch_size = trainer->share;
+    sharded.max_keys = (uint64_t)trainer->share * HOTBED_CRITEO_FIELDS;
+    sharded.plan = o->plan;
+    if (trainer->ranks == 1) { /* no sizes to wait for, and nobody to send fewer keys to */
+        sharded.plan = HOTBED_PLAN_FIXED;
+        sharded.dedup = HOTBED_DEDUP_OFF;
+    }
     if (!hotbed_trainer_ok(
-            trainer, hotbed_storage_create(&options, trainer->compute, &trainer->storage),
+            trainer,
+            hotbed_sharded_create(&sharded, trainer->comm, trainer->compute, &trainer->sharded),
             "tables"))
         return false;
-    for (int t = 0; t < 2; t++)
+    trainer->storage = hotbed_sharded_lookup(trainer->sharded, 0);
+    for (int c = 0; c < 2; c++)
         if (!hotbed_trainer_ok(
                 trainer,
-                hotbed_ticket_create(
-                    trainer->storage, (uint64_t)o->batch * HOTBED_CRITEO_FIELDS, o->batch,
-                    trainer->prefetch, &trainer->tickets[t]),
-                "ticket"))
+                hotbed_sharded_create_context(
+                    1, &trainer->sharded, trainer->prefetch, &trainer->contexts[c]),
+                "context"))
             return false;
     return true;
 }
@@ -134,7 +163,7 @@ static bool alloc(
 
 static bool create_slot(hotbed_trainer *trainer, uint32_t s) {
     hotbed_train_slot *slot = &trainer->slots[s];
-    size_t batch = trainer->options.batch;
+    size_t batch = trainer->share;
     size_t key_bytes = batch * HOTBED_CRITEO_FIELDS * sizeof(int64_t);
     size_t used = 0;
     slot->trainer = trainer;
@@ -153,15 +182,19 @@ static bool create_slot(hotbed_trainer *trainer, uint32_t s) {
 }
 
 static bool create_buffers(hotbed_trainer *trainer) {
-    size_t batch = trainer->options.batch;
+    size_t batch = trainer->share, sums = 2 * sizeof(double);
     size_t row_bytes = batch * HOTBED_CRITEO_FIELDS * (trainer->options.dim + 1) * sizeof(float);
     size_t used = 0;
-    if (!alloc(trainer, HOTBED_MEMORY_DEVICE, row_bytes + batch * 12 + 1024, &trainer->device))
+    if (!alloc(
+            trainer, HOTBED_MEMORY_DEVICE, row_bytes + batch * 12 + (trainer->ranks + 7) * 256,
+            &trainer->device))
         return false;
     trainer->rows = carve(&trainer->device, &used, row_bytes);
     trainer->losses = carve(&trainer->device, &used, batch * sizeof(double));
     trainer->errors = carve(&trainer->device, &used, batch * sizeof(float));
     trainer->dense = carve(&trainer->device, &used, sizeof *trainer->dense);
+    trainer->sums = carve(&trainer->device, &used, sums);
+    trainer->all_sums = carve(&trainer->device, &used, sums * trainer->ranks);
     for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++)
         if (!create_slot(trainer, s))
             return false;
@@ -169,9 +202,14 @@ static bool create_buffers(hotbed_trainer *trainer) {
         trainer, hotbed_fill(trainer->dense, 0, sizeof *trainer->dense, trainer->compute), "bias");
 }
 
-bool hotbed_trainer_create(hotbed_trainer *trainer, const hotbed_train_options *options) {
+bool hotbed_trainer_create(
+    hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_comm *joined) {
     memset(trainer, 0, sizeof *trainer);
     trainer->options = *options;
+    trainer->joined = joined;
+    trainer->rank = joined == NULL ? 0 : hotbed_comm_rank(joined);
+    trainer->ranks = joined == NULL ? 1 : hotbed_comm_size(joined);
+    trainer->share = hotbed_reader_share(options->batch, trainer->ranks);
     memcpy(trainer->place.magic, "HBTRAIN1", sizeof trainer->place.magic);
     trainer->place.learning_rate = options->learning_rate > 0
                                        ? options->learning_rate
@@ -179,18 +217,20 @@ bool hotbed_trainer_create(hotbed_trainer *trainer, const hotbed_train_options *
     pthread_mutex_init(&trainer->mutex, NULL);
     if (options->trace != NULL && (trainer->trace = hotbed_trace_create()) == NULL)
         return hotbed_trainer_fail(trainer, "no memory for the trace");
-    return choose_backend(trainer) && create_streams(trainer) && create_storage(trainer) &&
-           create_buffers(trainer) && hotbed_trainer_sync(trainer);
+    return choose_backend(trainer) && join(trainer) && create_streams(trainer) &&
+           create_storage(trainer) && create_buffers(trainer) && hotbed_trainer_sync(trainer);
 }
 
 void hotbed_trainer_destroy(hotbed_trainer *trainer) {
-    for (int t = 0; t < 2; t++)
-        hotbed_ticket_destroy(trainer->tickets[t]);
-    hotbed_storage_destroy(trainer->storage);
+    for (int c = 0; c < 2; c++)
+        hotbed_sharded_context_destroy(trainer->contexts[c]);
+    hotbed_sharded_destroy(trainer->sharded);
     hotbed_event_destroy(trainer->fetched);
     hotbed_event_destroy(trainer->trained);
     hotbed_stream_destroy(trainer->prefetch);
     hotbed_stream_destroy(trainer->compute);
+    if (trainer->owns_comm)
+        hotbed_comm_destroy(trainer->comm);
     for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++) {
         hotbed_memory_free(&trainer->slots[s].host);
         hotbed_memory_free(&trainer->slots[s].device);
@@ -214,6 +254,8 @@ hotbed_reader *hotbed_trainer_open(
     hotbed_reader_options options = {
         .path = path,
         .batch_size = trainer->options.batch,
+        .rank = trainer->rank,
+        .ranks = trainer->ranks,
         .num_batches = HOTBED_TRAIN_SLOTS,
         .batches = trainer->batches,
         .epochs = epochs,
@@ -260,27 +302,56 @@ static bool copy(hotbed_trainer *t, void *to, const void *from, size_t bytes) {
     return hotbed_trainer_ok(t, hotbed_copy(to, from, bytes, t->prefetch), "copy");
 }
 
-/* Copy a batch to the device, and prefetch its rows into `ticket`, behind the last backward. */
-static bool prefetch(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *ticket) {
+hotbed_kjt hotbed_trainer_kjt(const hotbed_train_slot *slot) {
+    hotbed_kjt kjt;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = HOTBED_CRITEO_FIELDS;
+    kjt.batch_size = slot->batch->samples;
+    kjt.num_keys = (uint64_t)slot->batch->samples * HOTBED_CRITEO_FIELDS;
+    kjt.keys = slot->keys;
+    return kjt;
+}
+
+/* The batch's keys to the ranks that have their rows. */
+static bool input_dist(
+    hotbed_trainer *t, const hotbed_train_slot *slot, hotbed_sharded_context *context) {
+    hotbed_kjt kjt = hotbed_trainer_kjt(slot);
+    return hotbed_trainer_ok(
+               t, hotbed_sharded_input_dist(context, &kjt, t->prefetch), "input dist") &&
+           hotbed_trainer_ok(t, hotbed_sharded_wait_splits(context, t->prefetch), "splits") &&
+           hotbed_trainer_ok(t, hotbed_sharded_wait_input(context, t->prefetch), "input");
+}
+
+/* Copy a batch to the device, and prefetch its rows into `context`, behind the last backward. */
+static bool prefetch(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_sharded_context *context) {
     uint32_t n = slot->batch->samples;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
-    batch.batch_size = n;
-    batch.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
-    batch.keys = slot->keys;
-    return copy(t, slot->keys, slot->batch->keys, batch.num_keys * sizeof(int64_t)) &&
+    return copy(
+               t, slot->keys, slot->batch->keys,
+               (size_t)n * HOTBED_CRITEO_FIELDS * sizeof(int64_t)) &&
            copy(t, slot->labels, slot->batch->labels, n * sizeof(float)) &&
            hotbed_trainer_ok(t, hotbed_stream_wait(t->prefetch, t->trained), "wait") &&
            begin(t, HOTBED_TRACK_PREFETCH, HOTBED_PHASE_PREFETCH, t->prefetch) &&
-           hotbed_trainer_ok(
-               t, hotbed_storage_prefetch(t->storage, &batch, ticket, t->prefetch), "prefetch") &&
+           input_dist(t, slot, context) &&
+           hotbed_trainer_ok(t, hotbed_sharded_prefetch(context, 0, t->prefetch), "prefetch") &&
            end(t, HOTBED_TRACK_PREFETCH, HOTBED_PHASE_PREFETCH, t->prefetch) &&
            hotbed_trainer_ok(t, hotbed_event_record(t->fetched, t->prefetch), "record") &&
            hotbed_trainer_ok(t, hotbed_stream_wait(t->compute, t->fetched), "wait");
 }
 
+/* Loss and bias of all ranks. */
+static bool model(hotbed_trainer *t, hotbed_train_slot *slot) {
+    return hotbed_trainer_ok(t, t->kernels->step(&slot->job, t->compute), "model") &&
+           hotbed_trainer_ok(
+               t,
+               hotbed_comm_all_gather(
+                   t->comm, 2 * sizeof(double), t->sums, t->all_sums, t->compute),
+               "sums of all ranks") &&
+           hotbed_trainer_ok(t, t->kernels->finish(&slot->job, t->compute), "model");
+}
+
 /* Read the batch's rows, and put their gradients in their place. */
-static bool forward_and_model(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *ticket) {
+static bool forward_and_model(
+    hotbed_trainer *t, hotbed_train_slot *slot, hotbed_sharded_context *context) {
     slot->job = (hotbed_fm_job){
         .samples = slot->batch->samples,
         .fields = HOTBED_CRITEO_FIELDS,
@@ -291,13 +362,17 @@ static bool forward_and_model(hotbed_trainer *t, hotbed_train_slot *slot, hotbed
         .learning_rate = t->place.learning_rate,
         .losses = t->losses,
         .errors = t->errors,
+        .sums = t->sums,
+        .all_sums = t->all_sums,
+        .ranks = t->ranks,
         .loss = slot->loss};
     return begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_FORWARD, t->compute) &&
            hotbed_trainer_ok(
-               t, hotbed_storage_forward(t->storage, ticket, t->rows, 0, t->compute), "forward") &&
+               t, hotbed_sharded_compute_and_output_dist(context, 0, t->compute), "forward") &&
+           hotbed_trainer_ok(
+               t, hotbed_sharded_wait_output(context, 0, t->rows, 0, t->compute), "output") &&
            end(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_FORWARD, t->compute) &&
-           begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_MODEL, t->compute) &&
-           hotbed_trainer_ok(t, t->kernels->step(&slot->job, t->compute), "model") &&
+           begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_MODEL, t->compute) && model(t, slot) &&
            end(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_MODEL, t->compute);
 }
 
@@ -308,7 +383,7 @@ static void step_done(void *argument) {
     hotbed_train_place *place = &t->place;
     pthread_mutex_lock(&t->mutex);
     place->steps++;
-    place->rows += slot->batch->samples;
+    place->rows += slot->batch->rows;
     place->epoch = slot->batch->epoch;
     place->lines = slot->batch->lines;
     place->bad = slot->batch->bad;
@@ -316,7 +391,7 @@ static void step_done(void *argument) {
     if (!isfinite(*slot->loss) && t->diverged == 0)
         t->diverged = place->steps;
     place->window_loss += *slot->loss;
-    place->window_rows += slot->batch->samples;
+    place->window_rows += slot->batch->rows;
     if (place->steps % HOTBED_TRAIN_CURVE_STEPS == 0) {
         if (t->curve_points == t->curve_room) {
             uint64_t room = t->curve_room == 0 ? 256 : t->curve_room * 2;
@@ -339,11 +414,10 @@ static void step_done(void *argument) {
 }
 
 /* Apply the gradients, and give the slot back. */
-static bool backward(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_ticket *ticket) {
+static bool backward(hotbed_trainer *t, hotbed_train_slot *slot, hotbed_sharded_context *context) {
     return begin(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_BACKWARD, t->compute) &&
            hotbed_trainer_ok(
-               t, hotbed_storage_backward(t->storage, ticket, t->rows, 0, t->compute),
-               "backward") &&
+               t, hotbed_sharded_backward(context, 0, t->rows, 0, t->compute), "backward") &&
            end(t, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_BACKWARD, t->compute) &&
            hotbed_trainer_ok(t, hotbed_event_record(t->trained, t->compute), "record") &&
            hotbed_trainer_ok(t, hotbed_stream_call(t->compute, step_done, slot), "call");
@@ -384,23 +458,23 @@ static bool step(
     hotbed_trainer *t, hotbed_reader *reader, uint64_t number, hotbed_train_slot **current) {
     hotbed_train_slot *slot = *current;
     hotbed_train_slot *next = NULL;
-    hotbed_ticket *ticket = t->tickets[number % 2];
-    hotbed_ticket *next_ticket = t->tickets[(number + 1) % 2];
+    hotbed_sharded_context *context = t->contexts[number % 2];
+    hotbed_sharded_context *next_context = t->contexts[(number + 1) % 2];
     bool save = t->options.save_every > 0 && (number + 1) % t->options.save_every == 0;
-    if (!forward_and_model(t, slot, ticket))
+    if (!forward_and_model(t, slot, context))
         return false;
     if (!save) {
         next = hotbed_trainer_take(t, reader);
-        if (next != NULL && !prefetch(t, next, next_ticket))
+        if (next != NULL && !prefetch(t, next, next_context))
             return false;
     }
-    if (!backward(t, slot, ticket) || !check_faults(t))
+    if (!backward(t, slot, context) || !check_faults(t))
         return false;
     if (save) {
         if (!hotbed_trainer_save(t))
             return false;
         next = hotbed_trainer_take(t, reader);
-        if (next != NULL && !prefetch(t, next, next_ticket))
+        if (next != NULL && !prefetch(t, next, next_context))
             return false;
     }
     *current = next;
@@ -412,7 +486,7 @@ static bool train(hotbed_trainer *t, hotbed_reader *reader, hotbed_progress *pro
     hotbed_counters after;
     uint64_t number = t->place.steps;
     hotbed_train_slot *slot = hotbed_trainer_take(t, reader);
-    if (slot != NULL && !prefetch(t, slot, t->tickets[number % 2]))
+    if (slot != NULL && !prefetch(t, slot, t->contexts[number % 2]))
         return false;
     while (slot != NULL) {
         double fraction = done_part(t, slot->batch);

@@ -11,7 +11,7 @@
 #include "examples/train/options.h"
 #include "examples/train/progress.h"
 #include "examples/train/trace.h"
-#include "hotbed/storage.h"
+#include "hotbed/sharded.h"
 
 #include <pthread.h>
 
@@ -70,19 +70,27 @@ typedef struct hotbed_eval_scores {
 
 typedef struct hotbed_trainer {
     hotbed_train_options options;
+    hotbed_comm *joined; /* over threads or MPI, given by who makes the trainer; NULL: one rank */
+    hotbed_comm
+        *comm; /* what tables and batches are shared by: `joined`, or of GPUs, or of one rank */
+    bool owns_comm;
+    uint32_t rank, ranks;
+    uint32_t share; /* samples of a batch on this rank, at most */
     hotbed_backend backend;
     const hotbed_fm_kernels *kernels;
     hotbed_stream *prefetch;
     hotbed_stream *compute;
     hotbed_event *fetched; /* the last prefetch */
     hotbed_event *trained; /* the last backward */
-    hotbed_storage *storage;
-    hotbed_ticket *tickets[2];
+    hotbed_sharded *sharded;
+    hotbed_storage *storage; /* the collection's one lookup: this rank's rows */
+    hotbed_sharded_context *contexts[2];
     hotbed_memory device; /* rows, losses, errors, dense */
     float *rows;          /* [fields, samples, dim + 1]: forward's output, then its gradient */
     double *losses;
     float *errors;
     hotbed_fm_dense *dense;
+    double *sums, *all_sums; /* of this rank's samples, of all ranks' */
     hotbed_train_slot slots[HOTBED_TRAIN_SLOTS];
     hotbed_reader_batch batches[HOTBED_TRAIN_SLOTS];
     hotbed_trace *trace; /* NULL: none */
@@ -110,8 +118,10 @@ typedef struct hotbed_trainer {
     char error[1024];
 } hotbed_trainer;
 
-/* Make all that the options ask for.  Call destroy after a failure, too. */
-bool hotbed_trainer_create(hotbed_trainer *trainer, const hotbed_train_options *options);
+/* Make all that the options ask for.  `joined` has the ranks, or is NULL.  Call destroy after a failure,
+ * too. */
+bool hotbed_trainer_create(
+    hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_comm *joined);
 void hotbed_trainer_destroy(hotbed_trainer *trainer);
 
 /* Train to the end of the data, saving on the way. */
@@ -142,6 +152,18 @@ __attribute__((format(printf, 2, 3)))
 bool
 hotbed_trainer_fail(hotbed_trainer *trainer, const char *format, ...);
 bool hotbed_trainer_ok(hotbed_trainer *trainer, hotbed_status status, const char *what);
+
+/* The features of a slot's batch, in device memory. */
+hotbed_kjt hotbed_trainer_kjt(const hotbed_train_slot *slot);
+
+/* Bytes of every rank to every rank, from host memory to host memory.  Waits; the same number on all. */
+bool hotbed_trainer_gather(hotbed_trainer *trainer, size_t bytes, const void *mine, void *all);
+
+/* What rank 0 has, to all. */
+bool hotbed_trainer_share(hotbed_trainer *trainer, size_t bytes, void *data);
+
+/* Whether all ranks are well; a rank that is not has told why. */
+bool hotbed_trainer_agree(hotbed_trainer *trainer, bool well);
 
 /* Start a reader of `path` over the trainer's slots. */
 hotbed_reader *hotbed_trainer_open(

@@ -44,11 +44,7 @@ static void batch_done(void *argument) {
 
 static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
     uint32_t n = slot->batch->samples;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
-    batch.batch_size = n;
-    batch.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
-    batch.keys = slot->keys;
+    hotbed_kjt kjt = hotbed_trainer_kjt(slot);
     slot->job = (hotbed_fm_job){
         .samples = n,
         .fields = HOTBED_CRITEO_FIELDS,
@@ -59,7 +55,7 @@ static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
     return hotbed_trainer_ok(
                t,
                hotbed_copy(
-                   slot->keys, slot->batch->keys, batch.num_keys * sizeof(int64_t), t->compute),
+                   slot->keys, slot->batch->keys, kjt.num_keys * sizeof(int64_t), t->compute),
                "copy") &&
            hotbed_trainer_ok(
                t,
@@ -67,7 +63,8 @@ static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
                    t->trace, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_EVAL, true, t->compute),
                "trace") &&
            hotbed_trainer_ok(
-               t, hotbed_storage_eval(t->storage, &batch, t->rows, 0, t->compute), "eval") &&
+               t, hotbed_sharded_forward(t->contexts[0], 0, &kjt, t->rows, 0, t->compute),
+               "eval") &&
            hotbed_trainer_ok(t, t->kernels->score(&slot->job, t->compute), "model") &&
            hotbed_trainer_ok(
                t,
@@ -75,6 +72,38 @@ static bool score(hotbed_trainer *t, hotbed_train_slot *slot) {
                    t->trace, HOTBED_TRACK_COMPUTE, HOTBED_PHASE_EVAL, false, t->compute),
                "trace") &&
            hotbed_trainer_ok(t, hotbed_stream_call(t->compute, batch_done, slot), "call");
+}
+
+/* The scores of all ranks, in rank order: the AUC does not ask for an order. */
+static bool join_scores(hotbed_trainer *t) {
+    hotbed_eval_scores *scores = &t->scores;
+    uint64_t counts[64], most = 0, rows = 0;
+    double losses[64];
+    if (t->ranks == 1)
+        return true;
+    if (!hotbed_trainer_gather(t, sizeof scores->rows, &scores->rows, counts) ||
+        !hotbed_trainer_gather(t, sizeof scores->loss, &scores->loss, losses))
+        return false;
+    for (uint32_t r = 0; r < t->ranks; r++)
+        most = counts[r] > most ? counts[r] : most;
+    float *logits = calloc(most * t->ranks + 1, sizeof *logits);
+    uint8_t *labels = calloc(most * t->ranks + 1, sizeof *labels);
+    bool room = logits != NULL && labels != NULL && reserve(scores, most * t->ranks + 1);
+    bool ok = hotbed_trainer_agree(t, room || hotbed_trainer_fail(t, "no memory for all scores"));
+    if (room && ok)
+        ok = hotbed_trainer_gather(t, most * sizeof *logits, scores->logits, logits) &&
+             hotbed_trainer_gather(t, most, scores->labels, labels);
+    scores->loss = 0;
+    for (uint32_t r = 0; room && ok && r < t->ranks; r++) {
+        memcpy(scores->logits + rows, logits + r * most, counts[r] * sizeof *logits);
+        memcpy(scores->labels + rows, labels + r * most, counts[r]);
+        scores->loss += losses[r];
+        rows += counts[r];
+    }
+    scores->rows = rows;
+    free(logits);
+    free(labels);
+    return ok;
 }
 
 bool hotbed_trainer_eval(hotbed_trainer *t) {
@@ -86,8 +115,9 @@ bool hotbed_trainer_eval(hotbed_trainer *t) {
     if (reader == NULL)
         return false;
     hotbed_progress_begin(&progress, "eval", t->options.quiet);
+    ok = hotbed_trainer_ok(t, hotbed_sharded_set_training(t->sharded, false), "eval");
     while (ok && (slot = hotbed_trainer_take(t, reader)) != NULL) {
-        rows += slot->batch->samples;
+        rows += slot->batch->rows;
         double fraction =
             slot->batch->fraction; /* the slot is not ours once its work is enqueued */
         ok = score(t, slot);
@@ -97,7 +127,8 @@ bool hotbed_trainer_eval(hotbed_trainer *t) {
     hotbed_progress_end(&progress);
     t->bad_lines += hotbed_reader_bad(reader);
     hotbed_reader_stop(reader);
-    if (!ok)
+    ok = ok && hotbed_trainer_ok(t, hotbed_sharded_set_training(t->sharded, true), "training");
+    if (!ok || !join_scores(t))
         return false;
     if (t->scores.rows == 0 && !t->scores.no_memory)
         return hotbed_trainer_fail(t, "%s: no rows", t->options.eval);

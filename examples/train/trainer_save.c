@@ -76,7 +76,7 @@ static bool place_loaded(hotbed_trainer *t, const char *path) {
     if (t->options.learning_rate > 0) {
         t->place.learning_rate = t->options.learning_rate;
         if (!hotbed_trainer_ok(
-                t, hotbed_storage_set_learning_rate(t->storage, t->place.learning_rate, t->compute),
+                t, hotbed_sharded_set_learning_rate(t->sharded, t->place.learning_rate, t->compute),
                 "--lr"))
             return false;
     }
@@ -100,6 +100,19 @@ bool hotbed_trainer_prepare_save(hotbed_trainer *t) {
         return hotbed_trainer_fail(
             t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
             name);
+    return true;
+}
+
+/* Which rows of the tables this rank has. */
+static bool share_of(
+    hotbed_trainer *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
+    for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
+        hotbed_sharded_table table;
+        if (!hotbed_trainer_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
+            return false;
+        routes[f] = table.route;
+    }
+    *share = (hotbed_checkpoint_share){.rank = t->rank, .world = t->ranks, .routes = routes};
     return true;
 }
 
@@ -146,6 +159,31 @@ bool hotbed_trainer_resume(hotbed_trainer *t) {
     return false;
 }
 
+/* All ranks write theirs, and rank 0 gives the checkpoint its name. */
+static bool save(hotbed_trainer *t, const char *path) {
+    hotbed_route routes[HOTBED_CRITEO_FIELDS];
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_id id = {0, 0};
+    hotbed_checkpoint_options_init(&options);
+    options.step = t->place.steps;
+    options.extra = &t->place;
+    options.extra_bytes = sizeof t->place;
+    if (!share_of(t, routes, &options.share))
+        return false;
+    bool first = t->rank == 0;
+    bool ok = !first || hotbed_trainer_ok(t, hotbed_checkpoint_begin(path, &id), "--save");
+    if (!hotbed_trainer_agree(t, ok) || !hotbed_trainer_share(t, sizeof id, &id))
+        return false;
+    ok = hotbed_trainer_agree(
+        t, hotbed_trainer_ok(
+               t, hotbed_checkpoint_put(path, id, t->storage, &options, t->compute), "--save"));
+    if (first && ok)
+        ok = hotbed_trainer_ok(t, hotbed_checkpoint_commit(path, id, t->ranks), "--save");
+    else if (first)
+        hotbed_checkpoint_abort(path, id, t->ranks);
+    return hotbed_trainer_agree(t, ok);
+}
+
 bool hotbed_trainer_save(hotbed_trainer *t) {
     char path[PATH_BYTES];
     struct stat status;
@@ -155,18 +193,15 @@ bool hotbed_trainer_save(hotbed_trainer *t) {
         path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
     if (n < 0 || (size_t)n >= sizeof path)
         return hotbed_trainer_fail(t, "%s: the name is too long", t->options.save);
-    if (stat(path, &status) == 0)
+    uint8_t saved = stat(path, &status) == 0 ? 1 : 0;
+    if (!hotbed_trainer_share(t, sizeof saved, &saved))
+        return false;
+    if (saved == 1)
         return true; /* this step is saved: --save-every fell on the last one */
     hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, true);
     if (!copy_dense(t, false))
         return false;
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
-    options.step = t->place.steps;
-    options.extra = &t->place;
-    options.extra_bytes = sizeof t->place;
-    bool ok = hotbed_trainer_ok(
-        t, hotbed_checkpoint_save(path, t->storage, &options, t->compute), "--save");
+    bool ok = save(t, path);
     hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, false);
     return ok;
 }

@@ -271,6 +271,47 @@ static void can_be_stopped_at_any_time(hotbed_backend backend) {
     hotbed_reader_stop(NULL);
 }
 
+/* Ranks have the rows of a batch in order, and as many batches. */
+static void shares_of_ranks_are_the_whole(hotbed_backend backend) {
+    (void)backend;
+    read_plain();
+    for (uint32_t ranks = 2; ranks <= 5; ranks++) {
+        hotbed_reader *readers[5];
+        static ring rings[5];
+        uint64_t n = 0;
+        for (uint32_t r = 0; r < ranks; r++) {
+            hotbed_reader_options options = options_of(&rings[r], in_directory("plain.tsv"));
+            char message[200];
+            options.rank = r;
+            options.ranks = ranks;
+            readers[r] = hotbed_reader_start(&options, message, sizeof message);
+            CHECK(readers[r] != NULL);
+        }
+        for (uint32_t number = 0; number <= plain.batches; number++) {
+            uint32_t whole = 0, in_all = 0;
+            for (uint32_t r = 0; r < ranks; r++) {
+                const hotbed_reader_batch *batch = hotbed_reader_take(readers[r]);
+                CHECK_EQ(batch == NULL, number == plain.batches);
+                if (batch == NULL)
+                    continue;
+                CHECK(batch->samples <= hotbed_reader_share(BATCH, ranks));
+                for (uint32_t s = 0; s < batch->samples; s++, n++) {
+                    CHECK(batch->labels[s] == plain.labels[n]);
+                    for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++)
+                        CHECK_EQ(batch->keys[f * batch->samples + s], plain.keys[n][f]);
+                }
+                in_all += batch->samples;
+                whole = batch->rows;
+                hotbed_reader_give(readers[r]);
+            }
+            CHECK_EQ(in_all, whole);
+        }
+        CHECK_EQ(n, plain.n);
+        for (uint32_t r = 0; r < ranks; r++)
+            hotbed_reader_stop(readers[r]);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"gzip_crlf_and_no_last_newline_give_the_same", gzip_crlf_and_no_last_newline_give_the_same},
     {"a_damaged_gzip_is_an_error", a_damaged_gzip_is_an_error},
@@ -278,5 +319,6 @@ const hotbed_test hotbed_tests[] = {
     {"epochs_repeat_and_a_place_resumes", epochs_repeat_and_a_place_resumes},
     {"bad_files_are_errors", bad_files_are_errors},
     {"can_be_stopped_at_any_time", can_be_stopped_at_any_time},
+    {"shares_of_ranks_are_the_whole", shares_of_ranks_are_the_whole},
     {NULL, NULL},
 };

@@ -130,6 +130,40 @@ grep -q 'warning: .*--capacity' err || die "no warning about full tables"
 grep -q '"refused": [1-9]' full.json || die "no key was refused"
 ok "full tables: a warning, and training goes on"
 
+# --- ranks -----------------------------------------------------------------------------------------------
+# close FILE FILE: the same loss within a millionth, and the same AUC
+close() {
+    [ "$(number "$1" auc)" = "$(number "$2" auc)" ] || return 1
+    paste -d, <(points "$1") <(points "$2") |
+        awk -F, '{ d = $2 > $4 ? $2 - $4 : $4 - $2; if ($1 != $3 || d > 1e-6 * $2) exit 1 }'
+}
+train --data train.tsv --eval eval.tsv --json one.json --quiet || die "one rank"
+says 2 "--ranks needs a file" --data - --ranks 2
+if [ "$backend" = host ]; then
+    for ranks in 2 3 5; do
+        for plan in two-phase fixed one-sided; do
+            train --data train.tsv --eval eval.tsv --json $plan.json --quiet --ranks $ranks --plan $plan ||
+                die "$ranks ranks, $plan"
+            close one.json $plan.json || die "$ranks ranks, $plan: another loss or AUC"
+            [ "$(number $plan.json allocations_per_step)" = 0 ] || die "$ranks ranks, $plan: allocations in steps"
+            diff <(points two-phase.json) <(points $plan.json) >/dev/null || die "$plan changes the loss"
+        done
+    done
+    says 1 "none.tsv: No such file" --data none.tsv --ranks 2
+    ok "2, 3 and 5 ranks train as one does, with the same bytes by every plan"
+    mpi() { OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n "$1" "$programs/hotbed-train" --backend host --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
+    if ! command -v mpirun >/dev/null; then
+        echo "skipped: processes over MPI: no mpirun"
+    elif mpi 3 --data train.tsv --eval eval.tsv --json mpi.json --quiet; then
+        close one.json mpi.json || die "3 processes: another loss or AUC"
+        ok "3 processes over MPI, too"
+    else
+        grep -q UNSUPPORTED err || die "3 processes"
+        echo "skipped: processes over MPI: this build has none"
+    fi
+fi
+
 # --- every optimizer, evaluation -----------------------------------------------------------------------------
 for optimizer in sgd adam adagrad rowwise-adagrad; do
     train --data train.tsv --eval eval.tsv --epochs 2 --optimizer $optimizer --json o.json --quiet || die "$optimizer"
@@ -168,3 +202,18 @@ grep -q "step-0000000042 is damaged" err || die "--resume does not say what is d
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume differs"
 [ -d ck/step-0000000048 ] && [ -d ck/step-0000000042.damaged ] || die "after --resume: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every place"
+
+# --- other numbers of ranks --------------------------------------------------------------------------------
+[ "$backend" = host ] || exit 0
+train --data train.tsv --save ck2 --save-every 10 --ranks 2 --quiet || die "--save of 2 ranks"
+ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020 step-0000000024 $' || die "checkpoints: $(ls ck2)"
+for ranks in 1 2 3; do
+    train --data train.tsv --load ck2/step-0000000010 --eval eval.tsv --json part.json --quiet --ranks $ranks ||
+        die "--load on $ranks ranks"
+    [ "$(number part.json first_step)" = 10 ] || die "first step: $(number part.json first_step)"
+    paste -d, <(points one.json | tail -n 1) <(points part.json | tail -n 1) |
+        awk -F, '{ d = $2 > $4 ? $2 - $4 : $4 - $2; exit !($1 == $3 && d <= 1e-6 * $2) }' ||
+        die "the loss on $ranks ranks after a load differs"
+    [ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC on $ranks ranks after a load differs"
+done
+ok "save on 2 ranks, go on with 1, 2 and 3"

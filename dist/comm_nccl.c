@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <nccl.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 
 enum {
@@ -67,6 +68,16 @@ static hotbed_status check_nccl(ncclResult_t result, const char *call) {
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_COMM, "%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(NULL));
+}
+
+/* A thread of the library's: signals are for the program's own. */
+static bool start_thread(pthread_t *thread, void *(*function)(void *argument), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
 }
 
 /* --- the watching thread -------------------------------------------------------------------- */
@@ -477,7 +488,7 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     i->size = n->base.size;
     i->id = *id;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, init_main, i) != 0) {
+    if (!start_thread(&thread, init_main, i)) {
         init_free(i);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no thread to start NCCL");
     }
@@ -524,9 +535,9 @@ static hotbed_status alloc(nccl_comm *n) {
 /* The first barrier connects all GPUs and loads the kernels, so that no later call has to. */
 static hotbed_status start(nccl_comm *n, const ncclUniqueId *id, uint64_t until) {
     HOTBED_TRY(start_nccl(n, id, until));
-    if (pthread_create(&n->watcher, NULL, watch, n) != 0)
+    n->watched = start_thread(&n->watcher, watch, n);
+    if (!n->watched)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no thread to watch over NCCL");
-    n->watched = true;
     hotbed_comm_batch batch = hotbed_comm_batch_of(&n->base, HOTBED_COMM_BARRIER, 0);
     HOTBED_TRY(enqueue(&n->base, &batch, n->own));
     return hotbed_stream_sync(n->own);

@@ -90,7 +90,7 @@ static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
 }
 
 static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
-    hotbed_group *group = &pipeline->groups[g];
+    hotbed_task_group *group = &pipeline->groups[g];
     group->pipeline = pipeline;
     group->number = g;
     for (uint32_t s = 0; s < pipeline->program->num_steps; s++)
@@ -103,7 +103,7 @@ static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     (void)pthread_mutex_lock(&pipeline->lock);
-    int error = pthread_create(&group->thread, NULL, hotbed_group_main, group);
+    int error = pthread_create(&group->thread, NULL, hotbed_task_group_main, group);
     if (error == 0) {
         group->started = true;
         pipeline->stats.threads++;
@@ -196,7 +196,7 @@ hotbed_status hotbed_pipeline_create(
 
 static void join_groups(hotbed_pipeline *pipeline, bool all) {
     for (uint32_t g = 0; pipeline->groups != NULL && g < pipeline->program->num_groups; g++) {
-        hotbed_group *group = &pipeline->groups[g];
+        hotbed_task_group *group = &pipeline->groups[g];
         (void)pthread_mutex_lock(&pipeline->lock);
         bool join = group->started && (all || group->exited);
         (void)pthread_mutex_unlock(&pipeline->lock);
@@ -384,7 +384,7 @@ static hotbed_status pull(hotbed_pipeline *pipeline) {
 /* Under the lock. */
 static void enqueue(hotbed_pipeline *pipeline, uint32_t s, uint64_t iteration) {
     const hotbed_program_step *step = &pipeline->program->steps[s];
-    hotbed_group *group = &pipeline->groups[step->group];
+    hotbed_task_group *group = &pipeline->groups[step->group];
     hotbed_queued *to = &group->queue[(group->head + group->count++) % group->capacity];
     *to = (hotbed_queued){.iteration = iteration, .step = s};
     if (step->ordered)
@@ -425,6 +425,7 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
     pipeline->ever_bound = true;
     pipeline->filled = false;
     pipeline->exhausted = false;
+    pipeline->finished = false;
     pipeline->first = pipeline->pulled;
     pipeline->period = pipeline->pulled;
     return HOTBED_OK;
@@ -505,6 +506,25 @@ static const hotbed_iteration *hand_out(hotbed_pipeline *pipeline, uint64_t numb
     return hotbed_pipeline_slot(pipeline, number);
 }
 
+/* Nothing is left to run: what kernels found is known once the streams are done. */
+static hotbed_status finish_streams(hotbed_pipeline *pipeline) {
+    const hotbed_program *program = pipeline->program;
+    if (pipeline->finished)
+        return HOTBED_OK;
+    pipeline->finished = true;
+    for (uint32_t i = 0; i < program->num_streams; i++) {
+        hotbed_status status = hotbed_stream_sync(program->streams[i]);
+        if (status != HOTBED_OK) {
+            char text[256];
+            (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
+            status = hotbed_fail(
+                status, "seen at the end, on stream %s: %s", program->stream_names[i], text);
+            return fail_here(pipeline, status, NULL, 0);
+        }
+    }
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_iteration **out) {
     if (pipeline == NULL || out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline or out is NULL");
@@ -519,7 +539,7 @@ hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_i
             HOTBED_TRY(enqueue_period(pipeline));
     }
     if (pipeline->retired == pipeline->pulled)
-        return HOTBED_OK; /* the end */
+        return finish_streams(pipeline); /* the end */
     HOTBED_TRY(await(pipeline, pipeline->retired));
     HOTBED_TRY(join_streams(pipeline, pipeline->retired));
     *out = hand_out(pipeline, pipeline->retired);

@@ -48,14 +48,14 @@ typedef struct hotbed_queued {
 } hotbed_queued;
 
 /* A thread and its queue. */
-typedef struct hotbed_group {
+typedef struct hotbed_task_group {
     hotbed_pipeline *pipeline;
     uint32_t number;
     pthread_t thread;
     bool started, exited;
     hotbed_queued *queue; /* ring of `capacity`: its tasks of all slots */
     uint32_t capacity, head, count;
-} hotbed_group;
+} hotbed_task_group;
 
 /* What was captured of a task. */
 typedef struct hotbed_capture {
@@ -80,6 +80,7 @@ struct hotbed_pipeline {
     /* The caller's thread only. */
     hotbed_loader loader;
     bool bound, filled, exhausted, ever_bound;
+    bool finished;    /* the streams were waited for at the end */
     uint64_t period;  /* to be enqueued next; pulls iteration `period` */
     uint64_t first;   /* iteration of this loader */
     uint64_t pulled;  /* iterations there are */
@@ -90,8 +91,8 @@ struct hotbed_pipeline {
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    hotbed_group *groups; /* [num_groups] */
-    uint64_t turn;        /* tickets served */
+    hotbed_task_group *groups; /* [num_groups] */
+    uint64_t turn;             /* tickets served */
     bool stop, failed;
     bool revoked;
     hotbed_status failure;
@@ -126,7 +127,7 @@ hotbed_status hotbed_pipeline_run_watched(
     void *self, const hotbed_iteration **out);
 
 /* The thread of a group. */
-void *hotbed_group_main(void *argument);
+void *hotbed_task_group_main(void *argument);
 
 /* Note the first failure, with this thread's last error, and wake everybody.  Under the lock. */
 void hotbed_pipeline_fail(

@@ -8,6 +8,8 @@
  * Two edges are in every plan that prefetches ahead:
  *   backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
  *   prefetch after backward-2    and the other way round, which a peer forgot (torchrec issue 4191)
+ *
+ * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent again there.
  */
 #include "pipeline/train.h"
 
@@ -48,7 +50,7 @@ static const hotbed_step prefetch[] = {
     {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
     {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
-    {"prefetch", 1, false, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
+    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
     {"backward", 2, true, DEFAULT, NULL, "zero_grad forward prefetch+1"},
     {"optimizer", 2, false, DEFAULT, NULL, "backward"},
     {"start_sparse_data_dist", 0, true, DIST, NULL, "copy_batch_to_gpu"},
@@ -101,7 +103,7 @@ static const hotbed_step jagged_prefetch[] = {
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
     {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
     {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
-    {"prefetch", 1, false, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
+    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
     {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
     {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
     {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
@@ -119,7 +121,7 @@ static const hotbed_step jagged_prefetch_async[] = {
     {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
     {"start_shuffle", 0, true, MEMCPY, NULL, "copy_batch_to_gpu wait_sparse_data_dist-1"},
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
-    {"prefetch", 1, false, PREFETCH, "background", "wait_sparse_data_dist backward-2"},
+    {"prefetch", 1, true, PREFETCH, "background", "wait_sparse_data_dist backward-2"},
     {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
     {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
     {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
@@ -134,7 +136,7 @@ static const hotbed_step sw_serial[] = {
     {"H2DAndShuffle", 0, true, DEFAULT, NULL, NULL},
     {"EmbInputDistStart", 0, true, DEFAULT, NULL, "H2DAndShuffle"},
     {"EmbInputDistWait", 0, true, DEFAULT, NULL, "EmbInputDistStart"},
-    {"EmbPrefetch", 0, false, DEFAULT, NULL, "EmbInputDistWait"},
+    {"EmbPrefetch", 0, true, DEFAULT, NULL, "EmbInputDistWait"},
     {"EmbForward", 0, true, DEFAULT, NULL, "EmbPrefetch"},
     {"DenseForward", 0, false, DEFAULT, NULL, "EmbForward"},
     {"LossPostprocess", 0, true, DEFAULT, NULL, "DenseForward"},
@@ -149,7 +151,7 @@ static const hotbed_step sw_pipelined[] = {
     {"H2DAndShuffle", 0, true, MEMCPY, "io", NULL},
     {"EmbInputDistStart", 1, true, DIST, "dist", "H2DAndShuffle"},
     {"EmbInputDistWait", 1, true, DIST, "dist", "EmbInputDistStart"},
-    {"EmbPrefetch", 1, false, PREFETCH, "dist", "EmbInputDistWait EmbBackward-2"},
+    {"EmbPrefetch", 1, true, PREFETCH, "dist", "EmbInputDistWait EmbBackward-2"},
     {"EmbForward", 2, true, DEFAULT, NULL, "EmbPrefetch"},
     {"DenseForward", 2, false, DEFAULT, NULL, "EmbForward"},
     {"LossPostprocess", 2, true, DEFAULT, NULL, "DenseForward"},

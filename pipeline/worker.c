@@ -158,7 +158,7 @@ static hotbed_status submit(
 }
 
 /* Run the task at the head of the queue.  Called and returns under the lock. */
-static void run_head(hotbed_pipeline *pipeline, hotbed_group *group) {
+static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     const hotbed_queued queued = group->queue[group->head];
     group->head = (group->head + 1) % group->capacity;
     group->count--;
@@ -187,8 +187,8 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_group *group) {
     (void)pthread_cond_broadcast(&pipeline->changed);
 }
 
-void *hotbed_group_main(void *argument) {
-    hotbed_group *group = argument;
+void *hotbed_task_group_main(void *argument) {
+    hotbed_task_group *group = argument;
     hotbed_pipeline *pipeline = group->pipeline;
     (void)pthread_mutex_lock(&pipeline->lock);
     while (!pipeline->stop && !pipeline->failed) {

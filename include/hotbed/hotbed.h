@@ -18,6 +18,7 @@
 #include "hotbed/profile.h"
 #include "hotbed/route.h"
 #include "hotbed/sharded.h"
+#include "hotbed/sharded_module.h"
 #include "hotbed/state_dict.h"
 #include "hotbed/stats.h"
 #include "hotbed/status.h"

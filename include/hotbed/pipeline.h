@@ -258,7 +258,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_fill(hotbed_pipeline *p
  *
  * Enqueues the next period, then waits on the host until all tasks of the iteration are submitted.
  * Their work may still run: hotbed_pipeline_stream() is ordered after it.  *out is valid until the next
- * call; the slot is used again after the work that is by then on that stream.
+ * call; the slot is used again after the work that is by then on that stream.  At the end it waits for the
+ * plan's streams, so that faults of the last iterations are told.
  *
  * Errors: that of a task, with "task NAME of iteration N" in the text; a fault that a kernel latched
  * on a stream of the plan; COMM (deadline_seconds passed; the text names what is not done); STATE (no

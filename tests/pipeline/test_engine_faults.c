@@ -147,6 +147,50 @@ static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
     parts_close(&p);
 }
 
+typedef struct late_fault {
+    parts *p;
+    hotbed_fault *fault;
+} late_fault;
+
+static late_fault late;
+
+/* On the stream's own thread, when the gate is opened. */
+static void latch_when_open(void *unused) {
+    (void)unused;
+    (void)pthread_mutex_lock(&late.p->lock);
+    while (!late.p->open)
+        (void)pthread_cond_wait(&late.p->changed, &late.p->lock);
+    (void)pthread_mutex_unlock(&late.p->lock);
+    late.fault->what = HOTBED_FAULT_KEY_RANGE;
+    late.fault->key = 9;
+    __atomic_store_n(&late.fault->status, HOTBED_ERR_RANGE, __ATOMIC_RELEASE);
+}
+
+static hotbed_status latch_late(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)self;
+    late.fault = hotbed_stream_faults(stream);
+    return hotbed_iteration_number(iteration) == 3
+               ? hotbed_stream_call(stream, latch_when_open, NULL)
+               : HOTBED_OK;
+}
+
+/* A fault after the last task was submitted is told by the end. */
+static void a_late_fault_is_told_by_the_end(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    parts_open(&p, backend, three);
+    late.p = &p;
+    p.selves[2].work = latch_late;
+    parts_start(&p, 4);
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+    parts_release(&p);
+    CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "seen at the end, on stream default") != NULL);
+    CHECK(strstr(hotbed_last_error(), "key 9") != NULL);
+    parts_close(&p);
+}
+
 /* S15: destroyed in any state. */
 static void teardown_in_any_state(hotbed_backend backend) {
     for (int state = 0; state < 4; state++) {
@@ -225,6 +269,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
     {"a_failing_loader_is_named", a_failing_loader_is_named},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
+    {"a_late_fault_is_told_by_the_end", a_late_fault_is_told_by_the_end},
     {"teardown_in_any_state", teardown_in_any_state},
     {"create_survives_any_allocation", create_survives_any_allocation},
     {"bad_arguments", bad_arguments},

@@ -1,0 +1,333 @@
+/* pipeline/sharded_module.c - sharded collections as modules: one context a batch for all of a set.
+ *
+ * A rewrite fuses the first exchanges of a set: that is the one input_dist of a hotbed_sharded_context of all its
+ * collections, which the first module's batch keeps.  A plain forward has nobody to share with, and uses a
+ * context of its own collection.  Both are made when a batch first needs them, on all ranks alike, and go with
+ * the batch's place.
+ */
+#include "hotbed/sharded_module.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "dist/sharded.h"
+
+#include <stdio.h>
+
+enum { SET_MOST = HOTBED_MODULES_MOST, NAME_BYTES = 64 };
+
+typedef struct member member;
+typedef struct fused fused;
+
+/* The exchange of a set. */
+struct fused {
+    hotbed_sharded_context *context;
+    bool arrived; /* the input was waited for, for all of them */
+    hotbed_awaitable tensors[SET_MOST];
+};
+
+/* A batch of one module. */
+typedef struct place {
+    member *of;
+    fused shared;                  /* of the set, where this is the first module's place */
+    hotbed_sharded_context *alone; /* of a plain forward */
+    hotbed_sharded_context *now;   /* of this batch; NULL: not started */
+    uint32_t number;               /* of the collection in it */
+    fused *with;                   /* the set's exchange; NULL: alone */
+    hotbed_kjt kjt;
+    hotbed_memory memory; /* rows, gradient */
+    hotbed_sharded_output output;
+    hotbed_awaitable tensors;
+} place;
+
+struct member {
+    hotbed_module module;
+    hotbed_module_calls calls;
+    char name[NAME_BYTES];
+    hotbed_sharded *collection;
+    uint64_t most_rows, columns, element; /* of an output */
+};
+
+struct hotbed_sharded_modules {
+    uint32_t n;
+    member *members; /* [n] */
+};
+
+/* --- places ------------------------------------------------------------------------------------------ */
+
+static void place_destroy(void *self, void *context) {
+    place *p = context;
+    (void)self;
+    hotbed_sharded_context_destroy(p->shared.context);
+    hotbed_sharded_context_destroy(p->alone);
+    hotbed_memory_free(&p->memory);
+    hotbed_delete(p);
+}
+
+static hotbed_status place_create(void *self, hotbed_stream *stream, void **out) {
+    member *m = self;
+    size_t bytes = (size_t)(m->most_rows * m->columns * m->element);
+    place *p = hotbed_new(sizeof *p);
+    if (p == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch of module '%s'", m->name);
+    p->of = m;
+    hotbed_status status =
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &p->memory);
+    if (status != HOTBED_OK) {
+        place_destroy(self, p);
+        return status;
+    }
+    p->output.rows = p->memory.data;
+    p->output.gradient = (unsigned char *)p->memory.data + bytes;
+    p->output.stride = m->columns;
+    p->output.kjt = &p->kjt;
+    *out = p;
+    return HOTBED_OK;
+}
+
+/* --- exchange of keys ---------------------------------------------------------------------------------- */
+
+/* The input is the place: the keys are in its context. */
+static hotbed_status take_input(void *self, hotbed_stream *stream, void **result) {
+    place *p = self;
+    if (p->with == NULL || !p->with->arrived)
+        HOTBED_TRY(hotbed_sharded_wait_input(p->now, stream));
+    if (p->with != NULL)
+        p->with->arrived = true;
+    *result = p;
+    return HOTBED_OK;
+}
+
+/* Not fused: a context of this collection alone. */
+static hotbed_status exchange_alone(void *self, hotbed_stream *stream, void **result) {
+    place *p = self;
+    if (p->alone == NULL)
+        HOTBED_TRY(hotbed_sharded_create_context(1, &p->of->collection, stream, &p->alone));
+    p->now = p->alone;
+    p->number = 0;
+    p->with = NULL;
+    HOTBED_TRY(hotbed_sharded_input_dist(p->now, &p->kjt, stream));
+    HOTBED_TRY(hotbed_sharded_wait_splits(p->now, stream));
+    p->tensors = (hotbed_awaitable){take_input, p};
+    *result = &p->tensors;
+    return HOTBED_OK;
+}
+
+static hotbed_status input_dist(
+    void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+    hotbed_awaitable *splits) {
+    const member *m = self;
+    place *p = context;
+    (void)stream;
+    if (n != 1)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "module '%s' takes one keyed jagged tensor, not %u arguments",
+            m->name, n);
+    p->kjt = *(const hotbed_kjt *)arguments[0];
+    p->output.num_rows =
+        m->collection->pooling == HOTBED_POOL_NONE ? p->kjt.num_keys : p->kjt.batch_size;
+    p->output.bytes = p->output.num_rows * m->columns * m->element;
+    if (p->output.num_rows > m->most_rows)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "module '%s': %llu rows are above %llu", m->name,
+            (unsigned long long)p->output.num_rows, (unsigned long long)m->most_rows);
+    *splits = (hotbed_awaitable){exchange_alone, p};
+    return HOTBED_OK;
+}
+
+static hotbed_status wait_fused(void *self, hotbed_stream *stream, void **result) {
+    fused *f = self;
+    HOTBED_TRY(hotbed_sharded_wait_splits(f->context, stream));
+    *result = f->tensors;
+    return HOTBED_OK;
+}
+
+static hotbed_status fuse(
+    void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
+    hotbed_stream *stream, hotbed_awaitable *out) {
+    hotbed_sharded *collections[SET_MOST] = {NULL};
+    hotbed_kjt kjts[SET_MOST];
+    fused *f = &((place *)contexts[0])->shared;
+    (void)group;
+    (void)splits; /* nothing was started */
+    for (uint32_t i = 0; i < n; i++)
+        collections[i] = ((place *)contexts[i])->of->collection;
+    if (f->context == NULL)
+        HOTBED_TRY(hotbed_sharded_create_context(n, collections, stream, &f->context));
+    f->arrived = false;
+    for (uint32_t i = 0; i < n; i++) {
+        place *p = contexts[i];
+        p->now = f->context;
+        p->number = i;
+        p->with = f;
+        kjts[i] = p->kjt;
+        f->tensors[i] = (hotbed_awaitable){take_input, p};
+    }
+    *out = (hotbed_awaitable){wait_fused, f};
+    return hotbed_sharded_input_dist(f->context, kjts, stream);
+}
+
+/* --- rows ----------------------------------------------------------------------------------------------- */
+
+static hotbed_status prefetch(void *self, void *context, void *input, hotbed_stream *stream) {
+    const member *m = self;
+    const place *p = context;
+    (void)input;
+    if (!hotbed_sharded_training(m->collection))
+        return HOTBED_OK; /* evaluation finds rows as it reads them */
+    return hotbed_sharded_prefetch(p->now, p->number, stream);
+}
+
+static hotbed_status compute(
+    void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
+    place *p = context;
+    (void)self;
+    (void)input;
+    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(p->now, p->number, stream));
+    HOTBED_TRY(
+        hotbed_sharded_wait_output(p->now, p->number, p->memory.data, p->output.stride, stream));
+    *output = &p->output;
+    return HOTBED_OK;
+}
+
+static hotbed_status backward(void *self, void *context, hotbed_stream *stream) {
+    place *p = context;
+    (void)self;
+    HOTBED_TRY(
+        hotbed_sharded_backward(p->now, p->number, p->output.gradient, p->output.stride, stream));
+    p->now = NULL;
+    return HOTBED_OK;
+}
+
+static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
+    place *p = context;
+    hotbed_sharded_context *now = p->now;
+    (void)self;
+    p->now = NULL;
+    return now == NULL ? HOTBED_OK : hotbed_sharded_cancel(now, stream);
+}
+
+/* --- sets ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status make_member(
+    hotbed_sharded_modules *set, uint32_t number, const char *name, hotbed_sharded *collection) {
+    member *m = &set->members[number];
+    bool pooled = collection->pooling != HOTBED_POOL_NONE;
+    int length = snprintf(m->name, sizeof m->name, "%s", name);
+    if (length <= 0 || (size_t)length >= sizeof m->name)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "module name '%s' is not of 1 to %d bytes", name, NAME_BYTES - 1);
+    m->collection = collection;
+    m->most_rows = pooled ? collection->options.max_batch_size : collection->options.max_keys;
+    m->columns = pooled ? hotbed_sharded_columns(collection) : collection->dim;
+    m->element = hotbed_dtype_bytes(collection->output_dtype);
+    m->calls =
+        (hotbed_module_calls){place_create, place_destroy, input_dist, prefetch,
+                              compute,      backward,      cancel,     set->n > 1 ? fuse : NULL,
+                              set};
+    return hotbed_module_init(&m->module, m->name, &m->calls, m);
+}
+
+static hotbed_status make(
+    hotbed_sharded_modules *set, const char *const *names, hotbed_sharded *const *collections) {
+    set->members = hotbed_new(set->n * sizeof *set->members);
+    if (set->members == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u modules", set->n);
+    for (uint32_t i = 0; i < set->n; i++) {
+        if (names[i] == NULL || collections[i] == NULL)
+            return hotbed_fail(HOTBED_ERR_ARGUMENT, "name or collection %u is NULL", i);
+        HOTBED_TRY(make_member(set, i, names[i], collections[i]));
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_modules_create(
+    uint32_t n, const char *const *names, hotbed_sharded *const *collections,
+    hotbed_sharded_modules **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (n < 1 || n > SET_MOST)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%u modules: not in [1, %d]", n, SET_MOST);
+    if (names == NULL || collections == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "names or collections is NULL");
+    hotbed_sharded_modules *set = hotbed_new(sizeof *set);
+    if (set == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u modules", n);
+    set->n = n;
+    hotbed_status status = make(set, names, collections);
+    if (status != HOTBED_OK) {
+        hotbed_sharded_modules_destroy(set);
+        return status;
+    }
+    *out = set;
+    return HOTBED_OK;
+}
+
+void hotbed_sharded_modules_destroy(hotbed_sharded_modules *modules) {
+    if (modules == NULL)
+        return;
+    for (uint32_t i = 0; modules->members != NULL && i < modules->n; i++)
+        hotbed_module_close(&modules->members[i].module);
+    hotbed_delete(modules->members);
+    hotbed_delete(modules);
+}
+
+hotbed_module *hotbed_sharded_modules_get(hotbed_sharded_modules *modules, uint32_t module) {
+    return module < modules->n ? &modules->members[module].module : NULL;
+}
+
+/* --- agreement --------------------------------------------------------------------------------------------- */
+
+struct hotbed_comm_agreement {
+    hotbed_comm *comm;
+    hotbed_stream *stream;
+    hotbed_memory memory; /* pinned: this rank's word, then those of all */
+};
+
+hotbed_status hotbed_comm_agreement_create(
+    hotbed_comm *comm, hotbed_stream *stream, hotbed_comm_agreement **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (comm == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "comm or stream is NULL");
+    hotbed_comm_agreement *agreement = hotbed_new(sizeof *agreement);
+    if (agreement == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an agreement");
+    agreement->comm = comm;
+    agreement->stream = stream;
+    hotbed_status status = hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_PINNED, (hotbed_comm_size(comm) + 1) * sizeof(uint64_t), NULL,
+        &agreement->memory);
+    if (status != HOTBED_OK) {
+        hotbed_delete(agreement);
+        return status;
+    }
+    *out = agreement;
+    return HOTBED_OK;
+}
+
+void hotbed_comm_agreement_destroy(hotbed_comm_agreement *agreement) {
+    if (agreement == NULL)
+        return;
+    hotbed_memory_free(&agreement->memory);
+    hotbed_delete(agreement);
+}
+
+static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
+    hotbed_comm_agreement *agreement = self;
+    uint64_t *words = agreement->memory.data;
+    uint32_t n = hotbed_comm_size(agreement->comm);
+    words[0] = word;
+    HOTBED_TRY(
+        hotbed_comm_all_gather(agreement->comm, sizeof word, words, words + 1, agreement->stream));
+    HOTBED_TRY(hotbed_stream_sync(agreement->stream));
+    *least = words[1];
+    for (uint32_t r = 1; r < n; r++)
+        *least = words[1 + r] < *least ? words[1 + r] : *least;
+    return HOTBED_OK;
+}
+
+hotbed_agreement hotbed_comm_agreement_of(hotbed_comm_agreement *agreement) {
+    return (hotbed_agreement){least_word, agreement};
+}

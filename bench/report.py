@@ -199,7 +199,7 @@ def tier_table(document):
                 result["mode"],
                 f"{result['upper_rows']:,} of {result['keys']:,}",
                 f"{result['fetched_a_step']:,.0f}",
-                f"{lru:,.0f}" if lru else "",
+                f"{lru:,.0f}" if lru is not None else "",
                 f"{result['in_place_a_step']:,.0f}",
                 f"{result['written_a_step']:,.0f}",
                 f"{result['link_read_mb_a_step']:.1f}, {result['link_write_mb_a_step']:.1f}",

@@ -156,7 +156,8 @@ static bool open_alone(bench_state *state, bool evicts, alone *a) {
     return a->numbers != NULL && insert_numbers(state, a, 0, a->filled);
 }
 
-static void close_alone(alone *a) {
+static void close_alone(bench_state *state, alone *a) {
+    (void)!bench_ok(state, hotbed_stream_sync(a->stream));
     hotbed_index_destroy(a->index);
     free(a->numbers);
 }
@@ -178,7 +179,7 @@ static void find_alone(bench_state *state) {
     bench_items(state, (int64_t)a.n);
     /* key in, one line of keys, slot out */
     bench_bytes(state, (int64_t)(a.n * (2 * sizeof(uint64_t) + 128)));
-    close_alone(&a);
+    close_alone(state, &a);
 }
 
 /* New keys are removed again after each iteration; what was evicted is gone. */
@@ -210,7 +211,7 @@ static void insert_alone(bench_state *state, bool evicts) {
     bench_items(state, (int64_t)a.n);
     /* key in, a line of keys, a meta in and out, slot out */
     bench_bytes(state, (int64_t)(a.n * (4 * sizeof(uint64_t) + 128)));
-    close_alone(&a);
+    close_alone(state, &a);
 }
 
 static void find_or_insert_alone(bench_state *state) {

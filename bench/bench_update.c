@@ -6,7 +6,7 @@
 
 /* Random gradients on the device. */
 static float *gradients(bench_state *state, uint64_t elements) {
-    float *values = malloc(elements * sizeof *values);
+    float *values = calloc(elements, sizeof *values);
     for (uint64_t i = 0; values && i < elements; i++)
         values[i] = (float)(bench_key(i) >> 40) * 0x1p-24F - 0.5F;
     float *sent = bench_upload(state, values, elements * sizeof *values);

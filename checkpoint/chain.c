@@ -16,18 +16,19 @@ static hotbed_status another(const char *name, const char *what) {
 }
 
 hotbed_status hotbed_chain_check(
-    const char *name, const hotbed_manifest *a, const hotbed_manifest *b) {
-    if (!b->increment)
+    const char *name, const hotbed_manifest *parent, const hotbed_manifest *increment) {
+    if (!increment->increment)
         return another(name, "it is a full one");
-    if (!hotbed_digest_equal(b->parent, a->id))
+    if (!hotbed_digest_equal(increment->parent, parent->id))
         return another(name, "its parent has another id");
-    if (!hotbed_digest_equal(b->parent_digest, a->digest))
+    if (!hotbed_digest_equal(increment->parent_digest, parent->digest))
         return another(name, "its parent has another digest");
-    if (a->key_type != b->key_type || a->optimizer.kind != b->optimizer.kind ||
-        a->num_tables != b->num_tables)
+    if (parent->key_type != increment->key_type ||
+        parent->optimizer.kind != increment->optimizer.kind ||
+        parent->num_tables != increment->num_tables)
         return another(name, "key type, optimizer or number of tables differ");
-    for (uint32_t i = 0; i < a->num_tables; i++) {
-        const hotbed_manifest_table *x = &a->tables[i], *y = &b->tables[i];
+    for (uint32_t i = 0; i < parent->num_tables; i++) {
+        const hotbed_manifest_table *x = &parent->tables[i], *y = &increment->tables[i];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
             x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->capacity != y->capacity)
             return another(name, y->name);

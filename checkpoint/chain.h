@@ -23,7 +23,7 @@ typedef struct hotbed_chain {
 /* Open one checkpoint, full or increment.  Sizes, metadata and roots of all shards are checked.  The caller
  * calls hotbed_chain_link_close() in any case.  Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_chain_link_open(
-    const hotbed_io_calls *calls, const char *path, hotbed_chain_link *out);
+    const hotbed_io_calls *calls, const char *path, hotbed_chain_link *link);
 void hotbed_chain_link_close(hotbed_chain_link *link);
 
 /* Open n checkpoints: the first is full, each other one the increment after the one before.  Sizes, metadata

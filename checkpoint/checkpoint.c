@@ -102,6 +102,36 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t
         hotbed_save_abort(&config, path, id, world);
 }
 
+hotbed_status hotbed_checkpoint_snapshot_take(
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out) {
+    hotbed_checkpoint_options read;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: out is NULL");
+    *out = NULL;
+    if (storage == NULL || options == NULL || stream == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "snapshot_take: storage, options or stream is NULL");
+    HOTBED_TRY(read_options(options, &read));
+    if (read.mark != NULL || read.comm != NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a mark or communicator is set");
+    return hotbed_snapshot_take(&config, storage, &read, stream, out);
+}
+
+hotbed_status hotbed_checkpoint_snapshot_write(
+    hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    if (snapshot == NULL || path == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_write: snapshot or path is NULL");
+    return hotbed_snapshot_write(&config, path, snapshot);
+}
+
+hotbed_status hotbed_checkpoint_snapshot_put(
+    hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
+    if (snapshot == NULL || path == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_put: snapshot or path is NULL");
+    return hotbed_snapshot_put(&config, path, id, snapshot);
+}
+
 hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream) {

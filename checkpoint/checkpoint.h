@@ -36,6 +36,17 @@ hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
     uint64_t *extra_bytes, hotbed_stream *stream);
 
+/* The public calls on snapshots. */
+hotbed_status hotbed_snapshot_take(
+    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out);
+hotbed_status hotbed_snapshot_put(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_checkpoint_snapshot *snapshot);
+hotbed_status hotbed_snapshot_write(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_snapshot *snapshot);
+
 /* --- files that are being written ---------------------------------------------------------------------- */
 
 /* Files of a checkpoint that is being written, in a directory of its own beside its final name. */

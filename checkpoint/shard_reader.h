@@ -54,33 +54,33 @@ typedef struct hotbed_part_reader {
 /* The part of table `table`; all its rows are the range.  The caller calls hotbed_part_reader_close() in
  * any case.  Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_part_reader_open(
-    hotbed_part_reader *reader, hotbed_shard_reader *shard, uint32_t table);
+    hotbed_part_reader *part, hotbed_shard_reader *shard, uint32_t table);
 
-void hotbed_part_reader_close(hotbed_part_reader *reader);
+void hotbed_part_reader_close(hotbed_part_reader *part);
 
 /* Rows of buckets [first, end), STATIC: of rows [first, end) of the table, as far as the part has them;
  * ranges ascend from call to call.  The rows of an increment of a static table are not
  * narrowed. */
-void hotbed_part_reader_range(hotbed_part_reader *reader, uint64_t first, uint64_t end);
+void hotbed_part_reader_range(hotbed_part_reader *part, uint64_t first, uint64_t end);
 
 /* Rows of the range that are still to come. */
-static inline uint64_t hotbed_part_reader_left(const hotbed_part_reader *reader) {
-    return reader->end_row - reader->row;
+static inline uint64_t hotbed_part_reader_left(const hotbed_part_reader *part) {
+    return part->end_row - part->row;
 }
 
 /* The next n rows, at most those that are left, into columns[i], [n] rows of hotbed_manifest_row_bytes().
  * Keys are given for every table, in canonical order.  Errors: IO, CORRUPT. */
 hotbed_status hotbed_part_reader_take(
-    hotbed_part_reader *reader, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
+    hotbed_part_reader *part, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
 
 /* Key of the next row, which stays the next one; there is one. */
-hotbed_status hotbed_part_reader_key(hotbed_part_reader *reader, uint64_t *key);
+hotbed_status hotbed_part_reader_key(hotbed_part_reader *part, uint64_t *key);
 
 /* Pass over the next row; its key is checked, what else it has is not read. */
-hotbed_status hotbed_part_reader_skip(hotbed_part_reader *reader);
+hotbed_status hotbed_part_reader_skip(hotbed_part_reader *part);
 
 /* The next bytes of COUNTED, COUNTS or ERASED. */
 hotbed_status hotbed_part_reader_column(
-    hotbed_part_reader *reader, uint32_t column, void *data, uint64_t bytes);
+    hotbed_part_reader *part, uint32_t column, void *data, uint64_t bytes);
 
 #endif

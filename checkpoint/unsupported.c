@@ -79,3 +79,32 @@ hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
 void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
     (void)mark;
 }
+
+hotbed_status hotbed_checkpoint_snapshot_take(
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out) {
+    (void)storage;
+    (void)options;
+    (void)stream;
+    *out = NULL;
+    return unsupported();
+}
+
+void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *snapshot) {
+    (void)snapshot;
+}
+
+hotbed_status hotbed_checkpoint_snapshot_write(
+    hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    (void)snapshot;
+    (void)path;
+    return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_snapshot_put(
+    hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
+    (void)snapshot;
+    (void)path;
+    (void)id;
+    return unsupported();
+}

@@ -6,16 +6,15 @@
 #include "checkpoint/bucket.h"
 #include "checkpoint/deal.h"
 #include "checkpoint/mark.h"
+#include "checkpoint/plan.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
-#include "hotbed/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* What a table's part is made of. */
 typedef struct table_plan {
@@ -149,35 +148,6 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
     return status;
 }
 
-/* What admission counts, in canonical order. */
-static hotbed_status plan_counted(writer *w, uint32_t number) {
-    const hotbed_manifest_table *table = &w->manifest.tables[number];
-    hotbed_manifest_part *part = part_of(w, number);
-    uint64_t n = 0;
-    HOTBED_TRY(hotbed_storage_export_counts(w->storage, number, 0, NULL, NULL, &n, w->stream));
-    if (n == 0)
-        return HOTBED_OK;
-    uint64_t *keys = hotbed_new(n * sizeof *keys), *counts = hotbed_new(n * sizeof *counts);
-    uint64_t *pairs = hotbed_new(2 * n * sizeof *pairs);
-    w->plans[number].counted = pairs;
-    hotbed_status status = HOTBED_OK;
-    if (keys == NULL || counts == NULL || pairs == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
-            table->name);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_export_counts(w->storage, number, n, keys, counts, &n, w->stream);
-    for (uint64_t i = 0; i < n && status == HOTBED_OK; i++)
-        keys[i] = hotbed_share_key(&w->share, number, keys[i]);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort_pairs(n, keys, counts, table->bucket_bits, pairs);
-    if (status == HOTBED_OK)
-        part->counted = n;
-    hotbed_delete(keys);
-    hotbed_delete(counts);
-    return status;
-}
-
 static hotbed_status take_digests(
     row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]) {
     hotbed_mark_table *mark = &s->w->next.tables[s->number];
@@ -228,40 +198,12 @@ static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
     return HOTBED_OK;
 }
 
-static hotbed_status describe_table(writer *w, uint32_t number, uint64_t *rows) {
-    hotbed_table_info info;
-    uint64_t keys = 0, pinned = 0;
-    HOTBED_TRY(hotbed_storage_table(w->storage, number, &info));
-    HOTBED_TRY(hotbed_storage_size(w->storage, number, &keys, &pinned, w->stream));
-    if (pinned > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
-            info.name, pinned);
-    hotbed_manifest_table *table = &w->manifest.tables[number];
-    hotbed_manifest_part *part = part_of(w, number);
-    snprintf(table->name, sizeof table->name, "%s", info.name);
-    table->kind = info.kind;
-    table->dtype = info.dtype;
-    table->dim = info.dim;
-    hotbed_share_describe(&w->share, number, table);
-    if (table->kind == HOTBED_TABLE_HASH) {
-        table->bucket_bits = w->config->bucket_bits;
-        part->end = (uint64_t)1 << table->bucket_bits;
-        /* Rules deal single keys out: every rank has rows of all buckets. */
-        table->spread = w->share.world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
-        *rows = keys;
-    } else {
-        hotbed_share_rows(&w->share, number, info.capacity, &part->first, &part->end);
-        table->capacity = part->end - part->first;
-        *rows = table->capacity;
-    }
-    return HOTBED_OK;
-}
-
 static hotbed_status plan_table(writer *w, uint32_t number) {
     uint64_t rows = 0;
-    HOTBED_TRY(describe_table(w, number, &rows));
-    HOTBED_TRY(plan_counted(w, number));
+    HOTBED_TRY(hotbed_plan_table(
+        w->config, w->storage, &w->share, number, &w->manifest, &rows, w->stream));
+    HOTBED_TRY(hotbed_plan_counted(
+        w->storage, &w->share, number, &w->manifest, &w->plans[number].counted, w->stream));
     if (w->manifest.increment)
         return plan_changes(w, number, rows);
     w->manifest.tables[number].rows = rows;
@@ -296,21 +238,8 @@ static hotbed_status read_parent(writer *w) {
 static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     const hotbed_checkpoint_options *options = w->options;
-    struct timespec now = {.tv_sec = 0};
-    clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
+    HOTBED_TRY(hotbed_plan_head(w->config, w->storage, &w->share, options, m, w->stream));
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
-    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-    m->step = options->step;
-    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
-    m->world = w->share.world;
-    m->block_bytes = w->config->block_bytes == 0 ? HOTBED_BLOCK_BYTES : w->config->block_bytes;
-    m->num_tables = hotbed_storage_num_tables(w->storage);
-    m->key_type = hotbed_storage_key_type(w->storage);
-    m->seed = hotbed_storage_seed(w->storage);
-    m->optimizer = *hotbed_storage_optimizer(w->storage);
-    HOTBED_TRY(hotbed_storage_get_state(w->storage, &m->state, w->stream));
-    HOTBED_TRY(hotbed_manifest_reserve(m));
     if (options->parent != NULL)
         HOTBED_TRY(read_parent(w));
     if (options->mark != NULL)
@@ -320,7 +249,6 @@ static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(plan_table(w, i));
-    m->shards[w->share.rank].extra.bytes = w->share.rank == 0 ? options->extra_bytes : 0;
     return HOTBED_OK;
 }
 

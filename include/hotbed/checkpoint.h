@@ -100,6 +100,31 @@ hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t wor
 /* Remove what the ranks have written, as far as that can be done; none of them writes any more. */
 HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world);
 
+/* --- snapshots ---------------------------------------------------------------------------------------- */
+
+/* One cut of a rank's storage, in host memory.  Opaque; owned by the caller. */
+typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
+
+/* Copy all rows, scores, counts and state to host memory, as much as they are.  Synchronous; the caller orders it as
+ * a save, and trains on as soon as it returns: what training waits for is this copy, not the disk.
+ * options->mark, parent and comm are not for snapshots.
+ * Errors: ARGUMENT, STATE (tickets hold pins), MEMORY, DEVICE, UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out);
+HOTBED_API void hotbed_checkpoint_snapshot_destroy(
+    hotbed_checkpoint_snapshot *snapshot); /* NULL is allowed */
+
+/* Write it as hotbed_checkpoint_save() would have; needs neither storage nor stream, so any thread may do it,
+ * one at a time.  Or, as one of several ranks, as hotbed_checkpoint_put().  Synchronous.
+ * Errors: theirs. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_snapshot_write(hotbed_checkpoint_snapshot *snapshot, const char *path);
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
+    hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id);
+
+/* --- loading ------------------------------------------------------------------------------------------ */
+
 /* Fill the storage's tables from the checkpoint at `path`, tables matched by name, every block's digest
  * checked before its rows are used.  Keys that the storage had are removed first.  Synchronous.
  * The storage may have other capacities, eviction and backend than the one that was saved; dim, dtype,

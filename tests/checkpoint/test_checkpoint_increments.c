@@ -200,7 +200,7 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     ranks_mark(&r);
     ranks_fill(&r, 1);
     hotbed_storage *storage = r.storages[0];
-    const char *full = sample_path("full"), *one = sample_path("one"), *two = sample_path("two");
+    const char *full = sample_path("full"), *one = sample_path("one"), *two;
     hotbed_checkpoint_options_init(&options);
     options.parent = full;
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_ARGUMENT);

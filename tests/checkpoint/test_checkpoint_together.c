@@ -14,14 +14,14 @@
 /* One rank's call, in a thread of its own. */
 typedef struct rank_call {
     ranks *r;
-    uint32_t rank;
     hotbed_comm *comm;
     const char *path, *parent;
     const char *const *increments;
+    uint32_t rank;
     uint32_t num_increments;
-    bool load;
     sample_disk disk;
     hotbed_status status;
+    bool load;
     char text[256];
 } rank_call;
 

@@ -139,7 +139,10 @@ static hotbed_status answer;
 
 static hotbed_status note(void *self, hotbed_state_dict *dict, hotbed_stream *stream) {
     CHECK(dict != NULL && stream != NULL);
-    strcat(calls, self);
+    size_t n = strlen(calls);
+    CHECK(n + 2 < sizeof calls);
+    calls[n] = *(const char *)self;
+    calls[n + 1] = '\0';
     return answer;
 }
 

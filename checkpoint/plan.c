@@ -1,0 +1,105 @@
+/* checkpoint/plan.c - the tables of a storage as a manifest describes them. */
+#include "checkpoint/plan.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket.h"
+#include "hotbed/version.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+hotbed_status hotbed_plan_head(
+    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_share *share, const hotbed_checkpoint_options *options,
+    hotbed_manifest *m, hotbed_stream *stream) {
+    struct timespec now = {.tv_sec = 0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    m->minor = HOTBED_FORMAT_MINOR;
+    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->step = options->step;
+    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    m->world = share->world;
+    m->block_bytes = config->block_bytes == 0 ? HOTBED_BLOCK_BYTES : config->block_bytes;
+    m->num_tables = hotbed_storage_num_tables(storage);
+    m->key_type = hotbed_storage_key_type(storage);
+    m->seed = hotbed_storage_seed(storage);
+    m->optimizer = *hotbed_storage_optimizer(storage);
+    HOTBED_TRY(hotbed_storage_get_state(storage, &m->state, stream));
+    HOTBED_TRY(hotbed_manifest_reserve(m));
+    m->shards[share->rank].extra.bytes = share->rank == 0 ? options->extra_bytes : 0;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_plan_table(
+    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_share *share, uint32_t number, hotbed_manifest *m, uint64_t *rows,
+    hotbed_stream *stream) {
+    hotbed_table_info info;
+    uint64_t keys = 0, pinned = 0;
+    HOTBED_TRY(hotbed_storage_table(storage, number, &info));
+    HOTBED_TRY(hotbed_storage_size(storage, number, &keys, &pinned, stream));
+    if (pinned > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
+            info.name, pinned);
+    hotbed_manifest_table *table = &m->tables[number];
+    hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + share->rank];
+    snprintf(table->name, sizeof table->name, "%s", info.name);
+    table->kind = info.kind;
+    table->dtype = info.dtype;
+    table->dim = info.dim;
+    hotbed_share_describe(share, number, table);
+    if (table->kind == HOTBED_TABLE_HASH) {
+        table->bucket_bits = config->bucket_bits;
+        part->end = (uint64_t)1 << table->bucket_bits;
+        /* Rules deal single keys out: every rank has rows of all buckets. */
+        table->spread = share->world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
+        *rows = keys;
+    } else {
+        hotbed_share_rows(share, number, info.capacity, &part->first, &part->end);
+        table->capacity = part->end - part->first;
+        *rows = table->capacity;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status sort_counted(
+    hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number, uint32_t bits,
+    uint64_t n, uint64_t *keys, uint64_t *counts, uint64_t *pairs, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_export_counts(storage, number, n, keys, counts, &n, stream));
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = hotbed_share_key(share, number, keys[i]);
+    return hotbed_bucket_sort_pairs(n, keys, counts, bits, pairs);
+}
+
+hotbed_status hotbed_plan_counted(
+    hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number,
+    hotbed_manifest *m, uint64_t **out, hotbed_stream *stream) {
+    const hotbed_manifest_table *table = &m->tables[number];
+    uint64_t n = 0;
+    *out = NULL;
+    HOTBED_TRY(hotbed_storage_export_counts(storage, number, 0, NULL, NULL, &n, stream));
+    if (n == 0)
+        return HOTBED_OK;
+    uint64_t *keys = hotbed_new(n * sizeof *keys), *counts = hotbed_new(n * sizeof *counts);
+    uint64_t *pairs = hotbed_new(2 * n * sizeof *pairs);
+    hotbed_status status = HOTBED_OK;
+    if (keys == NULL || counts == NULL || pairs == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
+            table->name);
+    if (status == HOTBED_OK)
+        status = sort_counted(
+            storage, share, number, table->bucket_bits, n, keys, counts, pairs, stream);
+    hotbed_delete(keys);
+    hotbed_delete(counts);
+    if (status != HOTBED_OK) {
+        hotbed_delete(pairs);
+        return status;
+    }
+    m->parts[(uint64_t)number * m->world + share->rank].counted = n;
+    *out = pairs;
+    return HOTBED_OK;
+}

@@ -274,6 +274,7 @@ typedef struct workload_result {
     workload_overlap overlap;  /* zeros: not asked for */
     workload_traffic traffic;  /* of the eager pass */
     double flush, flush_bytes; /* seconds, and bytes written */
+    double made, took;         /* seconds of the clock: to make the storage, and in all */
     workload_host host;        /* all passes together */
     workload_limits limits;    /* of the run */
     workload_link link;        /* of the process */

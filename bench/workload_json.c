@@ -179,10 +179,12 @@ static void write_result(
     write_ratios(to, machine, result, previous);
     (void)fprintf(
         to,
+        "      \"made_s\": %.2f, \"took_s\": %.2f,\n"
         "      \"host_waits_a_step\": %g, \"allocations_a_step\": %g, \"rows_checked\": %llu\n"
         "    }%s\n",
-        (double)result->host.waits / host_steps, (double)result->host.allocations / host_steps,
-        (unsigned long long)result->checked, last ? "" : ",");
+        result->made, result->took, (double)result->host.waits / host_steps,
+        (double)result->host.allocations / host_steps, (unsigned long long)result->checked,
+        last ? "" : ",");
 }
 
 hotbed_status workload_write_json(

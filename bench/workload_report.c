@@ -268,7 +268,8 @@ void workload_print(
         (unsigned long long)workload_keys_a_step(&result->shape), result->load,
         (double)result->host.waits / host_steps, (double)result->host.allocations / host_steps);
     if (result->checked > 0)
-        (void)fprintf(to, "%llu rows right\n", (unsigned long long)result->checked);
+        (void)fprintf(to, "%llu rows right", (unsigned long long)result->checked);
     else
-        (void)fprintf(to, "not checked\n");
+        (void)fprintf(to, "not checked");
+    (void)fprintf(to, "; storage made in %.1f s, all in %.1f s\n", result->made, result->took);
 }

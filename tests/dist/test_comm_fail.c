@@ -36,15 +36,18 @@ static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank
     CHECK_OK(hotbed_stream_sync(me->stream)); /* the stream itself is well */
 }
 
-/* A few exchanges that work, so that all ranks are in the middle of something. */
-static void warm_up(world_rank *me) {
-    for (uint32_t i = 0; i < 3; i++)
-        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
-    CHECK_OK(hotbed_stream_sync(me->stream));
+/* A few exchanges that work, so that all ranks are in the middle of something.  COMM where another rank has been
+ * through them and has failed the communicator before this one is. */
+static hotbed_status warm_up(world_rank *me) {
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < 3 && status == HOTBED_OK; i++)
+        status = hotbed_comm_barrier(me->comm, me->stream);
+    hotbed_status synced = hotbed_stream_sync(me->stream);
+    return status == HOTBED_OK ? synced : status;
 }
 
 static void well_body(world_rank *me) {
-    warm_up(me);
+    CHECK_OK(warm_up(me));
 }
 
 /* In each world of more than one rank; then the next communicator of the same ranks works. */
@@ -68,14 +71,14 @@ static uint32_t culprit(const world_rank *me) {
 /* --- abort ---------------------------------------------------------------------------------- */
 
 static void abort_body(world_rank *me) {
-    warm_up(me);
+    hotbed_status status = warm_up(me); /* the abort may come before any of the calls */
     if (me->rank == culprit(me)) {
+        CHECK_OK(status);
         hotbed_comm_abort(me->comm);
         hotbed_comm_abort(me->comm); /* twice is once */
     } else {                         /* the others wait for it, with more behind that */
         world_bytes data = world_alloc(me, 64);
         world_bytes all = world_alloc(me, 64 * (size_t)me->size);
-        hotbed_status status = HOTBED_OK; /* the abort may come before a call */
         for (uint32_t i = 0; i < 4 && status == HOTBED_OK; i++)
             status =
                 hotbed_comm_all_gather(me->comm, 64, data.device.data, all.device.data, me->stream);
@@ -99,13 +102,15 @@ static void *abort_main(void *argument) {
 
 /* The rank's own thread waits for its stream, another one aborts. */
 static void abort_elsewhere_body(world_rank *me) {
-    warm_up(me);
+    hotbed_status status = warm_up(me);
     if (me->rank == culprit(me)) {
         pthread_t thread;
+        CHECK_OK(status);
         CHECK_EQ(pthread_create(&thread, NULL, abort_main, me->comm), 0);
         CHECK_EQ(pthread_join(thread, NULL), 0);
     } else {
-        hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
+        if (status == HOTBED_OK)
+            status = hotbed_comm_barrier(me->comm, me->stream);
         if (status == HOTBED_OK)
             status = hotbed_stream_sync(me->stream);
         CHECK_EQ(status, HOTBED_ERR_COMM);
@@ -121,7 +126,7 @@ static void an_abort_may_come_from_another_thread(hotbed_backend backend) {
 /* --- leaving -------------------------------------------------------------------------------- */
 
 static void leave_body(world_rank *me) {
-    warm_up(me);
+    CHECK_OK(warm_up(me)); /* what a rank has done before it leaves is done */
     if (me->rank == culprit(me))
         return; /* world.c destroys its communicator */
     hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
@@ -176,23 +181,27 @@ static void check_mismatch(world_rank *me, hotbed_status status) {
 }
 
 static void other_operation_body(world_rank *me) {
-    warm_up(me);
-    check_mismatch(
-        me, me->rank == culprit(me) ? hotbed_comm_barrier(me->comm, me->stream)
-                                    : hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream));
+    hotbed_status status = warm_up(me);
+    if (status == HOTBED_OK && me->rank == culprit(me))
+        status = hotbed_comm_barrier(me->comm, me->stream);
+    else if (status == HOTBED_OK)
+        status = hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream);
+    check_mismatch(me, status);
 }
 
 static void other_tag_body(world_rank *me) {
-    warm_up(me);
+    hotbed_status status = warm_up(me);
     hotbed_comm_set_tag(me->comm, me->rank == culprit(me) ? 5 : 6);
-    check_mismatch(me, hotbed_comm_barrier(me->comm, me->stream));
+    if (status == HOTBED_OK)
+        status = hotbed_comm_barrier(me->comm, me->stream);
+    check_mismatch(me, status);
 }
 
 /* Rank 0 sends the culprit more than it expects. */
 static void other_sizes_body(world_rank *me) {
-    warm_up(me);
     uint64_t send_bytes[64] = {0}, recv_bytes[64] = {0};
     world_bytes data = world_alloc(me, 32), got = world_alloc(me, 32);
+    hotbed_status status = warm_up(me);
     if (me->rank == 0)
         send_bytes[culprit(me)] = 17;
     if (me->rank == culprit(me))
@@ -203,7 +212,9 @@ static void other_sizes_body(world_rank *me) {
         .recv = got.device.data,
         .recv_bytes = recv_bytes,
     };
-    check_mismatch(me, hotbed_comm_all_to_all_v(me->comm, &x, me->stream));
+    if (status == HOTBED_OK)
+        status = hotbed_comm_all_to_all_v(me->comm, &x, me->stream);
+    check_mismatch(me, status);
     world_free(&data);
     world_free(&got);
 }
@@ -228,8 +239,7 @@ static void midway_body(world_rank *me) {
     enum { BYTES = 300000, ROUNDS = 20 };
     world_bytes send = world_alloc(me, (size_t)BYTES * me->size);
     world_bytes recv = world_alloc(me, (size_t)BYTES * me->size);
-    warm_up(me);
-    hotbed_status status = HOTBED_OK;
+    hotbed_status status = warm_up(me);
     for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++) {
         if (i == ROUNDS / 2 && me->rank == culprit(me))
             hotbed_comm_abort(me->comm);

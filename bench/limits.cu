@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
     }
 }
 
-enum { DENSE_BLOCKS = 264, DENSE_CHAINS = 4 }; /* two blocks for each SM of an H200 */
+/* Blocks are short, as a real model's are: long ones that start beside another kernel, on the few SMs it leaves,
+ * would stay there when it is gone. */
+enum { DENSE_BLOCKS = 264 * 64, DENSE_CHAINS = 4 };
 
 __global__ void __launch_bounds__(BLOCK) dense_kernel(uint64_t rounds, float *sink) {
     float x[DENSE_CHAINS];

@@ -100,6 +100,5 @@ bool workload_chosen(const workload_program *p, const workload *what) {
 
 bool workload_has_insertion(
     const workload_program *p, const workload *what, hotbed_insertion insertion) {
-    return what->mode == HOTBED_MODE_CACHE ? p->insertions[insertion]
-                                           : insertion == HOTBED_INSERT_PLAIN;
+    return workload_tiered(what) ? p->insertions[insertion] : insertion == HOTBED_INSERT_PLAIN;
 }

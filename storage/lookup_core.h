@@ -215,6 +215,18 @@ HOTBED_HD void hotbed_forward_plain(
     }
 }
 
+/* eval: which of the rows of keys first .. first+count-1 were read from slots that have been given to other
+ * keys, perhaps before all of it was read; a bit each. */
+HOTBED_HD uint32_t hotbed_forward_moved(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint64_t slot, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    hotbed_fence();
+    hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
+    bool moved =
+        lane < count && hotbed_load_acquire_u64(&s->index.keys[slot]) != s->keys[first + lane];
+    return hotbed_tile_ballot(width, moved);
+}
+
 /* Sequence output: keys first .. first+count-1, at most as many as the tile has lanes.  Lane k has the table
  * and slot of key k, lanes past the last have the last's; all lanes copy each row. */
 HOTBED_HD void hotbed_forward_found(
@@ -222,15 +234,20 @@ HOTBED_HD void hotbed_forward_found(
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
     bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
-                 (s->eval == 0 || table->range.evicts == 0) && s->output_dtype == HOTBED_F32 &&
-                 table->dim % 4 == 0 && stride % 4 == 0 && ((uintptr_t)output & 15U) == 0;
+                 s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
+                 ((uintptr_t)output & 15U) == 0;
+    uint32_t todo = UINT32_MAX; /* a bit a row */
     if (hotbed_tile_ballot(width, !plain) == 0) {
         hotbed_forward_plain(
             (const float *)(const void *)hotbed_row_at(table, slot), table->dim, count,
             (float *)output + first * stride, stride, width);
-        return;
+        if (s->eval == 0 || table->range.evicts == 0)
+            return;
+        todo = hotbed_forward_moved(s, first, count, slot, width);
     }
     for (uint32_t r = 0; r < count; r++) {
+        if ((todo >> r & 1U) == 0)
+            continue;
         uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
         table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)

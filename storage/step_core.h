@@ -70,7 +70,8 @@ typedef struct hotbed_step_view {
     uint32_t *fetch_order; /* [bound] numbers of moves by address of their home */
     uint32_t *write_order; /* [bound] and of their victim's home */
     uint32_t
-        *move_bins; /* [2 * (HOTBED_MOVE_BINS + 1)] for them: starts of fetches, then of writes */
+        *move_bins; /* [HOTBED_MOVE_WORDS] for them: starts of fetches, then of writes, then how
+                            * many of each are taken */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
@@ -81,7 +82,7 @@ typedef struct hotbed_step_view {
 } hotbed_step_view;
 
 /* Parts of the lower tier, at least 128 MiB each; within one, rows may move in any order. */
-enum { HOTBED_MOVE_BINS = 1023 };
+enum { HOTBED_MOVE_BINS = 1023, HOTBED_MOVE_WORDS = 2 * (HOTBED_MOVE_BINS + 1) + 2 };
 
 #define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
 

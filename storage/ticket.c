@@ -33,8 +33,7 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
         s->moves = hotbed_carve_take(&carve, n * sizeof *s->moves);
         s->fetch_order = hotbed_carve_take(&carve, words);
         s->write_order = hotbed_carve_take(&carve, words);
-        s->move_bins =
-            hotbed_carve_take(&carve, 2 * ((size_t)HOTBED_MOVE_BINS + 1) * sizeof(uint32_t));
+        s->move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
     }
     ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
     ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);

@@ -1,200 +1,16 @@
-/* pipeline/engine.c - a pipeline: made, fed, advanced, emptied. */
+/* pipeline/engine.c - a pipeline fed, advanced, emptied; and how it fails. */
 #include "pipeline/engine.h"
 
-#include "base/options.h"
-
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <time.h>
-
-enum { ALIGNMENT = 256, DEADLINE_SECONDS = 60 };
 
 /* A pipeline that failed waits this long for threads that are still in a task. */
 static const double join_seconds = 0.5;
 
-/* --- making ----------------------------------------------------------------------------------------- */
+/* --- failing ------------------------------------------------------------------------------------------ */
 
-static size_t aligned(uint64_t bytes) {
-    return ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-static hotbed_status make_values(hotbed_pipeline *pipeline) {
-    const hotbed_program *program = pipeline->program;
-    size_t slot_bytes = 0;
-    for (uint32_t v = 0; v < program->num_values; v++)
-        slot_bytes += aligned(program->values[v].bytes) * (program->values[v].grad ? 2 : 1);
-    HOTBED_TRY(hotbed_memory_alloc(
-        program->streams[0], HOTBED_MEMORY_DEVICE, slot_bytes * program->depth, NULL,
-        &pipeline->memory));
-    unsigned char *at = pipeline->memory.data;
-    for (uint32_t i = 0; i < program->depth; i++) {
-        for (uint32_t v = 0; v < program->num_values; v++) {
-            hotbed_cell *cell = &pipeline->slots[i].cells[v];
-            size_t bytes = aligned(program->values[v].bytes);
-            if (bytes == 0)
-                continue;
-            cell->own = at;
-            at += bytes;
-            if (program->values[v].grad) {
-                cell->grad = at;
-                at += bytes;
-            }
-        }
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status make_events(hotbed_pipeline *pipeline) {
-    hotbed_stream *any = pipeline->stream;
-    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
-    for (uint32_t i = 0; i < pipeline->program->depth; i++)
-        HOTBED_TRY(hotbed_event_create(any, &pipeline->slots[i].released));
-    for (size_t m = 0; m < marks; m++) {
-        HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].end));
-        if (pipeline->options.timed)
-            HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].begin));
-    }
-    if (!pipeline->options.timed)
-        return HOTBED_OK;
-    HOTBED_TRY(hotbed_event_create(any, &pipeline->base));
-    HOTBED_TRY(hotbed_event_record(pipeline->base, any));
-    return hotbed_event_sync(pipeline->base); /* the device's clock and the host's meet here */
-}
-
-static hotbed_status no_memory(void) {
-    return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a pipeline");
-}
-
-static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
-    const hotbed_program *program = pipeline->program;
-    pipeline->num_marks = program->depth + program->max_distance;
-    pipeline->slots = hotbed_new(program->depth * sizeof *pipeline->slots);
-    pipeline->marks =
-        hotbed_new((size_t)pipeline->num_marks * program->num_steps * sizeof *pipeline->marks);
-    pipeline->captures = hotbed_new(program->num_steps * sizeof *pipeline->captures);
-    pipeline->groups = hotbed_new(program->num_groups * sizeof *pipeline->groups);
-    if (pipeline->slots == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
-        pipeline->groups == NULL)
-        return no_memory();
-    if (pipeline->options.log_entries > 0) {
-        pipeline->log = hotbed_new(pipeline->options.log_entries * sizeof *pipeline->log);
-        if (pipeline->log == NULL)
-            return no_memory();
-    }
-    for (uint32_t i = 0; i < program->depth; i++) {
-        pipeline->slots[i].pipeline = pipeline;
-        pipeline->slots[i].slot = i;
-    }
-    return HOTBED_OK;
-}
-
-static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
-    hotbed_task_group *group = &pipeline->groups[g];
-    group->pipeline = pipeline;
-    group->number = g;
-    for (uint32_t s = 0; s < pipeline->program->num_steps; s++)
-        if (pipeline->program->steps[s].group == g)
-            group->capacity += pipeline->program->depth;
-    group->queue = hotbed_new(group->capacity * sizeof *group->queue);
-    if (group->queue == NULL)
-        return no_memory();
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    (void)pthread_mutex_lock(&pipeline->lock);
-    int error = pthread_create(&group->thread, NULL, hotbed_task_group_main, group);
-    if (error == 0) {
-        group->started = true;
-        pipeline->stats.threads++;
-    }
-    (void)pthread_mutex_unlock(&pipeline->lock);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "the thread of group '%s' cannot be started: error %d",
-            pipeline->program->groups[g], error);
-    return HOTBED_OK;
-}
-
-static hotbed_status make(hotbed_pipeline *pipeline) {
-    const hotbed_program *program = pipeline->program;
-    HOTBED_TRY(make_arrays(pipeline));
-    HOTBED_TRY(hotbed_stream_create(
-        hotbed_stream_backend(program->streams[0]), hotbed_stream_device(program->streams[0]),
-        &pipeline->stream));
-    HOTBED_TRY(make_values(pipeline));
-    HOTBED_TRY(make_events(pipeline));
-    pipeline->started = hotbed_pipeline_now();
-    for (uint32_t g = 0; g < program->num_groups; g++)
-        HOTBED_TRY(start_group(pipeline, g));
-    return HOTBED_OK;
-}
-
-static hotbed_status read_options(
-    const hotbed_pipeline_options *from, hotbed_pipeline_options *to) {
-    hotbed_pipeline_options_init(to);
-    if (from != NULL)
-        HOTBED_TRY(
-            hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_pipeline_options"));
-    if (!(to->deadline_seconds >= 0.0) || to->deadline_seconds > 1e6)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "deadline_seconds %g is not in [0, 1e6]", to->deadline_seconds);
-    if (to->deadline_seconds == 0.0)
-        to->deadline_seconds = DEADLINE_SECONDS;
-    if (to->end != HOTBED_END_ALONE && to->end != HOTBED_END_FIRST && to->end != HOTBED_END_LAST)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end policy %d is unknown", (int)to->end);
-    if (to->end != HOTBED_END_ALONE && to->agreement.least == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "end policy %d needs an agreement between ranks", (int)to->end);
-    if (to->timed && to->log_entries == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "timed, but log_entries is 0");
-    return HOTBED_OK;
-}
-
-static void init_lock(hotbed_pipeline *pipeline) {
-    pthread_condattr_t attributes;
-    (void)pthread_mutex_init(&pipeline->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&pipeline->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-}
-
-hotbed_status hotbed_pipeline_create(
-    const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
-    hotbed_pipeline **out) {
-    hotbed_pipeline_options read;
-    hotbed_pipeline_plan_report report;
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
-    *out = NULL;
-    HOTBED_TRY(read_options(options, &read));
-    hotbed_pipeline *pipeline = hotbed_new(sizeof *pipeline);
-    hotbed_program *program = hotbed_new(sizeof *program);
-    if (pipeline == NULL || program == NULL) {
-        hotbed_delete(pipeline);
-        hotbed_delete(program);
-        return no_memory();
-    }
-    pipeline->program = program;
-    pipeline->options = read;
-    pipeline->order_hash = 0xCBF29CE484222325U;
-    init_lock(pipeline);
-    hotbed_status status = hotbed_program_read(plan, program, &report);
-    if (status == HOTBED_OK)
-        status = make(pipeline);
-    if (status != HOTBED_OK) {
-        hotbed_pipeline_destroy(pipeline);
-        return status;
-    }
-    *out = pipeline;
-    return HOTBED_OK;
-}
-
-/* --- unmaking --------------------------------------------------------------------------------------- */
-
-static void join_groups(hotbed_pipeline *pipeline, bool all) {
+void hotbed_pipeline_join(hotbed_pipeline *pipeline, bool all) {
     for (uint32_t g = 0; pipeline->groups != NULL && g < pipeline->program->num_groups; g++) {
         hotbed_task_group *group = &pipeline->groups[g];
         (void)pthread_mutex_lock(&pipeline->lock);
@@ -206,55 +22,6 @@ static void join_groups(hotbed_pipeline *pipeline, bool all) {
         }
     }
 }
-
-static void destroy_events(hotbed_pipeline *pipeline) {
-    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
-    for (uint32_t i = 0; pipeline->slots != NULL && i < pipeline->program->depth; i++)
-        hotbed_event_destroy(pipeline->slots[i].released);
-    for (size_t m = 0; pipeline->marks != NULL && m < marks; m++) {
-        hotbed_event_destroy(pipeline->marks[m].end);
-        hotbed_event_destroy(pipeline->marks[m].begin);
-    }
-    hotbed_event_destroy(pipeline->base);
-}
-
-void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
-    if (pipeline == NULL)
-        return;
-    const hotbed_program *program = pipeline->program;
-    (void)pthread_mutex_lock(&pipeline->lock);
-    pipeline->stop = true;
-    (void)pthread_cond_broadcast(&pipeline->changed);
-    (void)pthread_mutex_unlock(&pipeline->lock);
-    join_groups(pipeline, true);
-    if (pipeline->stream != NULL) {
-        for (uint32_t i = 0; i < program->num_streams; i++)
-            (void)!hotbed_stream_finish(program->streams[i]);
-        hotbed_stream_destroy(pipeline->stream);
-    }
-    for (uint32_t s = 0; pipeline->captures != NULL && s < program->num_steps; s++) {
-        if (pipeline->captures[s] != NULL) {
-            hotbed_capture_drop(pipeline->captures[s], &program->steps[s]);
-            hotbed_delete(pipeline->captures[s]->snapshots);
-            hotbed_delete(pipeline->captures[s]);
-        }
-    }
-    destroy_events(pipeline);
-    for (uint32_t g = 0; pipeline->groups != NULL && g < program->num_groups; g++)
-        hotbed_delete(pipeline->groups[g].queue);
-    hotbed_memory_free(&pipeline->memory);
-    (void)pthread_cond_destroy(&pipeline->changed);
-    (void)pthread_mutex_destroy(&pipeline->lock);
-    hotbed_delete(pipeline->groups);
-    hotbed_delete(pipeline->captures);
-    hotbed_delete(pipeline->marks);
-    hotbed_delete(pipeline->slots);
-    hotbed_delete(pipeline->log);
-    hotbed_delete(pipeline->program);
-    hotbed_delete(pipeline);
-}
-
-/* --- failing ------------------------------------------------------------------------------------------ */
 
 static struct timespec in_seconds(double seconds) {
     struct timespec time;
@@ -283,7 +50,7 @@ static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
            pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) != ETIMEDOUT)
         ;
     (void)pthread_mutex_unlock(&pipeline->lock);
-    join_groups(pipeline, false);
+    hotbed_pipeline_join(pipeline, false);
     return hotbed_fail(pipeline->failure, "%s", pipeline->failure_text);
 }
 

@@ -126,6 +126,9 @@ hotbed_status hotbed_pipeline_run_watched(
     hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, hotbed_step_watch watch,
     void *self, const hotbed_iteration **out);
 
+/* Join the threads that have ended, or all. */
+void hotbed_pipeline_join(hotbed_pipeline *pipeline, bool all);
+
 /* The thread of a group. */
 void *hotbed_task_group_main(void *argument);
 

@@ -79,8 +79,10 @@ typedef struct hotbed_candidates {
     uint32_t gap;           /* steps from `second` up to `first`, around the end */
 } hotbed_candidates;
 
+/* The product takes the candidates out of the hash's own order, in which checkpoints give their keys: a table
+ * that is filled in that order would be full early. */
 HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, uint64_t key) {
-    uint64_t hash = hotbed_hash_u64(key);
+    uint64_t hash = hotbed_hash_u64(key) * 0x9e3779b97f4a7c15U;
     hotbed_candidates c;
     c.first = hotbed_scale_u32((uint32_t)hash, range.buckets);
     c.second = hotbed_scale_u32((uint32_t)(hash >> 32), range.buckets);

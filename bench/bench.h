@@ -46,6 +46,7 @@ extern const bench_case bench_rows_cases[];
 extern const bench_case bench_storage_cases[];
 extern const bench_case bench_external_cases[];
 extern const bench_case bench_pipeline_cases[];
+extern const bench_case bench_checkpoint_cases[];
 extern const bench_case bench_peer_cases[]; /* none without HOTBED_BENCH_PEERS */
 
 /* Arguments of index/alone_find on the host. */

@@ -44,7 +44,7 @@ static void measure(bench_state *state, hotbed_pipeline *pipeline, hotbed_stream
     }
 }
 
-/* --- the engine ----------------------------------------------------------------------------------------- */
+/* --- the engine ------------------------------------------------------------------------------- */
 
 enum { TASKS = 11, THREADS_MOST = 3 };
 
@@ -60,10 +60,11 @@ static void run_engine(bench_state *state) {
     static const char *const names[TASKS] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};
     static const char *const lanes[THREADS_MOST] = {"one", "two", "three"};
     uint32_t threads = (uint32_t)bench_arg(state, 0);
+    threads = threads < THREADS_MOST ? threads : THREADS_MOST;
     hotbed_stream *any = bench_stream(state);
     hotbed_task tasks[TASKS];
     hotbed_step steps[TASKS];
-    hotbed_pipeline_plan_stream streams[THREADS_MOST];
+    hotbed_pipeline_plan_stream streams[THREADS_MOST] = {{NULL, NULL}};
     hotbed_pipeline *pipeline = NULL;
     hotbed_pipeline_plan plan;
     const hotbed_loader loader = {.next = next_batch, .self = tasks};
@@ -107,7 +108,7 @@ static void run_engine(bench_state *state) {
 static const char *const engine_names[] = {"threads", NULL};
 static const int64_t engine_args[] = {1, 2, 3, INT64_MIN};
 
-/* --- training ------------------------------------------------------------------------------------------- */
+/* --- training --------------------------------------------------------------------------------- */
 
 enum { BATCHES = 8, DEPTH = 4, DIM = 128 };
 
@@ -275,8 +276,8 @@ static void measure_plan(bench_state *state, shop *s, const char *plan) {
     hotbed_train_destroy(train);
 }
 
-/* Arguments: plan (its number, -1 for the dense part alone), whether there is a dense part, rows, keys, dense
- * copies. */
+/* Arguments: plan (its number, -1 for the dense part alone), whether there is a dense part, rows,
+ * keys, dense copies. */
 static void run_train(bench_state *state) {
     int64_t plan = bench_arg(state, 0);
     shop s = {
@@ -289,8 +290,8 @@ static void run_train(bench_state *state) {
     while (plan < 0 && bench_next(state)) {
         hotbed_stream *stream = bench_stream(state);
         double start = now();
-        for (int i = 0; i < STEPS; i++)
-            if (!bench_ok(state, dense(&s, stream)) || !bench_ok(state, dense(&s, stream)))
+        for (int i = 0; i < 2 * STEPS; i++) /* forwards and backwards */
+            if (!bench_ok(state, dense(&s, stream)))
                 break;
         if (!bench_ok(state, hotbed_stream_sync(stream)))
             break;
@@ -300,7 +301,8 @@ static void run_train(bench_state *state) {
     close_shop(&s);
 }
 
-/* Plans: 0 none, 1 sparse-dist, 2 prefetch, 6 jagged-prefetch-async, 7 sw-serial, 8 sw-pipelined. */
+/* Plans: 0 none, 1 sparse-dist, 2 prefetch, 6 jagged-prefetch-async, 7 sw-serial, 8
+ * sw-pipelined. */
 static const char *const train_names[] = {"plan", "dense", "rows", "keys", "copies", NULL};
 static const int64_t train_args[] = {
     -1, 1,     20000, 2048, 2, 0, 1,     20000, 2048, 2, 1, 1,     20000, 2048, 2,        2,

@@ -1,4 +1,5 @@
-/* pipeline/context.c - the stages of a batch's embeddings: start, wait, prefetch, forward, backward. */
+/* pipeline/context.c - the stages of a batch's embeddings: start, wait, prefetch, forward,
+ * backward. */
 #include "base/error.h"
 #include "base/port.h"
 #include "pipeline/rewrite.h"
@@ -55,7 +56,7 @@ static hotbed_status find_in_state(
     return HOTBED_OK;
 }
 
-/* --- start ------------------------------------------------------------------------------------------ */
+/* --- start ------------------------------------------------------------------------------------ */
 
 /* For evaluating arguments. */
 typedef struct looking {
@@ -143,7 +144,7 @@ hotbed_status hotbed_context_start(
     return fuse_splits(&l);
 }
 
-/* --- wait, prefetch ----------------------------------------------------------------------------------- */
+/* --- wait, prefetch --------------------------------------------------------------------------- */
 
 hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
@@ -192,7 +193,7 @@ hotbed_status hotbed_context_prefetch(
     return HOTBED_OK;
 }
 
-/* --- forward ------------------------------------------------------------------------------------------ */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_rewrite_forward(
     void *self, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
@@ -253,7 +254,7 @@ hotbed_status hotbed_context_forward(
     return status;
 }
 
-/* --- backward, over ----------------------------------------------------------------------------------- */
+/* --- backward, over --------------------------------------------------------------------------- */
 
 /* Backward, or release, of all modules whose forward was run. */
 static hotbed_status finish_modules(

@@ -8,7 +8,7 @@
 /* A pipeline that failed waits this long for threads that are still in a task. */
 static const double join_seconds = 0.5;
 
-/* --- failing ------------------------------------------------------------------------------------------ */
+/* --- failing ---------------------------------------------------------------------------------- */
 
 void hotbed_pipeline_join(hotbed_pipeline *pipeline, bool all) {
     for (uint32_t g = 0; pipeline->groups != NULL && g < pipeline->program->num_groups; g++) {
@@ -70,9 +70,10 @@ static hotbed_status check_alive(hotbed_pipeline *pipeline) {
     return failed ? finish_failure(pipeline) : HOTBED_OK;
 }
 
-/* --- feeding ------------------------------------------------------------------------------------------ */
+/* --- feeding ---------------------------------------------------------------------------------- */
 
-/* The caller is done with the iteration that it was given: its slot is free after the caller's work. */
+/* The caller is done with the iteration that it was given: its slot is free after the caller's
+ * work. */
 static hotbed_status release_held(hotbed_pipeline *pipeline) {
     if (!pipeline->holding)
         return HOTBED_OK;
@@ -213,7 +214,7 @@ hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
     return HOTBED_OK;
 }
 
-/* --- advancing ---------------------------------------------------------------------------------------- */
+/* --- advancing -------------------------------------------------------------------------------- */
 
 /* Names of tasks that the iteration has not submitted.  Under the lock. */
 static void list_pending(
@@ -328,7 +329,7 @@ hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
     return HOTBED_OK;
 }
 
-/* --- one after the other -------------------------------------------------------------------------------- */
+/* --- one after the other ---------------------------------------------------------------------- */
 
 static hotbed_status run_step(
     hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream) {
@@ -395,7 +396,7 @@ hotbed_status hotbed_pipeline_run_watched(
     return HOTBED_OK;
 }
 
-/* --- asking ------------------------------------------------------------------------------------------- */
+/* --- asking ----------------------------------------------------------------------------------- */
 
 hotbed_stream *hotbed_pipeline_stream(const hotbed_pipeline *pipeline) {
     return pipeline->stream;

@@ -1,8 +1,8 @@
 /* pipeline/engine.h - the inside of a pipeline: slots, marks, thread groups, shortcuts, log.
  *
- * One lock guards what threads share: queues, marks, the sequencer, the log.  One condition is signalled
- * whenever something under it changed; with a few threads and some ten tasks an iteration, finer locks
- * would save nothing.  Tasks run without the lock.
+ * One lock guards what threads share: queues, marks, the sequencer, the log.  One condition is
+ * signalled whenever something under it changed; with a few threads and some ten tasks an
+ * iteration, finer locks would save nothing.  Tasks run without the lock.
  */
 #ifndef HOTBED_PIPELINE_ENGINE_H
 #define HOTBED_PIPELINE_ENGINE_H
@@ -33,8 +33,9 @@ struct hotbed_iteration {
     bool used;              /* `released` is recorded */
 };
 
-/* Both phases of "step s of iteration i was submitted": `number` for threads, `end` for streams.  There
- * are depth + max_distance of them a step, so that who waits still finds the mark of its iteration. */
+/* Both phases of "step s of iteration i was submitted": `number` for threads, `end` for streams.
+ * There are depth + max_distance of them a step, so that who waits still finds the mark of its
+ * iteration. */
 typedef struct hotbed_mark {
     uint64_t number;           /* iteration + 1; under the lock */
     hotbed_event *begin, *end; /* begin only when the pipeline is timed */
@@ -117,7 +118,8 @@ static inline hotbed_iteration *hotbed_pipeline_slot(
     return &pipeline->slots[iteration % pipeline->program->depth];
 }
 
-/* STATE when iterations are in flight or in the caller's hands; the failure when the pipeline failed. */
+/* STATE when iterations are in flight or in the caller's hands; the failure when the pipeline
+ * failed. */
 hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *function);
 
 /* hotbed_pipeline_run_serial() with a function that is called after each step. */
@@ -150,7 +152,7 @@ void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait
 /* Make the iteration's values and flags those of a new iteration. */
 void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch);
 
-/* --- shortcut.c --------------------------------------------------------------------------------- */
+/* --- shortcut.c ------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_capture_take(
     hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,

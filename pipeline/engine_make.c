@@ -9,7 +9,7 @@
 
 enum { ALIGNMENT = 256, DEADLINE_SECONDS = 60 };
 
-/* --- making ----------------------------------------------------------------------------------------- */
+/* --- making ----------------------------------------------------------------------------------- */
 
 static size_t aligned(uint64_t bytes) {
     return ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -188,7 +188,7 @@ hotbed_status hotbed_pipeline_create(
     return HOTBED_OK;
 }
 
-/* --- unmaking --------------------------------------------------------------------------------------- */
+/* --- unmaking --------------------------------------------------------------------------------- */
 
 static void destroy_events(hotbed_pipeline *pipeline) {
     size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;

@@ -1,4 +1,5 @@
-/* pipeline/module.c - modules and postprocs as models call them; the forward that is not pipelined. */
+/* pipeline/module.c - modules and postprocs as models call them; the forward that is not
+ * pipelined. */
 #include "base/error.h"
 #include "pipeline/ref.h"
 #include "pipeline/rewrite.h"
@@ -25,7 +26,7 @@ static hotbed_status read_arguments(
     return HOTBED_OK;
 }
 
-/* --- the plain forward ---------------------------------------------------------------------------- */
+/* --- the plain forward ------------------------------------------------------------------------ */
 
 hotbed_status hotbed_module_release(hotbed_module *module, hotbed_stream *stream) {
     if (!module->pending)
@@ -95,7 +96,7 @@ hotbed_status hotbed_module_backward(hotbed_module *module, hotbed_stream *strea
     return module->calls->backward(module->self, module->context, stream);
 }
 
-/* --- as a model calls them -------------------------------------------------------------------------- */
+/* --- as a model calls them -------------------------------------------------------------------- */
 
 hotbed_status hotbed_module_forward(
     hotbed_module *module, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,

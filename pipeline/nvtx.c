@@ -1,4 +1,5 @@
-/* pipeline/nvtx.c - the one file that includes NVTX, which is headers only and idle without a tool. */
+/* pipeline/nvtx.c - the one file that includes NVTX, which is headers only and idle without a
+ * tool. */
 #include "pipeline/nvtx.h"
 
 #if defined(HOTBED_WITH_CUDA)

@@ -64,7 +64,7 @@ static hotbed_status measure(
     return HOTBED_OK;
 }
 
-/* --- each task between syncs -------------------------------------------------------------------------- */
+/* --- each task between syncs ------------------------------------------------------------------ */
 
 typedef struct watching {
     const hotbed_profile_options *options;
@@ -99,7 +99,7 @@ static hotbed_status measure_alone(
     return HOTBED_OK;
 }
 
-/* --- by shortcuts --------------------------------------------------------------------------------------- */
+/* --- by shortcuts ----------------------------------------------------------------------------- */
 
 static hotbed_status measure_without(
     hotbed_pipeline *pipeline, const hotbed_profile_options *o, const char *tasks,

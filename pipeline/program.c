@@ -111,7 +111,7 @@ uint32_t hotbed_program_find(const hotbed_program *program, const char *name) {
     return HOTBED_STEP_NONE;
 }
 
-/* --- values, streams, tasks ---------------------------------------------------------------------- */
+/* --- values, streams, tasks ------------------------------------------------------------------- */
 
 static hotbed_status check_count(
     hotbed_pipeline_plan_report *report, const char *what, uint32_t n, uint32_t least,
@@ -254,7 +254,7 @@ static hotbed_status read_task(
     return HOTBED_OK;
 }
 
-/* --- steps -------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static hotbed_status find_stream(
     const hotbed_program *program, const hotbed_step *from, uint32_t *stream,
@@ -450,7 +450,8 @@ static hotbed_status read_depth(
     return HOTBED_OK;
 }
 
-/* A step that waits for another iteration, before a higher stage of its thread in the same period. */
+/* A step that waits for another iteration, before a higher stage of its thread in the same
+ * period. */
 static void find_head_of_line(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
     for (uint32_t a = 0; a < program->num_steps; a++) {
         const hotbed_program_step *step = &program->steps[program->order[a]];

@@ -77,8 +77,9 @@ typedef struct hotbed_program_race {
     bool in_order;          /* `first` must be the first; else one of them */
 } hotbed_program_race;
 
-/* Whether readers come after writers, and tasks of a state after each other, in all iterations.  With
- * `race`, a state's missing order is told there instead of being a fault.  Errors: ARGUMENT, MEMORY. */
+/* Whether readers come after writers, and tasks of a state after each other, in all iterations.
+ * With `race`, a state's missing order is told there instead of being a fault.  Errors: ARGUMENT,
+ * MEMORY. */
 hotbed_status hotbed_program_check_order(
     const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced);

@@ -1,9 +1,10 @@
 /* pipeline/program_order.c - in which order a plan runs its tasks, and whether that is enough.
  *
- * Period P runs step s for iteration P - stage(s).  "s of i after d of i - N" can be kept when d runs in
- * no later period, stage(d) - N <= stage(s), and when the steps of one period can be sorted so that those
- * with stage(d) - N = stage(s) come after.  Queues filled in that order, period by period, cannot
- * deadlock: the first task that is not done has all it waits for done, and is at the head of its queue.
+ * Period P runs step s for iteration P - stage(s).  "s of i after d of i - N" can be kept when d
+ * runs in no later period, stage(d) - N <= stage(s), and when the steps of one period can be sorted
+ * so that those with stage(d) - N = stage(s) come after.  Queues filled in that order, period by
+ * period, cannot deadlock: the first task that is not done has all it waits for done, and is at the
+ * head of its queue.
  */
 #include "pipeline/program.h"
 
@@ -38,7 +39,8 @@ static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge
 }
 
 /* Sort steps after the edges that count; where these leave it open by stage (when `oldest`: highest
- * first), then as listed.  Returns how many could be sorted: fewer than all when there is a cycle. */
+ * first), then as listed.  Returns how many could be sorted: fewer than all when there is a
+ * cycle. */
 static uint32_t sort_steps(
     const hotbed_program *program, edge_filter counts, bool oldest, uint32_t *order,
     uint64_t *done) {
@@ -135,9 +137,10 @@ hotbed_status hotbed_program_arrange(
 
 /* --- what is ordered -------------------------------------------------------------------------------
  *
- * A table of all (step, iteration) of enough iterations to see prologue, steady state and epilogue: for
- * each one a bit for each other that is surely over on the device before it starts.  That is so by
- * edges, by a common stream, and by slots: iteration i + depth starts after all of iteration i. */
+ * A table of all (step, iteration) of enough iterations to see prologue, steady state and epilogue:
+ * for each one a bit for each other that is surely over on the device before it starts.  That is so
+ * by edges, by a common stream, and by slots: iteration i + depth starts after all of iteration
+ * i. */
 
 typedef struct order_table {
     const hotbed_program *program;

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* --- nodes -------------------------------------------------------------------------------------- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 static bool same_node(const hotbed_node *a, const hotbed_node *b) {
     if (a->kind != b->kind || a->parent != b->parent || a->field != b->field ||
@@ -46,7 +46,7 @@ hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type
     return traced(trace, &node, type);
 }
 
-/* --- refs --------------------------------------------------------------------------------------- */
+/* --- refs ------------------------------------------------------------------------------------- */
 
 static const hotbed_field *find_field(const hotbed_batch_type *type, const char *name) {
     for (uint32_t f = 0; type != NULL && name != NULL && f < type->num_fields; f++)
@@ -120,7 +120,7 @@ bool hotbed_ref_traced(hotbed_ref ref) {
     return ref.trace != NULL;
 }
 
-/* --- calls -------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_trace_module(
     hotbed_trace *trace, hotbed_module *module, const hotbed_ref *arguments, uint32_t n) {
@@ -173,7 +173,7 @@ const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t num
     return NULL;
 }
 
-/* --- text --------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static void append(char *text, size_t capacity, const char *more) {
     size_t used = strlen(text);
@@ -219,7 +219,7 @@ void hotbed_trace_print(const hotbed_trace *trace, uint32_t number, char *text, 
     append(text, capacity, step);
 }
 
-/* --- again, without the model --------------------------------------------------------------------- */
+/* --- again, without the model ----------------------------------------------------------------- */
 
 hotbed_status hotbed_trace_evaluate(
     const hotbed_trace *trace, uint32_t number, const void *batch, hotbed_node_call call,

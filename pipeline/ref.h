@@ -58,8 +58,8 @@ const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t num
 /* Append the node as text, "batch.sparse[2]". */
 void hotbed_trace_print(const hotbed_trace *trace, uint32_t number, char *text, size_t capacity);
 
-/* What the node is in `batch`; calls of postprocs are answered by `call`.  Errors: ARGUMENT (nothing
- * there), those of `call`. */
+/* What the node is in `batch`; calls of postprocs are answered by `call`.  Errors: ARGUMENT
+ * (nothing there), those of `call`. */
 typedef hotbed_status (*hotbed_node_call)(
     void *self, const hotbed_node *node, const void *batch, const void **out);
 hotbed_status hotbed_trace_evaluate(

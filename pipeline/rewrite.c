@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* --- models ------------------------------------------------------------------------------------- */
+/* --- models ----------------------------------------------------------------------------------- */
 
 const hotbed_model *hotbed_model_forward(const hotbed_model *model) {
     if (model->forward != NULL)
@@ -57,7 +57,7 @@ static hotbed_status add_modules(
     return HOTBED_OK;
 }
 
-/* --- arguments: by trace ---------------------------------------------------------------------------- */
+/* --- arguments: by trace ---------------------------------------------------------------------- */
 
 static void skip(hotbed_rewritten *to, const char *why, const char *name, const char *rest) {
     to->report.pipelined = false;
@@ -135,7 +135,7 @@ static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *strea
     return HOTBED_OK;
 }
 
-/* --- arguments: directly ------------------------------------------------------------------------------ */
+/* --- arguments: directly ---------------------------------------------------------------------- */
 
 static hotbed_status find_field(const hotbed_rewrite *rewrite, const hotbed_field **found) {
     const hotbed_batch_type *type = rewrite->options.batch;
@@ -175,7 +175,7 @@ static hotbed_status find_directly(hotbed_rewrite *rewrite) {
     return HOTBED_OK;
 }
 
-/* --- slots ------------------------------------------------------------------------------------------ */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 static bool has_slot(const hotbed_rewritten *to) {
     const hotbed_forward *forward = &to->module->forward;
@@ -232,7 +232,7 @@ hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
     return HOTBED_OK;
 }
 
-/* --- making --------------------------------------------------------------------------------------------- */
+/* --- making ----------------------------------------------------------------------------------- */
 
 /* Modules whose first exchanges go together. */
 static void find_groups(hotbed_rewrite *rewrite) {
@@ -333,7 +333,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     hotbed_delete(rewrite);
 }
 
-/* --- report ------------------------------------------------------------------------------------------- */
+/* --- report ----------------------------------------------------------------------------------- */
 
 uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite) {
     return rewrite->num_modules;

@@ -1,4 +1,5 @@
-/* pipeline/rewrite.h - the inside of a rewrite: its modules, their slots, and the ring of contexts. */
+/* pipeline/rewrite.h - the inside of a rewrite: its modules, their slots, and the ring of
+ * contexts. */
 #ifndef HOTBED_PIPELINE_REWRITE_H
 #define HOTBED_PIPELINE_REWRITE_H
 

@@ -1,4 +1,5 @@
-/* pipeline/schedule.c - a plan's time by a model, and the cut of a serial plan for which it is least. */
+/* pipeline/schedule.c - a plan's time by a model, and the cut of a serial plan for which it is
+ * least. */
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -19,7 +20,7 @@ struct hotbed_schedule {
     double seconds, serial_seconds;
 };
 
-/* --- the model ------------------------------------------------------------------------------------------ */
+/* --- the model -------------------------------------------------------------------------------- */
 
 enum { SIMULATED = 64 }; /* iterations: the second half is the steady state */
 
@@ -90,7 +91,7 @@ hotbed_status hotbed_schedule_predict(
     return status;
 }
 
-/* --- a candidate ------------------------------------------------------------------------------------------ */
+/* --- a candidate ------------------------------------------------------------------------------ */
 
 typedef struct search {
     const hotbed_program *serial;
@@ -193,7 +194,7 @@ static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, 
     }
 }
 
-/* --- finding ---------------------------------------------------------------------------------------------- */
+/* --- finding ---------------------------------------------------------------------------------- */
 
 /* The last place where a cut may be: before the first task that stays in the last stage. */
 static hotbed_status find_limit(const hotbed_program *serial, const char *last, uint32_t *limit) {

@@ -1,9 +1,9 @@
 /* pipeline/sharded_module.c - sharded collections as modules: one context a batch for all of a set.
  *
- * A rewrite fuses the first exchanges of a set: that is the one input_dist of a hotbed_sharded_context of all its
- * collections, which the first module's batch keeps.  A plain forward has nobody to share with, and uses a
- * context of its own collection.  Both are made when a batch first needs them, on all ranks alike, and go with
- * the batch's place.
+ * A rewrite fuses the first exchanges of a set: that is the one input_dist of a
+ * hotbed_sharded_context of all its collections, which the first module's batch keeps.  A plain
+ * forward has nobody to share with, and uses a context of its own collection.  Both are made when a
+ * batch first needs them, on all ranks alike, and go with the batch's place.
  */
 #include "hotbed/sharded_module.h"
 
@@ -52,7 +52,7 @@ struct hotbed_sharded_modules {
     member *members; /* [n] */
 };
 
-/* --- places ------------------------------------------------------------------------------------------ */
+/* --- places ----------------------------------------------------------------------------------- */
 
 static void place_destroy(void *self, void *context) {
     place *p = context;
@@ -84,7 +84,7 @@ static hotbed_status place_create(void *self, hotbed_stream *stream, void **out)
     return HOTBED_OK;
 }
 
-/* --- exchange of keys ---------------------------------------------------------------------------------- */
+/* --- exchange of keys ------------------------------------------------------------------------- */
 
 /* The input is the place: the keys are in its context. */
 static hotbed_status take_input(void *self, hotbed_stream *stream, void **result) {
@@ -166,7 +166,7 @@ static hotbed_status fuse(
     return hotbed_sharded_input_dist(f->context, kjts, stream);
 }
 
-/* --- rows ----------------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static hotbed_status prefetch(void *self, void *context, void *input, hotbed_stream *stream) {
     const member *m = self;
@@ -206,7 +206,7 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     return now == NULL ? HOTBED_OK : hotbed_sharded_cancel(now, stream);
 }
 
-/* --- sets ------------------------------------------------------------------------------------------------ */
+/* --- sets ------------------------------------------------------------------------------------- */
 
 static hotbed_status make_member(
     hotbed_sharded_modules *set, uint32_t number, const char *name, hotbed_sharded *collection) {
@@ -276,7 +276,7 @@ hotbed_module *hotbed_sharded_modules_get(hotbed_sharded_modules *modules, uint3
     return module < modules->n ? &modules->members[module].module : NULL;
 }
 
-/* --- agreement --------------------------------------------------------------------------------------------- */
+/* --- agreement -------------------------------------------------------------------------------- */
 
 struct hotbed_comm_agreement {
     hotbed_comm *comm;

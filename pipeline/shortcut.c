@@ -105,7 +105,7 @@ void hotbed_capture_drop(hotbed_capture *capture, const hotbed_program_step *ste
 /* What a rank says that cannot read its list: no other says it. */
 static const uint64_t refused = UINT64_C(0x9E3779B97F4A7C15);
 
-/* --- choosing ------------------------------------------------------------------------------------- */
+/* --- choosing --------------------------------------------------------------------------------- */
 
 static hotbed_status read_tasks(
     const hotbed_program *program, const char *tasks, uint64_t *chosen) {

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* --- files ------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------ */
 
 typedef struct writer {
     FILE *file;
@@ -43,7 +43,7 @@ static hotbed_status close_file(writer *w) {
     return HOTBED_OK;
 }
 
-/* --- logs ------------------------------------------------------------------------------------------- */
+/* --- logs ------------------------------------------------------------------------------------- */
 
 /* A pipeline's log, in seconds since the first of the pipelines was made. */
 typedef struct lines {
@@ -103,7 +103,7 @@ static bool on_device(const hotbed_log_entry *entry) {
     return entry->device_end > 0.0;
 }
 
-/* --- trace ------------------------------------------------------------------------------------------ */
+/* --- trace ------------------------------------------------------------------------------------ */
 
 enum { STREAM_THREADS = 1000 }; /* numbers of streams begin here, those of groups at 1 */
 
@@ -182,7 +182,7 @@ hotbed_status hotbed_timeline_write_trace(
     return status;
 }
 
-/* --- picture ---------------------------------------------------------------------------------------- */
+/* --- picture ---------------------------------------------------------------------------------- */
 
 enum { LEFT = 150, WIDTH = 1200, LINE = 26, BOX = 22, TOP = 34, COLOURS = 6, LETTER = 6 };
 

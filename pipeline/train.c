@@ -22,7 +22,7 @@ struct hotbed_train {
     hotbed_pipeline *pipeline;
 };
 
-/* --- tasks ------------------------------------------------------------------------------------------ */
+/* --- tasks ------------------------------------------------------------------------------------ */
 
 static void *batch_of(const hotbed_iteration *it) {
     return hotbed_iteration_value(it, HOTBED_TRAIN_BATCH);
@@ -174,9 +174,10 @@ static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hot
     return dequeue(it, self, s);
 }
 
-/* `tables` is what prefetch and backward change beside their batch, index and cache, in whatever order; `rows`
- * are read by the forward and changed by the backward, and no batch may see old ones; `scores` are those of
- * prefetches; `dense` is the dense parameters and their gradients.  Values are named for what contexts hold (hotbed/context.h). */
+/* `tables` is what prefetch and backward change beside their batch, index and cache, in whatever
+ * order; `rows` are read by the forward and changed by the backward, and no batch may see old ones;
+ * `scores` are those of prefetches; `dense` is the dense parameters and their gradients.  Values
+ * are named for what contexts hold (hotbed/context.h). */
 static const hotbed_task tasks[] = {
     {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
     {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
@@ -239,7 +240,7 @@ const hotbed_task *hotbed_train_task(const char *name) {
     return NULL;
 }
 
-/* --- plans ------------------------------------------------------------------------------------------ */
+/* --- plans ------------------------------------------------------------------------------------ */
 
 const char *hotbed_train_plan_name(uint32_t plan) {
     const hotbed_train_plan *found = hotbed_train_plan_at(plan);
@@ -296,7 +297,7 @@ static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
     return plan->num_steps;
 }
 
-/* --- a train pipeline --------------------------------------------------------------------------------- */
+/* --- a train pipeline ------------------------------------------------------------------------- */
 
 /* A plan with its arrays. */
 typedef struct made_plan {

@@ -1,15 +1,17 @@
-/* pipeline/train_plans.c - train pipelines: each a table that reads like the body of the peer's loop.
+/* pipeline/train_plans.c - train pipelines: each a table that reads like the body of the peer's
+ * loop.
  *
- * A step's stage says which batch it works on: in the period that hands out batch i, stage 2 is batch i,
- * stage 1 is i + 1, stage 0 is i + 2.  Steps run in the order in which they stand here (one thread group), or
- * each group in that order.  `after` names what a step comes after beyond that: "x" of its own batch, "x+1" of
- * the next one, "x-2" of the one two before.
+ * A step's stage says which batch it works on: in the period that hands out batch i, stage 2 is
+ * batch i, stage 1 is i + 1, stage 0 is i + 2.  Steps run in the order in which they stand here
+ * (one thread group), or each group in that order.  `after` names what a step comes after beyond
+ * that: "x" of its own batch, "x+1" of the next one, "x-2" of the one two before.
  *
  * Two edges are in every plan that prefetches ahead:
  *   backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
  *   prefetch after backward-2    and the other way round, which a peer forgot (torchrec issue 4191)
  *
- * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent again there.
+ * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent
+ * again there.
  */
 #include "pipeline/train.h"
 
@@ -72,9 +74,9 @@ static const hotbed_step jagged_none[] = {
     {"dequeue_batch", 0, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* JaggedMegatronTrainPipelineSparseDist.progress().  The shuffle of the batch after the next one runs around
- * the forward; wait_sparse_data_dist comes before it, so that no exchange of keys is under way; the loss
- * waits for the shuffle, with which it shares a communicator. */
+/* JaggedMegatronTrainPipelineSparseDist.progress().  The shuffle of the batch after the next one
+ * runs around the forward; wait_sparse_data_dist comes before it, so that no exchange of keys is
+ * under way; the loss waits for the shuffle, with which it shares a communicator. */
 static const hotbed_step jagged_sparse_dist[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
@@ -111,8 +113,8 @@ static const hotbed_step jagged_prefetch[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* The same, the prefetch on a background thread: _start_prefetch_async after the forward, waited for by the
- * next period (wait_for_batch) and by the backward's table update. */
+/* The same, the prefetch on a background thread: _start_prefetch_async after the forward, waited
+ * for by the next period (wait_for_batch) and by the backward's table update. */
 static const hotbed_step jagged_prefetch_async[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},

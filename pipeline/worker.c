@@ -29,7 +29,7 @@ void hotbed_pipeline_fail(
     (void)pthread_cond_broadcast(&pipeline->changed);
 }
 
-/* --- one task --------------------------------------------------------------------------------------- */
+/* --- one task --------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_task_run(
     hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream,
@@ -77,7 +77,7 @@ void hotbed_task_note(hotbed_pipeline *pipeline, const hotbed_log_entry *entry, 
         mark->entry = pipeline->logged;
 }
 
-/* --- waiting ------------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 /* Phase one for all that the task comes after, and its turn.  Under the lock. */
 static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) {
@@ -123,7 +123,8 @@ static hotbed_status record(hotbed_event *event, hotbed_stream *stream, uint64_t
     return hotbed_event_record(event, stream);
 }
 
-/* A fault that a kernel latched, by whatever work of the stream: the text can only say when it was seen. */
+/* A fault that a kernel latched, by whatever work of the stream: the text can only say when it was
+ * seen. */
 static hotbed_status check_fault(const hotbed_program *program, uint32_t stream) {
     hotbed_status status = hotbed_stream_fault(program->streams[stream]);
     if (status == HOTBED_OK)

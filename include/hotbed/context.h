@@ -1,8 +1,10 @@
-/* hotbed/context.h - what the stages of a pipeline hand to each other: a ring of contexts, with a cell a module.
+/* hotbed/context.h - what the stages of a pipeline hand to each other: a ring of contexts, with a
+ * cell a module.
  *
- * A context is that of one batch; its number, `slot`, is in [0, depth).  Each module that a rewrite pipelines
- * has a cell in it, which goes through states; each call here moves all cells of a context.  A cell in the
- * wrong state is an error that names module, batch and states, and the call then did nothing:
+ * A context is that of one batch; its number, `slot`, is in [0, depth).  Each module that a rewrite
+ * pipelines has a cell in it, which goes through states; each call here moves all cells of a
+ * context.  A cell in the wrong state is an error that names module, batch and states, and the call
+ * then did nothing:
  *
  *   state        what it holds (TorchRec's name)                          made by   taken by
  *   EMPTY        -
@@ -13,9 +15,9 @@
  *   CONSUMED     the module's context, for its backward                   forward   backward, or release
  *   BACKWARD     -                                                        backward  dequeue
  *
- * Each stage's work is on the stream it is given; who takes on another stream orders it after (the engine of
- * hotbed/pipeline.h does).  Nothing is allocated.  One context is used by one thread at a time, different
- * contexts by several.
+ * Each stage's work is on the stream it is given; who takes on another stream orders it after (the
+ * engine of hotbed/pipeline.h does).  Nothing is allocated.  One context is used by one thread at a
+ * time, different contexts by several.
  */
 #ifndef HOTBED_CONTEXT_H
 #define HOTBED_CONTEXT_H
@@ -38,29 +40,31 @@ typedef enum hotbed_cell_state {
 /* "EMPTY", ...; "UNKNOWN" for other numbers. */
 HOTBED_API const char *hotbed_cell_state_name(hotbed_cell_state state);
 
-/* Errors of all calls here: ARGUMENT (NULL; slot), STATE (a cell is in another state), the module's. */
+/* Errors of all calls here: ARGUMENT (NULL; slot), STATE (a cell is in another state), the
+ * module's. */
 
-/* start_sparse_data_dist: run postprocs, call input_dist of all modules for the batch, fuse the first
- * exchanges of each group.  Async but for what the modules wait for. */
+/* start_sparse_data_dist: run postprocs, call input_dist of all modules for the batch, fuse the
+ * first exchanges of each group.  Async but for what the modules wait for. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_start(
     hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream);
 
-/* wait_sparse_data_dist: wait for the first exchanges, which starts the second ones.  Async but for what the
- * modules wait for. */
+/* wait_sparse_data_dist: wait for the first exchanges, which starts the second ones.  Async but for
+ * what the modules wait for. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
 
-/* _prefetch_embeddings: wait for the second exchanges, then prefetch.  Async but for what the modules wait
- * for. */
+/* _prefetch_embeddings: wait for the second exchanges, then prefetch.  Async but for what the
+ * modules wait for. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_context_prefetch(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
 
-/* Run the model's forward: its modules take from this context.  Each module at most once.  Async. */
+/* Run the model's forward: its modules take from this context.  Each module at most once.
+ * Async. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_forward(
     hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream);
 
-/* Backward of all modules that were consumed, last one first; of modules that are not pipelined too.
- * Async. */
+/* Backward of all modules that were consumed, last one first; of modules that are not pipelined
+ * too.  Async. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_context_backward(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
 

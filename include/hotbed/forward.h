@@ -8,15 +8,16 @@
  *   prefetch                 brings the input's rows to the device
  *   compute_and_output_dist  rows, and back to who asked
  *
- * A pipeline runs the first ones for a later batch while the model computes.  It must then call input_dist
- * without the model, so it must know where in a batch a module's arguments are, and a module's forward must
- * take what was done ahead.  For that
+ * A pipeline runs the first ones for a later batch while the model computes.  It must then call
+ * input_dist without the model, so it must know where in a batch a module's arguments are, and a
+ * module's forward must take what was done ahead.  For that
  *   - models get at batches through *refs*: fields, list elements, keyed elements.  Run once with a ref
  *     that is traced, a model shows where each argument comes from, and no data is touched;
  *   - a module's forward is a *slot*, function and self, that a rewrite replaces and puts back.
  * What cannot be traced stays as it is, works, and is named in the report.
  *
- * After TorchRec's _rewrite_model, ArgInfo and PipelinedForward; docs/torchrec-map.md has the names.
+ * After TorchRec's _rewrite_model, ArgInfo and PipelinedForward; docs/torchrec-map.md has the
+ * names.
  */
 #ifndef HOTBED_FORWARD_H
 #define HOTBED_FORWARD_H
@@ -35,7 +36,7 @@ extern "C" {
 
 enum { HOTBED_ARGUMENTS_MOST = 8, HOTBED_MODULES_MOST = 32, HOTBED_POSTPROCS_MOST = 32 };
 
-/* --- batches and refs --------------------------------------------------------------------------- */
+/* --- batches and refs ------------------------------------------------------------------------- */
 
 typedef enum hotbed_field_kind {
     HOTBED_FIELD_TENSOR = 0,
@@ -85,31 +86,33 @@ HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
 /* A constant, the same for every batch; `like` is any ref of the same forward. */
 HOTBED_API hotbed_ref hotbed_ref_constant(hotbed_ref like, const void *data);
 
-/* What the model itself computed: what comes of it cannot be had ahead.  `why` is for the report. */
+/* What the model itself computed: what comes of it cannot be had ahead.  `why` is for the
+ * report. */
 HOTBED_API hotbed_ref hotbed_ref_computed(hotbed_ref like, const void *data, const char *why);
 
-/* The data.  NULL in a trace: a model looks at refs that are traced only through the calls here, and
- * enqueues nothing itself where hotbed_ref_traced(). */
+/* The data.  NULL in a trace: a model looks at refs that are traced only through the calls here,
+ * and enqueues nothing itself where hotbed_ref_traced(). */
 HOTBED_API const void *hotbed_ref_data(hotbed_ref ref);
 HOTBED_API bool hotbed_ref_traced(hotbed_ref ref); /* whether the forward is only looked at */
 
-/* --- awaitables ------------------------------------------------------------------------------------ */
+/* --- awaitables ------------------------------------------------------------------------------- */
 
-/* Something under way.  `wait` gives it, in stream order; it may wait on the host.  Waited for once. */
+/* Something under way.  `wait` gives it, in stream order; it may wait on the host.  Waited for
+ * once. */
 typedef struct hotbed_awaitable {
     hotbed_status (*wait)(void *self, hotbed_stream *stream, void **result);
     void *self;
 } hotbed_awaitable;
 
-/* --- modules ------------------------------------------------------------------------------------------ */
+/* --- modules ---------------------------------------------------------------------------------- */
 
-/* What a sharded module can do.  `context` holds all of one batch: counts, keys, tickets, buffers.  The
- * calls for one context come in the order in which they stand here. */
+/* What a sharded module can do.  `context` holds all of one batch: counts, keys, tickets, buffers.
+ * The calls for one context come in the order in which they stand here. */
 typedef struct hotbed_module_calls {
     hotbed_status (*context_create)(void *self, hotbed_stream *stream, void **context);
     void (*context_destroy)(void *self, void *context);
-    /* Start.  The result of *splits is a `const hotbed_awaitable *`, the tensors', whose result is the
-     * input.  Both are the context's. */
+    /* Start.  The result of *splits is a `const hotbed_awaitable *`, the tensors', whose result is
+     * the input.  Both are the context's. */
     hotbed_status (*input_dist)(
         void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
         hotbed_awaitable *splits);
@@ -119,11 +122,12 @@ typedef struct hotbed_module_calls {
         void *self, void *context, void *input, hotbed_stream *stream, const void **output);
     /* From the gradient that the context's output has.  NULL: not trained. */
     hotbed_status (*backward)(void *self, void *context, hotbed_stream *stream);
-    /* The batch is given up, or over without a backward (evaluation): release what it holds.  In any state
-     * after input_dist.  NULL: nothing to release. */
+    /* The batch is given up, or over without a backward (evaluation): release what it holds.  In
+     * any state after input_dist.  NULL: nothing to release. */
     hotbed_status (*cancel)(void *self, void *context, hotbed_stream *stream);
-    /* Fuse the first exchanges of `n` modules that have the same `fuse` and `group`: none of their splits
-     * was waited for.  The result of *fused is an array of [n] tensors' awaitables.  NULL: not fused. */
+    /* Fuse the first exchanges of `n` modules that have the same `fuse` and `group`: none of their
+     * splits was waited for.  The result of *fused is an array of [n] tensors' awaitables.  NULL:
+     * not fused. */
     hotbed_status (*fuse)(
         void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
         hotbed_stream *stream, hotbed_awaitable *fused);
@@ -149,7 +153,8 @@ typedef struct hotbed_module {
     void *owner;            /* the rewrite that has the slot; NULL: none */
 } hotbed_module;
 
-/* Set a module up, with the plain forward.  Never waits.  Errors: ARGUMENT (NULL; a call that must be there). */
+/* Set a module up, with the plain forward.  Never waits.  Errors: ARGUMENT (NULL; a call that must
+ * be there). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_init(
     hotbed_module *module, const char *name, const hotbed_module_calls *calls, void *self);
 
@@ -161,8 +166,8 @@ HOTBED_API void hotbed_module_close(hotbed_module *module);
  *   arguments  [n] in   1 .. HOTBED_ARGUMENTS_MOST
  *   output     out      the module's; a computed value
  *
- * Async but for what input_dist waits for.  Errors: ARGUMENT, STATE (a pipelined forward: the batch's
- * input was consumed, or was not there), the module's. */
+ * Async but for what input_dist waits for.  Errors: ARGUMENT, STATE (a pipelined forward: the
+ * batch's input was consumed, or was not there), the module's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_forward(
     hotbed_module *module, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
@@ -190,10 +195,11 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_postproc_call(
     hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
 
-/* --- models ------------------------------------------------------------------------------------------ */
+/* --- models ----------------------------------------------------------------------------------- */
 
-/* A model: modules and models in it.  A wrapper (of data parallelism, of mixed precision) has no name and
- * does not show in module names: "over.sparse.users" is module users of model sparse of model over. */
+/* A model: modules and models in it.  A wrapper (of data parallelism, of mixed precision) has no
+ * name and does not show in module names: "over.sparse.users" is module users of model sparse of
+ * model over. */
 typedef struct hotbed_model hotbed_model;
 struct hotbed_model {
     const char *name;              /* NULL or "": a wrapper, or the outermost */
@@ -201,13 +207,13 @@ struct hotbed_model {
     uint32_t num_modules;
     hotbed_model *const *models; /* [num_models] */
     uint32_t num_models;
-    /* Calls modules and postprocs for a batch; of the outermost model, or of the first below it that has
-     * one. */
+    /* Calls modules and postprocs for a batch; of the outermost model, or of the first below it
+     * that has one. */
     hotbed_status (*forward)(void *self, hotbed_ref batch, hotbed_stream *stream);
     void *self;
 };
 
-/* --- rewriting ---------------------------------------------------------------------------------------- */
+/* --- rewriting -------------------------------------------------------------------------------- */
 
 typedef struct hotbed_rewrite hotbed_rewrite; /* opaque; owned by the caller */
 
@@ -240,14 +246,14 @@ static inline void hotbed_rewrite_options_init(hotbed_rewrite_options *options) 
 /* Find the modules and their arguments, make contexts, and put pipelined forwards into the slots.
  * `stream` is for making contexts.  Synchronous; enqueues nothing of the model.
  *
- * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE (a module
- * is another rewrite's), what the model's forward returns in the trace, MEMORY. */
+ * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE (a
+ * module is another rewrite's), what the model's forward returns in the trace, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 
-/* Put the slots back, as they were before: pointer-equal.  Batches in flight stay in their contexts.  Then
- * again: replace them.  Never waits.
- * Errors: STATE (somebody else wrote a slot meanwhile, or has it: nothing is changed). */
+/* Put the slots back, as they were before: pointer-equal.  Batches in flight stay in their
+ * contexts.  Then again: replace them.  Never waits.  Errors: STATE (somebody else wrote a slot
+ * meanwhile, or has it: nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
 

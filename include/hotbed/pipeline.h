@@ -1,9 +1,11 @@
-/* hotbed/pipeline.h - software pipelines: a training step cut into tasks that overlap over iterations.
+/* hotbed/pipeline.h - software pipelines: a training step cut into tasks that overlap over
+ * iterations.
  *
- * A *task* is a named function that enqueues work of one iteration on a stream.  A *plan* says how tasks
- * are run: for each one a stage, a stream, a thread group, and what it comes after.  The same tasks under
- * another plan are another pipeline.  An *iteration* is what the tasks of one batch share: the batch,
- * values with their gradients, and a slot number in [0, depth) for what the tasks keep themselves.
+ * A *task* is a named function that enqueues work of one iteration on a stream.  A *plan* says how
+ * tasks are run: for each one a stage, a stream, a thread group, and what it comes after.  The same
+ * tasks under another plan are another pipeline.  An *iteration* is what the tasks of one batch
+ * share: the batch, values with their gradients, and a slot number in [0, depth) for what the tasks
+ * keep themselves.
  *
  *   period P runs task t for iteration P - stage(t):
  *
@@ -12,17 +14,19 @@
  *      dist      stage 1      b0   b1   b2              the last ones empty it:
  *      train     stage 2           b0   b1   b2         every task runs once for every batch
  *
- * Each thread group is one thread that runs its tasks in the order of the plan.  What one task comes
- * after is waited for in two phases: the thread waits until the other task has been submitted (else its
- * event would not be recorded yet, and waiting for it would be passed at once), then the stream waits
- * for the event.  Nothing else is waited for, and nothing is allocated after the pipeline was made.
+ * Each thread group is one thread that runs its tasks in the order of the plan.  What one task
+ * comes after is waited for in two phases: the thread waits until the other task has been submitted
+ * (else its event would not be recorded yet, and waiting for it would be passed at once), then the
+ * stream waits for the event.  Nothing else is waited for, and nothing is allocated after the
+ * pipeline was made.
  *
- * A plan that passes hotbed_pipeline_plan_check() cannot deadlock: tasks are put into the queues in an order in
- * which every task comes after what it waits for, so the first one that is not done can always run.
- * Ordered tasks (those with collectives) run one at a time in that order, which is the same on all ranks.
+ * A plan that passes hotbed_pipeline_plan_check() cannot deadlock: tasks are put into the queues in
+ * an order in which every task comes after what it waits for, so the first one that is not done can
+ * always run.  Ordered tasks (those with collectives) run one at a time in that order, which is the
+ * same on all ranks.
  *
- * After recsys-examples' SWPipeline (tasks, stages, two-phase synchronisation, sequencer, shortcut);
- * docs/torchrec-map.md has the names and docs/design.md what differs.
+ * After recsys-examples' SWPipeline (tasks, stages, two-phase synchronisation, sequencer,
+ * shortcut); docs/torchrec-map.md has the names and docs/design.md what differs.
  */
 #ifndef HOTBED_PIPELINE_H
 #define HOTBED_PIPELINE_H
@@ -54,14 +58,15 @@ enum {
 
 /* --- tasks ------------------------------------------------------------------------------------ */
 
-/* The work of a task: enqueue on `stream`, return.  Runs on the thread of the task's group.  An error
- * stops the pipeline.  It may wait on the host where it must (a communicator's deadline, a count). */
+/* The work of a task: enqueue on `stream`, return.  Runs on the thread of the task's group.  An
+ * error stops the pipeline.  It may wait on the host where it must (a communicator's deadline, a
+ * count). */
 typedef hotbed_status (*hotbed_task_function)(
     hotbed_iteration *iteration, void *self, hotbed_stream *stream);
 
-/* Outside state that a task changes beside its values, for shortcuts: `capture` runs after the task and
- * keeps what it did, `restore` does that again in another iteration instead of the task, any number of
- * times, and `release` frees the snapshot.  Work goes to `stream`. */
+/* Outside state that a task changes beside its values, for shortcuts: `capture` runs after the task
+ * and keeps what it did, `restore` does that again in another iteration instead of the task, any
+ * number of times, and `release` frees the snapshot.  Work goes to `stream`. */
 typedef struct hotbed_declared_io {
     hotbed_status (*capture)(
         void *self, hotbed_iteration *iteration, hotbed_stream *stream, void **snapshot);
@@ -92,8 +97,8 @@ typedef struct hotbed_task {
     bool always; /* cannot be skipped: what it does is neither in its writes nor in io */
 } hotbed_task;
 
-/* A value of an iteration.  `bytes` of device memory in each slot, twice that with a gradient; 0 is a
- * pointer that tasks set. */
+/* A value of an iteration.  `bytes` of device memory in each slot, twice that with a gradient; 0 is
+ * a pointer that tasks set. */
 typedef struct hotbed_value_options {
     const char *name; /* unique; does not end in ".grad" */
     uint64_t bytes;
@@ -102,9 +107,9 @@ typedef struct hotbed_value_options {
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
-/* How a task runs.  `after` lists what it comes after: "x" is task x of the same iteration, "x-1" of the
- * iteration before, "x+1" of the next one, which the plan must run earlier.  An iteration that there is
- * not, before the first or after the last, is not waited for. */
+/* How a task runs.  `after` lists what it comes after: "x" is task x of the same iteration, "x-1"
+ * of the iteration before, "x+1" of the next one, which the plan must run earlier.  An iteration
+ * that there is not, before the first or after the last, is not waited for. */
 typedef struct hotbed_step {
     const char *task;   /* name of a task; each task has one step */
     uint32_t stage;     /* period P runs iteration P - stage; the lowest stage is 0 */
@@ -126,8 +131,8 @@ typedef enum hotbed_pipeline_plan_order {
     HOTBED_ORDER_LISTED = 1, /* as listed in `steps`: a plan reads like the body of a loop */
 } hotbed_pipeline_plan_order;
 
-/* Call hotbed_pipeline_plan_init(), then set fields.  All of it is borrowed until the call returns, and copied,
- * but for what tasks point to with `self` and `io`.  Fields are only ever appended. */
+/* Call hotbed_pipeline_plan_init(), then set fields.  All of it is borrowed until the call returns,
+ * and copied, but for what tasks point to with `self` and `io`.  Fields are only ever appended. */
 typedef struct hotbed_pipeline_plan {
     uint32_t size;    /* set by init */
     uint32_t depth;   /* iterations in flight, above the highest stage; 0 is highest stage + 1 */
@@ -186,11 +191,12 @@ typedef struct hotbed_pipeline_plan_report {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_plan_check(const hotbed_pipeline_plan *plan, hotbed_pipeline_plan_report *report);
 
-/* --- the pipeline ------------------------------------------------------------------------------- */
+/* --- the pipeline ----------------------------------------------------------------------------- */
 
 /* Where batches come from.  Calls come from the thread of fill and progress. */
 typedef struct hotbed_loader {
-    /* Next batch, or *end.  The batch stays as it is until `done`.  A failure stops the pipeline. */
+    /* Next batch, or *end.  The batch stays as it is until `done`.  A failure stops the
+     * pipeline. */
     hotbed_status (*next)(void *self, void **batch, bool *end);
     /* The pipeline is finished with the batch once `event` is passed (do not record it).  NULL: not
      * called. */
@@ -199,7 +205,8 @@ typedef struct hotbed_loader {
 } hotbed_loader;
 
 /* What ranks must do alike.  `least` gives all ranks the smallest of their words; it may wait.  All
- * fields NULL: one rank.  Called from the threads of hotbed_pipeline_shortcut(), fill and progress. */
+ * fields NULL: one rank.  Called from the threads of hotbed_pipeline_shortcut(), fill and
+ * progress. */
 typedef struct hotbed_agreement {
     hotbed_status (*least)(void *self, uint64_t word, uint64_t *least);
     void *self;
@@ -233,49 +240,49 @@ static inline void hotbed_pipeline_options_init(hotbed_pipeline_options *options
     options->size = sizeof *options;
 }
 
-/* Make a pipeline of a plan, and start its threads.  Synchronous.  Takes the values' memory times depth.
- * `options` NULL is all defaults.
- * Errors: ARGUMENT (the plan, see hotbed_pipeline_plan_check(); an option), MEMORY, DEVICE. */
+/* Make a pipeline of a plan, and start its threads.  Synchronous.  Takes the values' memory times
+ * depth.  `options` NULL is all defaults.  Errors: ARGUMENT (the plan, see
+ * hotbed_pipeline_plan_check(); an option), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out);
 
-/* Stop and join the threads, in whatever state, finish the plan's streams, free.  Iterations in flight
- * are dropped: hotbed_pipeline_drain() before it finishes them.  NULL is allowed. */
+/* Stop and join the threads, in whatever state, finish the plan's streams, free.  Iterations in
+ * flight are dropped: hotbed_pipeline_drain() before it finishes them.  NULL is allowed. */
 HOTBED_API void hotbed_pipeline_destroy(hotbed_pipeline *pipeline);
 
-/* Take batches from `loader` from now on, until it ends; copied.  Errors: ARGUMENT; STATE (iterations are
- * in flight: drain first; the pipeline failed). */
+/* Take batches from `loader` from now on, until it ends; copied.  Errors: ARGUMENT; STATE
+ * (iterations are in flight: drain first; the pipeline failed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loader *loader);
 
-/* Enqueue the first `depth` periods.  hotbed_pipeline_progress() does it if need be.  Host work only.
- * Errors: STATE (no loader; filled already; failed), the loader's, COMM. */
+/* Enqueue the first `depth` periods.  hotbed_pipeline_progress() does it if need be.  Host work
+ * only.  Errors: STATE (no loader; filled already; failed), the loader's, COMM. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline);
 
-/* The next iteration in order: M batches give M iterations, then *out is NULL, which is the end, and
- * again NULL until a loader is bound.
+/* The next iteration in order: M batches give M iterations, then *out is NULL, which is the end,
+ * and again NULL until a loader is bound.
  *
  * Enqueues the next period, then waits on the host until all tasks of the iteration are submitted.
- * Their work may still run: hotbed_pipeline_stream() is ordered after it.  *out is valid until the next
- * call; the slot is used again after the work that is by then on that stream.  At the end it waits for the
- * plan's streams, so that faults of the last iterations are told.
+ * Their work may still run: hotbed_pipeline_stream() is ordered after it.  *out is valid until the
+ * next call; the slot is used again after the work that is by then on that stream.  At the end it
+ * waits for the plan's streams, so that faults of the last iterations are told.
  *
- * Errors: that of a task, with "task NAME of iteration N" in the text; a fault that a kernel latched
- * on a stream of the plan; COMM (deadline_seconds passed; the text names what is not done); STATE (no
- * loader was ever bound).  After an error all threads are joined, unless one is stuck in a task, and
- * every later call returns the same error; only destroy is left. */
+ * Errors: that of a task, with "task NAME of iteration N" in the text; a fault that a kernel
+ * latched on a stream of the plan; COMM (deadline_seconds passed; the text names what is not done);
+ * STATE (no loader was ever bound).  After an error all threads are joined, unless one is stuck in
+ * a task, and every later call returns the same error; only destroy is left. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_iteration **out);
 
-/* Take no more batches, finish what is in flight, and drop the results.  Then a loader can be bound.
- * Errors: as hotbed_pipeline_progress(). */
+/* Take no more batches, finish what is in flight, and drop the results.  Then a loader can be
+ * bound.  Errors: as hotbed_pipeline_progress(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline);
 
-/* Run the tasks for one batch on the calling thread, one after the other, each on `stream`: what the
- * pipelined run must equal.  Nothing may be in flight.  *out (NULL is allowed) as with progress.
- * Errors: as hotbed_pipeline_progress(); ARGUMENT (stream NULL or of another device); STATE (iterations
- * are in flight). */
+/* Run the tasks for one batch on the calling thread, one after the other, each on `stream`: what
+ * the pipelined run must equal.  Nothing may be in flight.  *out (NULL is allowed) as with
+ * progress.  Errors: as hotbed_pipeline_progress(); ARGUMENT (stream NULL or of another device);
+ * STATE (iterations are in flight). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_run_serial(
     hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, const hotbed_iteration **out);
 
@@ -285,7 +292,7 @@ HOTBED_API hotbed_stream *hotbed_pipeline_stream(const hotbed_pipeline *pipeline
 /* Iterations in flight at most. */
 HOTBED_API uint32_t hotbed_pipeline_depth(const hotbed_pipeline *pipeline);
 
-/* --- iterations ----------------------------------------------------------------------------------- */
+/* --- iterations ------------------------------------------------------------------------------- */
 
 /* Counts from 0 over the life of the pipeline. */
 HOTBED_API uint64_t hotbed_iteration_number(const hotbed_iteration *iteration);
@@ -296,8 +303,8 @@ HOTBED_API uint32_t hotbed_iteration_slot(const hotbed_iteration *iteration);
 /* What the loader gave; NULL in an empty iteration (HOTBED_END_LAST). */
 HOTBED_API void *hotbed_iteration_batch(const hotbed_iteration *iteration);
 
-/* The memory of value number `value` of the plan, or the pointer that was set; NULL when there is no such
- * value.  While its writer is replayed by a shortcut, a memory that must not be written. */
+/* The memory of value number `value` of the plan, or the pointer that was set; NULL when there is
+ * no such value.  While its writer is replayed by a shortcut, a memory that must not be written. */
 HOTBED_API void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value);
 
 /* Set a value of 0 bytes.  For its writer.  Never waits.
@@ -315,23 +322,23 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_iteration_grad_add(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **grad);
 
-/* --- shortcuts ------------------------------------------------------------------------------------ */
+/* --- shortcuts -------------------------------------------------------------------------------- */
 
-/* Skip tasks, to see what they cost: each one named runs once more and is captured (its declared writes
- * are copied, its io is captured), then it is replayed from that, without running.  An ordered task
- * takes its turn all the same.  The backward of a replayed task gives zero gradients to its inputs.
- * Writes of 0 bytes keep their pointer.  Nothing may be in flight.  May allocate.
+/* Skip tasks, to see what they cost: each one named runs once more and is captured (its declared
+ * writes are copied, its io is captured), then it is replayed from that, without running.  An
+ * ordered task takes its turn all the same.  The backward of a replayed task gives zero gradients
+ * to its inputs.  Writes of 0 bytes keep their pointer.  Nothing may be in flight.  May allocate.
  *
  *   tasks   names, separated by spaces; NULL or "": none
  *   verify  at each replay compare what was captured with what is there now: waits, for debugging
  *
- * The call is made alike on all ranks of the agreement.
- * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`); COMM (ranks name different tasks: no rank has changed anything);
- * STATE (in flight); MEMORY.  A replay that finds a value changed fails with CORRUPT. */
+ * The call is made alike on all ranks of the agreement.  Errors: ARGUMENT (no such task);
+ * UNSUPPORTED (a task that is `always`); COMM (ranks name different tasks: no rank has changed
+ * anything); STATE (in flight); MEMORY.  A replay that finds a value changed fails with CORRUPT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify);
 
-/* --- what it did ---------------------------------------------------------------------------------- */
+/* --- what it did ------------------------------------------------------------------------------ */
 
 typedef enum hotbed_task_mode {
     HOTBED_TASK_RUN = 0,
@@ -352,14 +359,14 @@ typedef struct hotbed_log_entry {
         device_end; /* on its stream; 0 and 0 when not timed, or not known in time */
 } hotbed_log_entry;
 
-/* Copy the latest entries, oldest first, in the order in which tasks were submitted: up to `capacity`,
- * and *n is how many.  Synchronous; nothing may be in flight.
- * Errors: ARGUMENT, STATE (in flight; the pipeline has no log). */
+/* Copy the latest entries, oldest first, in the order in which tasks were submitted: up to
+ * `capacity`, and *n is how many.  Synchronous; nothing may be in flight.  Errors: ARGUMENT, STATE
+ * (in flight; the pipeline has no log). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_log(
     hotbed_pipeline *pipeline, uint64_t capacity, hotbed_log_entry *entries, uint64_t *n);
 
-/* A hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on all ranks
- * that did the same.  Waits for nothing. */
+/* A hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on all
+ * ranks that did the same.  Waits for nothing. */
 HOTBED_API uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline);
 
 /* Since the pipeline was made. */

@@ -1,13 +1,13 @@
 /* hotbed/profile.h - what tasks of a pipeline cost, and plans made from that.
  *
- * A task's *exposed time* is what an iteration would save without it: the serial iteration's time with all
- * tasks, less that with this one replayed by a shortcut.  Tasks that cannot be skipped count with the time
- * between syncs around them.  From such costs a model predicts how long an iteration takes under a plan, and
- * a search finds the plan for which that is least.
+ * A task's *exposed time* is what an iteration would save without it: the serial iteration's time
+ * with all tasks, less that with this one replayed by a shortcut.  Tasks that cannot be skipped
+ * count with the time between syncs around them.  From such costs a model predicts how long an
+ * iteration takes under a plan, and a search finds the plan for which that is least.
  *
- * The model: tasks of one stream run one after the other in the plan's order; a task starts when what it comes
- * after is over, and its slot is free; streams do not slow each other down.  Real streams share a machine, so
- * predictions are for comparing plans.
+ * The model: tasks of one stream run one after the other in the plan's order; a task starts when
+ * what it comes after is over, and its slot is free; streams do not slow each other down.  Real
+ * streams share a machine, so predictions are for comparing plans.
  */
 #ifndef HOTBED_PROFILE_H
 #define HOTBED_PROFILE_H
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* --- profiles --------------------------------------------------------------------------------------- */
+/* --- profiles --------------------------------------------------------------------------------- */
 
 /* Call hotbed_profile_options_init(), then set fields; 0 is each other field's default. */
 typedef struct hotbed_profile_options {
@@ -52,10 +52,10 @@ typedef struct hotbed_profile {
     hotbed_profile_task tasks[HOTBED_PIPELINE_TASKS_MOST];
 } hotbed_profile;
 
-/* Measure a pipeline's tasks by serial iterations; nothing may be in flight.  It trains: state that tasks
- * change is changed.  Takes (warmup + rounds * iterations) * (tasks + 2) iterations.  Synchronous; waits.
- * Called alike on all ranks of the pipeline's agreement.
- * Errors: ARGUMENT, STATE, those of tasks. */
+/* Measure a pipeline's tasks by serial iterations; nothing may be in flight.  It trains: state that
+ * tasks change is changed.  Takes (warmup + rounds * iterations) * (tasks + 2) iterations.
+ * Synchronous; waits.  Called alike on all ranks of the pipeline's agreement.  Errors: ARGUMENT,
+ * STATE, those of tasks. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out);
 
@@ -66,12 +66,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_set(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, const char *tasks,
     double *exposed);
 
-/* A table as text, cut to fit, always ended by 0; *length (NULL is allowed) is that of the whole text without
- * the 0.  Never waits.  Errors: ARGUMENT. */
+/* A table as text, cut to fit, always ended by 0; *length (NULL is allowed) is that of the whole
+ * text without the 0.  Never waits.  Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_profile_print(const hotbed_profile *profile, char *text, size_t capacity, size_t *length);
 
-/* --- schedules -------------------------------------------------------------------------------------- */
+/* --- schedules -------------------------------------------------------------------------------- */
 
 /* Seconds an iteration takes under a plan in the steady state, by the model.  Never waits.
  *
@@ -98,19 +98,19 @@ static inline void hotbed_schedule_options_init(hotbed_schedule_options *options
 
 typedef struct hotbed_schedule hotbed_schedule; /* opaque; owned by the caller */
 
-/* Cut a serial plan (one stage, edges within the iteration) into stages on streams of their own, such that the
- * model's iteration is shortest: never longer than the serial one.  The last stage is on the plan's last
- * stream, the one before on the first, the one before that on the second, and so on, each in a thread group of
- * its own.  Edges between tasks that share a state and would otherwise race are added.  The same costs
- * give the same schedule.  Never waits.
- * Errors: ARGUMENT (the plan has stages or distances, a cost is below 0 or not finite, an unknown name),
- * MEMORY. */
+/* Cut a serial plan (one stage, edges within the iteration) into stages on streams of their own,
+ * such that the model's iteration is shortest: never longer than the serial one.  The last stage is
+ * on the plan's last stream, the one before on the first, the one before that on the second, and so
+ * on, each in a thread group of its own.  Edges between tasks that share a state and would
+ * otherwise race are added.  The same costs give the same schedule.  Never waits.  Errors: ARGUMENT
+ * (the plan has stages or distances, a cost is below 0 or not finite, an unknown name), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_schedule_find(
     const hotbed_pipeline_plan *serial, const hotbed_schedule_options *options,
     hotbed_schedule **out);
 HOTBED_API void hotbed_schedule_destroy(hotbed_schedule *schedule); /* NULL is allowed */
 
-/* Its steps, for a plan of order LISTED with the same tasks, values and streams: valid while the schedule is. */
+/* Its steps, for a plan of order LISTED with the same tasks, values and streams: valid while the
+ * schedule is. */
 HOTBED_API const hotbed_step *hotbed_schedule_steps(
     const hotbed_schedule *schedule, uint32_t *num_steps);
 

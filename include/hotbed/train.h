@@ -1,7 +1,8 @@
 /* hotbed/train.h - train pipelines: TorchRec's and recsys-examples' pipelines as plans, by name.
  *
- * A trainer is a model (hotbed/forward.h) and what is done around it: copy a batch to the device, shuffle it
- * over ranks, dense forward and backward, loss, gradients, step.  A plan puts those in order:
+ * A trainer is a model (hotbed/forward.h) and what is done around it: copy a batch to the device,
+ * shuffle it over ranks, dense forward and backward, loss, gradients, step.  A plan puts those in
+ * order:
  *
  *   name                    batches  order of a period (number: batch that the period hands out, plus it)
  *   none                    1        one batch after the other, modules not pipelined
@@ -14,8 +15,8 @@
  *   sw-serial               1        SWSerialTrainPipeline: eleven tasks in a row
  *   sw-pipelined            3        the same eleven tasks over three stages and three threads
  *
- * All are plans of the one engine (hotbed/pipeline.h), which has bind, progress, drain and the log: see
- * hotbed_train_pipeline().  pipeline/train_plans.c has them, and reads like the peers' loops.
+ * All are plans of the one engine (hotbed/pipeline.h), which has bind, progress, drain and the log:
+ * see hotbed_train_pipeline().  pipeline/train_plans.c has them, and reads like the peers' loops.
  */
 #ifndef HOTBED_TRAIN_H
 #define HOTBED_TRAIN_H
@@ -30,7 +31,8 @@ extern "C" {
 
 typedef struct hotbed_train hotbed_train; /* opaque; owned by the caller */
 
-/* Work for one batch, enqueued on `stream`.  `slot` in [0, depth) says which of the trainer's own buffers. */
+/* Work for one batch, enqueued on `stream`.  `slot` in [0, depth) says which of the trainer's own
+ * buffers. */
 typedef hotbed_status (*hotbed_train_function)(
     void *self, uint32_t slot, void *batch, hotbed_stream *stream);
 
@@ -42,8 +44,8 @@ typedef struct hotbed_trainer {
     const hotbed_batch_type *batch; /* required */
     const char *field;              /* as of hotbed_rewrite_options */
     void *self;                     /* of all functions here */
-    /* Host batch, as the loader gave it, to the slot's device batch.  NULL for a rank that has none left,
-     * which makes an empty batch.  Required. */
+    /* Host batch, as the loader gave it, to the slot's device batch.  NULL for a rank that has none
+     * left, which makes an empty batch.  Required. */
     hotbed_status (*copy_batch)(
         void *self, uint32_t slot, void *host_batch, hotbed_stream *stream, void **batch);
     hotbed_train_function shuffle_start; /* workloads to all ranks, partition started */
@@ -90,9 +92,9 @@ static inline void hotbed_train_options_init(hotbed_train_options *options) {
     options->size = sizeof *options;
 }
 
-/* Make streams (memcpy, dist, prefetch, default), rewrite the model, and make the pipeline.  Synchronous.
- * The trainer is copied; model, batch type and self stay.
- * Errors: ARGUMENT (no such plan), those of hotbed_rewrite_create() and hotbed_pipeline_create(). */
+/* Make streams (memcpy, dist, prefetch, default), rewrite the model, and make the pipeline.
+ * Synchronous.  The trainer is copied; model, batch type and self stay.  Errors: ARGUMENT (no such
+ * plan), those of hotbed_rewrite_create() and hotbed_pipeline_create(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_create(
     const hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_train **out);
 
@@ -105,8 +107,8 @@ HOTBED_API hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train);
 /* The rewrite: report, states; NULL with plans that do not pipeline modules.  Borrowed. */
 HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
 
-/* Find a schedule for the plan's tasks from a profile of this pipeline: for a plan of one stage, "sw-serial"
- * for example.  Its steps go into hotbed_train_options.  Never waits.
+/* Find a schedule for the plan's tasks from a profile of this pipeline: for a plan of one stage,
+ * "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
  *
  *   max_depth  as of hotbed_schedule_options
  *
@@ -120,8 +122,8 @@ HOTBED_API hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *n
 /* The device batch of an iteration: the shuffled one. */
 HOTBED_API void *hotbed_train_batch(const hotbed_train *train, const hotbed_iteration *iteration);
 
-/* Evaluate from now on: no gradients, no steps; what modules hold of a batch is released.  Or train again.
- * Never waits.  Errors: STATE (iterations are in flight: drain first). */
+/* Evaluate from now on: no gradients, no steps; what modules hold of a batch is released.  Or train
+ * again.  Never waits.  Errors: STATE (iterations are in flight: drain first). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_train_set_training(hotbed_train *train, bool training);
 

@@ -1,7 +1,7 @@
 /* tests/pipeline/parts.h - plans of made-up tasks: what runs when is noted, and can be held up.
  *
- * A sketch is a table of steps; from it comes a plan whose tasks count, note their order, and stop at
- * gates.  No test sleeps: a gate is a condition that the test opens.
+ * A sketch is a table of steps; from it comes a plan whose tasks count, note their order, and stop
+ * at gates.  No test sleeps: a gate is a condition that the test opens.
  */
 #ifndef HOTBED_TESTS_PARTS_H
 #define HOTBED_TESTS_PARTS_H

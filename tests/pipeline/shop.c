@@ -10,7 +10,7 @@ static void count(uint64_t *counter) {
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
 
-/* --- a module ------------------------------------------------------------------------------------- */
+/* --- a module --------------------------------------------------------------------------------- */
 
 typedef struct module_context {
     shop_module *of;
@@ -154,7 +154,7 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
 static hotbed_module_calls calls = {context_create, context_destroy, input_dist, prefetch, compute,
                                     backward,       cancel,          fuse,       NULL};
 
-/* --- batches ---------------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 static const void *get_users(const void *batch) {
     return ((const shop_batch *)batch)->keys[0];
@@ -210,7 +210,7 @@ static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream
     return HOTBED_OK;
 }
 
-/* --- a trainer ---------------------------------------------------------------------------------------- */
+/* --- a trainer -------------------------------------------------------------------------------- */
 
 static hotbed_status copy_batch(
     void *self, uint32_t slot, void *host, hotbed_stream *stream, void **out) {
@@ -284,7 +284,7 @@ static hotbed_status step(void *self, uint32_t slot, void *batch, hotbed_stream 
     return HOTBED_OK;
 }
 
-/* --- open and close ----------------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------------------- */
 
 static void open_module(shop *s, int number) {
     static const char *const names[] = {"users", "items"};

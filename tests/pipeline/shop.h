@@ -1,8 +1,9 @@
-/* tests/pipeline/shop.h - a small model over real tables: users and items, looked up by two modules.
+/* tests/pipeline/shop.h - a small model over real tables: users and items, looked up by two
+ * modules.
  *
- * Each module is a storage; its gradient is its output (the loss is half the sum of squares), so that a step
- * needs no kernel but the storage's, on both backends.  Rows come back in `results`, batch by batch, and
- * equal bytes mean that every step read the rows that it should have read.
+ * Each module is a storage; its gradient is its output (the loss is half the sum of squares), so
+ * that a step needs no kernel but the storage's, on both backends.  Rows come back in `results`,
+ * batch by batch, and equal bytes mean that every step read the rows that it should have read.
  */
 #ifndef HOTBED_TESTS_SHOP_H
 #define HOTBED_TESTS_SHOP_H

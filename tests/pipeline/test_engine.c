@@ -33,7 +33,8 @@ static void periods_run_what_the_stages_say(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* S2: the set of (task, iteration) is the full grid, each once, whatever the depth and the count. */
+/* S2: the set of (task, iteration) is the full grid, each once, whatever the depth and the
+ * count. */
 static void every_task_runs_once_a_batch(hotbed_backend backend) {
     for (uint32_t depth = 3; depth <= 5; depth++)
         for (uint64_t batches = 0; batches <= 7; batches++) {
@@ -61,7 +62,8 @@ static hotbed_status no_batch(void *self, void **batch, bool *end) {
     return HOTBED_OK;
 }
 
-/* P2, S10: M in, M out in order, the end again and again, another loader after it, never in the middle. */
+/* P2, S10: M in, M out in order, the end again and again, another loader after it, never in the
+ * middle. */
 static void m_in_m_out_then_the_end(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
@@ -104,7 +106,8 @@ static void m_in_m_out_then_the_end(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* P11 (314): what is in flight is finished by a drain; nothing of it is left for the next loader. */
+/* P11 (314): what is in flight is finished by a drain; nothing of it is left for the next
+ * loader. */
 static void a_drain_leaves_nothing_behind(hotbed_backend backend) {
     for (uint64_t taken = 0; taken < 6; taken++) {
         parts p;
@@ -160,7 +163,8 @@ static void signed_distances_are_kept(hotbed_backend backend) {
     }
 }
 
-/* S3: nothing of iteration i + depth begins before all of iteration i is submitted and handed out. */
+/* S3: nothing of iteration i + depth begins before all of iteration i is submitted and handed
+ * out. */
 static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
@@ -182,7 +186,7 @@ static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* --- data through streams: TSan and the sums see a missing wait ------------------------------------------ */
+/* --- data through streams: TSan and the sums see a missing wait ------------------------------- */
 
 enum { WORDS = 4096, ROUNDS = 30 };
 
@@ -198,8 +202,8 @@ static hotbed_status move(hotbed_iteration *iteration, void *self, hotbed_stream
         hotbed_iteration_value(iteration, 1), hotbed_iteration_value(iteration, 0), WORDS, stream);
 }
 
-/* S4: each stage copies what the one before it made, on another stream and thread; a gate delays the
- * producer, so that the consumer's thread is there first. */
+/* S4: each stage copies what the one before it made, on another stream and thread; a gate delays
+ * the producer, so that the consumer's thread is there first. */
 static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "produce", .stage = 0, .stream = "memcpy", .group = "io", .writes = "x"},
@@ -334,7 +338,7 @@ static void device_times_are_logged(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* --- ranks as threads -------------------------------------------------------------------------------------- */
+/* --- ranks as threads ------------------------------------------------------------------------- */
 
 enum { RANKS_MOST = 4 };
 

@@ -61,7 +61,8 @@ static hotbed_profile_options options_of(parts *p) {
     return options;
 }
 
-/* S13: a task's exposed time is what it takes; of one that does nothing 0; they sum to the baseline. */
+/* S13: a task's exposed time is what it takes; of one that does nothing 0; they sum to the
+ * baseline. */
 static void exposed_times_are_what_tasks_take(hotbed_backend backend) {
     parts p;
     static hotbed_profile profile;

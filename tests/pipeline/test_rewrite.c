@@ -1,11 +1,12 @@
-/* tests/pipeline/test_rewrite.c - modules found, arguments traced, forwards replaced and put back; cells. */
+/* tests/pipeline/test_rewrite.c - modules found, arguments traced, forwards replaced and put back;
+ * cells. */
 #include "tests/pipeline/shop.h"
 
 #include "base/error.h"
 
 #include <string.h>
 
-/* --- a model whose forward the tests write ----------------------------------------------------------------- */
+/* --- a model whose forward the tests write ---------------------------------------------------- */
 
 /* A batch with all kinds of pieces: lists and dictionaries hold more of the kind. */
 typedef struct box {
@@ -213,7 +214,7 @@ static hotbed_status call(lab *l, int m, hotbed_ref argument) {
     return hotbed_module_forward(&l->modules[m], &argument, 1, l->stream, &output);
 }
 
-/* --- what a trace finds -------------------------------------------------------------------------------------- */
+/* --- what a trace finds ----------------------------------------------------------------------- */
 
 static const int constant = 7;
 
@@ -346,7 +347,7 @@ static void odd_calls_are_said(hotbed_backend backend) {
     lab_close(&l);
 }
 
-/* --- the direct path ------------------------------------------------------------------------------------------- */
+/* --- the direct path -------------------------------------------------------------------------- */
 
 static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
     lab l;
@@ -386,7 +387,7 @@ static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
     lab_close(&l);
 }
 
-/* --- slots -------------------------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 static hotbed_status plain_calls(lab *l, hotbed_ref batch) {
     for (int m = 0; m < MODULES; m++)
@@ -442,7 +443,7 @@ static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
     lab_close(&l);
 }
 
-/* --- cells ---------------------------------------------------------------------------------------------------------- */
+/* --- cells ------------------------------------------------------------------------------------ */
 
 static hotbed_status twice_forward(lab *l, hotbed_ref batch) {
     HOTBED_TRY(plain_calls(l, batch));

@@ -1,4 +1,5 @@
-/* tests/pipeline/test_shortcut.c - tasks replayed instead of run; declared io; gradients around them.
+/* tests/pipeline/test_shortcut.c - tasks replayed instead of run; declared io; gradients around
+ * them.
  *
  * The model: x = batch, h = 2 x + w, y = 3 h + v, and gradients back through y and h to x's table.
  */
@@ -196,7 +197,8 @@ static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* S12: upstream of a skipped task gradients are there, and exactly zero; afterwards all is as before. */
+/* S12: upstream of a skipped task gradients are there, and exactly zero; afterwards all is as
+ * before. */
 static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend) {
     parts p;
     float expected[N], table[N], y[N];
@@ -234,7 +236,7 @@ static void a_skipped_backward_replays_its_gradients(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* --- declared io ------------------------------------------------------------------------------------ */
+/* --- declared io ------------------------------------------------------------------------------ */
 
 static uint64_t kept;
 

@@ -1,4 +1,5 @@
-/* tests/pipeline/test_timeline.c - traces are JSON with every task in it, pictures have a box for each. */
+/* tests/pipeline/test_timeline.c - traces are JSON with every task in it, pictures have a box for
+ * each. */
 #include "hotbed/timeline.h"
 #include "tests/pipeline/shop.h"
 
@@ -25,7 +26,7 @@ static uint64_t count(const char *text, const char *word) {
     return n;
 }
 
-/* --- a reader of JSON, enough to refuse what is none ------------------------------------------------------ */
+/* --- a reader of JSON, enough to refuse what is none ------------------------------------------ */
 
 static const char *skip_space(const char *at) {
     while (isspace((unsigned char)*at))
@@ -90,7 +91,7 @@ static void check_xml(const char *text) {
     CHECK(strchr(text, '&') == NULL);
 }
 
-/* --- tests -------------------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 static hotbed_train *train_of(shop *s, const char *plan, bool timed, int rank) {
     hotbed_train_options options;

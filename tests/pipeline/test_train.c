@@ -1,4 +1,5 @@
-/* tests/pipeline/test_train.c - every plan trains to the bytes of the plain loop, in the peers' order. */
+/* tests/pipeline/test_train.c - every plan trains to the bytes of the plain loop, in the peers'
+ * order. */
 #include "tests/pipeline/shop.h"
 
 #include <stdio.h>
@@ -86,7 +87,8 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
         }
 }
 
-/* P4: what a period does in the steady state: task and batch, relative to the batch that it hands out. */
+/* P4: what a period does in the steady state: task and batch, relative to the batch that it hands
+ * out. */
 static const char *period_of(hotbed_train *train, uint64_t batch) {
     static char text[1024];
     static hotbed_log_entry log[2048];
@@ -184,7 +186,8 @@ static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, ui
     hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
 }
 
-/* P10 (4191): prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all threads. */
+/* P10 (4191): prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all
+ * threads. */
 static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
     static hotbed_log_entry log[2048];

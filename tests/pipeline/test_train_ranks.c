@@ -1,7 +1,8 @@
 /* tests/pipeline/test_train_ranks.c - sharded collections under every plan, on 1, 2 and 4 ranks.
  *
- * Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Ranks are threads,
- * each with batches of its own and its own sizes.  Every plan gives the bytes of the plain loop, rank by rank.
+ * Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Ranks
+ * are threads, each with batches of its own and its own sizes.  Every plan gives the bytes of the
+ * plain loop, rank by rank.
  */
 #include "hotbed/sharded_module.h"
 #include "hotbed/timeline.h"
@@ -69,7 +70,7 @@ struct team {
     results *expected[RANKS_MOST];
 };
 
-/* --- model and trainer --------------------------------------------------------------------------------------- */
+/* --- model and trainer ------------------------------------------------------------------------ */
 
 static const void *get_first(const void *b) {
     return &((const batch *)b)->kjts[0];
@@ -143,7 +144,7 @@ static hotbed_status gradients(void *self, uint32_t slot, void *b, hotbed_stream
     return HOTBED_OK;
 }
 
-/* --- ranks ------------------------------------------------------------------------------------------------------ */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 static void open_collection(rank *r, int c) {
     static const char *const names[COLLECTIONS][FEATURES] = {{"user", "item"}, {"shop", "city"}};
@@ -273,7 +274,7 @@ static void run_team(
     }
 }
 
-/* --- bodies ------------------------------------------------------------------------------------------------------- */
+/* --- bodies ----------------------------------------------------------------------------------- */
 
 /* The plain loop, written out: what all plans are to equal. */
 static void *train_plainly(void *argument) {
@@ -430,7 +431,8 @@ static void revoke(void *self) {
     hotbed_comm_abort(self);
 }
 
-/* P9: a task fails on the last rank; the others learn of it by the communicator, and name what they were at. */
+/* P9: a task fails on the last rank; the others learn of it by the communicator, and name what they
+ * were at. */
 static void *train_to_a_failure(void *argument) {
     rank *r = argument;
     hotbed_pipeline_options options;

@@ -198,16 +198,15 @@ static hotbed_status take(dealer *d, uint64_t *n) {
     return HOTBED_OK;
 }
 
-/* Put the rows in order of the ranks that have them, under their local ids. */
+/* Put the rows in order of the ranks that have them. */
 static void pack(dealer *d, uint64_t n) {
     const hotbed_deal *deal = d->deal;
     const hotbed_route *route = &deal->share->routes[deal->number];
-    uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
+    const uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
     uint64_t *next = d->bytes; /* free until the sizes are set */
     memset(next, 0, d->world * sizeof *next);
     for (uint64_t i = 0; i < n; i++) {
         d->owners[i] = hotbed_route_rank(route, keys[i]);
-        keys[i] = hotbed_route_local(route, keys[i]);
         next[d->owners[i]]++;
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {

@@ -66,11 +66,9 @@ hotbed_status hotbed_plan_table(
 }
 
 static hotbed_status sort_counted(
-    hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number, uint32_t bits,
-    uint64_t n, uint64_t *keys, uint64_t *counts, uint64_t *pairs, hotbed_stream *stream) {
+    hotbed_storage *storage, uint32_t number, uint32_t bits, uint64_t n, uint64_t *keys,
+    uint64_t *counts, uint64_t *pairs, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_export_counts(storage, number, n, keys, counts, &n, stream));
-    for (uint64_t i = 0; i < n; i++)
-        keys[i] = hotbed_share_key(share, number, keys[i]);
     return hotbed_bucket_sort_pairs(n, keys, counts, bits, pairs);
 }
 
@@ -91,8 +89,7 @@ hotbed_status hotbed_plan_counted(
             HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
             table->name);
     if (status == HOTBED_OK)
-        status = sort_counted(
-            storage, share, number, table->bucket_bits, n, keys, counts, pairs, stream);
+        status = sort_counted(storage, number, table->bucket_bits, n, keys, counts, pairs, stream);
     hotbed_delete(keys);
     hotbed_delete(counts);
     if (status != HOTBED_OK) {

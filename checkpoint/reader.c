@@ -122,16 +122,17 @@ typedef struct table_reader {
     hotbed_staging stagings[2];
 } table_reader;
 
-/* Keep the rows that the rank has, as local ids, and return their number. */
+/* Keep the rows that the rank has, as its storage knows them, and return their number. */
 static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     const hotbed_checkpoint_share *share = &t->r->share;
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS], kept = 0;
+    bool is_static = t->m->tables[t->table].kind == HOTBED_TABLE_STATIC;
     if (share->routes == NULL)
         return n;
     for (uint64_t i = 0; i < n; i++) {
         if (!hotbed_share_has(share, t->number, keys[i]))
             continue;
-        keys[kept] = hotbed_share_local(share, t->number, keys[i]);
+        keys[kept] = hotbed_share_local(share, t->number, is_static, keys[i]);
         for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS && kept < i; c++)
             if (staging->row_bytes[c] > 0)
                 memcpy(

@@ -10,16 +10,11 @@ hotbed_status hotbed_share_read(
     const hotbed_checkpoint_share *share, const hotbed_storage *storage,
     hotbed_checkpoint_share *out);
 
-/* What the storage keeps for `key`, and the key that it keeps as `local`. */
+/* What the storage keeps for `key`: its number in a STATIC table of several ranks. */
 static inline uint64_t hotbed_share_local(
-    const hotbed_checkpoint_share *share, uint32_t table, uint64_t key) {
-    return share->routes == NULL ? key : hotbed_route_local(&share->routes[table], key);
-}
-
-static inline uint64_t hotbed_share_key(
-    const hotbed_checkpoint_share *share, uint32_t table, uint64_t local) {
-    return share->routes == NULL ? local
-                                 : hotbed_route_key(&share->routes[table], share->rank, local);
+    const hotbed_checkpoint_share *share, uint32_t table, bool is_static, uint64_t key) {
+    return share->routes == NULL || !is_static ? key
+                                               : hotbed_route_local(&share->routes[table], key);
 }
 
 /* Whether the rank has `key`. */

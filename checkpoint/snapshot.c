@@ -245,7 +245,7 @@ static hotbed_status order_rows(
     *rows = hash ? n : part->end - part->first;
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         numbers[i] = i;
-        keys[i] = hash ? hotbed_share_key(&s->share, number, ids[i]) : ids[i];
+        keys[i] = ids[i];
         if (!hash && ids[i] < *rows) { /* by number: a static table has each row once */
             pairs[ids[i]] = part->first + ids[i];
             pairs[*rows + ids[i]] = i;

@@ -63,8 +63,9 @@ static uint64_t key_of(const row_stream *s, uint64_t row) {
 /* Enqueue the copy of rows [first, first + n). */
 static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     uint64_t *ids = staging->columns[HOTBED_COLUMN_KEYS];
+    bool is_static = s->w->manifest.tables[s->number].kind == HOTBED_TABLE_STATIC;
     for (uint64_t i = 0; i < n; i++)
-        ids[i] = hotbed_share_local(&s->w->share, s->number, key_of(s, first + i));
+        ids[i] = hotbed_share_local(&s->w->share, s->number, is_static, key_of(s, first + i));
     return hotbed_staging_fetch(staging, s->w->storage, s->number, n, s->w->stream);
 }
 
@@ -135,8 +136,6 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             HOTBED_ERR_STATE,
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             table->name, rows, found);
-    for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
-        unsorted[i] = hotbed_share_key(&w->share, number, unsorted[i]);
     if (status == HOTBED_OK)
         status = hotbed_bucket_sort(rows, unsorted, table->bucket_bits, keys, counts);
     hotbed_delete(unsorted);

@@ -25,8 +25,8 @@ extern "C" {
 
 /* Which rows a rank has: those that the tables' routes give it.  {0} is all of them: one rank.
  *
- * A storage of several ranks keeps local ids for keys (hotbed_route_local()); files have the keys.  STATIC
- * tables are routed CONTINUOUS, and have room for hotbed_route_rows() rows or more. */
+ * STATIC tables of several ranks are routed CONTINUOUS, have room for hotbed_route_rows() rows or more, and
+ * keep local ids (hotbed_route_local()); files have the keys.  HASH tables keep keys, whatever the rule. */
 typedef struct hotbed_checkpoint_share {
     uint32_t rank;
     uint32_t world;             /* 0: 1 */

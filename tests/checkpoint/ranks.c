@@ -103,7 +103,9 @@ static sample_image expected(
         uint32_t version = model->versions[table][i];
         if (version == 0 || hotbed_route_rank(&r->routes[table], key) != rank)
             continue;
-        image.keys[n] = hotbed_route_local(&r->routes[table], key);
+        image.keys[n] = key;
+        if (tables[table].kind == HOTBED_TABLE_STATIC)
+            image.keys[n] = hotbed_route_local(&r->routes[table], key);
         image.scores[n] =
             tables[table].kind == HOTBED_TABLE_HASH ? value_of(table, key, version, 1000) : 0;
         fill_words(image.weights + n * image.weight_bytes, image.weight_bytes, table, key, version);

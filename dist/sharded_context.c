@@ -95,6 +95,7 @@ hotbed_status hotbed_sharded_create_context(
     context->device = first->device;
     hotbed_status status = make_context(context, n, collections, stream);
     if (status != HOTBED_OK) {
+        (void)!hotbed_stream_finish(stream); /* what was enqueued uses the memory */
         hotbed_sharded_context_destroy(context);
         return status;
     }

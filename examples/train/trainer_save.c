@@ -159,29 +159,17 @@ bool hotbed_trainer_resume(hotbed_trainer *t) {
     return false;
 }
 
-/* All ranks write theirs, and rank 0 gives the checkpoint its name. */
 static bool save(hotbed_trainer *t, const char *path) {
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
     hotbed_checkpoint_options options;
-    hotbed_checkpoint_id id = {0, 0};
     hotbed_checkpoint_options_init(&options);
     options.step = t->place.steps;
     options.extra = &t->place;
     options.extra_bytes = sizeof t->place;
-    if (!share_of(t, routes, &options.share))
-        return false;
-    bool first = t->rank == 0;
-    bool ok = !first || hotbed_trainer_ok(t, hotbed_checkpoint_begin(path, &id), "--save");
-    if (!hotbed_trainer_agree(t, ok) || !hotbed_trainer_share(t, sizeof id, &id))
-        return false;
-    ok = hotbed_trainer_agree(
-        t, hotbed_trainer_ok(
-               t, hotbed_checkpoint_put(path, id, t->storage, &options, t->compute), "--save"));
-    if (first && ok)
-        ok = hotbed_trainer_ok(t, hotbed_checkpoint_commit(path, id, t->ranks), "--save");
-    else if (first)
-        hotbed_checkpoint_abort(path, id, t->ranks);
-    return hotbed_trainer_agree(t, ok);
+    options.comm = t->comm;
+    return share_of(t, routes, &options.share) &&
+           hotbed_trainer_ok(
+               t, hotbed_checkpoint_save(path, t->storage, &options, t->compute), "--save");
 }
 
 bool hotbed_trainer_save(hotbed_trainer *t) {

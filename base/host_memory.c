@@ -1,4 +1,5 @@
 /* base/host_memory.c - memory of the host: pageable, and mapped from an unnamed file. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/backend.h"
 
 #include <errno.h>
@@ -10,11 +11,17 @@
 #include <unistd.h>
 
 enum { ALIGN = 256, REASON_BYTES = 128 };
+enum { HUGE_PAGE = 2 << 20, HUGE_LEAST = 8 << 20 };
 
+/* Rows and index lines are read at random: with small pages most reads would look up a page first. */
 void *hotbed_host_alloc(size_t bytes) {
-    if (bytes > (size_t)PTRDIFF_MAX - ALIGN)
+    size_t align = bytes < HUGE_LEAST ? ALIGN : HUGE_PAGE;
+    if (bytes > (size_t)PTRDIFF_MAX - align)
         return NULL;
-    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+    void *data = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (data != NULL && align == HUGE_PAGE)
+        (void)madvise(data, bytes, MADV_HUGEPAGE); /* advice: it may not be followed */
+    return data;
 }
 
 void hotbed_host_free(void *data) {

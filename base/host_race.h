@@ -8,13 +8,7 @@
 #ifndef HOTBED_BASE_HOST_RACE_H
 #define HOTBED_BASE_HOST_RACE_H
 
-#if defined(__SANITIZE_THREAD__)
-#define HOTBED_WITH_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HOTBED_WITH_TSAN 1
-#endif
-#endif
+#include "base/port.h"
 
 #if defined(HOTBED_WITH_TSAN)
 /* Of TSan's runtime, which has no header for them. */

@@ -13,6 +13,20 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__SANITIZE_THREAD__)
+#define HOTBED_WITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HOTBED_WITH_TSAN 1
+#endif
+#endif
+
+/* Vectors of 16 bytes on the host.  TSan sees atomic reads of words only. */
+#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(HOTBED_WITH_TSAN)
+#define HOTBED_WITH_SSE2 1
+#include <emmintrin.h>
+#endif
+
 #if defined(__CUDACC__)
 #define HOTBED_HD           static __host__ __device__ __forceinline__
 #define HOTBED_RESTRICT     __restrict__
@@ -196,6 +210,35 @@ HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
     pair.b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 #endif
     return pair;
+}
+
+/* Bits of the 16 words of a 128-byte line that equal `word`, read by one lane, each as by
+ * hotbed_load_relaxed_u64(): x86 reads the aligned words of a vector whole. */
+HOTBED_HD uint32_t hotbed_match16(const uint64_t *line, uint64_t word) {
+#if defined(HOTBED_WITH_SSE2)
+    const __m128i *pairs = (const __m128i *)(const void *)line;
+    const __m128i same = _mm_set1_epi64x((long long)word);
+    __m128i quads[4]; /* 16 bits for each half of a word */
+    for (int i = 0; i < 4; i++)
+        quads[i] = _mm_packs_epi32(
+            _mm_cmpeq_epi32(_mm_loadu_si128(pairs + 2 * i), same),
+            _mm_cmpeq_epi32(_mm_loadu_si128(pairs + 2 * i + 1), same));
+    __m128i low = _mm_packs_epi16(quads[0], quads[1]); /* 8 bits for each half */
+    __m128i high = _mm_packs_epi16(quads[2], quads[3]);
+    low = _mm_and_si128(low, _mm_srli_epi16(low, 8)); /* both halves, in the low byte of the two */
+    high = _mm_and_si128(high, _mm_srli_epi16(high, 8));
+    const __m128i byte = _mm_set1_epi16(0xff);
+    return (uint32_t)_mm_movemask_epi8(
+        _mm_packus_epi16(_mm_and_si128(low, byte), _mm_and_si128(high, byte)));
+#else
+    uint32_t bits = 0;
+    for (uint32_t pair = 0; pair < 8; pair++) {
+        hotbed_u64x2 words = hotbed_load_relaxed_u64x2(line + (size_t)2 * pair);
+        bits |= (words.a == word ? 1U : 0U) << (2 * pair);
+        bits |= (words.b == word ? 2U : 0U) << (2 * pair);
+    }
+    return bits;
+#endif
 }
 
 /* Write four floats that nobody reads soon: they should not push others out of the cache. */

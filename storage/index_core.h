@@ -133,6 +133,8 @@ HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) 
 /* Bits of the words of a line that equal `word`, of those that this lane reads. */
 HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32_t width) {
     uint32_t bits = 0;
+    if (width == 1)
+        return hotbed_match16(line, word);
     HOTBED_UNROLL
     for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
         hotbed_u64x2 words = hotbed_load_relaxed_u64x2(line + (size_t)2 * pair);

@@ -4,11 +4,38 @@
 #include "base/host_launch.h"
 
 enum { GRAIN = 1024, SLOTS_GRAIN = 4096, AHEAD = 8 };
+enum { FIND_AHEAD = 16 }; /* by index/alone_find; a power of two */
+
+/* A key that is looked for: where it may be. */
+typedef struct wanted_key {
+    hotbed_index_range range;
+    hotbed_probe probe;
+    bool good; /* its table number is in range */
+} wanted_key;
+
+static void want(const hotbed_index_args *a, uint64_t i, wanted_key *w) {
+    const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
+    w->good = hotbed_call_range(a, i, &w->range);
+    if (!w->good)
+        return;
+    w->probe = hotbed_index_probe(w->range, a->keys[i]);
+    hotbed_prefetch_item(a->index.keys + w->probe.first, line);
+    hotbed_prefetch_item(a->index.keys + w->probe.second, line);
+}
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_index_args *a = args;
+    wanted_key wanted[FIND_AHEAD];
+    for (uint64_t i = begin; i < end && i < begin + FIND_AHEAD; i++)
+        want(a, i, &wanted[i % FIND_AHEAD]);
     for (uint64_t i = begin; i < end; i++) {
-        hotbed_call_prefetch(args, i + AHEAD);
-        hotbed_call_find(args, i, 1);
+        wanted_key *w = &wanted[i % FIND_AHEAD];
+        if (!w->good)
+            hotbed_call_no_table(a, i);
+        a->slots[i] =
+            w->good ? hotbed_index_find_probe(a->index, w->range, w->probe, 1) : HOTBED_SLOT_NONE;
+        if (i + FIND_AHEAD < end)
+            want(a, i + FIND_AHEAD, w);
     }
 }
 

@@ -369,7 +369,25 @@ static void times_decide_between_equal_scores(hotbed_backend backend) {
     }
 }
 
+/* Words that differ in one half, and equal ones, at every place of a line, aligned or not. */
+static void a_line_is_matched_word_by_word(hotbed_backend backend) {
+    const uint64_t word = 0x123456789abcdef0U;
+    const uint64_t others[] = {0,          ~word,     word ^ 1, word ^ ((uint64_t)1 << 32),
+                               word << 32, UINT64_MAX};
+    uint64_t lines[HOTBED_BUCKET_SLOTS + 1] __attribute__((aligned(128)));
+    (void)backend;
+    for (uint32_t shift = 0; shift < 2; shift++) {
+        uint64_t *line = lines + shift;
+        for (uint32_t bits = 0; bits < 1U << HOTBED_BUCKET_SLOTS; bits += 7) {
+            for (uint32_t i = 0; i < HOTBED_BUCKET_SLOTS; i++)
+                line[i] = (bits >> i & 1U) != 0 ? word : others[(bits + i) % 6];
+            CHECK_EQ(hotbed_match16(line, word), bits);
+        }
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"a_line_is_matched_word_by_word", a_line_is_matched_word_by_word},
     {"a_table_that_refuses_is_the_same_at_every_width",
      a_table_that_refuses_is_the_same_at_every_width},
     {"a_table_that_evicts_is_the_same_at_every_width",

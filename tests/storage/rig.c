@@ -153,7 +153,7 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
  * "NAME.score" and "NAME.hash".  The upper tier takes a fifth of the keys. */
 static void choose_mode(hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
-    if (mode == NULL || options->mode != HOTBED_MODE_AUTO)
+    if (mode == NULL || mode[0] == 0 || options->mode != HOTBED_MODE_AUTO)
         return;
     options->mode = strcmp(mode, "cache") == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
     if (strcmp(mode, "hash") == 0)

@@ -34,6 +34,10 @@ hotbed_status hotbed_storage_export(
     HOTBED_TRY(
         hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
+    if (storage->external != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "rows in an external store have no slots: flush, and use its cursor");
     if (e.slots < 1 || e.slots > WINDOW_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);

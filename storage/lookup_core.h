@@ -41,6 +41,8 @@ HOTBED_HD void hotbed_found_unique(
     } else if (slot != HOTBED_SLOT_NONE) {
         hotbed_index_touch_found(
             s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
+        if (table->tiers == HOTBED_TIERS_EXTERNAL)
+            hotbed_index_mark(s->index, slot); /* its score is news to the store */
         hotbed_unique_seen(s, table, slot);
     } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique_keys[u])) {
         s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
@@ -171,7 +173,7 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     if (slot != HOTBED_SLOT_NONE) {
         hotbed_f32x4 row =
             hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
-        if (s->eval == 0 || table->range.evicts == 0)
+        if (s->eval == 0 || table->range.evicts == 0 || slot >= s->index_slots)
             return row;
         /* eval does not pin: a prefetch beside it may have given the slot to another key. */
         hotbed_fence();

@@ -40,6 +40,8 @@ static const char *mode_name(const hotbed_storage *storage) {
     switch (storage->tiers) {
     case HOTBED_TIERS_CACHE:
         return "CACHE";
+    case HOTBED_TIERS_EXTERNAL:
+        return "CACHE over an external store";
     case HOTBED_TIERS_SCORE:
         return "DEFAULT by score";
     case HOTBED_TIERS_HASH:
@@ -73,12 +75,13 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
     for (uint32_t t = 0; t < storage->num_tables; t++)
         bytes += direct_slots(&storage->tables[t]) * storage->tables[t].view.row_bytes;
     bool fits = options->hbm_bytes == 0 || bytes <= options->hbm_bytes;
-    storage->mode = options->mode;
-    if (options->mode == HOTBED_MODE_AUTO)
+    storage->mode = storage->external != NULL ? HOTBED_MODE_CACHE : options->mode;
+    if (storage->mode == HOTBED_MODE_AUTO)
         storage->mode = fits               ? HOTBED_MODE_HBM_DIRECT
                         : options->caching ? HOTBED_MODE_CACHE
                                            : HOTBED_MODE_DEFAULT;
-    storage->tiers = storage->mode == HOTBED_MODE_CACHE           ? HOTBED_TIERS_CACHE
+    storage->tiers = storage->external != NULL                    ? HOTBED_TIERS_EXTERNAL
+                     : storage->mode == HOTBED_MODE_CACHE         ? HOTBED_TIERS_CACHE
                      : storage->mode != HOTBED_MODE_DEFAULT       ? HOTBED_TIERS_ONE
                      : options->placement == HOTBED_PLACE_BY_HASH ? HOTBED_TIERS_HASH
                                                                   : HOTBED_TIERS_SCORE;
@@ -141,7 +144,7 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
 static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
     hotbed_table_view *view = &table->view;
     uint64_t keys = table->capacity;
-    if (storage->tiers == HOTBED_TIERS_ONE)
+    if (storage->tiers == HOTBED_TIERS_ONE || storage->tiers == HOTBED_TIERS_EXTERNAL)
         return;
     /* Rows go down before others come up, so the lower tier has room for more than the upper leaves it. */
     if (storage->tiers == HOTBED_TIERS_SCORE)
@@ -198,6 +201,8 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
 
 hotbed_status hotbed_storage_flush_table(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {
+    if (storage->external != NULL)
+        return hotbed_storage_flush_external(storage, table, drop, stream);
     if (storage->tiers != HOTBED_TIERS_CACHE)
         return HOTBED_OK;
     hotbed_flush_args args = {

@@ -15,10 +15,16 @@ typedef enum hotbed_tiers {
     HOTBED_TIERS_CACHE = 1, /* every row has its home in the lower tier, the upper has copies */
     HOTBED_TIERS_SCORE = 2, /* a row is in one of them; those in use come up, the lowest go down */
     HOTBED_TIERS_HASH = 3,  /* a row is in one of them, by its key */
+    HOTBED_TIERS_EXTERNAL =
+        4, /* every row's home is an external store, the upper tier has copies */
 } hotbed_tiers;
 
-/* One table as kernels see it: an array of these is in device memory.  A marked slot of CACHE is, in the
- * upper tier, a row that was changed and, in the lower, a row of which the upper has a copy. */
+enum {
+    HOTBED_ROW_TIME = 16
+}; /* bytes at a row's end for its time, where it goes to an external store */
+
+/* One table as kernels see it: an array of these is in device memory.  A marked slot of CACHE and EXTERNAL is, in
+ * the upper tier, a row that was changed and, in the lower, a row of which the upper has a copy. */
 typedef struct hotbed_table_view {
     uint8_t *rows;      /* row of slot first_slot + i is at rows + i * row_bytes */
     uint64_t row_bytes; /* embedding, then each state, every part padded to its alignment */
@@ -63,6 +69,11 @@ HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, 
                    hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >= table->split
                ? table->lower
                : table->range;
+}
+
+/* Whether the upper tier has copies, marked when they are not what their homes have. */
+HOTBED_HD bool hotbed_table_copies(const hotbed_table_view *table) {
+    return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_EXTERNAL;
 }
 
 /* Whether a key that is not there may be in the lower tier. */

@@ -53,6 +53,8 @@ hotbed_status hotbed_storage_get_rows(
     uint8_t *found, hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(make_args(storage, table, n, keys, rows, found, stream, &args));
+    if (storage->external != NULL)
+        return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_GET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->get(&args, stream);
 }
 
@@ -61,6 +63,8 @@ hotbed_status hotbed_storage_set_rows(
     hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(make_args(storage, table, n, keys, rows, NULL, stream, &args));
+    if (storage->external != NULL)
+        return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
 }
 
@@ -73,6 +77,8 @@ hotbed_status hotbed_storage_erase(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s is static: its rows cannot be erased",
             storage->tables[table].name);
+    if (storage->external != NULL)
+        return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_ERASE, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 
@@ -83,6 +89,15 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
     if (held > 0)
         return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
+    if (storage->external != NULL)
+        HOTBED_TRY(hotbed_storage_clear_external(storage, table));
+    return hotbed_storage_empty_table(storage, table, stream);
+}
+
+hotbed_status hotbed_storage_empty_table(
+    hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
+    hotbed_rows_args args;
+    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
     const hotbed_index_range others[] = {args.table.lower, args.table.counter};
     for (int r = 0; r < 2; r++) {
@@ -91,7 +106,7 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
         if (others[r].buckets > 0)
             HOTBED_TRY(storage->kernels.rows->clear(&other, stream));
     }
-    if (args.table.is_static != 0 && hotbed_table_indexed(&args.table)) {
+    if (args.table.is_static != 0 && args.table.lower.buckets > 0) {
         args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */
         HOTBED_TRY(storage->kernels.rows->set(&args, stream));
     }
@@ -135,6 +150,8 @@ hotbed_status hotbed_storage_size(
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (!hotbed_table_indexed(&args.table))
         counts[0] = args.table.capacity;
+    else if (storage->external != NULL)
+        HOTBED_TRY(hotbed_storage_size_external(storage, &args, counts, stream));
     else
         HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
     if (keys != NULL)
@@ -199,6 +216,8 @@ hotbed_status hotbed_storage_export_keys(
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.is_static != 0)
         return export_static(args.table.capacity, capacity, keys, scores, n);
+    if (storage->external != NULL)
+        return hotbed_storage_export_external(storage, &args, capacity, keys, scores, n, stream);
     HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
     return export_range(storage, &args, capacity, keys, scores, n, stream);
 }

@@ -206,22 +206,25 @@ HOTBED_HD void hotbed_rows_written(
         hotbed_index_unlock(a->index, slot);
     else if (c->result.outcome != HOTBED_INDEX_FOUND)
         hotbed_index_publish(a->index, slot, key);
-    if (a->table.tiers == HOTBED_TIERS_CACHE && slot < a->table.lower_first)
+    if (hotbed_table_copies(&a->table) && slot < a->table.lower_first)
         hotbed_index_mark(a->index, slot);
 }
 
-/* One lane: the time of key number i, where its table has times: the given one, or, of a new key, that of the
- * last prefetch. */
-HOTBED_HD void hotbed_rows_set_time(
-    const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new) {
-    if (a->table.range.times == NULL || (a->rows.times == NULL && !is_new))
-        return;
+/* One lane: the time that key number i is set to: the given one, or that of the last prefetch. */
+HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
     uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
     if (time > HOTBED_SCORE_MOST)
         time = HOTBED_SCORE_MOST;
     if (a->rows.times != NULL)
         hotbed_timer_note(a->timer, time);
-    hotbed_store_relaxed_u64(hotbed_table_time(&a->table, slot), time);
+    return time;
+}
+
+/* One lane: the time of key number i, where its table has times and the key is new or given one. */
+HOTBED_HD void hotbed_rows_set_time(
+    const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new) {
+    if (a->table.range.times != NULL && (a->rows.times != NULL || is_new))
+        hotbed_store_relaxed_u64(hotbed_table_time(&a->table, slot), hotbed_rows_time(a, i));
 }
 
 /* Insert or overwrite the row of key number i. */

@@ -77,6 +77,25 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
     return HOTBED_OK;
 }
 
+/* Where rows are that are not in device memory. */
+static hotbed_status check_home(const hotbed_storage_options *o) {
+    if ((int)o->lower_memory != 0 &&
+        (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
+            (int)o->lower_memory);
+    if (o->external == NULL)
+        return HOTBED_OK;
+    if (o->lower_memory != 0 || o->lower_directory != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "external and %s are set: rows have one home",
+            o->lower_memory != 0 ? "lower_memory" : "lower_directory");
+    if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "external is set, but mode %d is not CACHE", (int)o->mode);
+    return HOTBED_OK;
+}
+
 static hotbed_status check_storage(const hotbed_storage_options *o) {
     if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
         return hotbed_fail(
@@ -109,11 +128,7 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
     if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
-    if ((int)o->lower_memory != 0 &&
-        (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
-            (int)o->lower_memory);
+    HOTBED_TRY(check_home(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
     return HOTBED_OK;
@@ -121,12 +136,25 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
 
 /* --- layout ------------------------------------------------------------------------------------ */
 
+static hotbed_dtype table_dtype(const hotbed_table_options *o) {
+    return o->dtype == 0 ? HOTBED_F32 : o->dtype;
+}
+
+/* Rows of a store have their times with them, for which those of the tables have room. */
+static void lay_out_row(
+    hotbed_table_view *view, hotbed_optimizer_kind kind, const hotbed_table_options *o,
+    bool external) {
+    hotbed_row_lay_out(view, kind);
+    if (external && o->score == HOTBED_SCORE_TIMESTAMP_LFU)
+        view->row_bytes = hotbed_round_up(view->row_bytes, HOTBED_ROW_TIME) + HOTBED_ROW_TIME;
+}
+
 static void make_table(
     hotbed_storage *storage, hotbed_table *table, const hotbed_table_options *o) {
     hotbed_table_view *view = &table->view;
     memcpy(table->name, o->name, strlen(o->name) + 1);
     table->kind = o->kind;
-    table->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
+    table->dtype = table_dtype(o);
     table->capacity = o->capacity;
     table->counted = o->admission_capacity == 0 ? o->capacity : o->admission_capacity;
     view->capacity = o->capacity;
@@ -136,7 +164,7 @@ static void make_table(
     view->eval_value = o->eval_initializer.value;
     view->state_value = storage->optimizer.initial_accumulator;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
-    hotbed_row_lay_out(view, storage->optimizer.kind);
+    lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
     table->evicts = o->evict == HOTBED_EVICT_LOWEST;
     table->upper_capacity = o->upper_capacity;
     view->score = (uint32_t)o->score;
@@ -151,20 +179,26 @@ static void make_table(
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
 }
 
-static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
+/* Table number t of `options`, checked. */
+static hotbed_status read_table(
+    const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
     uint32_t stride;
     memcpy(&stride, options->tables, sizeof stride);
+    HOTBED_TRY(hotbed_options_read(
+        o, sizeof *o, offsetof(hotbed_table_options, kind),
+        (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
+    if (o->size != stride)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o->size,
+            stride);
+    return check_table(o, t);
+}
+
+static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_options *options) {
     storage->plain_rows = true;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_options o;
-        HOTBED_TRY(hotbed_options_read(
-            &o, sizeof o, offsetof(hotbed_table_options, kind),
-            (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
-        if (o.size != stride)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o.size,
-                stride);
-        HOTBED_TRY(check_table(&o, t));
+        HOTBED_TRY(read_table(options, t, &o));
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
@@ -174,23 +208,50 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
     return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);
 }
 
+/* Options as the library knows them, checked, their tables not. */
+static hotbed_status read_storage(
+    const hotbed_storage_options *options, hotbed_storage_options *out) {
+    HOTBED_TRY(hotbed_options_read(
+        out, sizeof *out, offsetof(hotbed_storage_options, num_features), options,
+        "hotbed_storage_options"));
+    return check_storage(out);
+}
+
+hotbed_status hotbed_storage_external_tables(
+    const hotbed_storage_options *options, hotbed_external_table *tables) {
+    hotbed_storage_options all;
+    if (tables == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+    HOTBED_TRY(read_storage(options, &all));
+    for (uint32_t t = 0; t < all.num_tables; t++) {
+        hotbed_table_options o;
+        HOTBED_TRY(read_table(&all, t, &o));
+        hotbed_table_view view = {.dim = o.dim, .dtype = (uint32_t)table_dtype(&o)};
+        lay_out_row(&view, all.optimizer.kind, &o, true);
+        tables[t] = (hotbed_external_table){o.name, view.row_bytes};
+    }
+    return HOTBED_OK;
+}
+
 /* --- memory ------------------------------------------------------------------------------------ */
 
 static hotbed_kernels kernels_of(hotbed_backend backend) {
 #if defined(HOTBED_WITH_CUDA)
     if (backend == HOTBED_BACKEND_CUDA) {
-        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
-                               &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
-                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda,
-                               &hotbed_export_kernels_cuda, &hotbed_tier_kernels_cuda};
+        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda,       &hotbed_lookup_kernels_cuda,
+                               &hotbed_update_kernels_cuda,       &hotbed_rows_kernels_cuda,
+                               &hotbed_score_kernels_cuda,        &hotbed_stats_kernels_cuda,
+                               &hotbed_export_kernels_cuda,       &hotbed_tier_kernels_cuda,
+                               &hotbed_tier_external_kernels_cuda};
         return cuda;
     }
 #endif
     (void)backend;
-    hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
-                           &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
-                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host,
-                           &hotbed_export_kernels_host, &hotbed_tier_kernels_host};
+    hotbed_kernels host = {&hotbed_unique_kernels_host,       &hotbed_lookup_kernels_host,
+                           &hotbed_update_kernels_host,       &hotbed_rows_kernels_host,
+                           &hotbed_score_kernels_host,        &hotbed_stats_kernels_host,
+                           &hotbed_export_kernels_host,       &hotbed_tier_kernels_host,
+                           &hotbed_tier_external_kernels_host};
     return host;
 }
 
@@ -320,6 +381,9 @@ static hotbed_status create(
     storage->optimizer_view = hotbed_optimizer_make(&options->optimizer);
     storage->seed = options->seed;
     storage->check = options->check;
+    storage->external = options->external;
+    if (storage->external != NULL)
+        pthread_mutex_init(&storage->desks_lock, NULL);
     storage->num_tables = options->num_tables;
     storage->num_features =
         options->num_features == 0 ? options->num_tables : options->num_features;
@@ -331,6 +395,8 @@ static hotbed_status create(
             HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
             storage->num_tables, storage->num_features);
     HOTBED_TRY(read_tables(storage, options));
+    if (storage->external != NULL)
+        HOTBED_TRY(hotbed_storage_check_external(storage));
     HOTBED_TRY(hotbed_mode_choose(storage, options));
     hotbed_mode_lay_out(storage);
     for (uint32_t f = 0; f < storage->num_features; f++) {
@@ -341,7 +407,7 @@ static hotbed_status create(
     HOTBED_TRY(allocate_rows(storage, options, stream));
     HOTBED_TRY(describe(storage, stream));
     for (uint32_t t = 0; t < storage->num_tables; t++)
-        HOTBED_TRY(hotbed_storage_clear(storage, t, stream));
+        HOTBED_TRY(hotbed_storage_empty_table(storage, t, stream));
     return HOTBED_OK;
 }
 
@@ -353,10 +419,7 @@ hotbed_status hotbed_storage_create(
     *out = NULL;
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_storage_options, num_features), options,
-        "hotbed_storage_options"));
-    HOTBED_TRY(check_storage(&o));
+    HOTBED_TRY(read_storage(options, &o));
     hotbed_storage *storage = hotbed_new(sizeof *storage);
     if (storage == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a storage");
@@ -377,6 +440,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
         hotbed_memory_free(&storage->tables[t].times);
         hotbed_memory_free(&storage->tables[t].lower_rows);
     }
+    hotbed_storage_close_external(storage);
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);

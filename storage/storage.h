@@ -4,16 +4,21 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "hotbed/external.h"
 #include "hotbed/storage.h"
 #include "storage/export_kernels.h"
+#include "storage/external_batch.h"
 #include "storage/lookup_kernels.h"
 #include "storage/rows_kernels.h"
 #include "storage/score_kernels.h"
 #include "storage/stats_kernels.h"
+#include "storage/tier_external_kernels.h"
 #include "storage/tier_kernels.h"
 #include "storage/types.h"
 #include "storage/unique_kernels.h"
 #include "storage/update_kernels.h"
+
+#include <pthread.h>
 
 enum {
     HOTBED_TICKETS_MOST = HOTBED_PINS_MOST, /* a slot's pins are at most the tickets that hold it */
@@ -29,6 +34,7 @@ typedef struct hotbed_kernels {
     const hotbed_stats_kernels *stats;
     const hotbed_export_kernels *exports;
     const hotbed_tier_kernels *tier;
+    const hotbed_tier_external_kernels *external;
 } hotbed_kernels;
 
 typedef struct hotbed_table {
@@ -43,6 +49,13 @@ typedef struct hotbed_table {
     hotbed_memory rows, lower_rows;
     hotbed_memory times; /* TIMESTAMP_LFU: of both tiers' slots */
 } hotbed_table;
+
+/* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart. */
+typedef struct hotbed_desk {
+    struct hotbed_desk *next;
+    const hotbed_stream *stream;
+    hotbed_external_batch batch;
+} hotbed_desk;
 
 struct hotbed_storage {
     hotbed_kernels kernels;
@@ -79,7 +92,10 @@ struct hotbed_storage {
     hotbed_tally *tallies;
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
-    hotbed_memory warning; /* pinned: a hotbed_fault, for CHECK_WARN */
+    hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
+    hotbed_external *external; /* the home of all rows; NULL: there is none */
+    pthread_mutex_t desks_lock;
+    hotbed_desk *desks;
 };
 
 struct hotbed_ticket {
@@ -95,6 +111,11 @@ struct hotbed_ticket {
     void *update_scratch;
     size_t update_scratch_bytes;
     uint32_t *bags; /* step.bags when the batch has offsets and is pooled */
+    /* With an external store: */
+    hotbed_external_batch asked, leaving;
+    uint32_t *asked_ranks, *leaving_ranks; /* [max_keys + 1] */
+    void *scan_scratch;
+    size_t scan_scratch_bytes;
 };
 
 /* Choose the storage's mode and how many keys each upper tier takes; tables have their options and row_bytes.
@@ -104,10 +125,15 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
 /* Give all tables their slots: in the index, then those without. */
 void hotbed_mode_lay_out(hotbed_storage *storage);
 
-/* Write changed rows of one table to the lower tier; with `drop` also empty the upper one.  Async; nothing to
- * do but with CACHE. */
+/* Write changed rows of one table to the lower tier or the store; with `drop` also empty the upper one.  Async;
+ * nothing to do but with CACHE. */
 hotbed_status hotbed_storage_flush_table(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
+
+/* Free the slots of a table's tiers, and what admission has counted; STATIC: rows of memory as new.
+ * Synchronous; no ticket holds rows. */
+hotbed_status hotbed_storage_empty_table(
+    hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 
 /* Errors: ARGUMENT when `stream` is NULL or of another backend or device than the storage. */
 hotbed_status hotbed_storage_same_device(
@@ -150,5 +176,71 @@ static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
     carve->used += (bytes + 255) / 256 * 256;
     return at;
 }
+
+/* --- a cache over an external store: tier_external.c, tier_external_rows.c ------------------------- */
+
+/* Whether the store is one for these tables.  Errors: ARGUMENT. */
+hotbed_status hotbed_storage_check_external(const hotbed_storage *storage);
+void hotbed_storage_close_external(hotbed_storage *storage); /* free all desks */
+
+/* What a ticket has beside its other arrays, in device and in pinned memory. */
+void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve);
+hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* Instead of seek, admit and move of the two tiers.  Async. */
+hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* How many of n rows go into one batch. */
+uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n);
+
+/* A batch for up to `capacity` rows, for work that is enqueued on `stream` next.
+ * Errors: MEMORY, STATE (it would have to be allocated while a graph is recorded). */
+hotbed_status hotbed_desk_take(
+    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_external_batch **out);
+
+/* Device memory that goes with a batch of n items: part of a workspace, or all of it. */
+typedef struct hotbed_desk_scratch {
+    uint32_t *ranks;           /* [n + 1] */
+    hotbed_table_view *tables; /* [num_tables] */
+    void *scan;
+    size_t scan_bytes;
+} hotbed_desk_scratch;
+
+void hotbed_desk_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_desk_scratch *out);
+hotbed_status hotbed_desk_workspace(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_desk_scratch *out);
+
+/* Prefix sums of the n ranks. */
+hotbed_status hotbed_desk_scan(
+    const hotbed_desk_scratch *scratch, uint64_t n, hotbed_stream *stream);
+
+/* Keys without a slot, in step->slots, get those of the batch where the store has them; step->tables are then
+ * tables of the scratch.  Async. */
+hotbed_status hotbed_storage_eval_external(
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_desk_scratch *scratch,
+    hotbed_external_batch *batch, hotbed_stream *stream);
+
+/* hotbed_storage_flush_table(). */
+hotbed_status hotbed_storage_flush_external(
+    hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
+
+/* get, set or erase: `pass` is HOTBED_PASS_GET, _SET or _ERASE.  Async. */
+hotbed_status hotbed_storage_rows_external(
+    hotbed_storage *storage, const hotbed_rows_args *rows, hotbed_store_pass pass,
+    hotbed_stream *stream);
+
+/* Remove all keys of a table from the store.  Synchronous. */
+hotbed_status hotbed_storage_clear_external(hotbed_storage *storage, uint32_t table);
+
+/* Number of keys in either place, and of pinned slots.  Synchronous. */
+hotbed_status hotbed_storage_size_external(
+    const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t counts[2],
+    hotbed_stream *stream);
+
+/* hotbed_storage_export_keys() of a HASH table. */
+hotbed_status hotbed_storage_export_external(
+    const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t capacity, uint64_t *keys,
+    uint64_t *scores, uint64_t *n, hotbed_stream *stream);
 
 #endif

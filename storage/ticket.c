@@ -35,6 +35,8 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
         s->write_order = hotbed_carve_take(&carve, words);
         s->move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
     }
+    if (storage->external != NULL)
+        hotbed_ticket_carve_external(ticket, &carve);
     ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
     ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);
     ticket->update_scratch = hotbed_carve_take(&carve, ticket->update_scratch_bytes);
@@ -54,7 +56,7 @@ static hotbed_status make_ticket(
     size_t bytes = carve_ticket(ticket, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
     (void)carve_ticket(ticket, ticket->memory.data);
-    return HOTBED_OK;
+    return storage->external == NULL ? HOTBED_OK : hotbed_ticket_open_external(ticket, stream);
 }
 
 hotbed_status hotbed_ticket_create(
@@ -116,6 +118,8 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     }
     set_holds(ticket, false);
     __atomic_sub_fetch(&ticket->storage->tickets, 1, __ATOMIC_RELAXED);
+    hotbed_external_batch_destroy(&ticket->asked);
+    hotbed_external_batch_destroy(&ticket->leaving);
     hotbed_memory_free(&ticket->memory);
     hotbed_delete(ticket);
 }
@@ -191,6 +195,8 @@ hotbed_status hotbed_storage_prefetch(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
     HOTBED_TRY(storage->kernels.lookup->find(s, stream));
     set_holds(ticket, true);
+    if (storage->external != NULL)
+        return hotbed_ticket_fetch(ticket, stream);
     bool moves = hotbed_storage_moves(storage);
     if (moves)
         HOTBED_TRY(storage->kernels.tier->seek(s, stream));
@@ -336,6 +342,8 @@ hotbed_status hotbed_storage_eval(
     hotbed_step_view step = hotbed_storage_step(storage);
     put_batch(storage, &step, &b, stream);
     step.eval = 1;
+    hotbed_desk_scratch scratch;
+    hotbed_external_batch *missing = NULL;
     HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
     for (int pass = 0; pass < 2; pass++) {
@@ -345,15 +353,21 @@ hotbed_status hotbed_storage_eval(
         step.table_starts =
             hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
         step.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
+        if (storage->external != NULL)
+            hotbed_desk_carve(storage, b.num_keys, &carve, &scratch);
         if (pass == 0) {
             HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
             carve.base = memory;
         }
     }
+    if (storage->external != NULL && b.num_keys > 0)
+        HOTBED_TRY(hotbed_desk_take(storage, b.num_keys, stream, &missing));
     HOTBED_TRY(storage->kernels.lookup->layout(&step, stream));
-    if (storage->pooling == HOTBED_POOL_NONE)
+    if (storage->pooling == HOTBED_POOL_NONE && missing == NULL)
         return storage->kernels.lookup->eval_rows(&step, output, stride, storage->max_dim, stream);
     HOTBED_TRY(storage->kernels.lookup->find_keys(&step, stream));
+    if (missing != NULL)
+        HOTBED_TRY(hotbed_storage_eval_external(storage, &step, &scratch, missing, stream));
     return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
 }
 

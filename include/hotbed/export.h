@@ -14,6 +14,8 @@
  * with info from hotbed_storage_table().  With two tiers the upper one's slots come first; with CACHE those
  * give nothing, and the lower one's the newest rows and scores.
  *
+ * Over an external store rows have no slots: flush, and use hotbed_external_cursor_next().
+ *
  * `first` is all the state there is: an export is taken up again from it, in the same process.
  *
  * A table may be changed between batches.  Keys do not change their slot (with DEFAULT BY_SCORE they do), so
@@ -57,7 +59,7 @@ static inline void hotbed_export_init(hotbed_export *batch) {
  * Uses the stream's workspace, about half a byte a slot of the window: the first call with a larger window on
  * a stream allocates.
  * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have), MEMORY, STATE (the
- * workspace would have to grow while a graph is recorded), DEVICE. */
+ * workspace would have to grow while a graph is recorded), UNSUPPORTED (over an external store), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 

@@ -19,7 +19,7 @@
  * plug-in needs no locks against Hotbed.  A slow store makes its callers wait: who calls it directly, or
  * the stream that called it.  A call is never abandoned; see deadline_seconds.
  *
- * In this version a storage does not use an external store by itself: CACHE over one is not there yet.
+ * A storage can be a cache over a store: hotbed_storage_options.external.
  */
 #ifndef HOTBED_EXTERNAL_H
 #define HOTBED_EXTERNAL_H

@@ -30,6 +30,7 @@
 #ifndef HOTBED_STORAGE_H
 #define HOTBED_STORAGE_H
 
+#include "hotbed/external.h"
 #include "hotbed/status.h"
 #include "hotbed/stream.h"
 #include "hotbed/types.h"
@@ -95,13 +96,33 @@ typedef enum hotbed_check {
  *
  * With CACHE and DEFAULT a prefetch brings the batch's rows up, and takes down the rows with the lowest scores
  * of those that nobody has pinned: with CACHE only if they were changed.  Where all rows that could make room
- * are pinned, a row is used where it is (hotbed_table_stats.in_place): pins refuse no key. */
+ * are pinned, a row is used where it is (hotbed_table_stats.in_place): pins refuse no key.
+ *
+ * CACHE over an *external store* (hotbed_storage_options.external) has no lower tier: the store is the home of
+ * every row, by number of the table and key.  What it has is served: a store that is closed and opened again goes on
+ * with the rows that it was given, hotbed_storage_set_state() with the step counters.
+ *
+ *   - A row in the store is that of hotbed_table_info: the embedding, each state at its state_offset, row_bytes in
+ *     all; in TIMESTAMP_LFU tables the last 16 bytes are the time, as a uint64, and 8 zeros.  Beside it is its score.
+ *     A row of a STATIC table that the store does not have is as new.
+ *   - A row is written back when it, or its score, is not what the store has: a row that was prefetched is.
+ *   - The store keeps all keys: capacity refuses none and evict is NEVER.  A prefetch needs a slot in the upper
+ *     tier for each unique key: one for which all are pinned is refused, with the fault FULL.
+ *   - Every prefetch, eval and call on rows asks the store, in stream order: the stream waits for the store, its
+ *     caller does not.  hotbed_external_stats counts these waits; hotbed_stream_stats has none.
+ *   - When the store fails, that is a fault of the stream, whatever hotbed_check says, and hotbed_external_failure()
+ *     has the store's words.  Keys that could not be looked up are refused for the batch.  A row that could not be
+ *     written keeps its slot in the upper tier, and the key that was to get it is refused; nothing is lost, and the
+ *     next step works when the store does.
+ *   - Two storages must not share a store's tables, nor may they be changed behind the storage's back. */
 typedef enum hotbed_mode {
-    HOTBED_MODE_AUTO = 0, /* HBM_DIRECT when all rows fit into hbm_bytes, else CACHE if `caching` is
+    HOTBED_MODE_AUTO =
+        0, /* CACHE over an external store; HBM_DIRECT when all rows fit into hbm_bytes, else CACHE if `caching` is
                            * set, else DEFAULT */
     HOTBED_MODE_HBM_DIRECT = 1, /* all rows in the upper tier */
-    HOTBED_MODE_CACHE = 2,   /* every row has its place in the lower tier, the upper has copies of
-                                 * upper_capacity of them; see hotbed_storage_flush() */
+    HOTBED_MODE_CACHE =
+        2, /* every row has its place in the lower tier or an external store, the upper
+                                 * has copies of upper_capacity of them; see hotbed_storage_flush() */
     HOTBED_MODE_DEFAULT = 3, /* each row is in one tier, by `placement` */
 } hotbed_mode;
 
@@ -162,6 +183,9 @@ typedef struct hotbed_storage_options {
         lower_memory;            /* of the lower tier; 0 is PINNED, the only one for CUDA; PAGEABLE
                                       * and FILE for the host backend */
     const char *lower_directory; /* FILE: where; NULL as in hotbed_memory_alloc(); not kept */
+    hotbed_external
+        *external; /* CACHE: the home of all rows, instead of a lower tier; outlives the storage;
+                                    * see hotbed_storage_external_tables() */
 } hotbed_storage_options;
 
 static inline void hotbed_storage_options_init(hotbed_storage_options *options) {
@@ -170,10 +194,18 @@ static inline void hotbed_storage_options_init(hotbed_storage_options *options) 
     hotbed_optimizer_init(&options->optimizer);
 }
 
+/* The tables of a store for a storage with these options, whose `external` is not looked at: name and bytes of a
+ * row.
+ *   tables  out  [num_tables]; names are those of the options
+ * Errors: ARGUMENT (as hotbed_storage_create()). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_external_tables(
+    const hotbed_storage_options *options, hotbed_external_table *tables);
+
 /* Create a storage on the backend and device of `stream`.  Synchronous; rows of static tables are
  * initialised.  *out is NULL on error.
  * Errors: ARGUMENT (the field and its value; CACHE or DEFAULT of a table without upper_capacity and without
- * hbm_bytes), MEMORY (the table, tier and bytes), IO (FILE), UNSUPPORTED (lower_memory), STATE (the stream
+ * hbm_bytes; an external store whose tables are not those of hotbed_storage_external_tables(), beside a lower tier
+ * or mode that is not CACHE, or with tables that evict), MEMORY (the table, tier and bytes), IO (FILE), UNSUPPORTED (lower_memory), STATE (the stream
  * records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
@@ -204,9 +236,10 @@ static inline void hotbed_batch_init(hotbed_batch *batch) {
 }
 
 /* Create a ticket for batches of up to `max_keys` keys (1 to 2^30) and `max_batch_size` samples a
- * feature, with all the memory that its steps need.  Synchronous.
+ * feature, with all the memory that its steps need; over an external store that is pinned memory for twice
+ * max_keys of the longest rows, too.  Synchronous.
  * Errors: ARGUMENT (features * samples over 2^30 too), MEMORY, STATE (255 tickets exist; the stream records
- * a graph). */
+ * a graph), and what hotbed_external_request_create() returns. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out);
@@ -221,7 +254,7 @@ HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
  * The batch's arrays must stay valid and unchanged until the ticket's backward, cancel or next prefetch
  * is passed by the stream.
  * Errors: ARGUMENT (NULL, sizes over the ticket's, num_keys without offsets not features * samples).
- * Faults: FULL, RANGE (key outside of a static table; bad offsets). */
+ * Faults: FULL, RANGE (key outside of a static table; bad offsets), an external store's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
     hotbed_stream *stream);
@@ -288,10 +321,12 @@ hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
 /* Output rows of a batch as forward would give them, for evaluation: nothing is inserted, no score, pin
  * or state changes, a missing key reads as the table's eval_initializer.  Async.  It may run beside
  * training on another stream: rows that are being updated then read as old or new, and keys that
- * are being evicted as their row or as missing, element by element.
- * Uses the stream's workspace: the first call with a larger num_keys on a stream allocates.
+ * are being evicted (over an external store: that are being written back) as their row or as missing, element by
+ * element.  Keys that a store could not look up read as missing.
+ * Uses the stream's workspace: the first call with a larger num_keys on a stream allocates; over an external store
+ * also pinned memory for num_keys rows.
  * Errors: ARGUMENT, MEMORY, STATE (the workspace would have to grow while a graph is recorded).
- * Faults: RANGE. */
+ * Faults: RANGE, an external store's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);
@@ -323,13 +358,17 @@ typedef struct hotbed_ticket_view {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out);
 
-/* --- rows by key ------------------------------------------------------------------------------ */
+/* --- rows by key ------------------------------------------------------------------------------
+ * Over an external store rows go to and from it, those of the upper tier excepted, in batches of 32 MiB.  The first
+ * call on a stream with more rows then allocates: MEMORY; STATE (while a graph is recorded).  A batch of the call that
+ * the store failed is left out, with the store's fault; synchronous calls return it.
+ */
 
 /* Copy out the rows of n keys of table number `table`, without changing anything.  Async.
  *
  *   keys   in   [n], duplicates allowed
  *   rows   out  what is wanted; rows of missing keys are left as they are; NULL: only `found` is
- *   found  out  [n] 1 or 0; may be NULL
+ *   found  out  [n] 1 or 0; HOTBED_EXTERNAL_UNKNOWN where an external store failed; may be NULL
  *
  * Errors: ARGUMENT (NULL, table number, a state or times that the table does not have). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
@@ -345,14 +384,14 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_stream *stream);
 
 /* Remove n keys from a HASH table; absent and pinned keys are left.  Async.
- *   erased  out  [n] 1 or 0; may be NULL
+ *   erased  out  [n] 1 or 0; HOTBED_EXTERNAL_UNKNOWN where an external store failed; may be NULL
  * Errors: ARGUMENT (a STATIC table too). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
     hotbed_stream *stream);
 
 /* Remove all keys of table `table`, pinned ones too, and what admission has counted (STATIC: set all rows
- * to their initial value).
+ * to their initial value).  An external store is emptied first: after its error some of its rows are gone.
  * Synchronous.  Errors: ARGUMENT, STATE (tickets hold pins; the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
@@ -390,11 +429,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_import_counts(
 
 /* With CACHE, write the changed rows of the upper tier, and all its scores, to the lower one; they stay in
  * the upper one too.  Nothing to do in other modes.  Ordered by the caller as a call that sets rows.  Async.
+ * To an external store they go as in calls on rows, and are durable after hotbed_external_flush().
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *stream);
 
-/* The same, and empty the upper tier.  Async.  Errors: ARGUMENT, STATE (tickets hold rows). */
+/* The same, and empty the upper tier, but for rows that an external store did not take.  Async.  Errors: ARGUMENT, STATE (tickets hold rows). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *stream);
 
@@ -425,7 +465,7 @@ typedef struct hotbed_table_info {
     uint64_t capacity;    /* as asked for */
     uint64_t slots;       /* rows allocated */
     uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
-    uint64_t row_bytes;   /* embedding + state + padding */
+    uint64_t row_bytes;   /* embedding + state + padding (+ time: TIMESTAMP_LFU, external store) */
     uint64_t index_bytes; /* HASH: 16 a slot of each tier (TIMESTAMP_LFU: 24), and 16 a place where
                            * admission counts; STATIC: 0 with HBM_DIRECT, else the same */
     void *weights; /* device address of slot first_slot's embedding; element e of slot s is at
@@ -460,7 +500,8 @@ hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacit
 HOTBED_API uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature);
 HOTBED_API uint64_t hotbed_storage_columns(const hotbed_storage *storage);
 
-/* Number of keys in a table, and of slots that are pinned; either may be NULL.  Synchronous.
+/* Number of keys in a table, and of slots that are pinned; either may be NULL.  Synchronous; an external store may
+ * read all its keys for it.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_size(
     hotbed_storage *storage, uint32_t table, uint64_t *keys, uint64_t *pinned,

@@ -150,19 +150,39 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
 }
 
 /* HOTBED_TEST_MODE: the mode of storages whose test does not choose one, for CTest's entries "NAME.cache",
- * "NAME.score" and "NAME.hash".  The upper tier takes a fifth of the keys. */
-static void choose_mode(hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
+ * "NAME.score", "NAME.hash" and "NAME.external".  The upper tier takes a fifth of the keys; over a store half
+ * of them, since it refuses where all are pinned, and tables that evict have none. */
+static void choose_mode(
+    rig *r, hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
     if (mode == NULL || mode[0] == 0 || options->mode != HOTBED_MODE_AUTO)
         return;
-    options->mode = strcmp(mode, "cache") == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+    bool external = strcmp(mode, "external") == 0;
+    for (uint32_t t = 0; external && t < options->num_tables; t++)
+        if (options->tables[t].evict != HOTBED_EVICT_NEVER)
+            return;
+    options->mode =
+        external || strcmp(mode, "cache") == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
     if (strcmp(mode, "hash") == 0)
         options->placement = HOTBED_PLACE_BY_HASH;
     for (uint32_t t = 0; t < options->num_tables; t++) {
         tables[t] = options->tables[t];
-        tables[t].upper_capacity = tables[t].capacity / 5 + 1;
+        tables[t].upper_capacity = tables[t].capacity / (external ? 2 : 5) + 1;
     }
     options->tables = tables;
+    if (external)
+        rig_store(options, &r->store);
+    options->external = r->store;
+}
+
+void rig_store(const hotbed_storage_options *options, hotbed_external **out) {
+    hotbed_external_table tables[RIG_TABLES];
+    hotbed_external_options o;
+    hotbed_external_options_init(&o);
+    o.num_tables = options->num_tables;
+    o.tables = tables;
+    CHECK_OK(hotbed_storage_external_tables(options, tables));
+    CHECK_OK(hotbed_external_create_memory(&o, out));
 }
 
 void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
@@ -170,7 +190,7 @@ void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options 
     hotbed_storage_options chosen = *options;
     memset(r, 0, sizeof *r);
     r->backend = backend;
-    choose_mode(&chosen, tables);
+    choose_mode(r, &chosen, tables);
     CHECK_OK(hotbed_stream_create(backend, 0, &r->stream));
     CHECK_OK(hotbed_storage_create(&chosen, r->stream, &r->storage));
 }
@@ -207,6 +227,7 @@ void rig_close(rig *r) {
     oracle_destroy(r->model);
     hotbed_storage_destroy(r->nursery);
     hotbed_storage_destroy(r->storage);
+    hotbed_external_destroy(r->store);
     hotbed_stream_destroy(r->nursery_stream);
     for (uint32_t i = 0; i < r->num_memories; i++)
         hotbed_memory_free(&r->memories[i]);

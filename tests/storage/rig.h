@@ -2,6 +2,7 @@
 #ifndef HOTBED_TESTS_RIG_H
 #define HOTBED_TESTS_RIG_H
 
+#include "hotbed/external.h"
 #include "hotbed/storage.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracle.h"
@@ -40,7 +41,8 @@ typedef struct rig {
     hotbed_backend backend;
     hotbed_stream *stream;
     hotbed_storage *storage;
-    oracle *model; /* NULL after rig_open_bare() */
+    hotbed_external *store; /* in memory, of HOTBED_TEST_MODE external; else NULL */
+    oracle *model;          /* NULL after rig_open_bare() */
     /* Gives first values of rows: hash tables of the same seed, in which rows are made and erased. */
     hotbed_storage *nursery;
     hotbed_stream *nursery_stream;
@@ -48,6 +50,8 @@ typedef struct rig {
     uint32_t num_memories;
 } rig;
 
+/* A store in memory for tables of these options. */
+void rig_store(const hotbed_storage_options *options, hotbed_external **out);
 void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
 void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
 bool rig_moves(const rig *r); /* whether its storage has two tiers */

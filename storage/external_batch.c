@@ -1,0 +1,122 @@
+/* storage/external_batch.c - calls of an external store for a batch of all tables, in stream order. */
+#include "storage/external_batch.h"
+
+#include "base/error.h"
+#include "storage/external.h"
+#include "storage/row_layout.h"
+
+#include <string.h>
+
+/* --- memory --------------------------------------------------------------------------------------- */
+
+/* Arrays one after the other, each 256-byte aligned; with base NULL only their size. */
+static size_t lay_out(hotbed_external_batch *batch, uint8_t *base) {
+    const size_t tables = batch->num_tables, keys = batch->capacity;
+    const size_t bytes[] = {tables * sizeof(uint64_t), tables * sizeof(uint64_t),
+                            tables * sizeof(uint32_t), keys * sizeof(uint64_t),
+                            keys * sizeof(uint64_t),   keys,
+                            keys * batch->view.stride};
+    uint8_t *at[sizeof bytes / sizeof bytes[0]] = {0};
+    size_t offset = 0;
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        if (base != NULL)
+            at[i] = base + offset;
+        offset += hotbed_round_up(bytes[i], 256);
+    }
+    batch->view.starts = (uint64_t *)(void *)at[0];
+    batch->view.counts = (uint64_t *)(void *)at[1];
+    batch->view.status = (uint32_t *)(void *)at[2];
+    batch->view.keys = (uint64_t *)(void *)at[3];
+    batch->view.scores = (uint64_t *)(void *)at[4];
+    batch->view.found = at[5];
+    batch->view.rows = at[6];
+    return offset;
+}
+
+hotbed_status hotbed_external_batch_create(
+    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
+    hotbed_stream *stream) {
+    batch->external = external;
+    batch->capacity = capacity;
+    batch->num_tables = hotbed_external_num_tables(external);
+    for (uint32_t t = 0; t < batch->num_tables; t++) {
+        hotbed_external_table table;
+        HOTBED_TRY(hotbed_external_table_read(external, t, &table));
+        uint64_t stride = hotbed_round_up(table.row_bytes, 16); /* every table's rows are aligned */
+        if (stride > batch->view.stride)
+            batch->view.stride = stride;
+    }
+    HOTBED_TRY(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_PINNED, lay_out(batch, NULL), NULL, &batch->memory));
+    memset(batch->memory.data, 0, batch->memory.bytes);
+    (void)lay_out(batch, batch->memory.data);
+    return HOTBED_OK;
+}
+
+void hotbed_external_batch_destroy(hotbed_external_batch *batch) {
+    hotbed_memory_free(&batch->memory);
+}
+
+/* --- on a thread of the library ------------------------------------------------------------------- */
+
+typedef hotbed_status (*call_function)(
+    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n);
+
+static hotbed_status call_find(
+    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
+    return hotbed_external_find(
+        external, t, n, v->keys + at, v->found + at, v->rows + at * v->stride, v->scores + at);
+}
+
+static hotbed_status call_insert(
+    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
+    if (v->status[t] != HOTBED_OK)
+        return (hotbed_status)v->status[t];
+    return hotbed_external_insert(
+        external, t, n, v->keys + at, v->rows + at * v->stride, v->scores + at);
+}
+
+static hotbed_status call_erase(
+    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
+    return hotbed_external_erase(external, t, n, v->keys + at, v->found + at);
+}
+
+static void run(const hotbed_external_batch *batch, call_function call) {
+    const hotbed_store_view *v = &batch->view;
+    uint64_t start = hotbed_external_now();
+    bool waited = false;
+    for (uint32_t t = 0; t < batch->num_tables; t++) {
+        hotbed_status status = HOTBED_OK;
+        if (v->counts[t] > 0) {
+            status = call(batch->external, v, t, v->starts[t], v->counts[t]);
+            waited = true;
+        }
+        v->status[t] = (uint32_t)status;
+    }
+    if (waited)
+        hotbed_external_count_stream_wait(batch->external, hotbed_external_now() - start);
+}
+
+static void run_find(void *argument) {
+    run(argument, call_find);
+}
+
+static void run_insert(void *argument) {
+    run(argument, call_insert);
+}
+
+static void run_erase(void *argument) {
+    run(argument, call_erase);
+}
+
+hotbed_status hotbed_external_batch_find(hotbed_external_batch *batch, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_find, batch);
+}
+
+hotbed_status hotbed_external_batch_insert(hotbed_external_batch *batch, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_insert, batch);
+}
+
+hotbed_status hotbed_external_batch_erase(hotbed_external_batch *batch, hotbed_stream *stream) {
+    return hotbed_stream_call(stream, run_erase, batch);
+}

@@ -1,0 +1,228 @@
+/* storage/tier_external.c - a cache over an external store: its tables, prefetch, eval and flush. */
+#include "base/sort.h"
+#include "storage/external.h"
+#include "storage/row_layout.h"
+#include "storage/storage.h"
+
+/* --- the store's tables --------------------------------------------------------------------------- */
+
+hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
+    uint32_t tables = hotbed_external_num_tables(storage->external);
+    if (tables != storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "external: the store has %u tables, the storage %u", tables,
+            storage->num_tables);
+    for (uint32_t t = 0; t < tables; t++) {
+        const hotbed_table *table = &storage->tables[t];
+        hotbed_external_table of;
+        HOTBED_TRY(hotbed_external_table_read(storage->external, t, &of));
+        if (of.row_bytes != table->view.row_bytes)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %s: the store's rows have %llu bytes, not %llu",
+                table->name, (unsigned long long)of.row_bytes,
+                (unsigned long long)table->view.row_bytes);
+        if (table->evicts)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "table %s: evict is LOWEST, but an external store keeps all keys", table->name);
+    }
+    return HOTBED_OK;
+}
+
+/* --- batches of a ticket --------------------------------------------------------------------------- */
+
+void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve) {
+    size_t n = ticket->max_keys;
+    ticket->scan_scratch_bytes = hotbed_scan_scratch(ticket->storage->backend, n + 1);
+    ticket->step.moves = hotbed_carve_take(carve, n * sizeof *ticket->step.moves);
+    ticket->asked_ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
+    ticket->leaving_ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
+    ticket->scan_scratch = hotbed_carve_take(carve, ticket->scan_scratch_bytes);
+}
+
+hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *stream) {
+    hotbed_external *external = ticket->storage->external;
+    HOTBED_TRY(hotbed_external_reserve(external, ticket->max_keys));
+    HOTBED_TRY(hotbed_external_batch_create(&ticket->asked, external, ticket->max_keys, stream));
+    return hotbed_external_batch_create(&ticket->leaving, external, ticket->max_keys, stream);
+}
+
+static hotbed_status scan_ranks(
+    const hotbed_ticket *ticket, uint32_t *ranks, hotbed_stream *stream) {
+    return hotbed_scan(
+        ticket->step.bound + 1, ranks, ranks, ticket->scan_scratch, ticket->scan_scratch_bytes,
+        stream);
+}
+
+hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream) {
+    const hotbed_storage *storage = ticket->storage;
+    const hotbed_tier_external_kernels *kernels = storage->kernels.external;
+    const hotbed_store_step args = {
+        .s = ticket->step,
+        .asked = {ticket->asked.view, ticket->asked_ranks},
+        .leaving = {ticket->leaving.view, ticket->leaving_ranks},
+    };
+    size_t bytes = (args.s.bound + 1) * sizeof(uint32_t);
+    if (args.s.bound == 0)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_fill(ticket->asked_ranks, 0, bytes, stream));
+    HOTBED_TRY(hotbed_fill(ticket->leaving_ranks, 0, bytes, stream));
+    HOTBED_TRY(kernels->step(&args, HOTBED_PASS_WANT, stream));
+    HOTBED_TRY(scan_ranks(ticket, ticket->asked_ranks, stream));
+    HOTBED_TRY(kernels->step(&args, HOTBED_PASS_ASK, stream));
+    HOTBED_TRY(hotbed_external_batch_find(&ticket->asked, stream));
+    HOTBED_TRY(kernels->step(&args, HOTBED_PASS_ANSWER, stream));
+    if (storage->admits)
+        HOTBED_TRY(storage->kernels.score->admit(&ticket->step, stream));
+    HOTBED_TRY(kernels->step(&args, HOTBED_PASS_CLAIM, stream));
+    HOTBED_TRY(scan_ranks(ticket, ticket->leaving_ranks, stream));
+    HOTBED_TRY(kernels->step(&args, HOTBED_PASS_LEAVE, stream));
+    HOTBED_TRY(hotbed_external_batch_insert(&ticket->leaving, stream));
+    return kernels->step(&args, HOTBED_PASS_ARRIVE, stream);
+}
+
+/* --- batches of a stream --------------------------------------------------------------------------- */
+
+enum { DESK_LEAST = 256 };
+#define DESK_BYTES ((uint64_t)32 << 20) /* of rows: calls with more take several batches */
+
+uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n) {
+    uint64_t longest = 1;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        if (storage->tables[t].view.row_bytes > longest)
+            longest = storage->tables[t].view.row_bytes;
+    uint64_t most = DESK_BYTES / longest > DESK_LEAST ? DESK_BYTES / longest : DESK_LEAST;
+    return n < most ? n : most;
+}
+
+/* A new batch, twice as large as the last one of the stream, which graphs may hold. */
+static hotbed_status open_desk(
+    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_desk **out) {
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "a batch of %llu rows would have to be allocated for the external store "
+            "while a graph is recorded",
+            (unsigned long long)capacity);
+    uint64_t larger = DESK_LEAST;
+    while (larger < capacity)
+        larger *= 2;
+    hotbed_desk *desk = hotbed_new(sizeof *desk);
+    if (desk == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch");
+    hotbed_status status =
+        hotbed_external_batch_create(&desk->batch, storage->external, larger, stream);
+    if (status != HOTBED_OK) {
+        hotbed_delete(desk);
+        return status;
+    }
+    desk->stream = stream;
+    desk->next = storage->desks;
+    storage->desks = desk;
+    *out = desk;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_desk_take(
+    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream,
+    hotbed_external_batch **out) {
+    hotbed_status status = HOTBED_OK;
+    pthread_mutex_lock(&storage->desks_lock);
+    hotbed_desk *desk = storage->desks;
+    while (desk != NULL && (desk->stream != stream || desk->batch.capacity < capacity))
+        desk = desk->next;
+    if (desk == NULL)
+        status = open_desk(storage, capacity, stream, &desk);
+    pthread_mutex_unlock(&storage->desks_lock);
+    *out = desk == NULL ? NULL : &desk->batch;
+    return status;
+}
+
+void hotbed_storage_close_external(hotbed_storage *storage) {
+    while (storage->desks != NULL) {
+        hotbed_desk *desk = storage->desks;
+        storage->desks = desk->next;
+        hotbed_external_batch_destroy(&desk->batch);
+        hotbed_delete(desk);
+    }
+    if (storage->external != NULL)
+        pthread_mutex_destroy(&storage->desks_lock);
+}
+
+void hotbed_desk_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_desk_scratch *out) {
+    out->scan_bytes = hotbed_scan_scratch(storage->backend, n + 1);
+    out->ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
+    out->tables = hotbed_carve_take(carve, storage->num_tables * sizeof *out->tables);
+    out->scan = hotbed_carve_take(carve, out->scan_bytes);
+}
+
+hotbed_status hotbed_desk_workspace(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_desk_scratch *out) {
+    hotbed_carve carve = {NULL, 0};
+    void *memory;
+    hotbed_desk_carve(storage, n, &carve, out);
+    HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
+    carve = (hotbed_carve){memory, 0};
+    hotbed_desk_carve(storage, n, &carve, out);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_desk_scan(
+    const hotbed_desk_scratch *scratch, uint64_t n, hotbed_stream *stream) {
+    return hotbed_scan(
+        n + 1, scratch->ranks, scratch->ranks, scratch->scan, scratch->scan_bytes, stream);
+}
+
+/* --- eval ------------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_storage_eval_external(
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_desk_scratch *scratch,
+    hotbed_external_batch *batch, hotbed_stream *stream) {
+    const hotbed_tier_external_kernels *kernels = storage->kernels.external;
+    const hotbed_store_eval args = {
+        .s = *step, .asked = {batch->view, scratch->ranks}, .batch_tables = scratch->tables};
+    HOTBED_TRY(hotbed_fill(scratch->ranks, 0, (step->bound + 1) * sizeof *scratch->ranks, stream));
+    HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_WANT, stream));
+    HOTBED_TRY(hotbed_desk_scan(scratch, step->bound, stream));
+    HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ASK, stream));
+    HOTBED_TRY(hotbed_external_batch_find(batch, stream));
+    HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ANSWER, stream));
+    step->tables = scratch->tables;
+    return HOTBED_OK;
+}
+
+/* --- flush ------------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_storage_flush_external(
+    hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {
+    const hotbed_tier_external_kernels *kernels = storage->kernels.external;
+    const hotbed_table_view *view = &storage->tables[table].view;
+    hotbed_desk_scratch scratch;
+    hotbed_external_batch *batch;
+    uint64_t window = hotbed_desk_rows(storage, view->slots);
+    HOTBED_TRY(hotbed_desk_take(storage, window, stream, &batch));
+    HOTBED_TRY(hotbed_desk_workspace(storage, window, stream, &scratch));
+    for (uint64_t first = 0; first < view->slots; first += window) {
+        uint64_t left = view->slots - first;
+        const hotbed_store_flush args = {
+            .table = *view,
+            .index = storage->index,
+            .tally = storage->tallies + table,
+            .faults = hotbed_stream_faults(stream),
+            .leaving = {batch->view, scratch.ranks},
+            .first = view->first_slot + first,
+            .count = (uint32_t)(left < window ? left : window),
+            .num_tables = storage->num_tables,
+            .table_number = table,
+        };
+        HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_WANT, stream));
+        HOTBED_TRY(hotbed_desk_scan(&scratch, args.count, stream));
+        HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEAVE, stream));
+        HOTBED_TRY(hotbed_external_batch_insert(batch, stream));
+        HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEFT, stream));
+        if (drop)
+            HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_DROP, stream));
+    }
+    return HOTBED_OK;
+}

@@ -224,8 +224,8 @@ HOTBED_HD uint32_t hotbed_forward_moved(
     uint32_t lane = hotbed_tile_rank(width);
     hotbed_fence();
     hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
-    bool moved =
-        lane < count && hotbed_load_acquire_u64(&s->index.keys[slot]) != s->keys[first + lane];
+    bool moved = lane < count && slot < s->index_slots &&
+                 hotbed_load_acquire_u64(&s->index.keys[slot]) != s->keys[first + lane];
     return hotbed_tile_ballot(width, moved);
 }
 

@@ -116,6 +116,7 @@ static void open_nursery(rig *r, const hotbed_storage_options *options) {
         tables[t].capacity = 4 * NURSERY_BATCH;
     }
     nursery.tables = tables;
+    nursery.external = NULL;
     nursery.optimizer.kind = (hotbed_optimizer_kind)0;
     CHECK_OK(hotbed_stream_create(r->backend, 0, &r->nursery_stream));
     CHECK_OK(hotbed_storage_create(&nursery, r->nursery_stream, &r->nursery));
@@ -396,12 +397,17 @@ static void check_counts(rig *r, uint32_t number) {
     CHECK_EQ(stats.evictions, 0);
 }
 
-void rig_check(rig *r) {
+void rig_check_rows(rig *r) {
     for (uint32_t t = 0; t < r->model->num_tables; t++) {
-        check_counts(r, t);
         check_keys(r, t);
         check_rows(r, t);
     }
+}
+
+void rig_check(rig *r) {
+    for (uint32_t t = 0; t < r->model->num_tables; t++)
+        check_counts(r, t);
+    rig_check_rows(r);
     hotbed_storage_state state;
     CHECK_OK(hotbed_storage_get_state(r->storage, &state, r->stream));
     CHECK_EQ(state.optimizer_steps, r->model->state.optimizer_steps);

@@ -66,6 +66,7 @@ void *rig_copy(rig *r, const void *host, uint64_t bytes);
 
 /* Every row, key, score, state, size, pin and statistic equals the model's. */
 void rig_check(rig *r);
+void rig_check_rows(rig *r); /* rows, keys, scores and states of the optimiser only */
 
 uint64_t rig_size(rig *r, uint32_t table);
 uint64_t rig_pinned(rig *r);

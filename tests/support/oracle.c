@@ -416,7 +416,7 @@ static uint32_t unique_row(
     uint64_t key = ticket->unique_keys[unique];
     table->stats.keys += ticket->counts[unique];
     table->stats.uniques++;
-    uint32_t place = find(table, key);
+    uint32_t place = refused ? NONE : find(table, key);
     if (place != NONE)
         table->stats.hits++;
     if (place == NONE && (refused || table->options.kind == HOTBED_TABLE_STATIC)) {
@@ -434,6 +434,11 @@ static uint32_t unique_row(
     return place;
 }
 
+/* An external store that fails makes the library refuse keys that it has. */
+static bool is_refused(const uint64_t *slots, uint32_t u) {
+    return slots != NULL && slots[u] == HOTBED_SLOT_NONE;
+}
+
 void oracle_prefetch(
     oracle *model, const hotbed_batch *batch, oracle_ticket *ticket, const uint64_t *slots) {
     oracle_cancel(ticket);
@@ -448,12 +453,11 @@ void oracle_prefetch(
     for (uint32_t t = 0; t < model->num_tables; t++) {
         uint64_t n = 0, used = 0;
         for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
-            if (find(&model->tables[t], ticket->unique_keys[u]) == NONE)
+            if (is_refused(slots, u) || find(&model->tables[t], ticket->unique_keys[u]) == NONE)
                 absent[n++] = ticket->unique_keys[u];
         void *block = initial_block(model, t, n, absent);
         for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++) {
-            bool refused = slots != NULL && slots[u] == HOTBED_SLOT_NONE;
-            ticket->rows[u] = unique_row(ticket, t, u, refused, block, &used);
+            ticket->rows[u] = unique_row(ticket, t, u, is_refused(slots, u), block, &used);
         }
         free(block);
     }

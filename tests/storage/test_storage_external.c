@@ -1,0 +1,609 @@
+/* tests/storage/test_storage_external.c - CACHE over an external store: bytes, pins, and stores that fail. */
+#include "tests/storage/rig.h"
+#include "tests/support/bad_store.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- a storage over a store that does as it is told ------------------------------------------------ */
+
+typedef struct box {
+    setup s;
+    rig r;
+    bad_store bad;
+    hotbed_external *external;
+} box;
+
+/* Hash tables of 32 slots above each. */
+static void box_start(box *b, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
+    memset(b, 0, sizeof *b);
+    setup_start(&b->s, num_tables, dim, capacity);
+    for (uint32_t t = 0; t < num_tables; t++)
+        b->s.tables[t].upper_capacity = 12;
+    b->s.options.mode = HOTBED_MODE_CACHE;
+}
+
+static void open_store(box *b) {
+    hotbed_external_table tables[RIG_TABLES];
+    hotbed_external_options o;
+    hotbed_external_options_init(&o);
+    CHECK_OK(hotbed_storage_external_tables(&b->s.options, tables));
+    o.num_tables = b->s.options.num_tables;
+    o.tables = tables;
+    bad_store_start(&b->bad);
+    CHECK_OK(hotbed_external_create(&o, &bad_store_calls, &b->bad, &b->external));
+    b->s.options.external = b->external;
+}
+
+static void box_open(box *b, hotbed_backend backend) {
+    open_store(b);
+    rig_open(&b->r, backend, &b->s.options);
+}
+
+static void box_close(box *b) {
+    rig_close(&b->r);
+    hotbed_external_destroy(b->external);
+    bad_store_end(&b->bad);
+}
+
+static hotbed_external_stats store_stats(const box *b) {
+    hotbed_external_stats stats;
+    CHECK_OK(hotbed_external_stats_read(b->external, &stats));
+    return stats;
+}
+
+static hotbed_table_stats table_stats(box *b, uint32_t t) {
+    hotbed_table_stats stats;
+    CHECK_OK(hotbed_storage_stats(b->r.storage, t, &stats, b->r.stream));
+    return stats;
+}
+
+/* --- options ---------------------------------------------------------------------------------------- */
+
+static void refuses(box *b, const char *text) {
+    hotbed_storage *storage = NULL;
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    CHECK_STATUS(hotbed_storage_create(&b->s.options, stream, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK(storage == NULL);
+    CHECK(strstr(hotbed_last_error(), text) != NULL);
+    hotbed_stream_destroy(stream);
+}
+
+static void stores_must_fit_their_storage(hotbed_backend backend) {
+    box b;
+    char text[192];
+    hotbed_external_table tables[2];
+    (void)backend;
+    box_start(&b, 2, 8, 100);
+    b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    CHECK_OK(hotbed_storage_external_tables(&b.s.options, tables));
+    CHECK_STRING(tables[1].name, "table-1");
+    CHECK_EQ(tables[1].row_bytes, 3 * 8 * sizeof(float));
+    CHECK_STATUS(hotbed_storage_external_tables(&b.s.options, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_external_tables(NULL, tables), HOTBED_ERR_ARGUMENT);
+    open_store(&b);
+    b.s.options.mode = HOTBED_MODE_DEFAULT;
+    refuses(&b, "mode 3 is not CACHE");
+    b.s.options.mode = HOTBED_MODE_CACHE;
+    b.s.options.lower_memory = HOTBED_MEMORY_PINNED;
+    refuses(&b, "external and lower_memory");
+    b.s.options.lower_memory = (hotbed_memory_kind)0;
+    b.s.options.lower_directory = "/tmp";
+    refuses(&b, "external and lower_directory");
+    b.s.options.lower_directory = NULL;
+    b.s.tables[1].evict = HOTBED_EVICT_LOWEST;
+    refuses(&b, "table table-1: evict is LOWEST");
+    b.s.tables[1].evict = HOTBED_EVICT_NEVER;
+    b.s.tables[1].dim = 9;
+    refuses(&b, "table table-1: the store's rows have 96 bytes, not 144");
+    b.s.tables[1].dim = 8;
+    b.s.options.num_tables = 1;
+    refuses(&b, "the store has 2 tables, the storage 1");
+    b.s.options.num_tables = 2;
+    b.s.tables[1].upper_capacity = 0;
+    refuses(&b, "no upper_capacity");
+    b.s.tables[1].upper_capacity = 12;
+    b.s.options.mode = HOTBED_MODE_AUTO; /* a store is reason enough */
+    rig_open_bare(&b.r, HOTBED_BACKEND_HOST, &b.s.options);
+    CHECK_EQ(hotbed_storage_mode(b.r.storage), HOTBED_MODE_CACHE);
+    CHECK_OK(hotbed_storage_explain(b.r.storage, text, sizeof text));
+    CHECK(strstr(text, "CACHE over an external store") != NULL);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(b.r.storage, 1, &info));
+    CHECK_EQ(info.row_bytes, tables[1].row_bytes);
+    CHECK_EQ(info.lower_slots, 0);
+    box_close(&b);
+}
+
+/* --- bytes ------------------------------------------------------------------------------------------- */
+
+/* 50 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not. */
+static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
+    static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
+    static const hotbed_optimizer_kind optimizers[] = {
+        HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
+    static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
+    static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
+    for (uint32_t o = 0; o < 4; o++) {
+        box b;
+        lane lanes[2];
+        rng random = rng_start(o);
+        box_start(&b, 10, 8, 120);
+        for (uint32_t t = 0; t < 10; t++) {
+            b.s.tables[t].dim = dims[t];
+            b.s.tables[t].dtype = dtypes[(t + o) % 3];
+            b.s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
+        }
+        b.s.tables[7].kind = HOTBED_TABLE_STATIC;
+        b.s.tables[7].insertion = HOTBED_INSERT_PLAIN;
+        b.s.options.optimizer.kind = optimizers[o];
+        b.s.options.optimizer.weight_decay = 0.0625F;
+        b.s.options.pooling = poolings[o % 3];
+        box_open(&b, backend);
+        for (int l = 0; l < 2; l++)
+            lane_open(&b.r, &lanes[l], 200, 4);
+        recipe how = {.batch_size = 4, .max_bag = 3, .key_space = 100};
+        for (int step = 0; step < 50; step++) {
+            lane *l = &lanes[step % 2];
+            how.weights = step % 2 == 0 && b.s.options.pooling != HOTBED_POOL_NONE;
+            if (step >= 2) {
+                lane_forward(l);
+                lane_backward(l, &random);
+            }
+            if (step == 30) {
+                lane_cancel(&lanes[1 - step % 2]);
+                CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+                lane_prefetch(&lanes[1 - step % 2]);
+            }
+            lane_fill(l, &random, &how);
+            lane_prefetch(l);
+            if (step % 10 == 5)
+                CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+        }
+        for (int l = 0; l < 2; l++)
+            lane_cancel(&lanes[l]);
+        uint64_t inserts = store_stats(&b).inserts;
+        lane_eval(&lanes[0]);
+        CHECK_EQ(store_stats(&b).inserts, inserts);
+        rig_check(&b.r);
+        CHECK(table_stats(&b, 2).fetches > 100 && table_stats(&b, 2).write_backs > 100);
+        CHECK(store_stats(&b).stream_waits >= 50);
+        CHECK_EQ(store_stats(&b).failures, 0);
+        for (int l = 0; l < 2; l++)
+            lane_close(&lanes[l]);
+        box_close(&b);
+    }
+}
+
+/* A row that nobody prefetched since it was written is not written again, and counts are exact. */
+static void only_what_was_used_is_written(hotbed_backend backend) {
+    enum { KEYS = 12 };
+    box b;
+    lane l;
+    box_start(&b, 1, 8, 1000);
+    b.s.tables[0].score = HOTBED_SCORE_LFU;
+    box_open(&b, backend);
+    lane_open(&b.r, &l, KEYS, KEYS);
+    rng random = rng_start(1);
+    const recipe how = {.batch_size = KEYS};
+    for (uint64_t step = 0; step < 24; step++) {
+        lane_fill(&l, &random, &how);
+        for (uint64_t i = 0; i < KEYS; i++)
+            ((uint64_t *)l.host.keys)[i] = step % 8 * KEYS + i;
+        lane_upload(&l);
+        const hotbed_batch batch = lane_batch(&l);
+        CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
+        CHECK_OK(hotbed_ticket_cancel(l.ticket, b.r.stream));
+    }
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    CHECK_OK(hotbed_stream_sync(b.r.stream));
+    uint64_t keys[8 * KEYS], scores[8 * KEYS], n = 0, inserts = store_stats(&b).inserts;
+    CHECK_OK(hotbed_storage_export_keys(b.r.storage, 0, 8 * KEYS, keys, scores, &n, b.r.stream));
+    CHECK_EQ(n, 8 * KEYS);
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_EQ(scores[i], 3);
+    CHECK_STATUS(
+        hotbed_storage_export_keys(b.r.storage, 0, n - 1, keys, scores, &n, b.r.stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(n, 8 * KEYS);
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    CHECK_OK(hotbed_stream_sync(b.r.stream));
+    CHECK_EQ(store_stats(&b).inserts, inserts);
+    CHECK_EQ(table_stats(&b, 0).write_backs, inserts);
+    CHECK_EQ(rig_size(&b.r, 0), 8 * KEYS);
+    lane_close(&l);
+    box_close(&b);
+}
+
+/* Times of the pair are with their rows. */
+static void times_are_in_the_store(hotbed_backend backend) {
+    enum { KEYS = 100 };
+    box b;
+    box_start(&b, 2, 6, 1000);
+    b.s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    b.s.tables[1].dtype = HOTBED_F16;
+    open_store(&b);
+    rig_open_bare(&b.r, backend, &b.s.options);
+    uint64_t keys[KEYS], times[KEYS], scores[KEYS];
+    for (uint64_t i = 0; i < KEYS; i++) {
+        keys[i] = i << 50;
+        times[i] = 1000 + i;
+        scores[i] = 5 * i;
+    }
+    hotbed_rows rows = {
+        .scores = rig_copy(&b.r, scores, sizeof scores),
+        .times = rig_copy(&b.r, times, sizeof times)};
+    void *device_keys = rig_copy(&b.r, keys, sizeof keys);
+    CHECK_OK(hotbed_storage_set_rows(b.r.storage, 1, KEYS, device_keys, &rows, b.r.stream));
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    CHECK_OK(hotbed_ticket_create(b.r.storage, 24, 12, b.r.stream, &ticket));
+    hotbed_batch_init(&batch);
+    batch.batch_size = 12;
+    batch.num_keys = 24;
+    batch.keys = device_keys; /* the first 12 for one table, the next for the other */
+    for (int step = 0; step < 2; step++) {
+        CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, ticket, b.r.stream));
+        batch.keys = (uint64_t *)device_keys + 24;
+    }
+    CHECK_OK(hotbed_ticket_cancel(ticket, b.r.stream));
+    for (int emptied = 0; emptied < 2; emptied++) {
+        uint64_t seen[KEYS], count[KEYS];
+        CHECK_OK(
+            hotbed_storage_get_rows(b.r.storage, 1, KEYS, device_keys, &rows, NULL, b.r.stream));
+        rig_download(&b.r, seen, rows.times, sizeof seen);
+        rig_download(&b.r, count, rows.scores, sizeof count);
+        for (uint64_t i = 0; i < KEYS; i++) {
+            bool used = (i >= 12 && i < 24) || (i >= 36 && i < 48);
+            CHECK_EQ(count[i], scores[i] + used);
+            CHECK(used ? seen[i] > times[KEYS - 1] : seen[i] == times[i]);
+        }
+        CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    }
+    hotbed_ticket_destroy(ticket);
+    box_close(&b);
+}
+
+/* --- pins -------------------------------------------------------------------------------------------- */
+
+/* A key for which there is no slot is refused, reads as its first row, and comes when there is one. */
+static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
+    enum { KEYS = 40 };
+    box b;
+    lane l, other;
+    box_start(&b, 1, 8, 1000);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, KEYS, KEYS);
+    lane_open(&b.r, &other, KEYS, KEYS);
+    rng random = rng_start(1);
+    recipe how = {.batch_size = KEYS};
+    lane_fill(&l, &random, &how);
+    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    CHECK(strstr(hotbed_last_error(), "all rows it could replace are in use") != NULL);
+    uint64_t refused = table_stats(&b, 0).refused;
+    CHECK(refused >= KEYS - 32 && refused < KEYS);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    how.batch_size = 10;
+    lane_step(&other, &random, &how); /* nothing is left of it */
+    lane_step(&l, &random, &how);
+    CHECK_EQ(table_stats(&b, 0).refused, refused);
+    rig_check(&b.r);
+    lane_close(&l);
+    lane_close(&other);
+    box_close(&b);
+}
+
+/* --- failures ---------------------------------------------------------------------------------------- */
+
+enum { STEPS = 8 };
+
+/* Train with two batches in flight while the store fails; how many calls it had. */
+static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uint64_t count) {
+    box b;
+    lane lanes[2];
+    rng random = rng_start(3);
+    uint64_t faults = 0;
+    box_start(&b, 3, 8, 500);
+    b.s.tables[1].dtype = HOTBED_BF16;
+    b.s.tables[2].dim = 5;
+    b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    box_open(&b, backend);
+    for (int l = 0; l < 2; l++)
+        lane_open(&b.r, &lanes[l], 36, 12);
+    b.bad.calls = 0;
+    b.bad.way = way;
+    b.bad.from = at;
+    b.bad.to = at + count - 1;
+    b.bad.status = HOTBED_ERR_IO;
+    const recipe how = {.batch_size = 12, .key_space = 60};
+    for (int step = 0; step < STEPS; step++) {
+        lane *l = &lanes[step % 2];
+        if (step >= 2) {
+            lane_forward(l);
+            lane_backward(l, &random);
+        }
+        lane_fill(l, &random, &how);
+        hotbed_status status = lane_prefetch_with_slots(l);
+        CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
+        if (status != HOTBED_OK) {
+            char text[256];
+            CHECK(strstr(hotbed_last_error(), "external store") != NULL);
+            CHECK_EQ(hotbed_external_failure(b.external, text, sizeof text), status);
+            CHECK(strstr(text, "store bad") != NULL);
+            faults++;
+        }
+    }
+    for (int l = 0; l < 2; l++)
+        lane_cancel(&lanes[l]);
+    CHECK_EQ(faults > 0, at > 0 && at <= b.bad.calls);
+    uint64_t calls = b.bad.calls;
+    bad_store_next(&b.bad, BAD_NOT, 1);
+    rig_check(&b.r);
+    for (int l = 0; l < 2; l++)
+        lane_close(&lanes[l]);
+    box_close(&b);
+    return calls;
+}
+
+/* Once, at each call there is: what was there is served, nothing is lost, and training goes on. */
+static void a_store_may_fail_at_any_call(hotbed_backend backend) {
+    uint64_t calls = train_with(backend, BAD_NOT, 0, 1);
+    CHECK(calls > 3 * STEPS);
+    for (uint64_t at = 1; at <= calls; at++)
+        (void)train_with(backend, BAD_FAIL, at, 1);
+}
+
+/* All is done, and the store says that it is not; or it cannot be reached for a while. */
+static void a_store_may_be_away(hotbed_backend backend) {
+    for (uint64_t at = 1; at <= 40; at += 3) {
+        (void)train_with(backend, BAD_DONE, at, 1);
+        (void)train_with(backend, BAD_FAIL, at, 7);
+    }
+}
+
+/* The first batch of rows that leave is torn: the store is broken for good.  What is above stays right, and no
+ * key is served that the store may have. */
+static void a_torn_batch_is_never_served(hotbed_backend backend) {
+    box b;
+    lane l;
+    rng random = rng_start(1);
+    box_start(&b, 1, 8, 500);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, 12, 12);
+    const recipe how = {.batch_size = 12, .key_space = 200};
+    for (int step = 0; step < 4; step++)
+        lane_step(&l, &random, &how);
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    lane_step(&l, &random, &how);
+    bad_store_next(&b.bad, BAD_TEAR, 1);
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
+    lane_prefetch(&l); /* the same keys: all are above */
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    CHECK_OK(hotbed_stream_sync(b.r.stream));
+    uint64_t absent = 1234567, refused = table_stats(&b, 0).refused;
+    uint8_t found = 0;
+    uint64_t *device = rig_copy(&b.r, &absent, sizeof absent);
+    uint8_t *device_found = rig_copy(&b.r, &found, sizeof found);
+    CHECK_OK(hotbed_storage_get_rows(b.r.storage, 0, 1, device, NULL, device_found, b.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
+    rig_download(&b.r, &found, device_found, 1);
+    CHECK_EQ(found, HOTBED_EXTERNAL_UNKNOWN);
+    lane_fill(&l, &random, &how);
+    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    CHECK(table_stats(&b, 0).refused > refused);
+    lane_forward(&l);
+    lane_cancel(&l);
+    uint64_t keys = 0;
+    CHECK_STATUS(hotbed_storage_size(b.r.storage, 0, &keys, NULL, b.r.stream), HOTBED_ERR_CORRUPT);
+    lane_close(&l);
+    hotbed_storage_destroy(b.r.storage);
+    b.r.storage = NULL;
+    oracle_destroy(b.r.model);
+    b.r.model = NULL;
+    box_close(&b);
+}
+
+/* flush, reset and rows by key over a store that fails: an error, and all as before. */
+static void calls_on_rows_may_fail(hotbed_backend backend) {
+    enum { KEYS = 12 };
+    box b;
+    lane l;
+    rng random = rng_start(1);
+    box_start(&b, 1, 8, 500);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, KEYS, KEYS);
+    const recipe how = {.batch_size = KEYS, .key_space = 100};
+    for (int step = 0; step < 8; step++)
+        lane_step(&l, &random, &how);
+    bad_store_next(&b.bad, BAD_FAIL, 2);
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
+    rig_check(&b.r);
+    bad_store_next(&b.bad, BAD_FAIL, 2);
+    CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
+    rig_check(&b.r);
+    CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    rig_check(&b.r);
+    /* All rows are in the store now, and it does not answer. */
+    uint8_t found[KEYS];
+    float weights[KEYS * 8] = {0};
+    void *device_found = rig_alloc(&b.r, sizeof found);
+    const hotbed_rows rows = {.weights = rig_copy(&b.r, weights, sizeof weights)};
+    const hotbed_batch batch = lane_batch(&l);
+    for (int call = 0; call < 4; call++) {
+        bad_store_next(&b.bad, BAD_FAIL, 3);
+        CHECK_OK(hotbed_fill(device_found, 1, sizeof found, b.r.stream));
+        if (call == 0)
+            CHECK_OK(hotbed_storage_get_rows(
+                b.r.storage, 0, KEYS, l.device.keys, &rows, device_found, b.r.stream));
+        if (call == 1)
+            CHECK_OK(
+                hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, device_found, b.r.stream));
+        if (call == 2)
+            CHECK_OK(hotbed_storage_set_rows(b.r.storage, 0, 1, l.device.keys, &rows, b.r.stream));
+        if (call == 3)
+            CHECK_OK(hotbed_storage_eval(b.r.storage, &batch, l.output, l.stride, b.r.stream));
+        CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
+        bad_store_next(&b.bad, BAD_NOT, 1);
+        rig_download(&b.r, found, device_found, sizeof found);
+        for (int i = 0; i < KEYS; i++)
+            CHECK_EQ(found[i], call == 0 || (call == 1 && i == 0) ? HOTBED_EXTERNAL_UNKNOWN : 1);
+        rig_check(&b.r);
+    }
+    uint64_t n;
+    bad_store_next(&b.bad, BAD_FAIL, 1);
+    CHECK_STATUS(hotbed_storage_size(b.r.storage, 0, &n, NULL, b.r.stream), HOTBED_ERR_IO);
+    bad_store_next(&b.bad, BAD_FAIL, 1);
+    CHECK_STATUS(hotbed_storage_clear(b.r.storage, 0, b.r.stream), HOTBED_ERR_IO);
+    bad_store_next(&b.bad, BAD_FAIL, 1);
+    CHECK_STATUS(
+        hotbed_storage_export_keys(b.r.storage, 0, 0, NULL, NULL, &n, b.r.stream), HOTBED_ERR_IO);
+    rig_check(&b.r);
+    CHECK_OK(hotbed_storage_clear(b.r.storage, 0, b.r.stream));
+    CHECK_EQ(rig_size(&b.r, 0), 0);
+    CHECK_OK(hotbed_external_size(b.external, 0, &n));
+    CHECK_EQ(n, 0);
+    lane_close(&l);
+    box_close(&b);
+}
+
+/* A row that comes back damaged is refused, and served when it comes back whole. */
+static void a_damaged_row_is_never_served(hotbed_backend backend) {
+    box b;
+    lane l;
+    rng random = rng_start(2);
+    box_start(&b, 1, 8, 500);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, 12, 12);
+    const recipe how = {.batch_size = 12, .key_space = 12};
+    for (int step = 0; step < 6; step++)
+        lane_step(&l, &random, &how);
+    CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    lane_fill(&l, &random, &how);
+    bad_store_next(&b.bad, BAD_BYTE, 1);
+    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    lane_forward(&l); /* first rows */
+    lane_backward(&l, &random);
+    lane_prefetch(&l);
+    lane_forward(&l);
+    lane_backward(&l, &random);
+    rig_check(&b.r);
+    lane_close(&l);
+    box_close(&b);
+}
+
+/* --- time -------------------------------------------------------------------------------------------- */
+
+/* The caller goes on while the store takes its time, through all of a step. */
+static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+    box b;
+    lane l;
+    rng random = rng_start(2);
+    hotbed_counters before, after;
+    box_start(&b, 2, 8, 500);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, 24, 12);
+    const recipe how = {.batch_size = 12, .key_space = 100};
+    for (int step = 0; step < 4; step++)
+        lane_step(&l, &random, &how);
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    uint64_t waits = store_stats(&b).stream_waits;
+    hotbed_counters_read(&before);
+    bad_store_hold(&b.bad);
+    CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
+    CHECK_OK(hotbed_storage_forward(b.r.storage, l.ticket, l.output, l.stride, b.r.stream));
+    CHECK_OK(hotbed_storage_backward(b.r.storage, l.ticket, l.output, l.stride, b.r.stream));
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.host_waits, before.host_waits);
+    CHECK_EQ(after.allocations, before.allocations);
+    bad_store_await(&b.bad);
+    bad_store_let_go(&b.bad);
+    CHECK_OK(hotbed_stream_sync(b.r.stream));
+    CHECK(store_stats(&b).stream_waits > waits);
+    CHECK(store_stats(&b).stream_seconds > 0);
+    lane_close(&l);
+    box_close(&b);
+}
+
+/* --- opened again ------------------------------------------------------------------------------------ */
+
+static void train(rig *r, lane *l, rng *random, int steps) {
+    const recipe how = {.batch_size = 12, .key_space = 100};
+    for (int step = 0; step < steps; step++)
+        lane_step(l, random, &how);
+    CHECK_OK(hotbed_storage_flush(r->storage, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+}
+
+/* A database that is closed, and opened by another storage, has the rows as they were trained. */
+static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend) {
+    static int number;
+    setup s;
+    rig r;
+    lane l;
+    char path[512];
+    hotbed_external_table tables[2];
+    hotbed_external_options o;
+    hotbed_external *external;
+    hotbed_storage_state state;
+    rng random = rng_start(5);
+    (void)snprintf(path, sizeof path, "%s/rows-%d", hotbed_test_directory(), number++);
+    setup_start(&s, 2, 8, 500);
+    s.tables[0].upper_capacity = s.tables[1].upper_capacity = 12;
+    s.tables[1].dim = 17;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    CHECK_OK(hotbed_storage_external_tables(&s.options, tables));
+    hotbed_external_options_init(&o);
+    o.num_tables = 2;
+    o.tables = tables;
+    hotbed_status status = hotbed_external_create_rocksdb(path, NULL, &o, &external);
+    if (status == HOTBED_ERR_UNSUPPORTED)
+        return; /* this build is without RocksDB */
+    CHECK_OK(status);
+    s.options.external = external;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 24, 12);
+    train(&r, &l, &random, 10);
+    CHECK_OK(hotbed_external_flush(external));
+    rig_check(&r);
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    hotbed_ticket_destroy(l.ticket);
+    hotbed_storage_destroy(r.storage);
+    hotbed_external_destroy(external);
+    CHECK_OK(hotbed_external_create_rocksdb(path, NULL, &o, &external));
+    s.options.external = external;
+    CHECK_OK(hotbed_storage_create(&s.options, r.stream, &r.storage));
+    CHECK_OK(hotbed_storage_set_state(r.storage, &state, r.stream));
+    CHECK_OK(hotbed_ticket_create(r.storage, 24, 12, r.stream, &l.ticket));
+    rig_check_rows(&r);
+    train(&r, &l, &random, 10);
+    rig_check_rows(&r);
+    lane_close(&l);
+    rig_close(&r);
+    hotbed_external_destroy(external);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"stores_must_fit_their_storage", stores_must_fit_their_storage},
+    {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},
+    {"only_what_was_used_is_written", only_what_was_used_is_written},
+    {"times_are_in_the_store", times_are_in_the_store},
+    {"keys_beyond_the_upper_tier_are_refused", keys_beyond_the_upper_tier_are_refused},
+    {"a_store_may_fail_at_any_call", a_store_may_fail_at_any_call},
+    {"a_store_may_be_away", a_store_may_be_away},
+    {"a_torn_batch_is_never_served", a_torn_batch_is_never_served},
+    {"calls_on_rows_may_fail", calls_on_rows_may_fail},
+    {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
+    {"a_slow_store_keeps_the_stream_and_not_the_caller",
+     a_slow_store_keeps_the_stream_and_not_the_caller},
+    {"rows_are_there_when_the_store_is_opened_again",
+     rows_are_there_when_the_store_is_opened_again},
+    {NULL, NULL},
+};

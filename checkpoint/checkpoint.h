@@ -100,6 +100,14 @@ hotbed_status hotbed_draft_describe(
 hotbed_status hotbed_layout_shard(hotbed_manifest *manifest, uint32_t number, void **metadata);
 hotbed_status hotbed_layout_index(const hotbed_manifest *manifest, void **file, size_t *bytes);
 
+/* Who writes: library and libhdf5, which together give the same manifest the same layout. */
+void hotbed_layout_writer(char name[64]);
+
+/* Whether the metadata of shard `number`, `bytes` at its start, is what this library makes for *manifest, byte
+ * for byte.  What another writer made is not looked at.  Errors: CORRUPT, IO, MEMORY. */
+hotbed_status hotbed_layout_check(
+    const hotbed_manifest *manifest, uint32_t number, const char *file, const void *metadata);
+
 /* Type and shape of a column with `rows` rows (buckets of the bucket column). */
 hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column,

@@ -144,6 +144,10 @@ static hotbed_status check_version(void) {
     return HOTBED_OK;
 }
 
+void hotbed_h5_version(char version[32]) {
+    snprintf(version, 32, "%d.%d.%d", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE);
+}
+
 /* Make an empty file, in memory where there is a file system for that.  Only metadata is ever written to
  * it; the datasets are holes. */
 static hotbed_status make_file(hotbed_h5 *h5, char path[PATH_BYTES]) {
@@ -173,7 +177,7 @@ static hotbed_status create_file(hotbed_h5 *h5, const char *path, size_t metadat
         H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
         H5Pset_alignment(access, ALIGNMENT, ALIGNMENT) >= 0 &&
         H5Pset_meta_block_size(access, metadata_bytes) >= 0 &&
-        H5Pset_attr_phase_change(create, 64, 0) >= 0)
+        H5Pset_attr_phase_change(create, 64, 0) >= 0 && H5Pset_obj_track_times(create, false) >= 0)
         h5->file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
     /* Before the lists are closed: each call of libhdf5 clears the stack that says why. */
     hotbed_status status = h5->file < 0 ? fail("create", path) : HOTBED_OK;
@@ -227,7 +231,7 @@ hotbed_status hotbed_h5_group(hotbed_h5 *h5, const char *path) {
     hid_t way = open_way();
     hid_t list = H5Pcreate(H5P_GROUP_CREATE);
     hid_t group = H5I_INVALID_HID;
-    if (H5Pset_attr_phase_change(list, 64, 0) >= 0)
+    if (H5Pset_attr_phase_change(list, 64, 0) >= 0 && H5Pset_obj_track_times(list, false) >= 0)
         group = H5Gcreate2(h5->file, path, way, list, H5P_DEFAULT);
     hotbed_status status = group < 0 || H5Gclose(group) < 0 ? fail("make group", path) : HOTBED_OK;
     close_all(H5I_INVALID_HID, H5I_INVALID_HID, way, list);

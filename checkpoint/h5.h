@@ -42,7 +42,8 @@ hotbed_status hotbed_h5_create(size_t metadata_bytes, hotbed_h5 **out);
 /* Give the layout up.  NULL is allowed. */
 void hotbed_h5_destroy(hotbed_h5 *h5);
 
-/* All of these: paths are absolute; groups on the way to `path` are made.  Errors: IO. */
+/* All of these: paths are absolute; groups on the way to `path` are made, with the time in them, which groups
+ * that are made by themselves do not have.  Errors: IO. */
 hotbed_status hotbed_h5_group(hotbed_h5 *h5, const char *path);
 
 /* Set *offset to the dataset's first byte in the file; 0 when it has none. */
@@ -76,6 +77,9 @@ typedef struct hotbed_h5_image {
     uint64_t metadata_bytes; /* up to the first dataset, or the whole file when there is none */
     uint64_t file_bytes;
 } hotbed_h5_image;
+
+/* Version of the libhdf5 that lays files out: "1.10.8". */
+void hotbed_h5_version(char version[32]);
 
 /* Finish.  *out->metadata is NULL when the metadata did not fit its room: make the layout again with
  * more.  The caller destroys h5 in any case.  Errors: IO, MEMORY. */

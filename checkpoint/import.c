@@ -5,7 +5,6 @@
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
-#include "hotbed/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -219,7 +218,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = from->step;
-    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    hotbed_layout_writer(m->writer);
     m->world = 1;
     m->block_bytes = HOTBED_BLOCK_BYTES;
     m->num_tables = from->num_tables;

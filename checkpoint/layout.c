@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "hotbed/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,7 +66,9 @@ static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
 
 /* --- the shard ------------------------------------------------------------------------------------ */
 
-static hotbed_status put_head(hotbed_h5 *h5, const hotbed_manifest *m, const char *role) {
+/* Ranks write at times and with states of their own; MANIFEST has rank 0's, and so has what it describes. */
+static hotbed_status put_head(
+    hotbed_h5 *h5, const hotbed_manifest *m, const char *role, bool first) {
     char id[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(m->id, id);
     HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
@@ -76,11 +79,12 @@ static hotbed_status put_head(hotbed_h5 *h5, const hotbed_manifest *m, const cha
     HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "checkpoint_id", id));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "step", m->step));
-    HOTBED_TRY(hotbed_h5_number(h5, "/", "created_unix_ns", m->created_ns));
+    if (first)
+        HOTBED_TRY(hotbed_h5_number(h5, "/", "created_unix_ns", m->created_ns));
     return hotbed_h5_number(h5, "/", "world", m->world);
 }
 
-static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m) {
+static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m, bool first) {
     static const char at[] = "/storage";
     HOTBED_TRY(hotbed_h5_group(h5, at));
     HOTBED_TRY(hotbed_h5_text(h5, at, "key_type", key_types[m->key_type]));
@@ -92,6 +96,8 @@ static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m) {
     HOTBED_TRY(hotbed_h5_real(h5, at, "weight_decay", m->optimizer.weight_decay));
     HOTBED_TRY(hotbed_h5_real(h5, at, "initial_accumulator", m->optimizer.initial_accumulator));
     HOTBED_TRY(hotbed_h5_real(h5, at, "max_gradient", m->optimizer.max_gradient));
+    if (!first)
+        return HOTBED_OK;
     HOTBED_TRY(hotbed_h5_real(h5, at, "learning_rate", m->state.learning_rate));
     HOTBED_TRY(hotbed_h5_number(h5, at, "optimizer_steps", m->state.optimizer_steps));
     HOTBED_TRY(hotbed_h5_number(h5, at, "clock", m->state.clock));
@@ -123,6 +129,15 @@ static hotbed_status put_table(
         HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", part->first));
         HOTBED_TRY(hotbed_h5_number(h5, at, "end_row", part->end));
     }
+    static const char *const groups[] = {"opt", "admission"};
+    const bool has[] = {
+        hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_STATE),
+        hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_COUNTED)};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", at, groups[i]);
+        if (has[i])
+            HOTBED_TRY(hotbed_h5_group(h5, path));
+    }
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         if (!hotbed_manifest_has(m, table->kind, i))
             continue;
@@ -137,10 +152,10 @@ static hotbed_status put_table(
 
 static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t number) {
     hotbed_manifest_shard *shard = &m->shards[number];
-    HOTBED_TRY(put_head(h5, m, "shard"));
+    HOTBED_TRY(put_head(h5, m, "shard", number == 0));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "byte_order", "little"));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "shard", number));
-    HOTBED_TRY(put_storage(h5, m));
+    HOTBED_TRY(put_storage(h5, m, number == 0));
     HOTBED_TRY(hotbed_h5_group(h5, "/tables"));
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(put_table(h5, m, &m->tables[t], &m->parts[(uint64_t)t * m->world + number]));
@@ -150,6 +165,7 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
         HOTBED_TRY(hotbed_h5_dataset(h5, "/extra", extra, &shard->extra.offset));
         HOTBED_TRY(hotbed_h5_number(h5, "/extra", "first_block", shard->extra.first_block));
     }
+    HOTBED_TRY(hotbed_h5_group(h5, "/integrity"));
     HOTBED_TRY(hotbed_h5_dataset(h5, "/integrity/blocks", blocks, &shard->blocks.offset));
     HOTBED_TRY(hotbed_h5_text(h5, "/integrity", "algorithm", "xxh3_128"));
     return hotbed_h5_number(h5, "/integrity", "block_bytes", m->block_bytes);
@@ -178,6 +194,48 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
     return hotbed_fail(
         HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
         m->num_tables, room / 2);
+}
+
+void hotbed_layout_writer(char name[64]) {
+    char version[32];
+    hotbed_h5_version(version);
+    snprintf(name, 64, "hotbed-%.16s-hdf5-%.16s", hotbed_version(), version);
+}
+
+/* A copy of *m whose shards and parts the layout may change. */
+static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *out) {
+    *out = *m;
+    HOTBED_TRY(hotbed_manifest_reserve(out));
+    memcpy(out->shards, m->shards, m->world * sizeof *m->shards);
+    memcpy(out->tables, m->tables, m->num_tables * sizeof *m->tables);
+    memcpy(out->parts, m->parts, (size_t)m->num_tables * m->world * sizeof *m->parts);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_layout_check(
+    const hotbed_manifest *m, uint32_t number, const char *file, const void *metadata) {
+    char writer[64];
+    hotbed_manifest again;
+    void *made = NULL;
+    hotbed_layout_writer(writer);
+    if (strcmp(writer, m->writer) != 0)
+        return HOTBED_OK;
+    HOTBED_TRY(copy_manifest(m, &again));
+    hotbed_status status = hotbed_layout_shard(&again, number, &made);
+    uint64_t bytes = m->shards[number].metadata_bytes, at = 0;
+    bool same = status == HOTBED_OK && again.shards[number].metadata_bytes == bytes &&
+                again.shards[number].bytes == m->shards[number].bytes;
+    while (same && at < bytes && ((const char *)made)[at] == ((const char *)metadata)[at])
+        at++;
+    if (status == HOTBED_OK && (!same || at < bytes))
+        status = hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64
+            " on",
+            file, writer, at);
+    hotbed_delete(made);
+    hotbed_manifest_free(&again);
+    return status;
 }
 
 /* --- the index ------------------------------------------------------------------------------------ */
@@ -234,9 +292,9 @@ static hotbed_status put_views(
 }
 
 static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
-    HOTBED_TRY(put_head(h5, m, "index"));
+    HOTBED_TRY(put_head(h5, m, "index", true));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "README", how_to_read));
-    HOTBED_TRY(put_storage(h5, m));
+    HOTBED_TRY(put_storage(h5, m, true));
     hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
     char(*files)[32] = hotbed_new(m->world * sizeof *files);
     hotbed_status status = HOTBED_OK;

@@ -582,6 +582,10 @@ static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
+    if (memcmp(&a->optimizer, &b->optimizer, sizeof a->optimizer) != 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "the optimizer's arguments are others at rank %" PRIu32 " than at 0",
+            shard);
     if (a->seed != b->seed)
         return differs("the seed", "", a->seed, shard, b->seed);
     return HOTBED_OK;

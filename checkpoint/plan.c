@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
-#include "hotbed/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +18,7 @@ hotbed_status hotbed_plan_head(
     m->minor = HOTBED_FORMAT_MINOR;
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = options->step;
-    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    hotbed_layout_writer(m->writer);
     m->world = share->world;
     m->block_bytes = config->block_bytes == 0 ? HOTBED_BLOCK_BYTES : config->block_bytes;
     m->num_tables = hotbed_storage_num_tables(storage);

@@ -6,7 +6,6 @@
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 #include "hotbed/route.h"
-#include "hotbed/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -101,7 +100,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = last->step;
-    snprintf(m->writer, sizeof m->writer, "hotbed-%s", hotbed_version());
+    hotbed_layout_writer(m->writer);
     m->world = w->options->world;
     m->block_bytes = w->options->block_bytes == 0 ? HOTBED_BLOCK_BYTES : w->options->block_bytes;
     m->num_tables = last->num_tables;

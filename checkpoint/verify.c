@@ -5,6 +5,7 @@
 #include "base/float.h"
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_writer.h"
 
 #include <inttypes.h>
@@ -161,13 +162,30 @@ static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     return only_zeros(&v->link.shards[number].file, at, shard->bytes);
 }
 
+/* Nothing is hidden in HDF5's own bytes either, and h5py shows what MANIFEST says. */
+static hotbed_status verify_layout(verifier *v, uint32_t number) {
+    const hotbed_manifest *m = &v->link.manifest;
+    hotbed_shard_reader *shard = &v->link.shards[number];
+    uint64_t bytes = m->shards[number].metadata_bytes;
+    void *metadata = hotbed_new(bytes);
+    if (metadata == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes of metadata", bytes);
+    hotbed_status status = hotbed_io_read(&shard->file, metadata, bytes, 0);
+    if (status == HOTBED_OK)
+        status = hotbed_layout_check(m, number, shard->file.name, metadata);
+    hotbed_delete(metadata);
+    return status;
+}
+
 static hotbed_status verify(verifier *v) {
     const hotbed_manifest *m = &v->link.manifest;
     for (uint32_t t = 0; t < m->num_tables; t++)
         v->total += m->tables[t].rows;
     HOTBED_TRY(verify_index(v));
-    for (uint32_t s = 0; s < m->world; s++)
+    for (uint32_t s = 0; s < m->world; s++) {
         HOTBED_TRY(verify_gaps(v, s));
+        HOTBED_TRY(verify_layout(v, s));
+    }
     const hotbed_extent *extra = &m->shards[0].extra;
     HOTBED_TRY(hotbed_extent_check_bytes(
         &v->link.shards[0].file, "extra", extra->offset, extra->bytes, extra->root,

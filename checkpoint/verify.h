@@ -5,7 +5,8 @@
 #include "checkpoint/rewrite.h"
 
 /* Read every byte of the checkpoint at `path`, full or increment, and check it: each block's digest, the
- * order of keys, counts, each table's content, the index, and that gaps are zero.
+ * order of keys, counts, each table's content, the index, that gaps are zero, and that HDF5's metadata is what
+ * this library makes for the MANIFEST, unless another version wrote it.
  * Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_checkpoint_verify(
     const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress);

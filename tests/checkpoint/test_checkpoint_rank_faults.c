@@ -269,7 +269,41 @@ static void shards_that_change_places_are_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
+/* Someone changed HDF5's own bytes and made all digests right: verify makes the metadata anew, and sees it. */
+static void metadata_of_another_hand_is_found(hotbed_backend backend) {
+    enum { SHARD = 2 };
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    static const char name[] = "c/shard-00002-of-00004.h5";
+    ranks_save(&r, sample_path("c"));
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL));
+    size_t bytes, text_bytes;
+    unsigned char *data = sample_read_file(sample_path(name), &bytes);
+    hotbed_manifest m = ranks_manifest(sample_path("c"));
+    hotbed_manifest_shard *shard = &m.shards[SHARD];
+    for (int i = 0; i < 40; i++) {
+        char *text = NULL;
+        uint64_t bit = hotbed_test_below(shard->metadata_bytes * 8);
+        data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+        shard->metadata = hotbed_digest_root(data, shard->metadata_bytes, m.block_bytes);
+        sample_write_file(sample_path(name), data, bytes);
+        CHECK_OK(hotbed_manifest_print(&m, &text, &text_bytes));
+        sample_write_file(sample_path("c/MANIFEST"), text, text_bytes);
+        CHECK_OK(open_link(sample_path("c"))); /* the forger is good */
+        CHECK_STATUS(
+            hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL),
+            HOTBED_ERR_CORRUPT);
+        CHECK(strstr(hotbed_last_error(), "HDF5 metadata") != NULL);
+        hotbed_delete(text);
+        data[bit / 8] ^= (unsigned char)(1U << bit % 8);
+    }
+    hotbed_manifest_free(&m);
+    free(data);
+    tear_down(stream, &r, &other);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"metadata_of_another_hand_is_found", metadata_of_another_hand_is_found},
     {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
      a_kill_of_ranks_at_any_call_leaves_nothing_or_all},
     {"save_of_ranks_survives_an_error_at_any_call", save_of_ranks_survives_an_error_at_any_call},

@@ -206,6 +206,11 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     return now == NULL ? HOTBED_OK : hotbed_sharded_cancel(now, stream);
 }
 
+static hotbed_status set_training(void *self, bool training) {
+    const member *m = self;
+    return hotbed_sharded_set_training(m->collection, training);
+}
+
 /* --- sets ------------------------------------------------------------------------------------- */
 
 static hotbed_status make_member(
@@ -220,10 +225,17 @@ static hotbed_status make_member(
     m->most_rows = pooled ? collection->options.max_batch_size : collection->options.max_keys;
     m->columns = pooled ? hotbed_sharded_columns(collection) : collection->dim;
     m->element = hotbed_dtype_bytes(collection->output_dtype);
-    m->calls =
-        (hotbed_module_calls){place_create, place_destroy, input_dist, prefetch,
-                              compute,      backward,      cancel,     set->n > 1 ? fuse : NULL,
-                              set};
+    m->calls = (hotbed_module_calls){
+        .context_create = place_create,
+        .context_destroy = place_destroy,
+        .input_dist = input_dist,
+        .prefetch = prefetch,
+        .compute_and_output_dist = compute,
+        .backward = backward,
+        .cancel = cancel,
+        .fuse = set->n > 1 ? fuse : NULL,
+        .group = set,
+        .set_training = set_training};
     return hotbed_module_init(&m->module, m->name, &m->calls, m);
 }
 

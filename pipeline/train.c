@@ -449,6 +449,11 @@ hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
     if (train == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train is NULL");
     HOTBED_TRY(hotbed_pipeline_idle(train->pipeline, "hotbed_train_set_training"));
+    for (uint32_t m = 0; m < train->rewrite->num_modules; m++) {
+        const hotbed_module *module = train->rewrite->modules[m].module;
+        if (module->calls->set_training != NULL)
+            HOTBED_TRY(module->calls->set_training(module->self, training));
+    }
     train->training = training;
     return HOTBED_OK;
 }

@@ -132,6 +132,8 @@ typedef struct hotbed_module_calls {
         void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
         hotbed_stream *stream, hotbed_awaitable *fused);
     void *group; /* the communicator, say */
+    /* Train from the next batch on, or only evaluate.  NULL: makes no difference. */
+    hotbed_status (*set_training)(void *self, bool training);
 } hotbed_module_calls;
 
 /* A forward: function and self. */
@@ -153,8 +155,8 @@ typedef struct hotbed_module {
     void *owner;            /* the rewrite that has the slot; NULL: none */
 } hotbed_module;
 
-/* Set a module up, with the plain forward.  Never waits.  Errors: ARGUMENT (NULL; a call that must
- * be there). */
+/* Set a module up, with the plain forward.  Never waits.
+ * Errors: ARGUMENT (NULL; a call that must be there). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_init(
     hotbed_module *module, const char *name, const hotbed_module_calls *calls, void *self);
 
@@ -166,14 +168,15 @@ HOTBED_API void hotbed_module_close(hotbed_module *module);
  *   arguments  [n] in   1 .. HOTBED_ARGUMENTS_MOST
  *   output     out      the module's; a computed value
  *
- * Async but for what input_dist waits for.  Errors: ARGUMENT, STATE (a pipelined forward: the
- * batch's input was consumed, or was not there), the module's. */
+ * Async but for what input_dist waits for.
+ * Errors: ARGUMENT, STATE (a pipelined forward: the batch's input was consumed, or was not there),
+ * the module's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_forward(
     hotbed_module *module, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
 
-/* The backward of a plain forward; of the contexts of a rewrite see hotbed/context.h.
- * Async.  Errors: STATE (there was no forward), the module's. */
+/* The backward of a plain forward; of the contexts of a rewrite see hotbed/context.h.  Async.
+ * Errors: STATE (there was no forward), the module's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_module_backward(hotbed_module *module, hotbed_stream *stream);
 
@@ -189,8 +192,8 @@ typedef struct hotbed_postproc {
     void *owner;    /* of the rewrite that runs it ahead; NULL at first */
 } hotbed_postproc;
 
-/* Call a postproc, for models: runs it, or serves what was run ahead, or into the trace.
- * Async.  Errors: ARGUMENT, its own. */
+/* Call a postproc, for models: runs it, or serves what was run ahead, or into the trace.  Async.
+ * Errors: ARGUMENT, its own. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_postproc_call(
     hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
@@ -252,8 +255,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 
 /* Put the slots back, as they were before: pointer-equal.  Batches in flight stay in their
- * contexts.  Then again: replace them.  Never waits.  Errors: STATE (somebody else wrote a slot
- * meanwhile, or has it: nothing is changed). */
+ * contexts.  Then again: replace them.  Never waits.
+ * Errors: STATE (somebody else wrote a slot meanwhile, or has it: nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
 

@@ -241,8 +241,8 @@ static inline void hotbed_pipeline_options_init(hotbed_pipeline_options *options
 }
 
 /* Make a pipeline of a plan, and start its threads.  Synchronous.  Takes the values' memory times
- * depth.  `options` NULL is all defaults.  Errors: ARGUMENT (the plan, see
- * hotbed_pipeline_plan_check(); an option), MEMORY, DEVICE. */
+ * depth.  `options` NULL is all defaults.
+ * Errors: ARGUMENT (the plan, see hotbed_pipeline_plan_check(); an option), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out);
@@ -251,13 +251,14 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_create(
  * flight are dropped: hotbed_pipeline_drain() before it finishes them.  NULL is allowed. */
 HOTBED_API void hotbed_pipeline_destroy(hotbed_pipeline *pipeline);
 
-/* Take batches from `loader` from now on, until it ends; copied.  Errors: ARGUMENT; STATE
- * (iterations are in flight: drain first; the pipeline failed). */
+/* Take batches from `loader` from now on, until it ends; copied.
+ * Errors: ARGUMENT; STATE (iterations are in flight: drain first; the pipeline failed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loader *loader);
 
 /* Enqueue the first `depth` periods.  hotbed_pipeline_progress() does it if need be.  Host work
- * only.  Errors: STATE (no loader; filled already; failed), the loader's, COMM. */
+ * only.
+ * Errors: STATE (no loader; filled already; failed), the loader's, COMM. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline);
 
 /* The next iteration in order: M batches give M iterations, then *out is NULL, which is the end,
@@ -276,13 +277,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_iteration **out);
 
 /* Take no more batches, finish what is in flight, and drop the results.  Then a loader can be
- * bound.  Errors: as hotbed_pipeline_progress(). */
+ * bound.  Ranks that share collectives drain at the same iteration.
+ * Errors: as hotbed_pipeline_progress(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline);
 
 /* Run the tasks for one batch on the calling thread, one after the other, each on `stream`: what
- * the pipelined run must equal.  Nothing may be in flight.  *out (NULL is allowed) as with
- * progress.  Errors: as hotbed_pipeline_progress(); ARGUMENT (stream NULL or of another device);
- * STATE (iterations are in flight). */
+ * the pipelined run must equal.  Nothing may be in flight; a loader is unbound.  *out (NULL is
+ * allowed) as with progress.
+ * Errors: as hotbed_pipeline_progress(); ARGUMENT (stream NULL or of another device); STATE
+ * (iterations are in flight). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_run_serial(
     hotbed_pipeline *pipeline, void *batch, hotbed_stream *stream, const hotbed_iteration **out);
 
@@ -313,7 +316,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_iteration_set(hotbed_iteration *iteration, uint32_t value, void *pointer);
 
 /* The gradient of a value, to add to: zeros in `stream` order before the first use in an iteration.
- * Async.  Errors: ARGUMENT (no such value, or one without gradient), DEVICE. */
+ * Async.
+ * Errors: ARGUMENT (no such value, or one without gradient), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_iteration_grad_add(
     hotbed_iteration *iteration, uint32_t value, hotbed_stream *stream, void **grad);
 
@@ -332,9 +336,10 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
  *   tasks   names, separated by spaces; NULL or "": none
  *   verify  at each replay compare what was captured with what is there now: waits, for debugging
  *
- * The call is made alike on all ranks of the agreement.  Errors: ARGUMENT (no such task);
- * UNSUPPORTED (a task that is `always`); COMM (ranks name different tasks: no rank has changed
- * anything); STATE (in flight); MEMORY.  A replay that finds a value changed fails with CORRUPT. */
+ * The call is made alike on all ranks of the agreement.
+ * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`); COMM (ranks name
+ * different tasks: no rank has changed anything); STATE (in flight); MEMORY.  A replay that finds a
+ * value changed fails with CORRUPT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify);
 
@@ -360,8 +365,8 @@ typedef struct hotbed_log_entry {
 } hotbed_log_entry;
 
 /* Copy the latest entries, oldest first, in the order in which tasks were submitted: up to
- * `capacity`, and *n is how many.  Synchronous; nothing may be in flight.  Errors: ARGUMENT, STATE
- * (in flight; the pipeline has no log). */
+ * `capacity`, and *n is how many.  Synchronous; nothing may be in flight.
+ * Errors: ARGUMENT, STATE (in flight; the pipeline has no log). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_log(
     hotbed_pipeline *pipeline, uint64_t capacity, hotbed_log_entry *entries, uint64_t *n);
 

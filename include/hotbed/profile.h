@@ -54,8 +54,8 @@ typedef struct hotbed_profile {
 
 /* Measure a pipeline's tasks by serial iterations; nothing may be in flight.  It trains: state that
  * tasks change is changed.  Takes (warmup + rounds * iterations) * (tasks + 2) iterations.
- * Synchronous; waits.  Called alike on all ranks of the pipeline's agreement.  Errors: ARGUMENT,
- * STATE, those of tasks. */
+ * Synchronous; waits.  Called alike on all ranks of the pipeline's agreement.
+ * Errors: ARGUMENT, STATE, those of tasks. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out);
 
@@ -67,7 +67,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_set(
     double *exposed);
 
 /* A table as text, cut to fit, always ended by 0; *length (NULL is allowed) is that of the whole
- * text without the 0.  Never waits.  Errors: ARGUMENT. */
+ * text without the 0.  Never waits.
+ * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_profile_print(const hotbed_profile *profile, char *text, size_t capacity, size_t *length);
 
@@ -102,8 +103,9 @@ typedef struct hotbed_schedule hotbed_schedule; /* opaque; owned by the caller *
  * such that the model's iteration is shortest: never longer than the serial one.  The last stage is
  * on the plan's last stream, the one before on the first, the one before that on the second, and so
  * on, each in a thread group of its own.  Edges between tasks that share a state and would
- * otherwise race are added.  The same costs give the same schedule.  Never waits.  Errors: ARGUMENT
- * (the plan has stages or distances, a cost is below 0 or not finite, an unknown name), MEMORY. */
+ * otherwise race are added.  The same costs give the same schedule.  Never waits.
+ * Errors: ARGUMENT (the plan has stages or distances, a cost is below 0 or not finite, an unknown
+ * name), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_schedule_find(
     const hotbed_pipeline_plan *serial, const hotbed_schedule_options *options,
     hotbed_schedule **out);

@@ -53,7 +53,8 @@ HOTBED_API hotbed_module *hotbed_sharded_modules_get(
 
 /* An agreement of a communicator's ranks, for hotbed_pipeline_options.  The communicator is for
  * this alone: it is used from the thread that calls progress, while tasks use others.  Each
- * agreement waits on the host for all ranks.  Synchronous.  Errors: ARGUMENT, MEMORY. */
+ * agreement waits on the host for all ranks.  Synchronous.
+ * Errors: ARGUMENT, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_agreement_create(hotbed_comm *comm, hotbed_stream *stream, hotbed_comm_agreement **out);
 HOTBED_API void hotbed_comm_agreement_destroy(

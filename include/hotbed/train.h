@@ -69,8 +69,8 @@ static inline void hotbed_trainer_init(hotbed_trainer *trainer) {
 /* Name of plan number `plan`, or NULL after the last. */
 HOTBED_API const char *hotbed_train_plan_name(uint32_t plan);
 
-/* The steps of a plan, for reading and changing: *steps [*num_steps] is static.
- * Never waits.  Errors: ARGUMENT (no such plan; the text lists them). */
+/* The steps of a plan, for reading and changing: *steps [*num_steps] is static.  Never waits.
+ * Errors: ARGUMENT (no such plan; the text lists them). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_train_plan_steps(const char *plan, const hotbed_step **steps, uint32_t *num_steps);
 
@@ -93,8 +93,9 @@ static inline void hotbed_train_options_init(hotbed_train_options *options) {
 }
 
 /* Make streams (memcpy, dist, prefetch, default), rewrite the model, and make the pipeline.
- * Synchronous.  The trainer is copied; model, batch type and self stay.  Errors: ARGUMENT (no such
- * plan), those of hotbed_rewrite_create() and hotbed_pipeline_create(). */
+ * Synchronous.  The trainer is copied; model, batch type and self stay.
+ * Errors: ARGUMENT (no such plan), those of hotbed_rewrite_create() and
+ * hotbed_pipeline_create(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_create(
     const hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_train **out);
 
@@ -122,8 +123,9 @@ HOTBED_API hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *n
 /* The device batch of an iteration: the shuffled one. */
 HOTBED_API void *hotbed_train_batch(const hotbed_train *train, const hotbed_iteration *iteration);
 
-/* Evaluate from now on: no gradients, no steps; what modules hold of a batch is released.  Or train
- * again.  Never waits.  Errors: STATE (iterations are in flight: drain first). */
+/* Evaluate from now on: no gradients, no steps; modules are told, and what they hold of a batch is
+ * released.  Or train again.  Never waits.
+ * Errors: STATE (iterations are in flight: drain first), those of modules. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_train_set_training(hotbed_train *train, bool training);
 

@@ -151,8 +151,15 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     return hotbed_ticket_cancel(c->ticket, stream);
 }
 
-static hotbed_module_calls calls = {context_create, context_destroy, input_dist, prefetch, compute,
-                                    backward,       cancel,          fuse,       NULL};
+static hotbed_module_calls calls = {
+    .context_create = context_create,
+    .context_destroy = context_destroy,
+    .input_dist = input_dist,
+    .prefetch = prefetch,
+    .compute_and_output_dist = compute,
+    .backward = backward,
+    .cancel = cancel,
+    .fuse = fuse};
 
 /* --- batches ---------------------------------------------------------------------------------- */
 

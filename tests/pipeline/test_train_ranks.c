@@ -427,6 +427,44 @@ static void unequal_ranks_end_together(hotbed_backend backend) {
     team_close(&t);
 }
 
+/* P11 (314), on ranks: evaluation of other batches in between, given up in the middle. */
+static void *train_and_evaluate(void *argument) {
+    rank *r = argument;
+    rank_open(r);
+    hotbed_train *train = make_train(r, NULL);
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    const hotbed_loader loader = {.next = next_batch, .self = r};
+    const hotbed_iteration *iteration;
+    CHECK_OK(run(r, train, 6));
+    CHECK_OK(hotbed_train_set_training(train, false));
+    CHECK(!hotbed_sharded_training(r->collections[1]));
+    r->limit = BATCHES;
+    CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+    CHECK_OK(hotbed_pipeline_drain(pipeline));
+    CHECK_EQ(pinned_rows(r), 0);
+    CHECK_OK(hotbed_train_set_training(train, true));
+    r->next = 6;
+    CHECK_OK(run(r, train, BATCHES));
+    CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
+    hotbed_train_destroy(train);
+    rank_close(r);
+    return NULL;
+}
+
+static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
+    static const char *const plans[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
+    static team t;
+    team_open(&t);
+    for (int n = 0; n < 2; n++) {
+        run_team(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, train_plainly, &t);
+        for (int p = 0; p < 4; p++)
+            run_team(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
+    }
+    team_close(&t);
+}
+
 static void revoke(void *self) {
     hotbed_comm_abort(self);
 }
@@ -469,6 +507,7 @@ const hotbed_test hotbed_tests[] = {
     {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
     {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},
     {"unequal_ranks_end_together", unequal_ranks_end_together},
+    {"evaluation_in_between_changes_nothing", evaluation_in_between_changes_nothing},
     {"a_failure_ends_all_ranks", a_failure_ends_all_ranks},
     {NULL, NULL},
 };

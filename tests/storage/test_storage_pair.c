@@ -69,7 +69,7 @@ static void export_words(rig *r, uint64_t min_score, uint64_t min_time, words *o
 static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
     uint64_t seen[3] = {0};
     rig_upload(&b->r, b->device_keys, &key, sizeof key);
-    uint64_t *device = rig_alloc(&b->r, sizeof seen);
+    uint64_t *device = rig_copy(&b->r, seen, sizeof seen);
     const hotbed_rows rows = {.scores = device, .times = device + 1};
     CHECK_OK(hotbed_storage_get_rows(
         b->r.storage, 0, 1, b->device_keys, &rows, (uint8_t *)(device + 2), b->r.stream));

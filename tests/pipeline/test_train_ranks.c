@@ -4,6 +4,7 @@
  * are threads, each with batches of its own and its own sizes.  Every plan gives the bytes of the
  * plain loop, rank by rank.
  */
+#include "hotbed/balance.h"
 #include "hotbed/sharded_module.h"
 #include "hotbed/timeline.h"
 #include "hotbed/train.h"
@@ -56,6 +57,7 @@ typedef struct rank {
     const hotbed_sharded_output *outputs[DEPTH][COLLECTIONS];
     float (*kept)[COLLECTIONS][ROWS]; /* pinned: of each batch */
     hotbed_memory kept_memory;
+    hotbed_balance *balances[DEPTH];
     uint64_t next, limit, iterations, fails_at;
     hotbed_status status;
     char text[512];
@@ -66,6 +68,7 @@ struct team {
     uint32_t size;
     hotbed_plan exchange;
     const char *plan;
+    bool shuffled; /* samples of the pooled collection are dealt out anew */
     rank ranks[RANKS_MOST];
     results *expected[RANKS_MOST];
 };
@@ -122,6 +125,21 @@ static hotbed_status copy_batch(
     return HOTBED_OK;
 }
 
+static hotbed_status shuffle_start(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
+    const rank *r = self;
+    return hotbed_balance_start(r->balances[slot], &((batch *)b)->kjts[1], NULL, stream);
+}
+
+static hotbed_status shuffle_finish(
+    void *self, uint32_t slot, void *b, hotbed_stream *stream, void **out) {
+    const rank *r = self;
+    hotbed_balanced balanced;
+    HOTBED_TRY(hotbed_balance_finish(r->balances[slot], &balanced, stream));
+    ((batch *)b)->kjts[1] = balanced.kjt;
+    *out = b;
+    return HOTBED_OK;
+}
+
 static hotbed_status keep(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
     rank *r = self;
     CHECK(b != NULL);
@@ -171,7 +189,7 @@ static void open_collection(rank *r, int c) {
     options.storage = &storage;
     options.plan = r->all->exchange;
     options.max_batch_size = SAMPLES;
-    options.max_keys = KEYS;
+    options.max_keys = (uint64_t)r->all->size * KEYS; /* as many as a shuffle may give */
     CHECK_OK(hotbed_sharded_create(&options, r->comm, r->stream, &r->collections[c]));
 }
 
@@ -202,6 +220,18 @@ static void open_batches(rank *r) {
             r->slot_keys[slot][c] = at;
 }
 
+static void open_balances(rank *r) {
+    hotbed_balance_options options;
+    hotbed_balance_options_init(&options);
+    options.num_features = FEATURES;
+    options.batch_size = SAMPLES;
+    options.max_keys = KEYS;
+    for (int slot = 0; slot < DEPTH; slot++)
+        CHECK_OK(hotbed_balance_create(&options, r->comm, r->stream, &r->balances[slot]));
+    r->trainer.shuffle_start = shuffle_start;
+    r->trainer.shuffle_finish = shuffle_finish;
+}
+
 static void rank_open(rank *r) {
     static const char *const names[] = {"sequence", "pooled"};
     CHECK_OK(hotbed_stream_create(r->all->backend, 0, &r->stream));
@@ -222,11 +252,15 @@ static void rank_open(rank *r) {
     r->trainer.copy_batch = copy_batch;
     r->trainer.loss = keep;
     r->trainer.dense_backward = gradients;
+    if (r->all->shuffled)
+        open_balances(r);
 }
 
 static void rank_close(rank *r) {
     CHECK_OK(hotbed_stream_sync(r->stream));
     hotbed_sharded_modules_destroy(r->modules);
+    for (int slot = 0; slot < DEPTH; slot++)
+        hotbed_balance_destroy(r->balances[slot]);
     for (int c = 0; c < COLLECTIONS; c++)
         hotbed_sharded_destroy(r->collections[c]);
     hotbed_memory_free(&r->memory);
@@ -283,6 +317,10 @@ static void *train_plainly(void *argument) {
     for (int b = 0; b < BATCHES; b++) {
         void *device = NULL;
         CHECK_OK(copy_batch(r, 0, &r->batches[b], r->stream, &device));
+        if (r->all->shuffled) {
+            CHECK_OK(shuffle_start(r, 0, device, r->stream));
+            CHECK_OK(shuffle_finish(r, 0, device, r->stream, &device));
+        }
         CHECK_OK(forward(r, hotbed_ref_batch(&batch_type, device), r->stream));
         CHECK_OK(keep(r, 0, device, r->stream));
         CHECK_OK(gradients(r, 0, device, r->stream));
@@ -382,6 +420,23 @@ static void so_with_sizes_that_are_waited_for(hotbed_backend backend) {
 
 static void and_with_one_sided_exchanges(hotbed_backend backend) {
     check_plans(backend, HOTBED_PLAN_ONE_SIDED, false);
+}
+
+/* The jagged plans with a shuffle: balanced over the ranks, in turn with all else that they
+ * exchange. */
+static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend backend) {
+    static const char *const plans[] = {"jagged-none",     "jagged-sparse-dist",
+                                        "jagged-prefetch", "jagged-prefetch-async",
+                                        "sw-serial",       "sw-pipelined"};
+    static team t;
+    team_open(&t);
+    t.shuffled = true;
+    for (int n = 0; n < 3; n++) {
+        run_team(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, train_plainly, &t);
+        for (int p = 0; p < 6; p++)
+            run_team(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_by_plan, &t);
+    }
+    team_close(&t);
 }
 
 /* P13: rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
@@ -506,6 +561,8 @@ const hotbed_test hotbed_tests[] = {
     {"every_plan_gives_the_bytes_of_the_plain_loop", every_plan_gives_the_bytes_of_the_plain_loop},
     {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
     {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},
+    {"shuffled_batches_give_the_bytes_of_the_plain_loop",
+     shuffled_batches_give_the_bytes_of_the_plain_loop},
     {"unequal_ranks_end_together", unequal_ranks_end_together},
     {"evaluation_in_between_changes_nothing", evaluation_in_between_changes_nothing},
     {"a_failure_ends_all_ranks", a_failure_ends_all_ranks},

@@ -29,7 +29,7 @@ typedef struct hotbed_program_step {
     uint32_t first_edge, num_edges;
 } hotbed_program_step;
 
-enum { HOTBED_STEP_NONE = UINT32_MAX };
+#define HOTBED_STEP_NONE UINT32_MAX
 
 typedef struct hotbed_program_value {
     hotbed_pipeline_plan_name name;

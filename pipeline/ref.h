@@ -4,7 +4,9 @@
 
 #include "hotbed/forward.h"
 
-enum { HOTBED_NODES_MOST = 256, HOTBED_NODE_NONE = UINT32_MAX };
+#define HOTBED_NODE_NONE UINT32_MAX
+
+enum { HOTBED_NODES_MOST = 256 };
 
 typedef enum hotbed_node_kind {
     HOTBED_NODE_BATCH,

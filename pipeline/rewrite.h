@@ -32,7 +32,8 @@ typedef struct hotbed_rewritten {
     hotbed_rewrite *rewrite;
 } hotbed_rewritten;
 
-enum { HOTBED_GROUP_NONE = UINT32_MAX, HOTBED_SLOT_UNBOUND = UINT32_MAX };
+#define HOTBED_GROUP_NONE   UINT32_MAX
+#define HOTBED_SLOT_UNBOUND UINT32_MAX
 
 struct hotbed_rewrite {
     hotbed_rewrite_options options;

@@ -9,14 +9,14 @@ static const part three[] = {
     {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
     {.name = "b", .stage = 1, .stream = "dist", .group = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b", .ordered = true},
-    {NULL}};
+    {.name = NULL}};
 
 /* The same in one thread. */
 static const part single[] = {
     {.name = "a", .stage = 0, .stream = "memcpy"},
     {.name = "b", .stage = 1, .stream = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b", .ordered = true},
-    {NULL}};
+    {.name = NULL}};
 
 static void periods_run_what_the_stages_say(hotbed_backend backend) {
     parts p;
@@ -146,7 +146,7 @@ static void signed_distances_are_kept(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "a", .stage = 0, .stream = "ahead", .group = "ahead", .after = "b-2"},
         {.name = "b", .stage = 1, .after = "a a+1"},
-        {NULL}};
+        {.name = NULL}};
     for (uint64_t batches = 1; batches < 20; batches += 6) {
         parts p;
         parts_open(&p, backend, sketch);
@@ -208,7 +208,7 @@ static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "produce", .stage = 0, .stream = "memcpy", .group = "io", .writes = "x"},
         {.name = "move", .stage = 1, .after = "produce", .reads = "x", .writes = "y"},
-        {NULL}};
+        {.name = NULL}};
     static const hotbed_value_options values[] = {
         {.name = "x", .bytes = WORDS}, {.name = "y", .bytes = WORDS}};
     parts p;
@@ -248,7 +248,7 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
         {.name = "b", .stage = 0, .stream = "s1", .group = "g1", .ordered = true},
         {.name = "c", .stage = 1, .stream = "s2", .group = "g2", .after = "a", .ordered = true},
         {.name = "d", .stage = 1, .stream = "s3", .group = "g0", .after = "b"},
-        {NULL}};
+        {.name = NULL}};
     uint64_t hash = 0;
     for (int run = 0; run < 30; run++) {
         parts p;

@@ -14,7 +14,7 @@ static const part three[] = {
     {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
     {.name = "b", .stage = 1, .stream = "dist", .group = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b c-1", .ordered = true},
-    {NULL}};
+    {.name = NULL}};
 
 static double seconds(void) {
     struct timespec time;

@@ -26,7 +26,7 @@ static const part right[] = {
      .after = "forward prefetch+1",
      .reads = "rows",
      .states = "tables"},
-    {NULL}};
+    {.name = NULL}};
 
 static const hotbed_value_options values[] = {
     {.name = "keys", .bytes = 64}, {.name = "local"}, {.name = "rows", .bytes = 16, .grad = true}};
@@ -244,7 +244,7 @@ static void the_order_of_a_serial_run(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "forward", .stage = 0, .stream = "ahead", .serial = "rows"},
         {.name = "backward", .stage = 1, .after = "forward forward+1", .serial = "rows"},
-        {NULL}};
+        {.name = NULL}};
     parts p;
     parts_open(&p, backend, sketch);
     check_fault(
@@ -276,7 +276,7 @@ static void head_of_line_is_told(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "young", .stage = 0, .after = "young-1"},
         {.name = "old", .stage = 1, .after = "young"},
-        {NULL}};
+        {.name = NULL}};
     parts p;
     hotbed_pipeline_plan_report report;
     parts_open(&p, backend, sketch);

@@ -34,7 +34,7 @@ static const part chain[] = {
     {.name = "forward", .after = "prefetch", .serial = "rows", .ordered = true},
     {.name = "backward", .after = "forward", .states = "tables", .serial = "rows dense"},
     {.name = "optimizer", .after = "backward", .serial = "dense"},
-    {NULL}};
+    {.name = NULL}};
 
 static const hotbed_value_options values[] = {{.name = "b"}};
 
@@ -102,7 +102,7 @@ static void predictions_follow_the_model(hotbed_backend backend) {
         {.name = "a", .stage = 0, .stream = "s0"},
         {.name = "b", .stage = 1, .stream = "s1", .after = "a"},
         {.name = "c", .stage = 2, .after = "b"},
-        {NULL}};
+        {.name = NULL}};
     const double times[3] = {3.0, 1.0, 2.0};
     const double bad[3] = {3.0, -1.0, 2.0};
     parts p;

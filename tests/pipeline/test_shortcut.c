@@ -134,7 +134,7 @@ static const part sketch[] = {
      .writes = "x.grad",
      .backward_of = "lower"},
     {.name = "train", .stage = 1, .after = "lower_back", .reads = "x.grad", .states = "table"},
-    {NULL}};
+    {.name = NULL}};
 
 static hotbed_status (*const works[])(hotbed_iteration *, void *, hotbed_stream *) = {
     dist, lower, upper, loss, upper_back, lower_back, train};

@@ -127,6 +127,7 @@ static hotbed_status copy_batch(
 
 static hotbed_status shuffle_start(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
     const rank *r = self;
+    CHECK(b != NULL);
     return hotbed_balance_start(r->balances[slot], &((batch *)b)->kjts[1], NULL, stream);
 }
 
@@ -134,6 +135,7 @@ static hotbed_status shuffle_finish(
     void *self, uint32_t slot, void *b, hotbed_stream *stream, void **out) {
     const rank *r = self;
     hotbed_balanced balanced;
+    CHECK(b != NULL);
     HOTBED_TRY(hotbed_balance_finish(r->balances[slot], &balanced, stream));
     ((batch *)b)->kjts[1] = balanced.kjt;
     *out = b;

@@ -18,10 +18,13 @@
  *   update                  the optimiser, and the rows are unpinned
  *
  * Each is started by one call and awaited by the next, on whatever stream: a context's own events order its
- * stages.  Contexts are independent, so one batch's exchange can run under another's compute; a context is
- * used again when its stages are enqueued (stages that follow are then ordered after those before).  All ranks
- * make the same calls in the same order, and do the same operations whatever their counts are: a rank with
- * no samples, no keys, or none of a feature, is one like the others.
+ * stages.  One batch's exchange can run under another's compute, in a context of its own.  The caller orders,
+ * with events where streams differ, prefetches of a collection among themselves, and its computes and updates
+ * among themselves (hotbed/storage.h).  A context is used again once its stages are enqueued: the next batch's
+ * are ordered after them.
+ *
+ * All ranks make the same calls in the same order, and do the same operations whatever their counts are: a rank
+ * with no samples, no keys, or none of a feature, is one like the others.
  *
  * The three plans give the same bytes:
  *

@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files. */
 #include "checkpoint/bucket.h"
 #include "checkpoint/digest.h"
+#include "checkpoint/import.h"
 #include "checkpoint/io.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -100,7 +101,50 @@ static void files_are_written_whole(hotbed_backend backend) {
     }
 }
 
+static hotbed_status read_npy(const void *data, size_t bytes, hotbed_npy *npy) {
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    sample_write_file(sample_path("x.npy"), data, bytes);
+    CHECK_OK(hotbed_io_open(&hotbed_io_system, NULL, sample_path("x.npy"), HOTBED_IO_READ, &file));
+    hotbed_status status = hotbed_npy_read(&file, npy);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+/* A header as NumPy writes it, and thousands that it would not write. */
+static void npy_headers_are_not_trusted(hotbed_backend backend) {
+    (void)backend;
+    enum { HEADER = 80, BYTES = HEADER + 3 * 4 * 4 };
+    static const char right[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }";
+    unsigned char data[BYTES], changed[BYTES];
+    hotbed_npy npy;
+    sample_directory();
+    memset(data, ' ', HEADER);
+    memset(data + HEADER, 1, BYTES - HEADER);
+    memcpy(data, "\x93NUMPY\x01\x00", 8);
+    data[8] = HEADER - 10;
+    data[9] = 0;
+    memcpy(data + 10, right, sizeof right - 1);
+    data[HEADER - 1] = '\n';
+    CHECK_OK(read_npy(data, BYTES, &npy));
+    CHECK(npy.rows == 3 && npy.width == 4 && npy.bytes == 4 && npy.type == 'f');
+    CHECK_EQ(npy.offset, HEADER);
+    for (int i = 0; i < 3000; i++) {
+        memcpy(changed, data, BYTES);
+        for (uint64_t k = hotbed_test_below(4) + 1; k > 0; k--)
+            changed[hotbed_test_below(HEADER)] =
+                (unsigned char)("0123456789()<fiu',: x\xff"[hotbed_test_below(22)]);
+        hotbed_status status = read_npy(changed, BYTES, &npy);
+        CHECK(
+            status == HOTBED_OK || status == HOTBED_ERR_CORRUPT ||
+            status == HOTBED_ERR_UNSUPPORTED);
+        CHECK(status != HOTBED_OK || npy.offset + npy.rows * npy.width * npy.bytes == BYTES);
+    }
+    for (size_t n = 0; n < BYTES; n++)
+        CHECK_STATUS(read_npy(data, n, &npy), HOTBED_ERR_CORRUPT);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"npy_headers_are_not_trusted", npy_headers_are_not_trusted},
     {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
     {"buckets_are_frozen", buckets_are_frozen},
     {"digests_are_xxh3_128", digests_are_xxh3_128},

@@ -18,10 +18,10 @@ hotbed_status hotbed_plan_table(
     const hotbed_checkpoint_share *share, uint32_t number, hotbed_manifest *manifest,
     uint64_t *rows, hotbed_stream *stream);
 
-/* What admission has counted of it: *pairs is [2 * counted] keys in canonical order, then their counts; NULL
+/* What admission has counted of it: *out is [2 * counted] keys in canonical order, then their counts; NULL
  * when there is nothing.  The caller frees it.  Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_plan_counted(
     hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number,
-    hotbed_manifest *manifest, uint64_t **pairs, hotbed_stream *stream);
+    hotbed_manifest *manifest, uint64_t **out, hotbed_stream *stream);
 
 #endif

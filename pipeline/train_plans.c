@@ -8,7 +8,7 @@
  *
  * Two edges are in every plan that prefetches ahead:
  *   backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
- *   prefetch after backward-2    and the other way round, which a peer forgot (torchrec issue 4191)
+ *   prefetch after backward-2    and the other way round, which a peer forgot
  *
  * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent
  * again there.

@@ -33,7 +33,7 @@ static void periods_run_what_the_stages_say(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* S2: the set of (task, iteration) is the full grid, each once, whatever the depth and the
+/* The set of (task, iteration) is the full grid, each once, whatever the depth and the
  * count. */
 static void every_task_runs_once_a_batch(hotbed_backend backend) {
     for (uint32_t depth = 3; depth <= 5; depth++)
@@ -62,7 +62,7 @@ static hotbed_status no_batch(void *self, void **batch, bool *end) {
     return HOTBED_OK;
 }
 
-/* P2, S10: M in, M out in order, the end again and again, another loader after it, never in the
+/* M in, M out in order, the end again and again, another loader after it, never in the
  * middle. */
 static void m_in_m_out_then_the_end(hotbed_backend backend) {
     parts p;
@@ -106,7 +106,7 @@ static void m_in_m_out_then_the_end(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* P11 (314): what is in flight is finished by a drain; nothing of it is left for the next
+/* What is in flight is finished by a drain; nothing of it is left for the next
  * loader. */
 static void a_drain_leaves_nothing_behind(hotbed_backend backend) {
     for (uint64_t taken = 0; taken < 6; taken++) {
@@ -141,7 +141,7 @@ static uint64_t place(const parts *p, const char *task, uint64_t iteration) {
         __FILE__, __LINE__, "%s of %llu did not run", task, (unsigned long long)iteration);
 }
 
-/* S5, P10: distances of both signs.  b(i) comes after a(i+1); a(i) after b(i-2). */
+/* Distances of both signs.  b(i) comes after a(i+1); a(i) after b(i-2). */
 static void signed_distances_are_kept(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "a", .stage = 0, .stream = "ahead", .group = "ahead", .after = "b-2"},
@@ -163,7 +163,7 @@ static void signed_distances_are_kept(hotbed_backend backend) {
     }
 }
 
-/* S3: nothing of iteration i + depth begins before all of iteration i is submitted and handed
+/* Nothing of iteration i + depth begins before all of iteration i is submitted and handed
  * out. */
 static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
     parts p;
@@ -202,7 +202,7 @@ static hotbed_status move(hotbed_iteration *iteration, void *self, hotbed_stream
         hotbed_iteration_value(iteration, 1), hotbed_iteration_value(iteration, 0), WORDS, stream);
 }
 
-/* S4: each stage copies what the one before it made, on another stream and thread; a gate delays
+/* Each stage copies what the one before it made, on another stream and thread; a gate delays
  * the producer, so that the consumer's thread is there first. */
 static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     static const part sketch[] = {
@@ -241,7 +241,7 @@ static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* S6: turns are taken in one order, whatever the threads do. */
+/* Turns are taken in one order, whatever the threads do. */
 static void turns_are_the_same_in_every_run(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "a", .stage = 0, .stream = "s0", .group = "g0", .ordered = true},
@@ -273,7 +273,7 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
     }
 }
 
-/* P12: in the steady state the engine allocates nothing and waits for no stream. */
+/* In the steady state the engine allocates nothing and waits for no stream. */
 static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
@@ -411,7 +411,7 @@ static void run_ranks(meeting *all, member *members) {
         CHECK_EQ(pthread_join(threads[r], NULL), 0);
 }
 
-/* P13 (4158): ranks with different numbers of batches end cleanly, with the same order of turns. */
+/* Ranks with different numbers of batches end cleanly, with the same order of turns. */
 static void unequal_batch_counts_end_on_all_ranks(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 2, 4};
     for (int n = 0; n < 3; n++)
@@ -440,7 +440,7 @@ static void unequal_batch_counts_end_on_all_ranks(hotbed_backend backend) {
         }
 }
 
-/* S11: shortcuts that ranks do not name alike are refused on all of them, and change nothing. */
+/* Shortcuts that ranks do not name alike are refused on all of them, and change nothing. */
 static void ranks_agree_on_shortcuts(hotbed_backend backend) {
     static const char *const named[3][2] = {{"a", "a"}, {"a", "a b"}, {"b", "nothing"}};
     for (int n = 0; n < 3; n++) {

@@ -26,7 +26,7 @@ static void count_call(void *self) {
     ++*(int *)self;
 }
 
-/* S8: each task at each of the first iterations. */
+/* Each task at each of the first iterations. */
 static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
     for (uint32_t task = 0; task < 3; task++)
         for (uint64_t at = 0; at < 5; at++) {
@@ -71,7 +71,7 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
         }
 }
 
-/* S9: a task that does not come back. */
+/* A task that does not come back. */
 static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
@@ -191,7 +191,7 @@ static void a_late_fault_is_told_by_the_end(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* S15: destroyed in any state. */
+/* Destroyed in any state. */
 static void teardown_in_any_state(hotbed_backend backend) {
     for (int state = 0; state < 4; state++) {
         parts p;

@@ -61,7 +61,7 @@ static hotbed_profile_options options_of(parts *p) {
     return options;
 }
 
-/* S13: a task's exposed time is what it takes; of one that does nothing 0; they sum to the
+/* A task's exposed time is what it takes; of one that does nothing 0; they sum to the
  * baseline. */
 static void exposed_times_are_what_tasks_take(hotbed_backend backend) {
     parts p;
@@ -131,7 +131,6 @@ static void add_streams(parts *p, const char *const *names, uint32_t n) {
 
 static const char *const names[] = {"s0", "s1", "s2"};
 
-/* S14. */
 static void schedules_are_right_and_never_slower(hotbed_backend backend) {
     parts p;
     hotbed_schedule_options options;

@@ -243,7 +243,7 @@ static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backe
     hotbed_counters_read(&before);
     hotbed_rewrite *r = rewrite(&l);
     hotbed_counters_read(&after);
-    CHECK_EQ(after.launches, before.launches); /* P6: a trace enqueues nothing */
+    CHECK_EQ(after.launches, before.launches); /* a trace enqueues nothing */
     CHECK_EQ(after.copies, before.copies);
     CHECK_EQ(hotbed_rewrite_modules(r), 3);
     check_report(r, 0, "over.users", true, "batch.inner.list[1].sparse, constant");
@@ -458,7 +458,7 @@ static void check_state(hotbed_rewrite *r, hotbed_cell_state expected) {
     }
 }
 
-/* P5: every stage in every state: it does its part, or says what is wrong and does nothing. */
+/* Every stage in every state: it does its part, or says what is wrong and does nothing. */
 static void cells_go_from_state_to_state(hotbed_backend backend) {
     const box b = {0};
     for (int kind = 0; kind < 2; kind++) {
@@ -522,7 +522,6 @@ static void cells_go_from_state_to_state(hotbed_backend backend) {
     }
 }
 
-/* P8. */
 static void a_forward_takes_a_module_once(hotbed_backend backend) {
     lab l;
     const box b = {0};

@@ -45,7 +45,7 @@ static void check_rows(shop *s, const expected *e) {
     CHECK_EQ(shop_pinned(s), 0);
 }
 
-/* P1, P2, P9: equal bytes, M in and M out, nothing started or prefetched twice. */
+/* Equal bytes, M in and M out, nothing started or prefetched twice. */
 static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, false, 20, &e);
@@ -87,7 +87,7 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
         }
 }
 
-/* P4: what a period does in the steady state: task and batch, relative to the batch that it hands
+/* What a period does in the steady state: task and batch, relative to the batch that it hands
  * out. */
 static const char *period_of(hotbed_train *train, uint64_t batch) {
     static char text[1024];
@@ -186,7 +186,7 @@ static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, ui
     hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
 }
 
-/* P10 (4191): prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all
+/* prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all
  * threads. */
 static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
@@ -217,7 +217,7 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     }
 }
 
-/* P5: the states of the cells, and who made them. */
+/* The states of the cells, and who made them. */
 static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
     shop s;
     hotbed_cell_state state;
@@ -239,7 +239,7 @@ static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
     shop_close(&s);
 }
 
-/* P11 (314): evaluation in between changes nothing and leaves nothing. */
+/* Evaluation in between changes nothing and leaves nothing. */
 static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, false, 12, &e);
@@ -273,7 +273,7 @@ static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
     }
 }
 
-/* P6: postprocs run ahead, once a batch, and the model is served. */
+/* Postprocs run ahead, once a batch, and the model is served. */
 static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, true, 10, &e);
@@ -293,7 +293,7 @@ static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
     }
 }
 
-/* P14: a module that cannot be pipelined is, and trains all the same. */
+/* A module that cannot be pipelined is, and trains all the same. */
 static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, true, 10, &e);
@@ -316,7 +316,7 @@ static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
     }
 }
 
-/* P9: an error of the trainer, at any batch: named, and everything can be torn down. */
+/* An error of the trainer, at any batch: named, and everything can be torn down. */
 static void an_error_gives_everything_back(hotbed_backend backend) {
     for (uint32_t at = 0; at < 4; at++) {
         shop s;
@@ -336,7 +336,6 @@ static void an_error_gives_everything_back(hotbed_backend backend) {
     }
 }
 
-/* P12. */
 static void a_step_allocates_nothing_and_waits_for_nothing(hotbed_backend backend) {
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
     for (int p = 0; p < 3; p++) {

@@ -411,7 +411,6 @@ static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) 
     team_close(&t);
 }
 
-/* P1, P7. */
 static void every_plan_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     check_plans(backend, HOTBED_PLAN_FIXED, true);
 }
@@ -441,7 +440,7 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
     team_close(&t);
 }
 
-/* P13: rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
+/* Rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
 static void *train_unequally(void *argument) {
     rank *r = argument;
     hotbed_comm_agreement *agreement;
@@ -484,7 +483,7 @@ static void unequal_ranks_end_together(hotbed_backend backend) {
     team_close(&t);
 }
 
-/* P11 (314), on ranks: evaluation of other batches in between, given up in the middle. */
+/* Evaluation of other batches in between, given up in the middle. */
 static void *train_and_evaluate(void *argument) {
     rank *r = argument;
     rank_open(r);
@@ -526,7 +525,7 @@ static void revoke(void *self) {
     hotbed_comm_abort(self);
 }
 
-/* P9: a task fails on the last rank; the others learn of it by the communicator, and name what they
+/* A task fails on the last rank; the others learn of it by the communicator, and name what they
  * were at. */
 static void *train_to_a_failure(void *argument) {
     rank *r = argument;

@@ -94,14 +94,10 @@ static const char *period_of(hotbed_train *train, uint64_t batch) {
     static hotbed_log_entry log[2048];
     uint64_t n, first = 0, last = 0;
     size_t used = 0;
-    const hotbed_step *steps;
-    uint32_t num_steps;
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     CHECK_OK(hotbed_pipeline_log(pipeline, 2048, log, &n));
-    CHECK_OK(hotbed_train_plan_steps("jagged-prefetch", &steps, &num_steps));
-    (void)steps;
     text[0] = '\0';
-    /* from the first entry after the period before to the last of this one: zero_grad opens each */
+    /* a period begins with the first step of its batch */
     for (uint64_t i = 0; i < n; i++) {
         if (log[i].task == 0 && log[i].iteration == batch)
             first = i;

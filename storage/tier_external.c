@@ -134,7 +134,8 @@ hotbed_status hotbed_desk_take(
     if (desk == NULL)
         status = open_desk(storage, capacity, stream, &desk);
     pthread_mutex_unlock(&storage->desks_lock);
-    *out = desk == NULL ? NULL : &desk->batch;
+    if (status == HOTBED_OK)
+        *out = &desk->batch;
     return status;
 }
 

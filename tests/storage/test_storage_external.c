@@ -163,6 +163,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         }
         for (int l = 0; l < 2; l++)
             lane_cancel(&lanes[l]);
+        CHECK_OK(hotbed_stream_sync(b.r.stream));
         uint64_t inserts = store_stats(&b).inserts;
         lane_eval(&lanes[0]);
         CHECK_EQ(store_stats(&b).inserts, inserts);

@@ -75,7 +75,7 @@ static hotbed_status open_tables(
     void *self, uint32_t num_tables, const hotbed_external_table *tables,
     hotbed_external_call *call) {
     bad_store *b = self;
-    for (uint32_t i = 0; i < num_tables && i < 4; i++)
+    for (uint32_t i = 0; i < num_tables && i < sizeof b->row_bytes / sizeof b->row_bytes[0]; i++)
         b->row_bytes[i] = tables[i].row_bytes;
     if (b->way == BAD_FAIL && b->to > 0) {
         snprintf(call->reason, sizeof call->reason, "open was told to");

@@ -33,7 +33,7 @@ typedef struct bad_store {
     hotbed_status status;
     uint64_t calls;
     uint64_t last_deadline; /* of the last call */
-    uint64_t row_bytes[4];  /* as of open() */
+    uint64_t row_bytes[16]; /* as of open() */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;

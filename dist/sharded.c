@@ -326,6 +326,7 @@ static hotbed_status init_static(
     o.tables = &table;
     o.num_features = 0;
     o.mode = HOTBED_MODE_HBM_DIRECT;
+    o.external = NULL;
     hotbed_status status = hotbed_storage_create(&o, stream, &nursery);
     size_t row_bytes = table.dim * hotbed_dtype_bytes(table.dtype == 0 ? HOTBED_F32 : table.dtype);
     hotbed_memory *const memories[] = {&weights, &keys, &numbers};
@@ -376,8 +377,14 @@ static hotbed_status make_group(
     for (uint32_t t = 0; t < g->num_tables; t++) {
         const hotbed_table_options *o = &c->tables[g->tables[t]];
         if (c->world > 1 && o->kind == HOTBED_TABLE_STATIC &&
-            o->initializer.kind != HOTBED_INIT_CONSTANT)
+            o->initializer.kind != HOTBED_INIT_CONSTANT) {
+            if (storage->external !=
+                NULL) /* it may have rows already, which no first ones replace */
+                return hotbed_fail(
+                    HOTBED_ERR_UNSUPPORTED,
+                    "table %s: a STATIC table of several ranks over an external store", o->name);
             HOTBED_TRY(init_static(c, g, t, storage, stream));
+        }
     }
     return HOTBED_OK;
 }

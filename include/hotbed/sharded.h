@@ -87,8 +87,9 @@ typedef struct hotbed_sharded_options {
     uint32_t size; /* set by init */
     /* Tables, features and all else, as for one process; copied; required.  A table's capacity is over all
      * ranks: a rank's share of a HASH table is a little larger than 1/world, since routing is not exactly
-     * even.  hbm_bytes is a rank's.  pooling NONE: all tables have one dim.  output_dtype is of outputs and
-     * gradients, and of what travels, but pooled sums travel as F32. */
+     * even.  hbm_bytes is a rank's; so is `external`, a store of its own, for collections whose tables make one
+     * lookup.  pooling NONE: all tables have one dim.  output_dtype is of outputs and gradients, and of what
+     * travels, but pooled sums travel as F32. */
     const hotbed_storage_options *storage;
     const hotbed_route_kind
         *routes; /* [tables]; NULL: HASH_ROUND_ROBIN, and CONTINUOUS for STATIC tables,
@@ -117,7 +118,8 @@ static inline void hotbed_sharded_options_init(hotbed_sharded_options *options) 
 
 /* Create this rank's part of a collection on the backend and device of `stream`.  Synchronous; needs nothing
  * of other ranks.  `comm` outlives the collection.  *out is NULL on error.
- * Errors: ARGUMENT (the field and its value), as of hotbed_storage_create(). */
+ * Errors: ARGUMENT (the field and its value), as of hotbed_storage_create(); UNSUPPORTED (STATIC tables of several
+ * ranks over an external store). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_sharded **out);

@@ -26,6 +26,8 @@ static const char usage_text[] =
     "  --capacity N        keys that each categorical table can hold (default 1048576)\n"
     "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
     "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
+    "  --store DIR         with --mode cache: all rows are in a RocksDB database in DIR, and stay\n"
+    "                      there; --hbm-mb has to have room for the rows of two batches\n"
     "  --ranks N           share tables and batches among N threads, of a GPU each with cuda\n"
     "                      (default 1; mpirun does so among processes)\n"
     "  --plan NAME         of exchanges among ranks: fixed, two-phase or one-sided (default "
@@ -119,6 +121,7 @@ enum {
     OPT_CAPACITY,
     OPT_MODE,
     OPT_HBM_MB,
+    OPT_STORE,
     OPT_BACKEND,
     OPT_SAVE,
     OPT_SAVE_EVERY,
@@ -184,6 +187,9 @@ static bool set_option(int option, const char *text, hotbed_train_options *o) {
     case OPT_LOAD:
         o->load = text;
         return text[0] != '\0';
+    case OPT_STORE:
+        o->store = text;
+        return text[0] != '\0';
     case OPT_JSON:
         o->json = text;
         return text[0] != '\0';
@@ -241,6 +247,7 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         {"capacity", required_argument, NULL, OPT_CAPACITY},
         {"mode", required_argument, NULL, OPT_MODE},
         {"hbm-mb", required_argument, NULL, OPT_HBM_MB},
+        {"store", required_argument, NULL, OPT_STORE},
         {"backend", required_argument, NULL, OPT_BACKEND},
         {"save", required_argument, NULL, OPT_SAVE},
         {"save-every", required_argument, NULL, OPT_SAVE_EVERY},
@@ -294,6 +301,8 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         return usage("the standard input can be read once: --epochs needs a file");
     if (strcmp(o->data, "-") == 0 && o->ranks > 1)
         return usage("the standard input can be read by one: --ranks needs a file");
+    if (o->store != NULL && o->mode != HOTBED_MODE_CACHE)
+        return usage("--store needs --mode cache");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
     if (o->resume && (o->save == NULL || o->load != NULL))

@@ -54,7 +54,8 @@ static bool work(hotbed_trainer *t) {
             "%s backend, %u tables of %u elements, %s, rate %g, batches of %u",
             hotbed_backend_name(t->backend), (unsigned)HOTBED_CRITEO_FIELDS, o->dim + 1,
             hotbed_optimizer_name(o->optimizer), (double)t->place.learning_rate, o->batch);
-    if (!hotbed_trainer_run(t) || (o->eval != NULL && !hotbed_trainer_eval(t)))
+    if (!hotbed_trainer_run(t) || !hotbed_trainer_flush_store(t) ||
+        (o->eval != NULL && !hotbed_trainer_eval(t)))
         return false;
     if (!o->quiet)
         print_summary(t);

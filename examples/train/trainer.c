@@ -122,6 +122,8 @@ static bool create_storage(hotbed_trainer *trainer) {
     options.seed = o->seed;
     options.mode = o->mode;
     options.hbm_bytes = o->hbm_bytes;
+    if (!hotbed_trainer_open_store(trainer, &options))
+        return false;
     hotbed_sharded_options sharded;
     hotbed_sharded_options_init(&sharded);
     sharded.storage = &options;
@@ -225,6 +227,7 @@ void hotbed_trainer_destroy(hotbed_trainer *trainer) {
     for (int c = 0; c < 2; c++)
         hotbed_sharded_context_destroy(trainer->contexts[c]);
     hotbed_sharded_destroy(trainer->sharded);
+    hotbed_external_destroy(trainer->store);
     hotbed_event_destroy(trainer->fetched);
     hotbed_event_destroy(trainer->trained);
     hotbed_stream_destroy(trainer->prefetch);

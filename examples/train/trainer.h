@@ -82,6 +82,7 @@ typedef struct hotbed_trainer {
     hotbed_stream *compute;
     hotbed_event *fetched; /* the last prefetch */
     hotbed_event *trained; /* the last backward */
+    hotbed_external *store; /* --store: where this rank's rows are; NULL: none */
     hotbed_sharded *sharded;
     hotbed_storage *storage; /* the collection's one lookup: this rank's rows */
     hotbed_sharded_context *contexts[2];
@@ -126,6 +127,10 @@ void hotbed_trainer_destroy(hotbed_trainer *trainer);
 
 /* Train to the end of the data, saving on the way. */
 bool hotbed_trainer_run(hotbed_trainer *trainer);
+
+/* Open --store for tables of these options; and, at the end, put all rows into it.  Nothing without --store. */
+bool hotbed_trainer_open_store(hotbed_trainer *trainer, hotbed_storage_options *options);
+bool hotbed_trainer_flush_store(hotbed_trainer *trainer);
 
 /* Score the rows of options.eval: auc and logloss. */
 bool hotbed_trainer_eval(hotbed_trainer *trainer);

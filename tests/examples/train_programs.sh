@@ -56,6 +56,7 @@ says 2 "--nonsense" --data train.tsv --nonsense
 says 2 "unexpected 'more'" --data train.tsv more
 says 2 "--epochs needs a file" --data - --epochs 2
 says 2 "--save-every needs --save" --data train.tsv --save-every 5
+says 2 "--store needs --mode cache" --data train.tsv --store db
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
 says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
@@ -103,6 +104,22 @@ for mode in cache default auto; do
     [ "$(number b.json allocations_per_step)" = 0 ] || die "--mode $mode allocates"
 done
 ok "a budget of 1 MiB, cached or not: the same loss, bit for bit"
+
+# --- rows in a database ----------------------------------------------------------------------------------
+train --data train.tsv --json b.json --quiet --mode cache --hbm-mb 1 --store db
+case $?:$(cat err) in
+*"HOTBED_ROCKSDB is OFF"*) ok "a database: not in this build" ;;
+0:*)
+    diff <(points a.json) <(points b.json) >/dev/null || die "--store changes the loss"
+    [ "$(number b.json host_waits_per_step)" = 0 ] || die "--store makes the caller wait"
+    [ "$(number b.json allocations_per_step)" = 0 ] || die "--store allocates"
+    train --data train.tsv --json c.json --quiet --mode cache --hbm-mb 1 --store db || die "a second --store"
+    paste <(points a.json) <(points c.json) | tr ',' '\t' | head -1 |
+        awk 'END { exit !($4 < $2) }' || die "rows of the first run are not in the database"
+    ok "a database: the same loss, bit for bit, and the rows are there for the next run"
+    ;;
+*) die "--store" ;;
+esac
 
 # --- reports ---------------------------------------------------------------------------------------------
 [ "$(number a.json host_waits_per_step)" = 0 ] || die "host waits a step: $(number a.json host_waits_per_step)"

@@ -29,10 +29,12 @@
 
 #if defined(__CUDACC__)
 #define HOTBED_HD           static __host__ __device__ __forceinline__
+#define HOTBED_COLD         static __host__ __device__ __noinline__ __attribute__((unused))
 #define HOTBED_RESTRICT     __restrict__
 #define HOTBED_ALIGN(bytes) __align__(bytes)
 #else
 #define HOTBED_HD           static inline __attribute__((always_inline, unused))
+#define HOTBED_COLD         static __attribute__((noinline, cold, unused))
 #define HOTBED_RESTRICT     restrict
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
 #endif

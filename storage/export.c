@@ -57,7 +57,7 @@ hotbed_status hotbed_storage_export(
             HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
             storage->tables[e.table].name);
     HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
-    uint64_t slots = table->slots + table->lower_slots;
+    uint64_t slots = hotbed_table_all_slots(&storage->tables[e.table]);
     args.first = e.first < slots ? e.first : slots;
     args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
     args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;

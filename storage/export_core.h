@@ -25,18 +25,30 @@ typedef struct hotbed_export_args {
     uint64_t min_time; /* of tables that have times */
 } hotbed_export_args;
 
-/* Where the table's slot number `number` is in the index; those of the lower tier come last. */
+/* Where the table's slot number `number` is in the index; those of the lower tier and then of segments come
+ * last. */
 HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t number) {
-    return number < a->table.slots ? a->table.first_slot + number
-                                   : a->table.lower_first + (number - a->table.slots);
+    if (number < a->table.slots)
+        return a->table.first_slot + number;
+    number -= a->table.slots;
+    if (number < a->table.lower_slots)
+        return a->table.lower_first + number;
+    number -= a->table.lower_slots;
+    hotbed_index_range range = hotbed_table_growing(&a->table);
+    for (uint32_t g = 0;; g++) {
+        uint64_t slots = (uint64_t)hotbed_index_grown(a->index, range, g) * HOTBED_BUCKET_SLOTS;
+        if (number < slots)
+            return (uint64_t)(range.segment + g) << HOTBED_SEGMENT_SHIFT | number;
+        number -= slots;
+    }
 }
 
 /* Where its row is: with CACHE, the upper tier may have a newer copy. */
 HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot) {
     if (a->table.tiers != HOTBED_TIERS_CACHE ||
-        (hotbed_load_relaxed_u64(&a->index.metas[slot]) & HOTBED_META_MARKED) == 0)
+        (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) & HOTBED_META_MARKED) == 0)
         return slot;
-    uint64_t key = hotbed_load_relaxed_u64(&a->index.keys[slot]);
+    uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
     uint64_t copy = hotbed_index_find(a->index, a->table.range, key, 1);
     return copy == HOTBED_SLOT_NONE ? slot : copy;
 }
@@ -52,15 +64,15 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
         return false; /* a copy */
     uint64_t slot = hotbed_export_slot(a, a->first + i);
-    if (hotbed_load_relaxed_u64(&a->index.metas[slot]) == 0)
+    if (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) == 0)
         return false;
     slot = hotbed_export_row(a, slot);
-    uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
+    uint64_t meta = hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot));
     if ((meta & HOTBED_META_LOCKED) != 0 ||
         (a->table.is_static == 0 && hotbed_meta_score(meta) < a->min_score))
         return false;
     return a->min_time == 0 ||
-           hotbed_load_relaxed_u64(hotbed_table_time(&a->table, slot)) >= a->min_time;
+           hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot)) >= a->min_time;
 }
 
 /* First pass: group g; the one after the last has nothing. */
@@ -92,14 +104,15 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         bool hashed = hotbed_table_indexed(&a->table);
         uint64_t slot = hashed ? hotbed_export_row(a, hotbed_export_slot(a, from + s)) : from + s;
         if (a->keys != NULL)
-            a->keys[at] = hashed ? hotbed_load_relaxed_u64(&a->index.keys[slot]) : slot;
+            a->keys[at] = hashed ? hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot)) : slot;
         if (a->rows.scores != NULL)
             a->rows.scores[at] =
                 a->table.is_static == 0
-                    ? hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]))
+                    ? hotbed_meta_score(hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)))
                     : 0;
         if (a->rows.times != NULL)
-            a->rows.times[at] = hotbed_load_relaxed_u64(hotbed_table_time(&a->table, slot));
+            a->rows.times[at] =
+                hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot));
     }
     if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
         return;
@@ -107,7 +120,7 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         uint64_t slot = hotbed_export_slot(a, from + hotbed_lowest_bit(bits));
         if (hotbed_table_indexed(&a->table))
             slot = hotbed_export_row(a, slot);
-        hotbed_row_get(&a->table, hotbed_row_at(&a->table, slot), a->rows, at, width);
+        hotbed_row_get(&a->table, hotbed_row_at(a->index, &a->table, slot), a->rows, at, width);
     }
 }
 

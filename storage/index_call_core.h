@@ -32,6 +32,12 @@ typedef struct hotbed_index_args {
     uint32_t pins; /* 0 or 1 */
 } hotbed_index_args;
 
+/* An index whose tables do not grow; one of a storage that grow erases in rows_core.h. */
+HOTBED_HD hotbed_index_view hotbed_call_index(const hotbed_index_args *a) {
+    hotbed_index_view index = {a->index.keys, a->index.metas, NULL};
+    return index;
+}
+
 /* The range of key number i; false when its table number is out of range. */
 HOTBED_HD bool hotbed_call_range(
     const hotbed_index_args *a, uint64_t i, hotbed_index_range *range) {
@@ -73,7 +79,8 @@ HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
 HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_SLOT_NONE;
+    uint64_t slot =
+        good ? hotbed_index_find(hotbed_call_index(a), range, a->keys[i], width) : HOTBED_SLOT_NONE;
     if (hotbed_tile_rank(width) != 0)
         return;
     if (!good)
@@ -95,11 +102,12 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_
     hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_NO_TABLE};
     if (hotbed_call_range(a, i, &range))
         r = hotbed_index_claim(
-            a->index, range, a->keys[i], a->rule, hotbed_call_score(a, i), a->pins, width);
+            hotbed_call_index(a), range, a->keys[i], a->rule, hotbed_call_score(a, i), a->pins,
+            width);
     if (hotbed_tile_rank(width) != 0)
         return;
     if (r.outcome == HOTBED_INDEX_INSERTED)
-        hotbed_index_publish(a->index, r.slot, a->keys[i]);
+        hotbed_index_publish(hotbed_call_index(a), r.slot, a->keys[i]);
     if (r.outcome == HOTBED_INDEX_NO_TABLE)
         hotbed_call_no_table(a, i);
     hotbed_call_give(a, i, r.slot, r.outcome);
@@ -111,13 +119,14 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_
 HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot = good ? hotbed_index_find(a->index, range, a->keys[i], width) : HOTBED_SLOT_NONE;
+    uint64_t slot =
+        good ? hotbed_index_find(hotbed_call_index(a), range, a->keys[i], width) : HOTBED_SLOT_NONE;
     if (hotbed_tile_rank(width) != 0)
         return;
     if (!good)
         hotbed_call_no_table(a, i);
     if (slot != HOTBED_SLOT_NONE)
-        hotbed_index_touch_found(a->index, slot, a->rule, hotbed_call_score(a, i), 1);
+        hotbed_index_touch_found(hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, i), 1);
     hotbed_call_give(a, i, slot, good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
 
@@ -131,10 +140,11 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     if (slot != HOTBED_SLOT_NONE || !hotbed_call_range(a, i, &range))
         return r;
     r = hotbed_index_place(
-        a->index, range, a->keys[i], hotbed_meta_new(hotbed_call_score(a, i), 1), width);
+        hotbed_call_index(a), range, a->keys[i], hotbed_meta_new(hotbed_call_score(a, i), 1),
+        width);
     if (hotbed_tile_rank(width) == 0) {
         if (r.slot != HOTBED_SLOT_NONE)
-            hotbed_index_publish(a->index, r.slot, a->keys[i]);
+            hotbed_index_publish(hotbed_call_index(a), r.slot, a->keys[i]);
         hotbed_call_give(a, i, r.slot, r.outcome);
     }
     return r;
@@ -143,7 +153,7 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
 /* Pass three: take off the pin of a slot that was given. */
 HOTBED_HD void hotbed_call_release(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] != HOTBED_SLOT_NONE)
-        hotbed_index_unpin(a->index, a->slots[i], false);
+        hotbed_index_unpin(hotbed_call_index(a), a->slots[i], false);
 }
 
 /* One lane: an eviction goes into the lists at `at`. */
@@ -159,7 +169,7 @@ HOTBED_HD void hotbed_call_evicted(const hotbed_index_args *a, hotbed_index_resu
 HOTBED_HD void hotbed_call_erase(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
-    bool erased = good && hotbed_index_erase(a->index, range, a->keys[i], width);
+    bool erased = good && hotbed_index_erase(hotbed_call_index(a), range, a->keys[i], width);
     if (hotbed_tile_rank(width) != 0)
         return;
     if (!good)

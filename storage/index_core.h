@@ -18,6 +18,10 @@
  * Keys of one call are distinct; calls that insert or erase do not overlap each other, while finds, pins
  * and unpins may overlap them.
  *
+ * A table that has grown has more than one part: its first range, and segments, each with memory, buckets and
+ * candidates of its own.  A key is in one of them and stays there.  Finds go from the oldest to the newest,
+ * since the keys that are used most came early; new keys go to the newest that has room.
+ *
  * Ideas: scored buckets and eviction in place, HierarchicalKV; two choices, Azar et al. 1999.
  */
 #ifndef HOTBED_STORAGE_INDEX_CORE_H
@@ -44,13 +48,20 @@ enum {
 #define HOTBED_META_SCORE_SHIFT 12
 #define HOTBED_SCORE_MOST       (((uint64_t)1 << 52) - 1)
 
+/* Slot i of segment number n is n << SEGMENT_SHIFT | i; segments count from 1. */
+#define HOTBED_SEGMENT_SHIFT 38
+#define HOTBED_SEGMENT_SLOT  (((uint64_t)1 << HOTBED_SEGMENT_SHIFT) - 1)
+/* Slots below it are in the index; rows of static tables without index come after. */
+#define HOTBED_SLOT_UNINDEXED ((uint64_t)1 << 62)
+
 /* One table's part of the index. */
 typedef struct hotbed_index_range {
     uint64_t first_bucket;
     uint32_t buckets; /* at least 2 */
     uint32_t choices; /* candidates of a key: below `buckets` */
-    uint32_t evicts;  /* whether a full candidate set gives up its lowest score */
-    uint32_t marks;   /* whether a marked slot is kept, as a pinned one is */
+    uint16_t evicts;  /* whether a full candidate set gives up its lowest score */
+    uint16_t marks;   /* whether a marked slot is kept, as a pinned one is */
+    uint32_t segment; /* number of the first that growth adds; 0: the table does not grow */
     uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
 } hotbed_index_range;
 
@@ -58,11 +69,78 @@ HOTBED_HD uint64_t hotbed_index_range_slots(hotbed_index_range range) {
     return (uint64_t)range.buckets * HOTBED_BUCKET_SLOTS;
 }
 
+/* What a growth adds to a table.  Numbers of a table follow each other; after the last that is there comes
+ * one without buckets. */
+typedef struct hotbed_index_segment {
+    uint64_t *keys;      /* [slots] */
+    uint64_t *metas;     /* [slots] */
+    uint8_t *rows;       /* of a storage: row of slot i is at rows + i * row_bytes */
+    uint64_t lower_byte; /* of a storage: where the rows begin in the lower tier, see row_core.h */
+    hotbed_index_range range; /* counts from 0 */
+} hotbed_index_segment;
+
 /* All slots, plain pointers; no ownership. */
 typedef struct hotbed_index_view {
-    uint64_t *keys;  /* [slots] */
-    uint64_t *metas; /* [slots] */
+    uint64_t *keys;                       /* [slots] */
+    uint64_t *metas;                      /* [slots] */
+    const hotbed_index_segment *segments; /* by number; NULL: no table grows, and kernels that
+                                           * set it so are compiled without what follows from it */
 } hotbed_index_view;
+
+HOTBED_HD uint64_t *hotbed_index_meta(hotbed_index_view index, uint64_t slot) {
+    uint64_t number = slot >> HOTBED_SEGMENT_SHIFT;
+    return index.segments == NULL || number == 0
+               ? &index.metas[slot]
+               : &index.segments[number].metas[slot & HOTBED_SEGMENT_SLOT];
+}
+
+HOTBED_HD uint64_t *hotbed_index_key(hotbed_index_view index, uint64_t slot) {
+    uint64_t number = slot >> HOTBED_SEGMENT_SHIFT;
+    return index.segments == NULL || number == 0
+               ? &index.keys[slot]
+               : &index.segments[number].keys[slot & HOTBED_SEGMENT_SLOT];
+}
+
+/* A range with the index that it counts in: what the rest of this file works on. */
+typedef struct hotbed_index_part {
+    hotbed_index_view index;
+    hotbed_index_range range;
+    uint64_t first; /* added to its slots */
+} hotbed_index_part;
+
+/* Part number `part` of a table: 0 is its first range. */
+HOTBED_HD hotbed_index_part
+hotbed_index_part_at(hotbed_index_view index, hotbed_index_range range, uint32_t part) {
+    hotbed_index_part at = {index, range, 0};
+    if (part == 0)
+        return at;
+    uint64_t number = (uint64_t)range.segment + part - 1;
+    const hotbed_index_segment *segment = &index.segments[number];
+    at.index.keys = segment->keys;
+    at.index.metas = segment->metas;
+    at.range = segment->range;
+    at.first = number << HOTBED_SEGMENT_SHIFT;
+    return at;
+}
+
+/* The part of a table that a slot is in. */
+HOTBED_HD hotbed_index_part
+hotbed_index_part_of(hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
+    uint64_t number = index.segments == NULL ? 0 : slot >> HOTBED_SEGMENT_SHIFT;
+    return hotbed_index_part_at(
+        index, range, number == 0 ? 0 : (uint32_t)(number - range.segment) + 1);
+}
+
+/* Whether a table may have segments. */
+HOTBED_HD bool hotbed_index_grows(hotbed_index_view index, hotbed_index_range range) {
+    return index.segments != NULL && range.segment != 0;
+}
+
+/* Buckets of segment number `grown` of a table that grows, from 0; 0: it is not there. */
+HOTBED_HD uint32_t
+hotbed_index_grown(hotbed_index_view index, hotbed_index_range range, uint32_t grown) {
+    return index.segments[(uint64_t)range.segment + grown].range.buckets;
+}
 
 /* What became of a key that was claimed or placed. */
 typedef struct hotbed_index_result {
@@ -211,13 +289,38 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
     return HOTBED_SLOT_NONE;
 }
 
+/* Slot of a key in the segments of a table that grows. */
+HOTBED_COLD uint64_t hotbed_index_find_grown(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    for (uint32_t grown = 0; hotbed_index_grown(index, range, grown) != 0; grown++) {
+        hotbed_index_part part = hotbed_index_part_at(index, range, grown + 1);
+        hotbed_probe probe = hotbed_index_probe(part.range, key);
+        uint32_t bits = hotbed_index_probe_match(part.index, probe, width);
+        uint32_t hit = hotbed_tile_ballot(width, bits != 0);
+        uint64_t slot = hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
+                                 : hotbed_index_find_walk(part.index, part.range, key, width);
+        if (slot != HOTBED_SLOT_NONE)
+            return part.first + slot;
+    }
+    return HOTBED_SLOT_NONE;
+}
+
+/* Slot of a key that its first two candidates of the first part do not hold. */
+HOTBED_HD uint64_t hotbed_index_find_rest(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
+    uint64_t slot = hotbed_index_find_walk(index, range, key, width);
+    return slot == HOTBED_SLOT_NONE && hotbed_index_grows(index, range)
+               ? hotbed_index_find_grown(index, range, key, width)
+               : slot;
+}
+
 /* Slot of the probe's key, or HOTBED_SLOT_NONE.  All lanes get the same answer. */
 HOTBED_HD uint64_t hotbed_index_find_probe(
     hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_index_probe_match(index, probe, width);
     uint32_t hit = hotbed_tile_ballot(width, bits != 0);
     return hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
-                    : hotbed_index_find_walk(index, range, probe.key, width);
+                    : hotbed_index_find_rest(index, range, probe.key, width);
 }
 
 HOTBED_HD uint64_t
@@ -266,7 +369,8 @@ HOTBED_HD uint64_t hotbed_index_find_each(
                 of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane + k);
                 of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane + k);
                 of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane + k);
-                slot = hotbed_index_find_walk(index, of, probe[k].key, width);
+                of.segment = hotbed_tile_shuffle_u32(width, range.segment, lane + k);
+                slot = hotbed_index_find_rest(index, of, probe[k].key, width);
             }
             if (rank == lane + k)
                 found = slot;
@@ -311,7 +415,7 @@ HOTBED_HD uint64_t hotbed_meta_new(uint64_t score, uint64_t pins) {
  * for calls in which some keys are found while others are placed. */
 HOTBED_HD bool hotbed_index_touch(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
-    uint64_t *meta = &index.metas[slot];
+    uint64_t *meta = hotbed_index_meta(index, slot);
     for (;;) {
         uint64_t old = hotbed_load_relaxed_u64(meta);
         if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
@@ -327,21 +431,22 @@ HOTBED_HD bool hotbed_index_touch(
  * the first, and waits for nothing. */
 HOTBED_HD void hotbed_index_touch_found(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
-    uint64_t old = hotbed_load_relaxed_u64(&index.metas[slot]);
-    hotbed_add_relaxed_u64(&index.metas[slot], hotbed_meta_rescore(old, rule, score) - old + pins);
+    uint64_t *meta = hotbed_index_meta(index, slot);
+    uint64_t old = hotbed_load_relaxed_u64(meta);
+    hotbed_add_relaxed_u64(meta, hotbed_meta_rescore(old, rule, score) - old + pins);
 }
 
 /* One lane: lock the slot in which a find saw `key`, so that it keeps it; false when it was evicted since.
  * For calls that place other keys meanwhile and write the row of this one; hotbed_index_unlock() after. */
 HOTBED_HD bool hotbed_index_lock(hotbed_index_view index, uint64_t slot, uint64_t key) {
-    uint64_t *meta = &index.metas[slot];
+    uint64_t *meta = hotbed_index_meta(index, slot);
     for (;;) {
         uint64_t old = hotbed_load_relaxed_u64(meta);
         if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
             return false;
         if (!hotbed_cas_u64(meta, old, old | HOTBED_META_LOCKED))
             continue;
-        if (hotbed_load_relaxed_u64(&index.keys[slot]) == key)
+        if (hotbed_load_relaxed_u64(hotbed_index_key(index, slot)) == key)
             return true;
         hotbed_add_acq_rel_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED);
         return false; /* a key of this call that was placed there, and that nobody else looks for */
@@ -350,7 +455,7 @@ HOTBED_HD bool hotbed_index_lock(hotbed_index_view index, uint64_t slot, uint64_
 
 /* One lane: what the tile wrote comes before what the slot's next key gets. */
 HOTBED_HD void hotbed_index_unlock(hotbed_index_view index, uint64_t slot) {
-    hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
+    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
@@ -408,8 +513,10 @@ HOTBED_HD uint32_t hotbed_index_scan(
 /* One lane: the key in a claimed slot of a full bucket can no longer be found. */
 HOTBED_HD void hotbed_index_forget(
     hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
-    uint32_t bucket = (uint32_t)(slot / HOTBED_BUCKET_SLOTS - range.first_bucket);
-    hotbed_store_release_u64(&index.keys[slot], hotbed_index_marker(range, bucket, true));
+    hotbed_index_part part = hotbed_index_part_of(index, range, slot);
+    slot -= part.first;
+    uint32_t bucket = (uint32_t)(slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
+    hotbed_store_release_u64(&part.index.keys[slot], hotbed_index_marker(part.range, bucket, true));
     hotbed_fence(); /* an eval that reads the new row sees that the key is gone */
 }
 
@@ -423,10 +530,8 @@ HOTBED_HD uint64_t hotbed_index_take(
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
-/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer.  With
- * `stay` the key that is evicted can still be found: its row goes elsewhere first, and who moves it calls
- * hotbed_index_forget(). */
-HOTBED_HD hotbed_index_result hotbed_index_place_over(
+/* The next function, in one part of a table. */
+HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
@@ -510,6 +615,55 @@ HOTBED_HD hotbed_index_result hotbed_index_place_over(
     }
 }
 
+/* The part of a table whose slots a key's victim is chosen from, each part as often as it has buckets. */
+HOTBED_HD uint32_t hotbed_index_drawn_part(
+    hotbed_index_view index, hotbed_index_range range, uint32_t grown, uint64_t key) {
+    uint64_t buckets = range.buckets;
+    for (uint32_t g = 0; g < grown; g++)
+        buckets += hotbed_index_grown(index, range, g);
+    /* Other bits than those that choose buckets. */
+    uint64_t at = (hotbed_hash_u64(~key) >> 40) * buckets >> 24;
+    uint64_t end = range.buckets;
+    uint32_t part = 0;
+    while (at >= end)
+        end += hotbed_index_grown(index, range, part++);
+    return part;
+}
+
+/* The next function, in a table that has grown: a free slot, in the newest part that has one, else a victim. */
+HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
+    uint32_t width) {
+    uint32_t grown = 1;
+    while (hotbed_index_grown(index, range, grown) != 0)
+        grown++;
+    uint32_t drawn = hotbed_index_drawn_part(index, range, grown, key);
+    hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL};
+    for (uint32_t i = 0; i < (range.evicts != 0 ? 2 : 1) * (grown + 1); i++) {
+        bool over = i > grown;
+        hotbed_index_part part =
+            hotbed_index_part_at(index, range, over ? (drawn + i) % (grown + 1) : grown - i);
+        part.range.evicts = over ? 1 : 0;
+        result = hotbed_index_place_in(part.index, part.range, key, meta, stay, width);
+        if (result.slot == HOTBED_SLOT_NONE)
+            continue;
+        result.slot += part.first;
+        break;
+    }
+    return result;
+}
+
+/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer.  With
+ * `stay` the key that is evicted can still be found: its row goes elsewhere first, and who moves it calls
+ * hotbed_index_forget(). */
+HOTBED_HD hotbed_index_result hotbed_index_place_over(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
+    uint32_t width) {
+    return hotbed_index_grows(index, range) && hotbed_index_grown(index, range, 0) != 0
+               ? hotbed_index_place_grown(index, range, key, meta, stay, width)
+               : hotbed_index_place_in(index, range, key, meta, stay, width);
+}
+
 HOTBED_HD hotbed_index_result hotbed_index_place(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
     uint32_t width) {
@@ -537,41 +691,46 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
 /* One lane: make a claimed slot visible.  The row was written before, by this thread or before a tile
  * sync. */
 HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {
-    hotbed_store_release_u64(&index.keys[slot], key);
-    hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_LOCKED);
+    hotbed_store_release_u64(hotbed_index_key(index, slot), key);
+    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
 /* One lane: mark a slot that holds a key, once. */
 HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
-    if ((hotbed_load_relaxed_u64(&index.metas[slot]) & HOTBED_META_MARKED) == 0)
-        hotbed_add_relaxed_u64(&index.metas[slot], HOTBED_META_MARKED);
+    uint64_t *meta = hotbed_index_meta(index, slot);
+    if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_MARKED) == 0)
+        hotbed_add_relaxed_u64(meta, HOTBED_META_MARKED);
 }
 
 /* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
  * another stream initialises, what the tile did to the row comes first. */
 HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {
+    uint64_t *meta = hotbed_index_meta(index, slot);
     if (evicts)
-        hotbed_add_acq_rel_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
+        hotbed_add_acq_rel_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
     else
-        hotbed_add_relaxed_u64(&index.metas[slot], (uint64_t)0 - HOTBED_META_PIN);
+        hotbed_add_relaxed_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
 }
 
 /* Free a slot that has just `pins` pins, the caller's.  All lanes get the same answer. */
 HOTBED_HD bool hotbed_index_vacate(
     hotbed_index_view index, hotbed_index_range range, uint64_t slot, uint64_t pins,
     uint32_t width) {
+    hotbed_index_part part = hotbed_index_part_of(index, range, slot);
+    slot -= part.first;
     uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
-    uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - range.first_bucket);
-    uint64_t empty = hotbed_index_marker(range, bucket, false);
-    bool never_full =
-        hotbed_tile_ballot(width, hotbed_line_match(index.keys + line, empty, width) != 0) != 0;
+    uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
+    uint64_t empty = hotbed_index_marker(part.range, bucket, false);
+    bool never_full = hotbed_tile_ballot(
+                          width, hotbed_line_match(part.index.keys + line, empty, width) != 0) != 0;
     bool won = false;
     if (hotbed_tile_rank(width) == 0) {
-        uint64_t old = hotbed_load_relaxed_u64(&index.metas[slot]);
+        uint64_t old = hotbed_load_relaxed_u64(&part.index.metas[slot]);
         if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == pins &&
-            hotbed_cas_u64(&index.metas[slot], old, 0)) {
+            hotbed_cas_u64(&part.index.metas[slot], old, 0)) {
             hotbed_store_relaxed_u64(
-                &index.keys[slot], never_full ? empty : hotbed_index_marker(range, bucket, true));
+                &part.index.keys[slot],
+                never_full ? empty : hotbed_index_marker(part.range, bucket, true));
             won = true;
         }
     }

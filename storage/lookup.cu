@@ -63,29 +63,36 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
     }
 }
 
-static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view s) {
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t uniques = s.unique_offsets[s.num_tables];
     for (uint64_t u = hotbed_cuda_thread() / TILE * TILE; u < uniques; u += hotbed_cuda_threads())
         hotbed_find_uniques(
             &s, (uint32_t)u, uniques - u < TILE ? (uint32_t)(uniques - u) : TILE, TILE);
 }
 
-static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view s) {
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     enum { WIDTH = 32 }; /* the row takes longer to write than the slot to claim */
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
         hotbed_place_unique(&s, s.missing[i], WIDTH);
 }
 
-static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view s) {
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t n = s.feature_starts[s.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
         hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
 }
 
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
-    forward_rows_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t n = s.feature_starts[s.num_features];
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
@@ -95,9 +102,10 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 /* One kernel instead of two: while some warps look for their keys, others move rows. */
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
-    eval_rows_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t n = s.feature_starts[s.num_features];
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
@@ -106,15 +114,18 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
-    forward_bags_kernel(hotbed_step_view s, void *output, uint64_t stride) {
+    forward_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t bags = (uint64_t)s.num_features * s.batch_size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
         hotbed_forward_bag(&s, b, output, stride, WIDTH);
 }
 
-static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view s) {
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t uniques = s.unique_offsets[s.num_tables];
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
         if (s.slots[u] < s.index_slots)
@@ -138,47 +149,63 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    find_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    if (step->index.segments != NULL)
+        find_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        find_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("find_kernel");
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound * 32, BLOCK, WAVES);
-    place_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    if (step->index.segments != NULL)
+        place_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        place_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("place_kernel");
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    find_keys_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    if (step->index.segments != NULL)
+        find_keys_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        find_keys_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("find_keys_kernel");
 }
 
-template <uint32_t WIDTH>
-static hotbed_status forward_width(
+template <uint32_t WIDTH, bool GROWS>
+static hotbed_status forward_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
     if (step->pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->bound + WIDTH - 1) / WIDTH * WIDTH;
-        forward_rows_kernel<WIDTH>
+        forward_rows_kernel<WIDTH, GROWS>
             <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
                 *step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
     uint64_t threads = (uint64_t)step->num_features * step->batch_size * WIDTH;
-    forward_bags_kernel<WIDTH>
+    forward_bags_kernel<WIDTH, GROWS>
         <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
             *step, output, stride);
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
+template <uint32_t WIDTH, bool GROWS>
+static hotbed_status eval_rows_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
+    eval_rows_kernel<WIDTH, GROWS>
+        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_rows_kernel");
+}
+
 template <uint32_t WIDTH>
 static hotbed_status eval_rows_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
-    eval_rows_kernel<WIDTH>
-        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
-    return hotbed_cuda_launched("eval_rows_kernel");
+    return step->index.segments != NULL ? eval_rows_as<WIDTH, true>(step, output, stride, stream)
+                                        : eval_rows_as<WIDTH, false>(step, output, stride, stream);
 }
 
 static hotbed_status eval_rows(
@@ -191,6 +218,13 @@ static hotbed_status eval_rows(
     if (max_dim <= 64)
         return eval_rows_width<16>(step, output, stride, stream);
     return eval_rows_width<32>(step, output, stride, stream);
+}
+
+template <uint32_t WIDTH>
+static hotbed_status forward_width(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    return step->index.segments != NULL ? forward_as<WIDTH, true>(step, output, stride, stream)
+                                        : forward_as<WIDTH, false>(step, output, stride, stream);
 }
 
 /* As many lanes a row as it has groups of four elements, 4 to 32. */
@@ -208,7 +242,10 @@ static hotbed_status forward(
 
 static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    unpin_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    if (step->index.segments != NULL)
+        unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("unpin_kernel");
 }
 

@@ -93,13 +93,13 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
                 s->faults, HOTBED_ERR_FULL,
                 r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
                                                  : HOTBED_FAULT_TABLE_FULL,
-                t, key, table->slots);
+                t, key, hotbed_table_slots(s->index, table));
     }
     if (r.slot == HOTBED_SLOT_NONE)
         return;
     if (hotbed_tile_rank(width) == 0)
         hotbed_unique_seen(s, table, r.slot);
-    hotbed_row_init(table, hotbed_row_at(table, r.slot), key, width);
+    hotbed_row_init(table, hotbed_row_at(s->index, table, r.slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
         hotbed_index_publish(s->index, r.slot, key);
@@ -157,10 +157,10 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_moved4(
         uint64_t slot = hotbed_index_find(s->index, range, key, 1);
         if (slot == HOTBED_SLOT_NONE)
             continue;
-        hotbed_f32x4 row =
-            hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
+        hotbed_f32x4 row = hotbed_load4(
+            table->dtype, hotbed_row_at(s->index, table, slot), e, hotbed_count4(table->dim, e));
         hotbed_fence();
-        if (hotbed_load_acquire_u64(&s->index.keys[slot]) == key)
+        if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) == key)
             return row;
     }
     return hotbed_f32x4_of(table->eval_value);
@@ -171,13 +171,13 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
     if (slot != HOTBED_SLOT_NONE) {
-        hotbed_f32x4 row =
-            hotbed_load4(table->dtype, hotbed_row_at(table, slot), e, hotbed_count4(table->dim, e));
+        hotbed_f32x4 row = hotbed_load4(
+            table->dtype, hotbed_row_at(s->index, table, slot), e, hotbed_count4(table->dim, e));
         if (s->eval == 0 || table->range.evicts == 0 || slot >= s->index_slots)
             return row;
         /* eval does not pin: a prefetch beside it may have given the slot to another key. */
         hotbed_fence();
-        if (hotbed_load_acquire_u64(&s->index.keys[slot]) == s->keys[i])
+        if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) == s->keys[i])
             return row;
         if (hotbed_table_moves(table))
             return hotbed_forward_moved4(s, table, s->keys[i], e);
@@ -225,7 +225,7 @@ HOTBED_HD uint32_t hotbed_forward_moved(
     hotbed_fence();
     hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
     bool moved = lane < count && slot < s->index_slots &&
-                 hotbed_load_acquire_u64(&s->index.keys[slot]) != s->keys[first + lane];
+                 hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != s->keys[first + lane];
     return hotbed_tile_ballot(width, moved);
 }
 
@@ -241,7 +241,7 @@ HOTBED_HD void hotbed_forward_found(
     uint32_t todo = UINT32_MAX; /* a bit a row */
     if (hotbed_tile_ballot(width, !plain) == 0) {
         hotbed_forward_plain(
-            (const float *)(const void *)hotbed_row_at(table, slot), table->dim, count,
+            (const float *)(const void *)hotbed_row_at(s->index, table, slot), table->dim, count,
             (float *)output + first * stride, stride, width);
         if (s->eval == 0 || table->range.evicts == 0)
             return;

@@ -138,7 +138,7 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
         for (uint32_t k = 0; k < n; k++) {
             find_wanted(s, &wanted[k]);
             if (wanted[k].slot != HOTBED_SLOT_NONE)
-                hotbed_prefetch(&s->index.metas[wanted[k].slot]);
+                hotbed_prefetch(hotbed_index_meta(s->index, wanted[k].slot));
         }
         for (uint32_t k = 0; k < n; k++)
             hotbed_found_unique(s, wanted[k].table, (uint32_t)first + k, wanted[k].slot);
@@ -185,10 +185,11 @@ static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void prefetch_row(const hotbed_table_view *table, uint64_t slot) {
+static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (slot != HOTBED_SLOT_NONE)
         hotbed_prefetch_item(
-            hotbed_row_at(table, slot), (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
+            hotbed_row_at(s->index, table, slot),
+            (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
 }
 
 /* The output row of key number i. */
@@ -199,7 +200,7 @@ static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t 
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
         (s->eval == 0 || table->range.evicts == 0))
         memcpy(
-            (float *)a->output + i * a->stride, hotbed_row_at(table, slot),
+            (float *)a->output + i * a->stride, hotbed_row_at(s->index, table, slot),
             table->dim * sizeof(float));
     else
         hotbed_forward_found(s, i, 1, t, slot, a->output, a->stride, 1);
@@ -218,7 +219,7 @@ static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
             f++;
         uint32_t t = s->feature_tables[f];
         if (i + ROWS_AHEAD < s->feature_starts[f + 1])
-            prefetch_row(&s->tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
+            prefetch_row(s, &s->tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
         forward_row(a, i, t, hotbed_forward_slot(s, i));
     }
 }
@@ -237,7 +238,7 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
         find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
     for (uint32_t k = 0; k < n; k++) {
         if (k + ROWS_AHEAD < n)
-            prefetch_row(&s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
+            prefetch_row(s, &s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
         forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot);
     }
 }
@@ -254,7 +255,7 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
         end = s->unique_offsets[s->num_tables];
     for (uint64_t u = begin; u < end; u++) {
         if (u + BATCH < end && s->slots[u + BATCH] < s->index_slots)
-            hotbed_prefetch(&s->index.metas[s->slots[u + BATCH]]);
+            hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u + BATCH]));
         if (s->slots[u] < s->index_slots)
             hotbed_index_unpin(s->index, s->slots[u], true);
     }

@@ -1,6 +1,7 @@
 /* storage/mode.c - which mode a storage has, how its tables are laid out then, and what CACHE can be told. */
 #include "storage/storage.h"
 
+#include "hotbed/growth.h"
 #include "storage/index_range.h"
 
 #include <math.h>
@@ -8,11 +9,11 @@
 
 /* --- choice --------------------------------------------------------------------------------------- */
 
-/* Slots of a table that has all its rows in one tier. */
+/* Slots of a table that has all its rows in one tier and has grown to the end. */
 static uint64_t direct_slots(const hotbed_table *table) {
     if (table->view.is_static != 0)
         return table->capacity;
-    return hotbed_index_range_slots(hotbed_index_range_make(table->capacity, table->evicts, 0));
+    return hotbed_index_range_slots(hotbed_index_range_make(table->most, table->evicts, 0));
 }
 
 /* The most keys whose slots are at most `slots`; at least those of the smallest range. */
@@ -64,7 +65,7 @@ static hotbed_status size_uppers(
         if (keys == 0)
             keys = keys_in((
                 uint64_t)((double)options->hbm_bytes * (double)direct_slots(table) / (double)bytes));
-        table->upper_capacity = keys < table->capacity ? keys : table->capacity;
+        table->upper_capacity = keys < table->most ? keys : table->most;
     }
     return HOTBED_OK;
 }
@@ -85,6 +86,12 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
                      : storage->mode != HOTBED_MODE_DEFAULT       ? HOTBED_TIERS_ONE
                      : options->placement == HOTBED_PLACE_BY_HASH ? HOTBED_TIERS_HASH
                                                                   : HOTBED_TIERS_SCORE;
+    for (uint32_t t = 0; t < storage->num_tables && storage->external != NULL; t++)
+        if (storage->tables[t].most > storage->tables[t].capacity)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "table %s: max_capacity %llu, but what an external store keeps has no bound",
+                storage->tables[t].name, (unsigned long long)storage->tables[t].most);
     (void)snprintf(
         storage->why, sizeof storage->why, "needs %s, budget %s, caching %s: %s%s",
         bytes_text(need, bytes),
@@ -141,23 +148,55 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
     view->slots = hotbed_index_range_slots(view->range);
 }
 
+uint64_t hotbed_mode_growing_keys(
+    const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity) {
+    uint64_t upper = table->upper_capacity;
+    switch (storage->tiers) {
+    case HOTBED_TIERS_SCORE:
+        /* Rows go down before others come up: room for more than the upper tier leaves. */
+        return capacity - (upper < capacity ? upper : capacity) / 2;
+    case HOTBED_TIERS_HASH:
+        return with_spread(
+            capacity - (uint64_t)((double)capacity / (double)table->most * (double)upper));
+    default:
+        return capacity;
+    }
+}
+
 static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
     hotbed_table_view *view = &table->view;
-    uint64_t keys = table->capacity;
     if (storage->tiers == HOTBED_TIERS_ONE || storage->tiers == HOTBED_TIERS_EXTERNAL)
         return;
-    /* Rows go down before others come up, so the lower tier has room for more than the upper leaves it. */
-    if (storage->tiers == HOTBED_TIERS_SCORE)
-        keys -= table->upper_capacity / 2;
     if (storage->tiers == HOTBED_TIERS_HASH) {
-        double share = (double)table->upper_capacity / (double)table->capacity;
+        double share = (double)table->upper_capacity / (double)table->most;
         view->split = share >= 1.0 ? UINT64_MAX : (uint64_t)(share * 18446744073709551616.0);
-        keys = with_spread(keys - table->upper_capacity);
     }
     view->lower_first = storage->index_slots;
-    view->lower = take_range(storage, keys, table->evicts);
+    view->lower = take_range(
+        storage, hotbed_mode_growing_keys(storage, table, table->capacity), table->evicts);
     view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
     view->lower_slots = hotbed_index_range_slots(view->lower);
+}
+
+/* Numbers for the segments of tables that grow. */
+static void lay_out_segments(hotbed_storage *storage) {
+    uint32_t next = 1;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table *table = &storage->tables[t];
+        if (table->most == table->capacity)
+            continue;
+        hotbed_table_view *view = &table->view;
+        hotbed_index_range *range = view->lower.buckets != 0 ? &view->lower : &view->range;
+        range->segment = next;
+        next += HOTBED_GROWTHS_MOST + 1;
+    }
+    storage->num_segments = next == 1 ? 0 : next;
+}
+
+/* Slots of the lower tier of a table that has grown to the end. */
+static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *table) {
+    return hotbed_index_range_slots(hotbed_index_range_make(
+        hotbed_mode_growing_keys(storage, table, table->most), table->evicts, 0));
 }
 
 /* The parts of the lower tier by which moves are ordered. */
@@ -165,9 +204,11 @@ static void lay_out_bins(hotbed_storage *storage) {
     uint64_t bytes = 0;
     uint32_t shift = 27; /* 128 MiB */
     for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table *table = &storage->tables[t];
         hotbed_table_view *view = &storage->tables[t].view;
         view->lower_byte = bytes;
-        bytes += view->lower_slots * view->row_bytes;
+        if (view->lower_slots > 0)
+            bytes += lower_most(storage, table) * view->row_bytes;
     }
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;
@@ -185,7 +226,7 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
         if (table->view.admission == HOTBED_ADMIT_FREQUENCY)
             table->view.counter = take_range(storage, table->counted, true);
     }
-    uint64_t next = storage->index_slots;
+    uint64_t next = HOTBED_SLOT_UNINDEXED;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_view *view = &storage->tables[t].view;
         if (hotbed_table_indexed(view))
@@ -194,6 +235,7 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
         view->slots = view->capacity;
         next += view->slots;
     }
+    lay_out_segments(storage);
     lay_out_bins(storage);
 }
 

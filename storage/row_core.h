@@ -57,6 +57,11 @@ typedef struct hotbed_table_view {
     uint32_t unused;
 } hotbed_table_view;
 
+/* The range to which growth adds: of the lower tier, where there is one. */
+HOTBED_HD hotbed_index_range hotbed_table_growing(const hotbed_table_view *table) {
+    return table->lower.buckets != 0 ? table->lower : table->range;
+}
+
 /* Whether the table's keys are in the index: not those of a static table in one tier. */
 HOTBED_HD bool hotbed_table_indexed(const hotbed_table_view *table) {
     return table->range.buckets != 0;
@@ -81,22 +86,50 @@ HOTBED_HD bool hotbed_table_moves(const hotbed_table_view *table) {
     return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_SCORE;
 }
 
+/* Whether a slot, not HOTBED_SLOT_NONE, is in a segment. */
+HOTBED_HD bool hotbed_slot_grown(hotbed_index_view index, uint64_t slot) {
+    return index.segments != NULL &&
+           slot - ((uint64_t)1 << HOTBED_SEGMENT_SHIFT) <
+               HOTBED_SLOT_UNINDEXED - ((uint64_t)1 << HOTBED_SEGMENT_SHIFT);
+}
+
 /* Where the time of a slot is, in a table that keeps times. */
-HOTBED_HD uint64_t *hotbed_table_time(const hotbed_table_view *table, uint64_t slot) {
+HOTBED_HD uint64_t *hotbed_table_time(
+    hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    if (hotbed_slot_grown(index, slot))
+        return index.segments[slot >> HOTBED_SEGMENT_SHIFT].range.times +
+               (slot & HOTBED_SEGMENT_SLOT);
     return hotbed_index_time(slot >= table->lower_first ? table->lower : table->range, slot);
 }
 
 /* One lane: the key in slot `to` was seen when the one in `from` was. */
-HOTBED_HD void hotbed_table_copy_time(const hotbed_table_view *table, uint64_t to, uint64_t from) {
+HOTBED_HD void hotbed_table_copy_time(
+    hotbed_index_view index, const hotbed_table_view *table, uint64_t to, uint64_t from) {
     if (table->range.times != NULL)
         hotbed_store_relaxed_u64(
-            hotbed_table_time(table, to), hotbed_load_relaxed_u64(hotbed_table_time(table, from)));
+            hotbed_table_time(index, table, to),
+            hotbed_load_relaxed_u64(hotbed_table_time(index, table, from)));
 }
 
-HOTBED_HD uint8_t *hotbed_row_at(const hotbed_table_view *table, uint64_t slot) {
+HOTBED_HD uint8_t *hotbed_row_at(
+    hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    if (hotbed_slot_grown(index, slot))
+        return index.segments[slot >> HOTBED_SEGMENT_SHIFT].rows +
+               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
     if (slot >= table->lower_first)
         return table->lower_rows + (slot - table->lower_first) * table->row_bytes;
     return table->rows + (slot - table->first_slot) * table->row_bytes;
+}
+
+/* All slots of a table's tiers, those that it has grown among them. */
+HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_table_view *table) {
+    uint64_t slots = table->slots + table->lower_slots;
+    if (index.segments == NULL)
+        return slots;
+    const hotbed_index_range range = hotbed_table_growing(table);
+    for (uint32_t g = 0; range.segment != 0 && hotbed_index_grown(index, range, g) != 0; g++)
+        slots += hotbed_index_grown(index, range, g) * (uint64_t)HOTBED_BUCKET_SLOTS;
+    return slots;
 }
 
 HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {

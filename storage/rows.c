@@ -106,6 +106,12 @@ hotbed_status hotbed_storage_empty_table(
         if (others[r].buckets > 0)
             HOTBED_TRY(storage->kernels.rows->clear(&other, stream));
     }
+    for (const hotbed_grown *g = storage->tables[table].grown; g != NULL; g = g->next) {
+        hotbed_rows_args segment = args;
+        segment.table.range = g->segment.range;
+        segment.index = hotbed_grown_index(g);
+        HOTBED_TRY(storage->kernels.rows->clear(&segment, stream));
+    }
     if (args.table.is_static != 0 && args.table.lower.buckets > 0) {
         args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */
         HOTBED_TRY(storage->kernels.rows->set(&args, stream));
@@ -127,13 +133,21 @@ static hotbed_status list(
     HOTBED_TRY(hotbed_fill(device, 0, sizeof host, stream));
     /* The upper tier of CACHE has nothing but copies: its keys are counted elsewhere, and not listed. */
     bool copies = args->table.tiers == HOTBED_TIERS_CACHE;
+    hotbed_rows_args all = *args; /* the arrays have room for the keys of all parts */
+    all.table.slots = hotbed_table_all_slots(&storage->tables[args->table_number]);
     HOTBED_TRY(storage->kernels.rows->list(
-        args, copies ? NULL : keys, copies ? NULL : scores, copies ? device + 2 : device, stream));
+        &all, copies ? NULL : keys, copies ? NULL : scores, copies ? device + 2 : device, stream));
     if (args->table.tiers != HOTBED_TIERS_ONE) {
-        hotbed_rows_args lower = *args;
+        hotbed_rows_args lower = all;
         lower.table.range = args->table.lower;
-        lower.table.slots += args->table.lower_slots;
         HOTBED_TRY(storage->kernels.rows->list(&lower, keys, scores, device, stream));
+    }
+    for (const hotbed_grown *g = storage->tables[args->table_number].grown; g != NULL;
+         g = g->next) {
+        hotbed_rows_args segment = all;
+        segment.table.range = g->segment.range;
+        segment.index = hotbed_grown_index(g);
+        HOTBED_TRY(storage->kernels.rows->list(&segment, keys, scores, device, stream));
     }
     HOTBED_TRY(hotbed_copy(host, device, sizeof host, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));

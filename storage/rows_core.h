@@ -93,13 +93,14 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
         a->flags[i] = slot != HOTBED_SLOT_NONE;
     if (slot == HOTBED_SLOT_NONE)
         return;
-    hotbed_row_get(&a->table, hotbed_row_at(&a->table, slot), a->rows, i, width);
+    hotbed_row_get(&a->table, hotbed_row_at(a->index, &a->table, slot), a->rows, i, width);
     if (hotbed_tile_rank(width) == 0 && a->rows.scores != NULL)
-        a->rows.scores[i] = a->table.is_static != 0
-                                ? 0
-                                : hotbed_meta_score(hotbed_load_relaxed_u64(&a->index.metas[slot]));
+        a->rows.scores[i] =
+            a->table.is_static != 0
+                ? 0
+                : hotbed_meta_score(hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)));
     if (hotbed_tile_rank(width) == 0 && a->rows.times != NULL)
-        a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_table_time(&a->table, slot));
+        a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot));
 }
 
 /* The score of a key that set() inserts, where it gives none. */
@@ -195,7 +196,7 @@ HOTBED_HD void hotbed_rows_refused(
         hotbed_fault_latch(
             a->faults, HOTBED_ERR_FULL,
             outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
-            a->table_number, hotbed_rows_key(a, i), a->table.slots);
+            a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
 }
 
 /* One lane: the row in the slot of a key is written. */
@@ -224,7 +225,8 @@ HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
 HOTBED_HD void hotbed_rows_set_time(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new) {
     if (a->table.range.times != NULL && (a->rows.times != NULL || is_new))
-        hotbed_store_relaxed_u64(hotbed_table_time(&a->table, slot), hotbed_rows_time(a, i));
+        hotbed_store_relaxed_u64(
+            hotbed_table_time(a->index, &a->table, slot), hotbed_rows_time(a, i));
 }
 
 /* Insert or overwrite the row of key number i. */
@@ -241,7 +243,7 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
             hotbed_rows_refused(a, i, out_of_range, c.result.outcome);
         return;
     }
-    uint8_t *row = hotbed_row_at(&a->table, c.result.slot);
+    uint8_t *row = hotbed_row_at(a->index, &a->table, c.result.slot);
     if (hotbed_tile_rank(width) == 0)
         hotbed_rows_set_time(a, i, c.result.slot, c.result.outcome != HOTBED_INDEX_FOUND);
     if (c.result.outcome != HOTBED_INDEX_FOUND) {
@@ -256,7 +258,7 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
         hotbed_rows_written(a, key, &c);
 }
 
-/* Remove key number i of a table of two tiers, unless it is pinned. */
+/* Remove key number i of a table of two tiers, or of one that grows, unless it is pinned. */
 HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
     uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);

@@ -62,7 +62,7 @@ HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
 HOTBED_HD void hotbed_unique_seen(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (table->range.times != NULL)
-        hotbed_store_relaxed_u64(hotbed_table_time(table, slot), s->timer->now);
+        hotbed_store_relaxed_u64(hotbed_table_time(s->index, table, slot), s->timer->now);
 }
 
 /* --- admission --------------------------------------------------------------------------------- */
@@ -85,6 +85,12 @@ HOTBED_HD bool hotbed_admit_drawn(
                .x < table->admit;
 }
 
+/* The index as counters use it, which do not grow. */
+HOTBED_HD hotbed_index_view hotbed_admission_index(const hotbed_step_view *s) {
+    hotbed_index_view index = {s->index.keys, s->index.metas, NULL};
+    return index;
+}
+
 /* Decide on number i of `missing`, and mark it if it is rejected.  Nothing is placed meanwhile, in tables
  * or counters, so a count that is found is this tile's to change. */
 HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
@@ -103,7 +109,7 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
         hotbed_tile_sync(width);
     } else {
         uint64_t count = hotbed_unique_count(s, u), before = 0;
-        uint64_t slot = hotbed_index_find(s->index, table->counter, key, width);
+        uint64_t slot = hotbed_index_find(hotbed_admission_index(s), table->counter, key, width);
         if (slot != HOTBED_SLOT_NONE)
             before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->index.metas[slot]));
         hotbed_tile_sync(width); /* all lanes have read the count */
@@ -111,9 +117,9 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
         if (slot == HOTBED_SLOT_NONE)
             marks |= HOTBED_MISSING_COUNTED;
         else if (admitted)
-            (void)hotbed_index_erase(s->index, table->counter, key, width);
+            (void)hotbed_index_erase(hotbed_admission_index(s), table->counter, key, width);
         else if (hotbed_tile_rank(width) == 0)
-            hotbed_index_touch_found(s->index, slot, HOTBED_SCORE_ADD, count, 0);
+            hotbed_index_touch_found(hotbed_admission_index(s), slot, HOTBED_SCORE_ADD, count, 0);
     }
     if (admitted || hotbed_tile_rank(width) != 0)
         return;
@@ -129,9 +135,10 @@ HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint3
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     uint64_t key = s->unique_keys[u];
     hotbed_index_result r = hotbed_index_place(
-        s->index, s->tables[t].counter, key, hotbed_meta_new(hotbed_unique_count(s, u), 0), width);
+        hotbed_admission_index(s), s->tables[t].counter, key,
+        hotbed_meta_new(hotbed_unique_count(s, u), 0), width);
     if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
-        hotbed_index_publish(s->index, r.slot, key);
+        hotbed_index_publish(hotbed_admission_index(s), r.slot, key);
 }
 
 #endif

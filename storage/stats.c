@@ -120,5 +120,8 @@ hotbed_status hotbed_storage_load_histogram(
     HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.range, loads, stream));
     if (t->view.lower.buckets != 0)
         HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.lower, loads, stream));
+    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next)
+        HOTBED_TRY(
+            storage->kernels.stats->load(hotbed_grown_index(g), g->segment.range, loads, stream));
     return hotbed_copy(buckets, loads, bytes, stream);
 }

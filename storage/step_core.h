@@ -81,6 +81,14 @@ typedef struct hotbed_step_view {
     uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
 
+/* The view as a kernel sees it in a storage of which no table grows: what finds segments is not compiled, and
+ * takes no registers.  `grows` is a literal. */
+HOTBED_HD hotbed_step_view hotbed_step_as(hotbed_step_view s, bool grows) {
+    if (!grows)
+        s.index.segments = NULL;
+    return s;
+}
+
 /* Parts of the lower tier, at least 128 MiB each; within one, rows may move in any order. */
 enum { HOTBED_MOVE_BINS = 1023, HOTBED_MOVE_WORDS = 2 * (HOTBED_MOVE_BINS + 1) + 2 };
 

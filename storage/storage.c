@@ -44,6 +44,21 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
     return HOTBED_OK;
 }
 
+static hotbed_status check_growth(const hotbed_table_options *o) {
+    if (o->max_capacity != 0 && o->kind == HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot grow", o->name);
+    if (o->max_capacity != 0 &&
+        (o->max_capacity < o->capacity || o->max_capacity > HOTBED_CAPACITY_MOST))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: max_capacity %llu is not in [%llu, 2^35]", o->name,
+            (unsigned long long)o->max_capacity, (unsigned long long)o->capacity);
+    if (!(o->growth_load >= 0.0F && o->growth_load <= 1.0F))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: growth_load %g is not in [0, 1]", o->name,
+            (double)o->growth_load);
+    return HOTBED_OK;
+}
+
 static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
     char what[64];
     HOTBED_TRY(hotbed_name_check(o->name, number));
@@ -66,6 +81,7 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
     if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
     HOTBED_TRY(check_scoring(o));
+    HOTBED_TRY(check_growth(o));
     (void)snprintf(what, sizeof what, "table %u: initializer", number);
     HOTBED_TRY(hotbed_initializer_check(&o->initializer, what));
     (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
@@ -156,6 +172,8 @@ static void make_table(
     table->kind = o->kind;
     table->dtype = table_dtype(o);
     table->capacity = o->capacity;
+    table->most = o->max_capacity == 0 ? o->capacity : o->max_capacity;
+    table->growth_load = o->growth_load == 0.0F ? 0.9F : o->growth_load;
     table->counted = o->admission_capacity == 0 ? o->capacity : o->admission_capacity;
     view->capacity = o->capacity;
     view->dim = o->dim;
@@ -287,8 +305,7 @@ static hotbed_status allocate_times(hotbed_table *table, hotbed_stream *stream) 
     return HOTBED_OK;
 }
 
-static hotbed_status allocate_rows(
-    hotbed_storage *storage, const hotbed_storage_options *options, hotbed_stream *stream) {
+static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
         HOTBED_TRY(allocate_tier(
@@ -298,8 +315,8 @@ static hotbed_status allocate_rows(
         if (table->view.lower_slots == 0)
             continue;
         HOTBED_TRY(allocate_tier(
-            table, options->lower_memory == 0 ? HOTBED_MEMORY_PINNED : options->lower_memory,
-            options->lower_directory, table->view.lower_slots, stream, &table->lower_rows));
+            table, storage->lower_memory, storage->lower_directory, table->view.lower_slots, stream,
+            &table->lower_rows));
         table->view.lower_rows = table->lower_rows.data;
     }
     size_t bytes = storage->index_slots * sizeof(uint64_t);
@@ -322,6 +339,8 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     storage->device_tables =
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->device_tables);
+    storage->device_segments =
+        hotbed_carve_take(&carve, storage->num_segments * sizeof *storage->device_segments);
     storage->device_feature_tables =
         hotbed_carve_take(&carve, storage->num_features * sizeof(uint32_t));
     storage->device_columns =
@@ -350,6 +369,8 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     memset(staging.data, 0, bytes);
     (void)carve_description(&host, staging.data);
     (void)carve_description(storage, storage->described.data);
+    if (storage->num_segments > 0)
+        storage->index.segments = storage->device_segments;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         host.device_tables[t] = storage->tables[t].view;
     for (uint32_t t = 0; t < storage->num_tables; t++)
@@ -367,6 +388,16 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
 done:
     hotbed_memory_free(&staging);
     return status;
+}
+
+static hotbed_status keep_directory(hotbed_storage *storage, const char *directory) {
+    if (directory == NULL)
+        return HOTBED_OK;
+    storage->lower_directory = hotbed_new(strlen(directory) + 1);
+    if (storage->lower_directory == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the name of lower_directory");
+    memcpy(storage->lower_directory, directory, strlen(directory) + 1);
+    return HOTBED_OK;
 }
 
 static hotbed_status create(
@@ -387,6 +418,9 @@ static hotbed_status create(
     storage->num_tables = options->num_tables;
     storage->num_features =
         options->num_features == 0 ? options->num_tables : options->num_features;
+    storage->lower_memory =
+        options->lower_memory == 0 ? HOTBED_MEMORY_PINNED : options->lower_memory;
+    HOTBED_TRY(keep_directory(storage, options->lower_directory));
     storage->tables = hotbed_new(storage->num_tables * sizeof *storage->tables);
     storage->feature_tables = hotbed_new(storage->num_features * sizeof(uint32_t));
     storage->columns = hotbed_new(((size_t)storage->num_features + 1) * sizeof(uint64_t));
@@ -404,7 +438,8 @@ static hotbed_status create(
         storage->columns[f + 1] =
             storage->columns[f] + storage->tables[storage->feature_tables[f]].view.dim;
     }
-    HOTBED_TRY(allocate_rows(storage, options, stream));
+    HOTBED_TRY(allocate_rows(storage, stream));
+    HOTBED_TRY(hotbed_growth_create(storage, stream));
     HOTBED_TRY(describe(storage, stream));
     for (uint32_t t = 0; t < storage->num_tables; t++)
         HOTBED_TRY(hotbed_storage_empty_table(storage, t, stream));
@@ -439,8 +474,11 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);
         hotbed_memory_free(&storage->tables[t].lower_rows);
+        hotbed_growth_free(&storage->tables[t]);
     }
     hotbed_storage_close_external(storage);
+    hotbed_growth_destroy(storage);
+    hotbed_delete(storage->lower_directory);
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);
@@ -495,7 +533,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .feature_tables = storage->device_feature_tables,
         .columns = storage->device_columns,
         .index = storage->index,
-        .index_slots = storage->index_slots,
+        .index_slots = HOTBED_SLOT_UNINDEXED,
         .clock = storage->clock,
         .tallies = storage->tallies,
         .timer = storage->timer,
@@ -537,7 +575,11 @@ hotbed_status hotbed_storage_table(
         .lower_slots = t->view.lower_slots,
         .first_lower_slot = t->view.lower_slots == 0 ? HOTBED_SLOT_NONE : t->view.lower_first,
         .lower_weights = t->view.lower_rows,
+        .max_capacity = t->most,
+        .segments = t->num_grown,
     };
+    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next)
+        info.index_bytes += g->index.bytes;
     *out = info;
     return HOTBED_OK;
 }

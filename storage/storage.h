@@ -37,11 +37,24 @@ typedef struct hotbed_kernels {
     const hotbed_tier_external_kernels *external;
 } hotbed_kernels;
 
+/* A segment that a table has grown. */
+typedef struct hotbed_grown {
+    struct hotbed_grown *next;
+    hotbed_index_segment segment;
+    hotbed_memory index; /* keys, metas, and times where the table has them */
+    hotbed_memory rows;
+    hotbed_memory staging; /* pinned: what the device copies the segment from */
+} hotbed_grown;
+
 typedef struct hotbed_table {
     char name[HOTBED_NAME_BYTES]; /* first, for hotbed_names_check() */
     hotbed_table_kind kind;
     hotbed_dtype dtype;
-    uint64_t capacity;
+    uint64_t capacity; /* as it has grown so far */
+    uint64_t most;     /* to which it may grow; `capacity` at creation where it may not */
+    float growth_load; /* share of the capacity from which a poll grows it */
+    uint32_t num_grown;
+    hotbed_grown *grown;     /* oldest first */
     uint64_t counted;        /* FREQUENCY: keys that admission counts */
     uint64_t upper_capacity; /* with two tiers: keys that the upper one is made for */
     bool evicts;
@@ -56,6 +69,19 @@ typedef struct hotbed_desk {
     const hotbed_stream *stream;
     hotbed_external_batch batch;
 } hotbed_desk;
+/* Of a table: keys, and pinned slots. */
+typedef struct hotbed_key_counts {
+    uint64_t keys, pinned;
+} hotbed_key_counts;
+
+/* What polls of growth go by. */
+typedef struct hotbed_growth {
+    hotbed_memory counting;    /* device */
+    hotbed_memory counted;     /* pinned */
+    hotbed_key_counts *counts; /* [num_tables] in `counted` */
+    hotbed_event *arrived;     /* marks the copy to `counted` */
+    bool under_way;            /* it has not been seen to have arrived */
+} hotbed_growth;
 
 struct hotbed_storage {
     hotbed_kernels kernels;
@@ -82,10 +108,15 @@ struct hotbed_storage {
     uint32_t *feature_tables; /* [num_features] */
     uint64_t *columns;        /* [num_features + 1] */
     hotbed_index_view index;
-    uint64_t index_slots;
+    uint64_t index_slots;  /* of the tables' first ranges */
+    uint32_t num_segments; /* that tables may have, and a first that is none; 0: no table grows */
+    hotbed_memory_kind lower_memory;
+    char *lower_directory; /* or NULL */
+    hotbed_growth growth;
     hotbed_memory index_keys, index_metas;
     hotbed_memory described; /* device: table views, feature tables, columns, clock, tallies */
     hotbed_table_view *device_tables;
+    hotbed_index_segment *device_segments; /* [num_segments] */
     uint32_t *device_feature_tables;
     uint64_t *device_columns;
     hotbed_clock *clock;
@@ -122,8 +153,25 @@ struct hotbed_ticket {
  * Errors: ARGUMENT (CACHE or DEFAULT without a size), UNSUPPORTED (memory of the lower tier). */
 hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options);
 
-/* Give all tables their slots: in the index, then those without. */
+/* Give all tables their slots: in the index, then those without; and numbers for their segments. */
 void hotbed_mode_lay_out(hotbed_storage *storage);
+
+/* Keys of a table of `capacity` that the tier is made for which grows: the lower, if there are two. */
+uint64_t hotbed_mode_growing_keys(
+    const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity);
+
+/* Slots of a table, of both tiers and all segments. */
+uint64_t hotbed_table_all_slots(const hotbed_table *table);
+
+/* The index that a segment's range counts in. */
+hotbed_index_view hotbed_grown_index(const hotbed_grown *grown);
+
+/* Free a table's segments. */
+void hotbed_growth_free(hotbed_table *table);
+
+/* What polls need, if a table grows; and free it. */
+hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream);
+void hotbed_growth_destroy(hotbed_storage *storage);
 
 /* Write changed rows of one table to the lower tier or the store; with `drop` also empty the upper one.  Async;
  * nothing to do but with CACHE. */

@@ -45,7 +45,7 @@ HOTBED_HD void hotbed_seek_homes(
     if (!mine)
         return;
     if (home != HOTBED_SLOT_NONE)
-        hotbed_add_relaxed_u64(&s->index.metas[home], HOTBED_META_PIN);
+        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, home), HOTBED_META_PIN);
     hotbed_move move = {
         home, HOTBED_SLOT_NONE, 0, home == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
     s->moves[first + lane] = move;
@@ -106,7 +106,7 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
         bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
         uint64_t home_meta = 0;
         if (!fresh && hotbed_tile_rank(width) == 0)
-            home_meta = hotbed_load_relaxed_u64(&s->index.metas[move.home]);
+            home_meta = hotbed_load_relaxed_u64(hotbed_index_meta(s->index, move.home));
         home_meta = hotbed_tile_shuffle_u64(width, home_meta, 0);
         /* One pin is this batch's; who has others uses the row at home. */
         if (fresh || (home_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
@@ -133,9 +133,14 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
 /* --- settle and order ----------------------------------------------------------------------------- */
 
 /* The part of the lower tier that a slot of it is in. */
-HOTBED_HD uint32_t hotbed_move_bin(const hotbed_table_view *table, uint64_t slot) {
+HOTBED_HD uint32_t
+hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
     uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
-    return (uint32_t)(byte >> table->bin_shift);
+    if (hotbed_slot_grown(index, slot))
+        byte = index.segments[slot >> HOTBED_SEGMENT_SHIFT].lower_byte +
+               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
+    uint64_t bin = byte >> table->bin_shift;
+    return (uint32_t)(bin < HOTBED_MOVE_BINS ? bin : HOTBED_MOVE_BINS - 1);
 }
 
 /* Whether a victim's row has to be written, not just forgotten. */
@@ -154,7 +159,7 @@ HOTBED_HD void hotbed_keep_victim(
     uint64_t slot = s->slots[u];
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_store_relaxed_u64(&s->index.metas[slot], move->victim_meta);
+        hotbed_store_relaxed_u64(hotbed_index_meta(s->index, slot), move->victim_meta);
     move->victim_meta = 0;
     hotbed_stay_home(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
     if (hotbed_tile_rank(width) == 0)
@@ -170,7 +175,7 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     const hotbed_table_view *table = &s->tables[t];
     hotbed_move move = s->moves[i];
     if (move.victim_meta != 0) {
-        uint64_t victim = hotbed_load_relaxed_u64(&s->index.keys[s->slots[u]]);
+        uint64_t victim = hotbed_load_relaxed_u64(hotbed_index_key(s->index, s->slots[u]));
         if (table->tiers == HOTBED_TIERS_CACHE)
             move.victim_home = hotbed_index_find(s->index, table->lower, victim, width);
         else
@@ -186,9 +191,9 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
         return;
     uint32_t *writes = s->move_bins + HOTBED_MOVE_BINS + 1;
     if (hotbed_move_fetches(&move))
-        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(table, move.home)], 1);
+        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, move.home)], 1);
     if (move.victim_meta != 0)
-        hotbed_add_relaxed_u32(&writes[1 + hotbed_move_bin(table, move.victim_home)], 1);
+        hotbed_add_relaxed_u32(&writes[1 + hotbed_move_bin(s->index, table, move.victim_home)], 1);
 }
 
 /* --- write and fetch ------------------------------------------------------------------------------ */
@@ -224,9 +229,9 @@ HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes,
 
 /* One lane, CACHE: the row at `home` has left the upper tier, where its meta was `meta`. */
 HOTBED_HD void hotbed_home_alone(hotbed_index_view index, uint64_t home, uint64_t meta) {
-    uint64_t old = hotbed_load_relaxed_u64(&index.metas[home]);
+    uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, home));
     uint64_t rescored = hotbed_meta_rescore(old, HOTBED_SCORE_ASSIGN, hotbed_meta_score(meta));
-    hotbed_store_release_u64(&index.metas[home], rescored & ~HOTBED_META_MARKED);
+    hotbed_store_release_u64(hotbed_index_meta(index, home), rescored & ~HOTBED_META_MARKED);
 }
 
 /* The row that makes room for move i goes down. */
@@ -241,19 +246,19 @@ HOTBED_HD void hotbed_write_victim(const hotbed_step_view *s, uint32_t i, uint32
     bool writes = hotbed_move_writes(table, &move);
     if (writes)
         hotbed_row_copy(
-            hotbed_row_at(table, move.victim_home), hotbed_row_at(table, slot), table->row_bytes,
-            width);
+            hotbed_row_at(s->index, table, move.victim_home), hotbed_row_at(s->index, table, slot),
+            table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    hotbed_table_copy_time(table, move.victim_home, slot);
+    hotbed_table_copy_time(s->index, table, move.victim_home, slot);
     if (writes)
         hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
     if (table->tiers == HOTBED_TIERS_CACHE) {
         hotbed_home_alone(s->index, move.victim_home, move.victim_meta);
     } else {
         hotbed_index_publish(
-            s->index, move.victim_home, hotbed_load_relaxed_u64(&s->index.keys[slot]));
+            s->index, move.victim_home, hotbed_load_relaxed_u64(hotbed_index_key(s->index, slot)));
         hotbed_index_unpin(s->index, move.victim_home, true);
     }
     hotbed_index_forget(s->index, table->range, slot);
@@ -264,10 +269,10 @@ HOTBED_HD void hotbed_home_copied(
     hotbed_index_view index, uint64_t home, uint64_t key, bool fresh) {
     uint64_t taken = HOTBED_META_PIN;
     if (fresh) {
-        hotbed_store_release_u64(&index.keys[home], key);
+        hotbed_store_release_u64(hotbed_index_key(index, home), key);
         taken += HOTBED_META_LOCKED;
     }
-    hotbed_add_acq_rel_u64(&index.metas[home], HOTBED_META_MARKED - taken);
+    hotbed_add_acq_rel_u64(hotbed_index_meta(index, home), HOTBED_META_MARKED - taken);
 }
 
 /* One lane: count what became of unique u. */
@@ -280,7 +285,7 @@ HOTBED_HD void hotbed_tally_move(
         hotbed_fault_latch(
             s->faults, HOTBED_ERR_FULL,
             table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t, key,
-            table->capacity);
+            hotbed_table_slots(s->index, table));
         return;
     }
     if ((flags & HOTBED_MOVE_NEW) != 0)
@@ -309,10 +314,11 @@ HOTBED_HD void hotbed_fetch_missing(const hotbed_step_view *s, uint32_t i, uint3
     if (slot == HOTBED_SLOT_NONE || (!fresh && !up))
         return;
     if (fresh)
-        hotbed_row_init(table, hotbed_row_at(table, slot), key, width);
+        hotbed_row_init(table, hotbed_row_at(s->index, table, slot), key, width);
     else
         hotbed_row_copy(
-            hotbed_row_at(table, slot), hotbed_row_at(table, move.home), table->row_bytes, width);
+            hotbed_row_at(s->index, table, slot), hotbed_row_at(s->index, table, move.home),
+            table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
         hotbed_index_publish(s->index, slot, key);
@@ -338,28 +344,28 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     uint64_t slot = a->table.first_slot + i;
     uint64_t meta = 0;
     if (hotbed_tile_rank(width) == 0)
-        meta = hotbed_load_relaxed_u64(&a->index.metas[slot]);
+        meta = hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot));
     meta = hotbed_tile_shuffle_u64(width, meta, 0);
     if (meta == 0)
         return;
-    uint64_t key = hotbed_load_relaxed_u64(&a->index.keys[slot]);
+    uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
     uint64_t home = hotbed_index_find(a->index, a->table.lower, key, width);
     if (home == HOTBED_SLOT_NONE)
         return;
     bool writes = (meta & HOTBED_META_MARKED) != 0;
     if (writes)
         hotbed_row_copy(
-            hotbed_row_at(&a->table, home), hotbed_row_at(&a->table, slot), a->table.row_bytes,
-            width);
+            hotbed_row_at(a->index, &a->table, home), hotbed_row_at(a->index, &a->table, slot),
+            a->table.row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    hotbed_table_copy_time(&a->table, home, slot);
+    hotbed_table_copy_time(a->index, &a->table, home, slot);
     hotbed_home_alone(a->index, home, meta);
     if (a->drop == 0)
-        hotbed_add_acq_rel_u64(&a->index.metas[home], HOTBED_META_MARKED);
+        hotbed_add_acq_rel_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
     if (writes) {
-        hotbed_add_acq_rel_u64(&a->index.metas[slot], 0 - HOTBED_META_MARKED);
+        hotbed_add_acq_rel_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
         hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
     }
 }

@@ -12,6 +12,7 @@ enum {
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_store_step a) {
+    a.s.index.segments = NULL; /* these tables do not grow; here and below */
     uint32_t n = *a.s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_step_item(&a, PASS, (uint32_t)i, TILE);
@@ -21,6 +22,7 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_store_step a)
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) eval_kernel(hotbed_store_eval a) {
+    a.s.index.segments = NULL;
     uint32_t n = a.s.feature_starts[a.s.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_eval_item(&a, PASS, (uint32_t)i, TILE);
@@ -30,6 +32,7 @@ static __global__ void __launch_bounds__(BLOCK) eval_kernel(hotbed_store_eval a)
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) rows_kernel(hotbed_store_rows a) {
+    a.rows.index.segments = NULL;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.count; i += hotbed_cuda_threads() / TILE)
         hotbed_rows_item(&a, PASS, (uint32_t)i, TILE);
     for (uint64_t t = hotbed_cuda_thread(); t < a.num_tables; t += hotbed_cuda_threads())
@@ -38,6 +41,7 @@ static __global__ void __launch_bounds__(BLOCK) rows_kernel(hotbed_store_rows a)
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) flush_kernel(hotbed_store_flush a) {
+    a.index.segments = NULL;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.count; i += hotbed_cuda_threads() / TILE)
         hotbed_flush_item(&a, PASS, (uint32_t)i, TILE);
     for (uint64_t t = hotbed_cuda_thread(); t < a.num_tables; t += hotbed_cuda_threads())

@@ -91,10 +91,11 @@ HOTBED_HD uint64_t *hotbed_row_time(const hotbed_table_view *table, uint8_t *row
 }
 
 /* One lane: the row in `slot`, copied to `row`, with what goes with it. */
-HOTBED_HD void hotbed_row_leaves(const hotbed_table_view *table, uint8_t *row, uint64_t slot) {
+HOTBED_HD void hotbed_row_leaves(
+    hotbed_index_view index, const hotbed_table_view *table, uint8_t *row, uint64_t slot) {
     if (table->range.times == NULL)
         return;
-    hotbed_row_time(table, row)[0] = hotbed_load_relaxed_u64(hotbed_table_time(table, slot));
+    hotbed_row_time(table, row)[0] = hotbed_load_relaxed_u64(hotbed_table_time(index, table, slot));
     hotbed_row_time(table, row)[1] = 0;
 }
 
@@ -169,11 +170,11 @@ HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t
     uint64_t slot = s->slots[u], place = a->leaving.ranks[u];
     uint8_t *row =
         hotbed_batch_row(batch, a->leaving.ranks[s->unique_offsets[t]], place, table->row_bytes);
-    hotbed_row_copy(row, hotbed_row_at(table, slot), table->row_bytes, width);
+    hotbed_row_copy(row, hotbed_row_at(s->index, table, slot), table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    hotbed_row_leaves(table, row, slot);
+    hotbed_row_leaves(s->index, table, row, slot);
     batch->keys[place] = hotbed_load_relaxed_u64(&s->index.keys[slot]);
     batch->scores[place] = hotbed_meta_score(s->moves[i].victim_meta);
 }
@@ -233,7 +234,7 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
-    uint8_t *row = hotbed_row_at(table, slot);
+    uint8_t *row = hotbed_row_at(s->index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
         hotbed_row_init(table, row, s->unique_keys[u], width);
     else
@@ -260,7 +261,7 @@ typedef struct hotbed_store_eval {
         *batch_tables; /* [num_tables] the tables, with the batch for their lower tier */
 } hotbed_store_eval;
 
-#define HOTBED_BATCH_SLOT ((uint64_t)1 << 62) /* of a table's first row in the batch */
+#define HOTBED_BATCH_SLOT ((uint64_t)1 << 63) /* of a table's first row in the batch */
 
 HOTBED_HD void hotbed_eval_want(const hotbed_store_eval *a, uint32_t i) {
     const hotbed_table_view *table = &a->s.tables[hotbed_table_of_key(&a->s, i)];
@@ -293,7 +294,7 @@ HOTBED_HD void hotbed_eval_answer(const hotbed_store_eval *a, uint32_t i, uint32
     bool first = found == HOTBED_EXTERNAL_MISSING && table->is_static != 0;
     uint64_t slot = HOTBED_BATCH_SLOT + (place - a->asked.ranks[a->s.table_starts[t]]);
     if (first)
-        hotbed_row_init(table, hotbed_row_at(table, slot), a->s.keys[i], width);
+        hotbed_row_init(table, hotbed_row_at(a->s.index, table, slot), a->s.keys[i], width);
     if (hotbed_tile_rank(width) == 0 && (first || found == HOTBED_EXTERNAL_FOUND))
         a->s.slots[i] = slot;
 }
@@ -455,11 +456,11 @@ HOTBED_HD void hotbed_flush_leave(const hotbed_store_flush *a, uint32_t i, uint3
         return;
     uint64_t slot = a->first + i, place = a->leaving.ranks[i];
     uint8_t *row = hotbed_batch_row(&a->leaving.batch, 0, place, a->table.row_bytes);
-    hotbed_row_copy(row, hotbed_row_at(&a->table, slot), a->table.row_bytes, width);
+    hotbed_row_copy(row, hotbed_row_at(a->index, &a->table, slot), a->table.row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    hotbed_row_leaves(&a->table, row, slot);
+    hotbed_row_leaves(a->index, &a->table, row, slot);
     a->leaving.batch.keys[place] = hotbed_load_relaxed_u64(&a->index.keys[slot]);
     a->leaving.batch.scores[place] = hotbed_meta_score(hotbed_flush_meta(a, i));
 }

@@ -252,7 +252,7 @@ HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
     hotbed_update_shape shape, uint32_t width) {
-    uint8_t *row = hotbed_row_at(table, slot);
+    uint8_t *row = hotbed_row_at(s->index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     hotbed_update_parts(s, o, s->clock, gradient, table, row, state0, state1, source, shape, width);

@@ -188,7 +188,7 @@ HOTBED_HD void update_as(
     const hotbed_update_shape shape = {false, plain, true};
     const hotbed_gradient_view view = {gradient, 0};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    uint8_t *row = hotbed_row_at(table, slot);
+    uint8_t *row = hotbed_row_at(a->s.index, table, slot);
     hotbed_update_parts(
         NULL, &o, &clock, view, table, row, (float *)(void *)(row + table->state_offset[0]),
         (float *)(void *)(row + table->state_offset[1]), source, shape, 1);
@@ -212,7 +212,7 @@ static void update_with(
 
 static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t end) {
     if (u < end && s->slots[u] < s->index_slots)
-        hotbed_prefetch(&s->index.metas[s->slots[u]]);
+        hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u]));
 }
 
 /* Unpin the rows of uniques begin .. end-1: an atomic operation waits for all stores before it, so none

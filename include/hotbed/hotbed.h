@@ -11,6 +11,7 @@
 #include "hotbed/external.h"
 #include "hotbed/flat_table.h"
 #include "hotbed/forward.h"
+#include "hotbed/growth.h"
 #include "hotbed/index.h"
 #include "hotbed/kjt.h"
 #include "hotbed/optimizer.h"

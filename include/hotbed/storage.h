@@ -155,6 +155,11 @@ typedef struct hotbed_table_options {
                                   * forgotten; 16 bytes each; 0: capacity; at most 2^35 */
     uint64_t upper_capacity; /* CACHE, DEFAULT: of the table's keys, those in the upper tier; 0: the
                                   * table's share of hbm_bytes, by bytes of rows, but 16 rows at least */
+    uint64_t
+        max_capacity;  /* HASH: `capacity` is what the table begins with, and this is what it may
+                            * grow to, see hotbed/growth.h; 0: it does not grow */
+    float growth_load; /* of max_capacity: share of its capacity from which
+                            * hotbed_storage_poll_growth() grows it, in (0, 1]; 0: 0.9 */
 } hotbed_table_options;
 
 static inline void hotbed_table_options_init(hotbed_table_options *options) {
@@ -462,8 +467,8 @@ typedef struct hotbed_table_info {
     uint32_t dim;
     hotbed_table_kind kind;
     hotbed_dtype dtype;
-    uint64_t capacity;    /* as asked for */
-    uint64_t slots;       /* rows allocated */
+    uint64_t capacity;    /* as asked for, or grown to */
+    uint64_t slots;       /* rows allocated, those of segments not among them */
     uint64_t first_slot;  /* slots of this table are [first_slot, first_slot + slots) */
     uint64_t row_bytes;   /* embedding + state + padding (+ time: TIMESTAMP_LFU, external store) */
     uint64_t index_bytes; /* HASH: 16 a slot of each tier (TIMESTAMP_LFU: 24), and 16 a place where
@@ -475,6 +480,8 @@ typedef struct hotbed_table_info {
     uint64_t lower_slots; /* rows allocated in the lower tier; those above are the upper tier's */
     uint64_t first_lower_slot; /* HOTBED_SLOT_NONE without a lower tier */
     void *lower_weights;       /* as weights; NULL without a lower tier */
+    uint64_t max_capacity;     /* `capacity` where the table does not grow */
+    uint32_t segments;         /* that it has grown, see hotbed_storage_segment() */
 } hotbed_table_info;
 
 /* Errors: ARGUMENT (table number out of range). */

@@ -1,0 +1,254 @@
+/* storage/growth.c - tables that grow: segments, and when to add one. */
+#include "hotbed/growth.h"
+
+#include "storage/index_range.h"
+#include "storage/storage.h"
+
+/* --- segments -------------------------------------------------------------------------------------- */
+
+uint64_t hotbed_table_all_slots(const hotbed_table *table) {
+    uint64_t slots = table->view.slots + table->view.lower_slots;
+    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next)
+        slots += hotbed_index_range_slots(g->segment.range);
+    return slots;
+}
+
+hotbed_index_view hotbed_grown_index(const hotbed_grown *grown) {
+    hotbed_index_view view = {grown->segment.keys, grown->segment.metas, NULL};
+    return view;
+}
+
+static void free_grown(hotbed_grown *grown) {
+    hotbed_memory_free(&grown->index);
+    hotbed_memory_free(&grown->rows);
+    hotbed_memory_free(&grown->staging);
+    hotbed_delete(grown);
+}
+
+void hotbed_growth_free(hotbed_table *table) {
+    for (hotbed_grown *g = table->grown, *next; g != NULL; g = next) {
+        next = g->next;
+        free_grown(g);
+    }
+    table->grown = NULL;
+}
+
+/* The number that the table's next segment has. */
+static uint64_t next_number(const hotbed_table *table) {
+    return (uint64_t)hotbed_table_growing(&table->view).segment + table->num_grown;
+}
+
+/* Memory for a segment of `slots` slots. */
+static hotbed_status allocate(
+    const hotbed_storage *storage, const hotbed_table *table, uint64_t slots, hotbed_stream *stream,
+    hotbed_grown *grown) {
+    bool lower = table->view.lower_slots > 0, timed = table->times.data != NULL;
+    size_t words = slots * sizeof(uint64_t), bytes = slots * table->view.row_bytes;
+    hotbed_status status = hotbed_memory_alloc(
+        stream, lower ? storage->lower_memory : HOTBED_MEMORY_DEVICE, bytes,
+        storage->lower_directory, &grown->rows);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_DEVICE, words * (timed ? 3 : 2), NULL, &grown->index);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_PINNED, sizeof grown->segment, NULL, &grown->staging);
+    if (status != HOTBED_OK)
+        return hotbed_fail(
+            status, "table %s: no memory to grow by %llu slots, %llu bytes of rows", table->name,
+            (unsigned long long)slots, (unsigned long long)bytes);
+    hotbed_index_segment *segment = &grown->segment;
+    segment->rows = grown->rows.data;
+    segment->keys = grown->index.data;
+    segment->metas = segment->keys + slots;
+    segment->range.times = timed ? segment->metas + slots : NULL;
+    return HOTBED_OK;
+}
+
+/* Free the segment's slots, then let kernels see it: they look for keys in what the device has of it. */
+static hotbed_status publish(
+    const hotbed_storage *storage, const hotbed_table *table, const hotbed_grown *grown,
+    hotbed_stream *stream) {
+    hotbed_rows_args args = {.table = table->view, .index = hotbed_grown_index(grown)};
+    args.table.range = grown->segment.range;
+    HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    memcpy(grown->staging.data, &grown->segment, sizeof grown->segment);
+    return hotbed_copy(
+        storage->device_segments + next_number(table), grown->staging.data, sizeof grown->segment,
+        stream);
+}
+
+static hotbed_status grow(
+    hotbed_storage *storage, hotbed_table *table, uint64_t capacity, hotbed_stream *stream) {
+    const hotbed_index_range first = hotbed_table_growing(&table->view);
+    uint64_t keys = hotbed_mode_growing_keys(storage, table, capacity) -
+                    hotbed_mode_growing_keys(storage, table, table->capacity);
+    hotbed_grown *grown = hotbed_new(sizeof *grown), **end = &table->grown;
+    if (grown == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "table %s: no memory for a segment", table->name);
+    uint64_t below = table->view.lower_slots;
+    for (; *end != NULL; end = &(*end)->next)
+        below += hotbed_index_range_slots((*end)->segment.range);
+    hotbed_index_segment *segment = &grown->segment;
+    segment->lower_byte = table->view.lower_byte + below * table->view.row_bytes;
+    segment->range = hotbed_index_range_make(keys > 0 ? keys : 1, first.evicts != 0, 0);
+    segment->range.marks = first.marks;
+    uint64_t slots = hotbed_index_range_slots(segment->range);
+    hotbed_status status = allocate(storage, table, slots, stream, grown);
+    if (status == HOTBED_OK) {
+        status = publish(storage, table, grown, stream);
+        if (status != HOTBED_OK)
+            (void)!hotbed_stream_finish(stream); /* with what uses the memory */
+    }
+    if (status != HOTBED_OK) {
+        free_grown(grown);
+        return status;
+    }
+    *end = grown;
+    table->num_grown++;
+    table->capacity = capacity;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_grow(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    hotbed_table *t = &storage->tables[table];
+    if (hotbed_table_growing(&t->view).segment == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s does not grow: it has no max_capacity", t->name);
+    if (capacity > t->most)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is over max_capacity %llu", t->name,
+            (unsigned long long)capacity, (unsigned long long)t->most);
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "growth allocates, but the stream is recording a graph");
+    if (capacity <= t->capacity)
+        return HOTBED_OK;
+    if (t->num_grown == HOTBED_GROWTHS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table %s has grown %d times, which is the most", t->name,
+            HOTBED_GROWTHS_MOST);
+    return grow(storage, t, capacity, stream);
+}
+
+hotbed_status hotbed_storage_segment(
+    const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out) {
+    if (storage == NULL || out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "out");
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    const hotbed_table *t = &storage->tables[table];
+    if (segment >= t->num_grown)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: segment %u is not below %u", t->name, segment,
+            t->num_grown);
+    const hotbed_grown *g = t->grown;
+    for (uint32_t i = 0; i < segment; i++)
+        g = g->next;
+    uint64_t number = (uint64_t)hotbed_table_growing(&t->view).segment + segment;
+    out->first_slot = number << HOTBED_SEGMENT_SHIFT;
+    out->slots = hotbed_index_range_slots(g->segment.range);
+    out->weights = g->segment.rows;
+    return HOTBED_OK;
+}
+
+/* --- when --------------------------------------------------------------------------------------------- */
+
+hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_growth *growth = &storage->growth;
+    size_t bytes = (size_t)storage->num_tables * sizeof *growth->counts;
+    if (storage->num_segments == 0)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &growth->counting));
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &growth->counted));
+    growth->counts = growth->counted.data;
+    return hotbed_event_create(stream, &growth->arrived);
+}
+
+void hotbed_growth_destroy(hotbed_storage *storage) {
+    hotbed_event_destroy(storage->growth.arrived);
+    hotbed_memory_free(&storage->growth.counting);
+    hotbed_memory_free(&storage->growth.counted);
+}
+
+/* Whether the counts that have arrived say that a table is to grow. */
+static bool loaded(const hotbed_storage *storage, uint32_t number) {
+    const hotbed_table *table = &storage->tables[number];
+    return (double)storage->growth.counts[number].keys >=
+           (double)table->growth_load * (double)table->capacity;
+}
+
+/* Have the keys of table number `number` counted; what CACHE has in the upper tier are copies. */
+static hotbed_status count(hotbed_storage *storage, uint32_t number, hotbed_stream *stream) {
+    const hotbed_table *table = &storage->tables[number];
+    hotbed_key_counts *device = storage->growth.counting.data;
+    uint64_t *counts = &device[number].keys;
+    hotbed_rows_args args = {.table = table->view, .index = storage->index};
+    args.table.range = hotbed_table_growing(&table->view);
+    HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
+    if (storage->tiers == HOTBED_TIERS_SCORE || storage->tiers == HOTBED_TIERS_HASH) {
+        args.table.range = table->view.range;
+        HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
+    }
+    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next) {
+        args.table.range = g->segment.range;
+        args.index = hotbed_grown_index(g);
+        HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
+    }
+    return HOTBED_OK;
+}
+
+/* Whether a table may grow yet. */
+static bool may_grow(const hotbed_table *table) {
+    return table->capacity < table->most && table->num_grown < HOTBED_GROWTHS_MOST;
+}
+
+static hotbed_status count_all(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_growth *growth = &storage->growth;
+    bool any = false;
+    for (uint32_t t = 0; t < storage->num_tables && !any; t++)
+        any = may_grow(&storage->tables[t]);
+    if (!any)
+        return HOTBED_OK;
+    size_t bytes = (size_t)storage->num_tables * sizeof *growth->counts;
+    HOTBED_TRY(hotbed_fill(growth->counting.data, 0, bytes, stream));
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        if (may_grow(&storage->tables[t]))
+            HOTBED_TRY(count(storage, t, stream));
+    HOTBED_TRY(hotbed_copy(growth->counts, growth->counting.data, bytes, stream));
+    HOTBED_TRY(hotbed_event_record(growth->arrived, stream));
+    growth->under_way = true;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_poll_growth(
+    hotbed_storage *storage, hotbed_stream *stream, uint32_t *grown) {
+    uint32_t none;
+    if (grown == NULL)
+        grown = &none;
+    *grown = 0;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "growth allocates, but the stream is recording a graph");
+    if (storage->growth.under_way) {
+        bool done;
+        HOTBED_TRY(hotbed_event_query(storage->growth.arrived, &done));
+        if (!done)
+            return HOTBED_OK;
+        storage->growth.under_way = false;
+        for (uint32_t t = 0; t < storage->num_tables; t++) {
+            const hotbed_table *table = &storage->tables[t];
+            if (!may_grow(table) || !loaded(storage, t))
+                continue;
+            bool last = table->capacity > table->most / 2;
+            HOTBED_TRY(
+                hotbed_storage_grow(storage, t, last ? table->most : 2 * table->capacity, stream));
+            ++*grown;
+        }
+    }
+    return count_all(storage, stream);
+}

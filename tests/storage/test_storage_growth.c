@@ -1,0 +1,610 @@
+/* tests/storage/test_storage_growth.c - tables that grow while they are trained, against the model and against
+ * what hotbed/growth.h promises of slots, memory and graphs. */
+#include "hotbed/growth.h"
+
+#include "hotbed/export.h"
+#include "hotbed/stats.h"
+#include "tests/storage/rig.h"
+#include "tests/support/fault.h"
+
+enum { FIRST = 40, MOST = 1500, BATCH = 16, MAX_KEYS = 64, DEPTH_MOST = 8, KEYS = 1200 };
+
+static void growing(setup *s, uint32_t num_tables) {
+    setup_start(s, num_tables, 5, FIRST);
+    for (uint32_t t = 0; t < num_tables; t++)
+        s->tables[t].max_capacity = MOST;
+    s->options.optimizer.kind = HOTBED_OPT_ADAM;
+}
+
+static hotbed_table_info info_of(const rig *r, uint32_t table) {
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r->storage, table, &info));
+    return info;
+}
+
+/* The model's side of a prefetch of a batch of one key a bag. */
+static void model_prefetch(lane *l) {
+    hotbed_batch host = l->host;
+    host.offsets = NULL;
+    host.weights = NULL;
+    oracle_prefetch(l->r->model, &host, l->model, NULL);
+}
+
+/* Grow every table to `capacity`, with what is outstanding left as it is. */
+static void grow_all(rig *r, uint64_t capacity) {
+    uint64_t pinned = rig_pinned(r);
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
+        uint64_t keys = rig_size(r, t);
+        CHECK_OK(hotbed_storage_grow(r->storage, t, capacity, r->stream));
+        CHECK_EQ(rig_size(r, t), keys);
+        CHECK_EQ(info_of(r, t).capacity, capacity);
+    }
+    CHECK_EQ(rig_pinned(r), pinned);
+}
+
+/* Batches are prefetched `depth` steps before they are trained, and tables grow in between. */
+static void train_and_grow(hotbed_backend backend, uint32_t depth) {
+    setup s;
+    rig r;
+    lane lanes[DEPTH_MOST];
+    rng random = rng_start(depth);
+    growing(&s, 2);
+    s.tables[1].dim = 8;
+    s.options.pooling = HOTBED_POOL_SUM;
+    rig_open(&r, backend, &s.options);
+    for (uint32_t i = 0; i < depth; i++)
+        lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
+    uint64_t capacity = FIRST;
+    for (uint32_t step = 0; step < 40 + depth; step++) {
+        lane *l = &lanes[step % depth];
+        if (step >= depth) {
+            lane_check(l);
+            lane_forward(l);
+            lane_backward(l, &random);
+        }
+        if (step % 8 == 7 && capacity < MOST) {
+            capacity = 2 * capacity < MOST ? 2 * capacity : MOST;
+            grow_all(&r, capacity);
+        }
+        if (step < 40) {
+            const recipe how = {
+                .batch_size = BATCH, .max_bag = 3, .key_space = capacity, .weights = true};
+            lane_fill(l, &random, &how);
+            lane_prefetch(l);
+        }
+        CHECK_OK(hotbed_stream_sync(r.stream)); /* no key is refused */
+        if (step % 10 == 0)
+            lane_eval(l);
+    }
+    CHECK(info_of(&r, 0).segments >= 5);
+    rig_check(&r);
+    for (uint32_t i = 0; i < depth; i++)
+        lane_close(&lanes[i]);
+    rig_close(&r);
+}
+
+static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
+    for (uint32_t depth = 1; depth <= DEPTH_MOST; depth++)
+        train_and_grow(backend, depth);
+}
+
+/* --- slots ------------------------------------------------------------------------------------------ */
+
+/* A storage of one table and a ticket that takes all of KEYS keys, without a model. */
+typedef struct plain {
+    rig r;
+    hotbed_ticket *ticket;
+    uint64_t *device_keys;
+    uint64_t keys[KEYS], slots[KEYS];
+} plain;
+
+static void plain_open(plain *p, hotbed_backend backend, const setup *s) {
+    rig_open_bare(&p->r, backend, &s->options);
+    for (uint64_t i = 0; i < KEYS; i++) {
+        rng key = {i};
+        p->keys[i] = rng_next(&key);
+    }
+    p->device_keys = rig_copy(&p->r, p->keys, sizeof p->keys);
+    CHECK_OK(hotbed_ticket_create(p->r.storage, KEYS, KEYS, p->r.stream, &p->ticket));
+}
+
+static void plain_close(plain *p) {
+    hotbed_ticket_destroy(p->ticket);
+    CHECK_EQ(rig_pinned(&p->r), 0);
+    rig_close(&p->r);
+}
+
+/* Prefetch keys first .. first+n-1, and take their slots. */
+static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    hotbed_ticket_view view;
+    batch.batch_size = (uint32_t)n;
+    batch.num_keys = n;
+    batch.keys = p->device_keys + first;
+    CHECK_OK(hotbed_storage_prefetch(p->r.storage, &batch, p->ticket, p->r.stream));
+    hotbed_status status = hotbed_stream_sync(p->r.stream);
+    CHECK_OK(hotbed_ticket_read(p->ticket, &view));
+    rig_download(&p->r, p->slots + first, view.slots, n * sizeof(uint64_t));
+    return status;
+}
+
+static void keys_keep_their_slots(hotbed_backend backend) {
+    static plain p;
+    static uint64_t before[KEYS];
+    setup s;
+    growing(&s, 1);
+    plain_open(&p, backend, &s);
+    uint64_t capacity = FIRST;
+    hotbed_mode mode = hotbed_storage_mode(p.r.storage);
+    bool stay = mode == HOTBED_MODE_HBM_DIRECT; /* rows move between tiers */
+    for (uint64_t n = FIRST; n <= KEYS; n = 2 * n < KEYS || n == KEYS ? 2 * n : KEYS) {
+        if (n > capacity) {
+            /* The ticket is outstanding: its slots are the same words after the growth. */
+            CHECK_OK(hotbed_storage_grow(p.r.storage, 0, n, p.r.stream));
+            capacity = n;
+        }
+        memcpy(before, p.slots, sizeof before);
+        CHECK_OK(plain_prefetch(&p, 0, n));
+        for (uint64_t i = 0; i < n; i++)
+            CHECK(p.slots[i] != HOTBED_SLOT_NONE);
+        if (stay && n > FIRST)
+            CHECK_BYTES(p.slots, before, n / 2 * sizeof(uint64_t));
+        CHECK_EQ(rig_size(&p.r, 0), n);
+        CHECK(rig_pinned(&p.r) >= n);
+    }
+    CHECK_EQ(rig_size(&p.r, 0), KEYS);
+    plain_close(&p);
+}
+
+/* What is refused meanwhile has a row at the next prefetch. */
+static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    growing(&s, 1);
+    plain_open(&p, backend, &s);
+    CHECK_STATUS(plain_prefetch(&p, 0, KEYS), HOTBED_ERR_FULL);
+    uint64_t kept = rig_size(&p.r, 0);
+    CHECK(kept >= FIRST && kept < KEYS);
+    CHECK_OK(hotbed_storage_grow(p.r.storage, 0, KEYS, p.r.stream));
+    CHECK_OK(plain_prefetch(&p, 0, KEYS));
+    CHECK_EQ(rig_size(&p.r, 0), KEYS);
+    plain_close(&p);
+}
+
+static void eviction_takes_from_all_segments(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    hotbed_table_stats stats;
+    growing(&s, 1);
+    s.tables[0].max_capacity = 4 * FIRST;
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    plain_open(&p, backend, &s);
+    CHECK_OK(hotbed_storage_grow(p.r.storage, 0, 2 * FIRST, p.r.stream));
+    CHECK_OK(hotbed_storage_grow(p.r.storage, 0, 4 * FIRST, p.r.stream));
+    for (uint64_t n = 0; n < 3 * FIRST; n += 8)
+        CHECK_OK(plain_prefetch(&p, n, 8));
+    CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
+    CHECK_EQ(stats.refused, 0);
+    CHECK_EQ(rig_size(&p.r, 0) + stats.evictions, 3 * FIRST);
+    for (uint64_t n = 3 * FIRST; n + 8 <= KEYS; n += 8)
+        CHECK_OK(plain_prefetch(&p, n, 8));
+    CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
+    CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
+    CHECK_EQ(stats.refused, 0);
+    CHECK_EQ(rig_size(&p.r, 0) + stats.evictions, KEYS);
+    /* The oldest keys were in all segments, and are gone. */
+    uint8_t found[3 * FIRST], *device = rig_alloc(&p.r, sizeof found);
+    CHECK_OK(hotbed_storage_get_rows(
+        p.r.storage, 0, sizeof found, p.device_keys, NULL, device, p.r.stream));
+    rig_download(&p.r, found, device, sizeof found);
+    for (size_t i = 0; i < sizeof found; i++)
+        CHECK_EQ(found[i], 0);
+    plain_close(&p);
+}
+
+/* --- graphs ------------------------------------------------------------------------------------------- */
+
+static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    hotbed_graph *graph;
+    rng random = rng_start(3);
+    growing(&s, 1);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, MAX_KEYS);
+    recipe how = {.batch_size = 32, .key_space = FIRST};
+    lane_step(&l, &random, &how);
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+    CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
+    CHECK_OK(hotbed_storage_backward(r.storage, l.ticket, l.gradient, l.stride, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    for (int launch = 0; launch < 60; launch++) {
+        if (launch == 10 || launch == 30) {
+            how.key_space *= 5;
+            CHECK_OK(hotbed_storage_grow(r.storage, 0, how.key_space, r.stream));
+        }
+        lane_fill(&l, &random, &how);
+        float *gradient = l.scratch[0];
+        uint64_t stride = l.stride == 0 ? oracle_least_stride(r.model) : l.stride;
+        for (uint64_t e = 0; e < how.batch_size * stride; e++)
+            gradient[e] = rng_float(&random);
+        rig_upload(&r, l.gradient, gradient, how.batch_size * stride * sizeof(float));
+        hotbed_counters before, after;
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_graph_launch(graph, r.stream));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        model_prefetch(&l);
+        oracle_backward(l.model, gradient, l.stride);
+    }
+    CHECK(rig_size(&r, 0) > 10 * FIRST);
+    rig_check(&r);
+    hotbed_graph_destroy(graph);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- memory --------------------------------------------------------------------------------------------- */
+
+/* A growth takes what it adds, and steps beside it neither allocate nor wait. */
+static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(4);
+    growing(&s, 1);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = FIRST};
+    lane_step(&l, &random, &how);
+    for (uint64_t capacity = 2 * FIRST; capacity <= 16 * FIRST; capacity *= 2) {
+        hotbed_counters before, after;
+        hotbed_segment_info segment;
+        uint64_t index_bytes = info_of(&r, 0).index_bytes;
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_storage_grow(r.storage, 0, capacity, r.stream));
+        hotbed_counters_read(&after);
+        hotbed_table_info info = info_of(&r, 0);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_OK(hotbed_storage_segment(r.storage, 0, info.segments - 1, &segment));
+        CHECK(segment.slots <= capacity / 2 * 103 / 100 + 64);
+        CHECK_EQ(info.index_bytes - index_bytes, segment.slots * 16);
+        uint64_t bytes = segment.slots * (16 + info.row_bytes);
+        uint64_t taken = after.allocated_bytes - before.allocated_bytes;
+        CHECK(taken >= bytes && taken <= bytes + 1024);
+        CHECK(after.allocations - before.allocations <= 4);
+        lane_fill(&l, &random, &how);
+        const hotbed_batch batch = lane_batch(&l);
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+        hotbed_counters_read(&after);
+        CHECK_EQ(after.host_waits - before.host_waits, 0);
+        CHECK_EQ(after.allocations - before.allocations, 0);
+        model_prefetch(&l);
+        lane_cancel(&l);
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l, outstanding;
+    rng random = rng_start(5);
+    growing(&s, 2);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, MAX_KEYS, BATCH);
+    lane_open(&r, &outstanding, MAX_KEYS, BATCH);
+    recipe how = {.batch_size = BATCH, .key_space = FIRST};
+    lane_fill(&outstanding, &random, &how);
+    lane_prefetch(&outstanding);
+    uint64_t failures = 0;
+    for (uint32_t t = 0; t < 2; t++) {
+        for (uint64_t n = 1;; n++) {
+            fault_arm(n);
+            hotbed_status status = hotbed_storage_grow(r.storage, t, 8 * FIRST, r.stream);
+            if (!fault_disarm()) {
+                CHECK_OK(status);
+                break;
+            }
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            CHECK(strstr(hotbed_last_error(), s.names[t]) != NULL);
+            CHECK_EQ(info_of(&r, t).capacity, FIRST);
+            CHECK_EQ(info_of(&r, t).segments, 0);
+            lane_step(&l, &random, &how);
+            failures++;
+        }
+        CHECK_EQ(info_of(&r, t).segments, 1);
+    }
+    CHECK(failures >= 2);
+    how.key_space = 8 * FIRST;
+    for (int step = 0; step < 20; step++)
+        lane_step(&l, &random, &how);
+    lane_forward(&outstanding);
+    lane_backward(&outstanding, &random);
+    rig_check(&r);
+    lane_close(&outstanding);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* --- polls ---------------------------------------------------------------------------------------------- */
+
+/* Tables grow before they are full, without a wait; one that does not grow is left alone. */
+static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(6);
+    growing(&s, 3);
+    s.tables[1].max_capacity = 0;
+    s.tables[2].growth_load = 0.6F;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 3 * 4, 4);
+    uint32_t growths = 0;
+    const uint64_t spaces[] = {10, FIRST - 6, FIRST, 100, 200, 300};
+    for (uint32_t phase = 0; phase < 6; phase++) {
+        for (int step = 0; step < 60 && (phase < 3 || step < 30); step++) {
+            uint32_t grown;
+            hotbed_counters before, after;
+            const recipe how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
+            lane_step(&l, &random, &how);
+            hotbed_counters_read(&before);
+            CHECK_OK(hotbed_storage_poll_growth(r.storage, r.stream, &grown));
+            hotbed_counters_read(&after);
+            CHECK_EQ(after.host_waits - before.host_waits, 0);
+            if (grown == 0)
+                CHECK_EQ(after.allocations - before.allocations, 0);
+            growths += grown;
+        }
+        if (phase == 0) {
+            CHECK_EQ(growths, 0);
+        } else if (phase == 1) { /* over 0.6, not over 0.9 */
+            CHECK_EQ(info_of(&r, 0).segments, 0);
+            CHECK_EQ(info_of(&r, 2).segments, 1);
+            CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
+        }
+    }
+    CHECK_EQ(info_of(&r, 0).capacity, 2 * FIRST);
+    CHECK_EQ(info_of(&r, 1).capacity, FIRST);
+    CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
+    CHECK_EQ(growths, 2);
+    rig_check(&r);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+/* To the end, in doublings, while keys come faster than one count: to max_capacity and no further. */
+static void polls_end_at_max_capacity(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    uint32_t grown, growths = 0;
+    growing(&s, 1);
+    s.tables[0].max_capacity = 5 * FIRST;
+    plain_open(&p, backend, &s);
+    for (uint64_t n = 0; n < 5 * FIRST; n += 4) {
+        CHECK_OK(plain_prefetch(&p, n, 4));
+        CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, &grown));
+        growths += grown;
+        CHECK_OK(hotbed_stream_sync(p.r.stream));
+    }
+    CHECK_EQ(rig_size(&p.r, 0), 5 * FIRST);
+    CHECK_EQ(info_of(&p.r, 0).capacity, 5 * FIRST);
+    CHECK_EQ(growths, 3); /* 80, 160, 200 */
+    hotbed_counters before, after;
+    hotbed_counters_read(&before);
+    CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
+    CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
+    hotbed_counters_read(&after);
+    CHECK_EQ(after.launches, before.launches); /* nothing is left to be counted for */
+    plain_close(&p);
+}
+
+/* --- rows by key ------------------------------------------------------------------------------------------ */
+
+static uint64_t exported(plain *p) {
+    uint64_t all = 0, window = 100, *count = rig_alloc(&p->r, sizeof *count);
+    hotbed_table_info info = info_of(&p->r, 0);
+    uint64_t slots = info.slots + info.lower_slots;
+    for (uint32_t g = 0; g < info.segments; g++) {
+        hotbed_segment_info segment;
+        CHECK_OK(hotbed_storage_segment(p->r.storage, 0, g, &segment));
+        slots += segment.slots;
+    }
+    for (uint64_t first = 0; first < slots + window; first += window) {
+        uint64_t n;
+        hotbed_export batch;
+        hotbed_export_init(&batch);
+        batch.first = first;
+        batch.slots = window;
+        batch.count = count;
+        CHECK_OK(hotbed_storage_export(p->r.storage, &batch, p->r.stream));
+        rig_download(&p->r, &n, count, sizeof n);
+        CHECK(n == 0 || first < slots);
+        all += n;
+    }
+    return all;
+}
+
+static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    static uint64_t keys[KEYS];
+    static uint8_t flags[KEYS];
+    uint64_t loads[HOTBED_LOADS], n, loaded = 0;
+    growing(&s, 1);
+    s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    plain_open(&p, backend, &s);
+    float *weights = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
+    uint8_t *device_flags = rig_alloc(&p.r, KEYS);
+    uint64_t *device_loads = rig_alloc(&p.r, sizeof loads);
+    float values[5] = {1, 2, 3, 4, 5}, back[5];
+    const hotbed_rows rows = {.weights = weights};
+    const hotbed_rows nothing = {0};
+    for (uint64_t capacity = FIRST, first = 0; capacity <= 8 * FIRST; capacity *= 2) {
+        CHECK_OK(hotbed_storage_grow(p.r.storage, 0, capacity, p.r.stream));
+        CHECK_OK(hotbed_storage_set_rows(
+            p.r.storage, 0, capacity - first, p.device_keys + first, &nothing, p.r.stream));
+        CHECK_OK(hotbed_stream_sync(p.r.stream));
+        first = capacity;
+    }
+    uint64_t all = 8 * FIRST;
+    CHECK_EQ(rig_size(&p.r, 0), all);
+    CHECK_EQ(exported(&p), all);
+    CHECK_OK(hotbed_storage_export_keys(p.r.storage, 0, KEYS, keys, NULL, &n, p.r.stream));
+    CHECK_EQ(n, all);
+    CHECK_OK(hotbed_storage_load_histogram(p.r.storage, 0, device_loads, p.r.stream));
+    rig_download(&p.r, loads, device_loads, sizeof loads);
+    for (uint64_t i = 0; i < HOTBED_LOADS; i++)
+        loaded += i * loads[i];
+    CHECK_EQ(loaded, all);
+    /* Written and read back in the newest and in the oldest. */
+    for (uint64_t i = 0; i < all; i += all - 1) {
+        rig_upload(&p.r, weights, values, sizeof values);
+        CHECK_OK(hotbed_storage_set_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, p.r.stream));
+        rig_upload(&p.r, weights, back, sizeof back);
+        CHECK_OK(
+            hotbed_storage_get_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, NULL, p.r.stream));
+        rig_download(&p.r, back, weights, sizeof back);
+        CHECK_BYTES(back, values, sizeof back);
+    }
+    /* Freed slots are used again. */
+    CHECK_OK(
+        hotbed_storage_erase(p.r.storage, 0, 2 * FIRST, p.device_keys, device_flags, p.r.stream));
+    rig_download(&p.r, flags, device_flags, 2 * FIRST);
+    for (uint64_t i = 0; i < 2 * FIRST; i++)
+        CHECK_EQ(flags[i], 1);
+    CHECK_EQ(rig_size(&p.r, 0), all - 2 * FIRST);
+    CHECK_OK(plain_prefetch(&p, 0, all));
+    CHECK_EQ(rig_size(&p.r, 0), all);
+    uint64_t *device_times = rig_alloc(&p.r, KEYS * sizeof(uint64_t));
+    const hotbed_rows times = {.times = device_times};
+    CHECK_OK(hotbed_storage_get_rows(p.r.storage, 0, all, p.device_keys, &times, NULL, p.r.stream));
+    rig_download(&p.r, keys, device_times, all * sizeof keys[0]);
+    for (uint64_t i = 0; i < all; i++)
+        CHECK(keys[i] > 0 && keys[i] == keys[0]);
+    CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
+    CHECK_OK(hotbed_storage_clear(p.r.storage, 0, p.r.stream));
+    CHECK_EQ(rig_size(&p.r, 0), 0);
+    CHECK_EQ(exported(&p), 0);
+    CHECK_OK(plain_prefetch(&p, 0, all));
+    plain_close(&p);
+}
+
+/* --- two streams ---------------------------------------------------------------------------------------- */
+
+/* Forwards and backwards of prefetches before a growth need not wait for it. */
+static void forwards_run_beside_a_growth(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    hotbed_stream *other;
+    hotbed_event *prefetched;
+    hotbed_ticket *tickets[5];
+    growing(&s, 1);
+    plain_open(&p, backend, &s);
+    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    CHECK_OK(hotbed_event_create(p.r.stream, &prefetched));
+    float *gradient = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
+    float *outputs = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
+    CHECK_OK(hotbed_fill(gradient, 0, KEYS * 5 * sizeof(float), p.r.stream));
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(hotbed_ticket_create(p.r.storage, KEYS, KEYS, p.r.stream, &tickets[i]));
+    uint64_t capacity = FIRST;
+    for (int i = 0; i < 5; i++, capacity *= 2) {
+        hotbed_batch batch;
+        hotbed_batch_init(&batch);
+        batch.batch_size = (uint32_t)capacity;
+        batch.num_keys = capacity;
+        batch.keys = p.device_keys;
+        CHECK_OK(hotbed_storage_grow(p.r.storage, 0, capacity, p.r.stream));
+        CHECK_OK(hotbed_storage_prefetch(p.r.storage, &batch, tickets[i], p.r.stream));
+        CHECK_OK(hotbed_event_record(prefetched, p.r.stream));
+        CHECK_OK(hotbed_stream_wait(other, prefetched));
+        CHECK_OK(hotbed_storage_forward(p.r.storage, tickets[i], outputs, 0, other));
+        CHECK_OK(hotbed_storage_backward(p.r.storage, tickets[i], gradient, 0, other));
+    }
+    CHECK_OK(hotbed_stream_sync(p.r.stream));
+    CHECK_OK(hotbed_stream_sync(other));
+    CHECK_EQ(rig_size(&p.r, 0), capacity / 2);
+    for (int i = 0; i < 5; i++)
+        hotbed_ticket_destroy(tickets[i]);
+    hotbed_event_destroy(prefetched);
+    hotbed_stream_destroy(other);
+    plain_close(&p);
+}
+
+/* --- refusals --------------------------------------------------------------------------------------------- */
+
+static void growth_refuses_what_cannot_be(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_segment_info segment;
+    hotbed_storage *none = NULL;
+    growing(&s, 2);
+    s.tables[1].max_capacity = 0;
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_STATUS(hotbed_storage_grow(NULL, 0, MOST, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 2, MOST, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 1, MOST, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST + 1, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_storage_grow(r.storage, 0, FIRST, r.stream));
+    CHECK_OK(hotbed_storage_grow(r.storage, 0, 1, r.stream));
+    CHECK_EQ(info_of(&r, 0).segments, 0);
+    CHECK_EQ(info_of(&r, 0).max_capacity, MOST);
+    CHECK_EQ(info_of(&r, 1).max_capacity, FIRST);
+    CHECK_STATUS(hotbed_storage_segment(r.storage, 0, 0, &segment), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_segment(r.storage, 2, 0, &segment), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_segment(NULL, 0, 0, &segment), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_segment(r.storage, 0, 0, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_poll_growth(NULL, r.stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_poll_growth(r.storage, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_graph *graph;
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, r.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_storage_poll_growth(r.storage, r.stream, NULL), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    hotbed_graph_destroy(graph);
+    for (uint64_t i = 1; i <= HOTBED_GROWTHS_MOST; i++)
+        CHECK_OK(hotbed_storage_grow(r.storage, 0, FIRST + i, r.stream));
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, r.stream), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_storage_segment(r.storage, 0, HOTBED_GROWTHS_MOST - 1, &segment));
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    s.tables[0].max_capacity = FIRST - 1;
+    CHECK_STATUS(hotbed_storage_create(&s.options, r.stream, &none), HOTBED_ERR_ARGUMENT);
+    s.tables[0].max_capacity = (UINT64_C(1) << 35) + 1;
+    CHECK_STATUS(hotbed_storage_create(&s.options, r.stream, &none), HOTBED_ERR_ARGUMENT);
+    s.tables[0].max_capacity = MOST;
+    s.tables[0].growth_load = 1.5F;
+    CHECK_STATUS(hotbed_storage_create(&s.options, r.stream, &none), HOTBED_ERR_ARGUMENT);
+    s.tables[0].growth_load = 0;
+    s.tables[0].kind = HOTBED_TABLE_STATIC;
+    CHECK_STATUS(hotbed_storage_create(&s.options, r.stream, &none), HOTBED_ERR_ARGUMENT);
+    rig_close(&r);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"tables_grow_under_tickets_at_depth_1_to_8", tables_grow_under_tickets_at_depth_1_to_8},
+    {"keys_keep_their_slots", keys_keep_their_slots},
+    {"refused_keys_get_rows_after_a_growth", refused_keys_get_rows_after_a_growth},
+    {"eviction_takes_from_all_segments", eviction_takes_from_all_segments},
+    {"a_recorded_step_uses_new_slots", a_recorded_step_uses_new_slots},
+    {"a_growth_takes_the_memory_that_it_adds", a_growth_takes_the_memory_that_it_adds},
+    {"no_memory_leaves_the_table_as_it_was", no_memory_leaves_the_table_as_it_was},
+    {"polls_grow_what_is_nearly_full", polls_grow_what_is_nearly_full},
+    {"polls_end_at_max_capacity", polls_end_at_max_capacity},
+    {"rows_by_key_are_in_all_segments", rows_by_key_are_in_all_segments},
+    {"forwards_run_beside_a_growth", forwards_run_beside_a_growth},
+    {"growth_refuses_what_cannot_be", growth_refuses_what_cannot_be},
+    {NULL, NULL},
+};

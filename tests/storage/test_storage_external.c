@@ -244,10 +244,9 @@ static void times_are_in_the_store(hotbed_backend backend) {
     hotbed_batch_init(&batch);
     batch.batch_size = 12;
     batch.num_keys = 24;
-    batch.keys = device_keys; /* the first 12 for one table, the next for the other */
-    for (int step = 0; step < 2; step++) {
+    for (int step = 0; step < 4; step++) { /* 48 keys of the table, for 32 slots */
+        batch.keys = (uint64_t *)device_keys + (ptrdiff_t)step * 24;
         CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, ticket, b.r.stream));
-        batch.keys = (uint64_t *)device_keys + 24;
     }
     CHECK_OK(hotbed_ticket_cancel(ticket, b.r.stream));
     for (int emptied = 0; emptied < 2; emptied++) {
@@ -257,7 +256,7 @@ static void times_are_in_the_store(hotbed_backend backend) {
         rig_download(&b.r, seen, rows.times, sizeof seen);
         rig_download(&b.r, count, rows.scores, sizeof count);
         for (uint64_t i = 0; i < KEYS; i++) {
-            bool used = (i >= 12 && i < 24) || (i >= 36 && i < 48);
+            bool used = i / 12 % 2 == 1; /* the first 12 of a batch are for the other table */
             CHECK_EQ(count[i], scores[i] + used);
             CHECK(used ? seen[i] > times[KEYS - 1] : seen[i] == times[i]);
         }
@@ -425,6 +424,10 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
     rig_check(&b.r);
+    bad_store_next(&b.bad, BAD_FAIL, 1); /* a key that is above stays there */
+    CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, NULL, b.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
+    rig_check(&b.r);
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
@@ -437,8 +440,10 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     void *device_found = rig_alloc(&b.r, sizeof found);
     const hotbed_rows rows = {.weights = rig_copy(&b.r, weights, sizeof weights)};
     const hotbed_batch batch = lane_batch(&l);
-    for (int call = 0; call < 4; call++) {
-        bad_store_next(&b.bad, BAD_FAIL, 3);
+    for (int call = 0; call < 5; call++) {
+        bad_store_next(&b.bad, BAD_FAIL, 1);
+        if (call == 4) /* the rows are found, and not written */
+            b.bad.from++, b.bad.to++;
         CHECK_OK(hotbed_fill(device_found, 1, sizeof found, b.r.stream));
         if (call == 0)
             CHECK_OK(hotbed_storage_get_rows(
@@ -446,7 +451,7 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
         if (call == 1)
             CHECK_OK(
                 hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, device_found, b.r.stream));
-        if (call == 2)
+        if (call == 2 || call == 4)
             CHECK_OK(hotbed_storage_set_rows(b.r.storage, 0, 1, l.device.keys, &rows, b.r.stream));
         if (call == 3)
             CHECK_OK(hotbed_storage_eval(b.r.storage, &batch, l.output, l.stride, b.r.stream));

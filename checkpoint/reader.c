@@ -7,8 +7,10 @@
 #include "checkpoint/deal.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
+#include "hotbed/growth.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -315,6 +317,32 @@ static hotbed_status clear(reader *r) {
     return HOTBED_OK;
 }
 
+/* A table that grows does so before its rows come.  Of a table that is routed, a rank has about its share: six
+ * deviations of the mean more at most. */
+static hotbed_status make_room(reader *r, uint32_t table) {
+    hotbed_table_info info;
+    uint32_t number = r->numbers[table];
+    uint64_t rows = 0;
+    HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
+    if (info.capacity == info.max_capacity)
+        return HOTBED_OK;
+    for (uint32_t i = 0; i < r->num_links; i++)
+        rows += r->links[i].manifest.tables[table].rows;
+    if (r->share.routes != NULL && r->share.routes[number].world > 1) {
+        uint64_t mean = rows / r->share.routes[number].world + 1;
+        uint64_t most = mean + (uint64_t)(6.0 * sqrt((double)mean)) + 1;
+        rows = most < rows ? most : rows;
+    }
+    return hotbed_storage_grow(
+        r->storage, number, rows < info.max_capacity ? rows : info.max_capacity, r->stream);
+}
+
+static hotbed_status make_rooms(reader *r) {
+    for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
+        HOTBED_TRY(make_room(r, i));
+    return HOTBED_OK;
+}
+
 /* A failure in the middle leaves empty tables, not a part of the rows. */
 static hotbed_status clear_after(reader *r, hotbed_status status) {
     char text[1024];
@@ -360,6 +388,7 @@ static hotbed_status agree(reader *r, hotbed_status status) {
 
 static hotbed_status read_rows_of_all(reader *r) {
     HOTBED_TRY(agree(r, clear(r)));
+    HOTBED_TRY(agree(r, make_rooms(r)));
     for (uint32_t k = 0; k < r->num_links; k++) {
         HOTBED_TRY(agree(r, read_link(r, k)));
         HOTBED_TRY(read_dealt(r, &r->links[k]));

@@ -52,6 +52,8 @@ static void place_view(
         t->rows = by_key ? info->capacity : info->slots;
         t->data = mode == HOTBED_MODE_HBM_DIRECT ? info->weights : NULL;
     }
+    if (info->segments > 0)
+        t->data = NULL; /* it has rows in more than one place */
 }
 
 static void add_made(

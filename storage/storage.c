@@ -578,8 +578,10 @@ hotbed_status hotbed_storage_table(
         .max_capacity = t->most,
         .segments = t->num_grown,
     };
-    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next)
+    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next) {
+        info.segment_slots += hotbed_index_range_slots(g->segment.range);
         info.index_bytes += g->index.bytes;
+    }
     *out = info;
     return HOTBED_OK;
 }

@@ -8,11 +8,12 @@
  *     hotbed_export_init(&e);
  *     e.slots = 65536;
  *     e.keys = ..., e.rows.weights = ..., e.count = ...
- *     for (e.first = 0; e.first < info.slots + info.lower_slots; e.first += e.slots)
+ *     uint64_t end = info.slots + info.lower_slots + info.segment_slots;
+ *     for (e.first = 0; e.first < end; e.first += e.slots)
  *         hotbed_storage_export(storage, &e, stream), and use the arrays in stream order
  *
  * with info from hotbed_storage_table().  With two tiers the upper one's slots come first; with CACHE those
- * give nothing, and the lower one's the newest rows and scores.
+ * give nothing, and the lower one's the newest rows and scores.  What a table has grown comes last.
  *
  * Over an external store rows have no slots: flush, and use hotbed_external_cursor_next().
  *

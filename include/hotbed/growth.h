@@ -15,6 +15,9 @@
  * hotbed_check says), or, where the table evicts, takes the place of another.  A refused key gets its row at
  * the first prefetch after the growth that has it.
  *
+ * What shows a table as one array (hotbed_dl_weights(), hotbed_table_info.weights) shows what it began with;
+ * hotbed_storage_segment() has the rest.
+ *
  * With two tiers it is the lower one that grows; the upper one is made for max_capacity, with the share of it
  * that the budget allows.
  */
@@ -38,7 +41,7 @@ enum { HOTBED_GROWTHS_MOST = 40 };
  * Tickets may hold rows, and forwards and backwards of prefetches before may run meanwhile on other streams.
  * Ordered by the caller, with events, with all calls that look for keys: prefetches, eval, rows by key.
  *
- * Memory: for the added keys, 1.03 slots each, a row and 16 bytes (TIMESTAMP_LFU: 24), and 128 bytes.
+ * Memory: for the added keys, 1.03 slots each, a row and 16 bytes (TIMESTAMP_LFU: 24), and 64 bytes.
  * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and bytes; the
  * table is as it was and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths; the stream
  * records a graph), DEVICE. */

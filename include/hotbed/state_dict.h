@@ -51,7 +51,7 @@ typedef struct hotbed_state_tensor {
     uint64_t row_bytes; /* from one row to the next */
     void
         *data; /* views: memory that computes, the lower tier's with CACHE; NULL with DEFAULT, whose
-                         * rows lie in two.  Made ones: host memory, NULL before the first collect */
+                         * rows lie in two, and of a table that has grown.  Made ones: host memory, NULL before the first collect */
     bool made;
 } hotbed_state_tensor;
 

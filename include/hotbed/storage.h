@@ -481,6 +481,7 @@ typedef struct hotbed_table_info {
     uint64_t first_lower_slot; /* HOTBED_SLOT_NONE without a lower tier */
     void *lower_weights;       /* as weights; NULL without a lower tier */
     uint64_t max_capacity;     /* `capacity` where the table does not grow */
+    uint64_t segment_slots;    /* rows allocated by growth, all segments together */
     uint32_t segments;         /* that it has grown, see hotbed_storage_segment() */
 } hotbed_table_info;
 

@@ -26,6 +26,7 @@ hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
     tables[0].name = "user.id";
     tables[0].dim = s->dim == 0 ? 16 : s->dim;
     tables[0].capacity = s->capacity == 0 ? 2 * rows : s->capacity;
+    tables[0].max_capacity = s->max_capacity;
     tables[1].name = "item";
     tables[1].dim = 8;
     tables[1].capacity = 512;

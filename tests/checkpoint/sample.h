@@ -15,7 +15,8 @@ typedef struct sample {
     uint64_t rows;                   /* of the first table; 0: 300 */
     uint64_t capacity;               /* of the first table; 0: twice its rows */
     uint64_t seed;
-    uint32_t dim; /* of the first table; 0: 16 */
+    uint32_t dim;          /* of the first table; 0: 16 */
+    uint64_t max_capacity; /* of the first table */
 } sample;
 
 /* "user.id" hash f32, "item" hash bf16, "geo-x" static f16, "nothing" hash without rows, "." hash f32 of

@@ -65,6 +65,41 @@ static void loads_into_another_capacity(hotbed_backend backend) {
     round_trip(backend, &from, &to);
 }
 
+/* Into a table that grows for what comes, and from that into one that does not. */
+static void loads_into_a_table_that_grows(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    sample from = {.rows = 5000, .capacity = 6000};
+    sample to = {.rows = 90, .capacity = 100, .max_capacity = 5000};
+    hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
+    hotbed_storage *c = sample_create(&from, stream);
+    const char *path = sample_path("checkpoint"), *again = sample_path("again");
+    hotbed_table_info info;
+    sample_fill(&from, a, stream);
+    sample_fill(&to, b, stream);
+    save(path, a, stream);
+    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_storage_table(b, 0, &info));
+    CHECK_EQ(info.capacity, 5000);
+    CHECK_EQ(info.segments, 1);
+    sample_check_same(a, b, stream);
+    save(again, b, stream);
+    CHECK_OK(hotbed_checkpoint_load(again, c, NULL, NULL, NULL, stream));
+    sample_check_same(a, c, stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_snapshot *snapshot;
+    hotbed_checkpoint_options_init(&options);
+    const char *copied = sample_path("copied");
+    CHECK_OK(hotbed_checkpoint_snapshot_take(b, &options, stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, copied));
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    CHECK_OK(hotbed_checkpoint_load(copied, c, NULL, NULL, NULL, stream));
+    sample_check_same(a, c, stream);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_storage_destroy(c);
+    hotbed_stream_destroy(stream);
+}
+
 /* More than a chunk and more than a block in a column. */
 static void loads_a_table_of_many_blocks(hotbed_backend backend) {
     sample s = {.optimizer = HOTBED_OPT_ROWWISE_ADAGRAD, .rows = 20000, .dim = 128};
@@ -421,6 +456,7 @@ const hotbed_test hotbed_tests[] = {
     {"loads_what_was_saved_with_adagrad", loads_what_was_saved_with_adagrad},
     {"loads_what_was_saved_with_rowwise_adagrad", loads_what_was_saved_with_rowwise_adagrad},
     {"loads_into_another_capacity", loads_into_another_capacity},
+    {"loads_into_a_table_that_grows", loads_into_a_table_that_grows},
     {"loads_a_table_of_many_blocks", loads_a_table_of_many_blocks},
     {"a_table_that_is_full_is_loaded", a_table_that_is_full_is_loaded},
     {"extra_bytes_come_back", extra_bytes_come_back},

@@ -386,6 +386,99 @@ static void a_line_is_matched_word_by_word(hotbed_backend backend) {
     }
 }
 
+/* --- parts ---------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 3, PART_KEYS = 60 };
+
+/* Two segments for a table, whose slots follow the first range's in its arrays. */
+static hotbed_index_segment segments[WIDTHS][PARTS + 1];
+
+static void clear_parts(uint32_t w, bool evicts) {
+    table *t = &tables[w];
+    clear(t, hotbed_index_range_make(PART_KEYS, evicts, 0), widths[w]);
+    uint64_t slots = hotbed_index_range_slots(t->range);
+    CHECK(PARTS * slots <= MAX_SLOTS);
+    memset(segments[w], 0, sizeof segments[w]);
+    t->range.segment = 1;
+    t->view.segments = segments[w];
+}
+
+/* The table grows by one segment. */
+static void grow(uint32_t w, uint32_t number) {
+    table *t = &tables[w];
+    uint64_t slots = hotbed_index_range_slots(t->range);
+    hotbed_index_segment *segment = &segments[w][number];
+    segment->range = t->range;
+    segment->range.segment = 0;
+    segment->keys = t->keys + number * slots;
+    segment->metas = t->metas + number * slots;
+    for (uint64_t s = 0; s < slots; s++)
+        segment->keys[s] =
+            hotbed_index_marker(segment->range, (uint32_t)(s / HOTBED_BUCKET_SLOTS), false);
+}
+
+/* Keys go to the newest part, stay where they are, and are found, erased and evicted in all. */
+static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uint64_t *slots) {
+    table *t = &tables[w];
+    uint32_t n = 0, parts[PARTS] = {0};
+    clear_parts(w, evicts);
+    for (uint32_t part = 0; part < PARTS; part++) {
+        if (part > 0)
+            grow(w, part);
+        for (uint32_t i = 0; i < PART_KEYS; i++, n++)
+            results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
+        CHECK_EQ(results[n - 1].slot >> HOTBED_SEGMENT_SHIFT, part);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK_EQ(results[i].outcome, HOTBED_INDEX_INSERTED);
+        CHECK_EQ(find(t, book[i].key), results[i].slot);
+        parts[results[i].slot >> HOTBED_SEGMENT_SHIFT]++;
+    }
+    for (uint32_t part = 0; part < PARTS; part++)
+        CHECK_EQ(parts[part], PART_KEYS);
+    for (uint32_t i = 0; i < n; i += 7)
+        CHECK(erase(t, book[i].key));
+    for (uint32_t i = 0; i < n; i++)
+        CHECK((find(t, book[i].key) == HOTBED_SLOT_NONE) == (i % 7 == 0));
+    for (; n < MAX_KEYS / 2; n++)
+        results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
+    memset(parts, 0, sizeof parts);
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = find(t, book[i].key);
+        if (slots[i] != HOTBED_SLOT_NONE)
+            parts[slots[i] >> HOTBED_SEGMENT_SHIFT]++;
+        if (i >= PARTS * PART_KEYS)
+            CHECK_EQ(results[i].slot == HOTBED_SLOT_NONE, results[i].outcome == HOTBED_INDEX_FULL);
+    }
+    for (uint32_t part = 0; part < PARTS; part++)
+        CHECK(parts[part] >= PART_KEYS * 9 / 10);
+    /* The first keys have made room, in whatever part they were, or all have stayed. */
+    for (uint32_t i = 0; i < PARTS * PART_KEYS; i++)
+        CHECK((slots[i] == HOTBED_SLOT_NONE) == (evicts || i % 7 == 0));
+    CHECK_EQ(results[n - 1].outcome, evicts ? HOTBED_INDEX_EVICTED : HOTBED_INDEX_FULL);
+}
+
+static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend) {
+    static hotbed_index_result first[MAX_KEYS], other[MAX_KEYS];
+    static uint64_t slots[MAX_KEYS], other_slots[MAX_KEYS];
+    (void)backend;
+    for (int evicts = 0; evicts < 2; evicts++) {
+        make_keys(MAX_KEYS);
+        memset(first, 0, sizeof first);
+        run_parts(0, evicts != 0, first, slots);
+        for (uint32_t w = 1; w < WIDTHS; w++) {
+            memset(other, 0, sizeof other);
+            run_parts(w, evicts != 0, other, other_slots);
+            for (uint32_t i = 0; i < MAX_KEYS / 2; i++) {
+                CHECK_EQ(other[i].slot, first[i].slot);
+                CHECK_EQ(other[i].outcome, first[i].outcome);
+                CHECK_EQ(other[i].evicted_key, first[i].evicted_key);
+                CHECK_EQ(other_slots[i], slots[i]);
+            }
+        }
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_line_is_matched_word_by_word", a_line_is_matched_word_by_word},
     {"a_table_that_refuses_is_the_same_at_every_width",
@@ -396,5 +489,6 @@ const hotbed_test hotbed_tests[] = {
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},
+    {"tables_that_grow_are_the_same_at_every_width", tables_that_grow_are_the_same_at_every_width},
     {NULL, NULL},
 };

@@ -421,6 +421,7 @@ static uint64_t exported(plain *p) {
         CHECK_OK(hotbed_storage_segment(p->r.storage, 0, g, &segment));
         slots += segment.slots;
     }
+    CHECK_EQ(slots, info.slots + info.lower_slots + info.segment_slots);
     for (uint64_t first = 0; first < slots + window; first += window) {
         uint64_t n;
         hotbed_export batch;

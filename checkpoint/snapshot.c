@@ -125,7 +125,8 @@ static hotbed_status copy_table(
                 HOTBED_ERR_MEMORY, "no memory for a snapshot of %" PRIu64 " rows of table '%s'",
                 to->capacity, table->name);
     }
-    uint64_t slots = info.slots + info.lower_slots + info.segment_slots, step = WINDOW_BYTES / row + 1;
+    uint64_t slots = info.slots + info.lower_slots + info.segment_slots,
+             step = WINDOW_BYTES / row + 1;
     step = step < slots ? step : slots;
     hotbed_status status = open_window(&windows[0], number, step, row_bytes, stream);
     if (status == HOTBED_OK)

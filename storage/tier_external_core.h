@@ -234,6 +234,7 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
+    hotbed_tile_sync(width); /* the victim can no longer be found; then its row is overwritten */
     uint8_t *row = hotbed_row_at(s->index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
         hotbed_row_init(table, row, s->unique_keys[u], width);
@@ -353,7 +354,7 @@ HOTBED_HD void hotbed_get_answer(const hotbed_store_rows *a, uint32_t i, uint32_
         hotbed_row_init(table, row, hotbed_rows_key(&a->rows, at), width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0 && a->rows.flags != NULL)
-        a->rows.flags[at] = first ? HOTBED_EXTERNAL_FOUND : found;
+        a->rows.flags[at] = first ? (uint8_t)HOTBED_EXTERNAL_FOUND : found;
     if (!first && found != HOTBED_EXTERNAL_FOUND)
         return;
     hotbed_row_get(table, row, a->rows.rows, at, width);

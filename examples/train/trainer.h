@@ -80,8 +80,8 @@ typedef struct hotbed_trainer {
     const hotbed_fm_kernels *kernels;
     hotbed_stream *prefetch;
     hotbed_stream *compute;
-    hotbed_event *fetched; /* the last prefetch */
-    hotbed_event *trained; /* the last backward */
+    hotbed_event *fetched;  /* the last prefetch */
+    hotbed_event *trained;  /* the last backward */
     hotbed_external *store; /* --store: where this rank's rows are; NULL: none */
     hotbed_sharded *sharded;
     hotbed_storage *storage; /* the collection's one lookup: this rank's rows */

@@ -388,7 +388,7 @@ static void a_line_is_matched_word_by_word(hotbed_backend backend) {
 
 /* --- parts ---------------------------------------------------------------------------------------------- */
 
-enum { PARTS = 3, PART_KEYS = 60 };
+enum { PARTS = 3, PART_KEYS = 60, PARTS_RUN = 400 };
 
 /* Two segments for a table, whose slots follow the first range's in its arrays. */
 static hotbed_index_segment segments[WIDTHS][PARTS + 1];
@@ -440,7 +440,7 @@ static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uin
         CHECK(erase(t, book[i].key));
     for (uint32_t i = 0; i < n; i++)
         CHECK((find(t, book[i].key) == HOTBED_SLOT_NONE) == (i % 7 == 0));
-    for (; n < MAX_KEYS / 2; n++)
+    for (; n < PARTS_RUN; n++)
         results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
     memset(parts, 0, sizeof parts);
     for (uint32_t i = 0; i < n; i++) {
@@ -452,9 +452,16 @@ static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uin
     }
     for (uint32_t part = 0; part < PARTS; part++)
         CHECK(parts[part] >= PART_KEYS * 9 / 10);
-    /* The first keys have made room, in whatever part they were, or all have stayed. */
-    for (uint32_t i = 0; i < PARTS * PART_KEYS; i++)
-        CHECK((slots[i] == HOTBED_SLOT_NONE) == (evicts || i % 7 == 0));
+    /* Keys have made room in all parts, or all have stayed. */
+    memset(parts, 0, sizeof parts);
+    for (uint32_t i = 0; i < n; i++) {
+        if (results[i].outcome == HOTBED_INDEX_EVICTED)
+            parts[results[i].slot >> HOTBED_SEGMENT_SHIFT]++;
+        if (!evicts && i < PARTS * PART_KEYS)
+            CHECK((slots[i] == HOTBED_SLOT_NONE) == (i % 7 == 0));
+    }
+    for (uint32_t part = 0; part < PARTS; part++)
+        CHECK((parts[part] > 0) == evicts);
     CHECK_EQ(results[n - 1].outcome, evicts ? HOTBED_INDEX_EVICTED : HOTBED_INDEX_FULL);
 }
 
@@ -469,7 +476,7 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
         for (uint32_t w = 1; w < WIDTHS; w++) {
             memset(other, 0, sizeof other);
             run_parts(w, evicts != 0, other, other_slots);
-            for (uint32_t i = 0; i < MAX_KEYS / 2; i++) {
+            for (uint32_t i = 0; i < PARTS_RUN; i++) {
                 CHECK_EQ(other[i].slot, first[i].slot);
                 CHECK_EQ(other[i].outcome, first[i].outcome);
                 CHECK_EQ(other[i].evicted_key, first[i].evicted_key);

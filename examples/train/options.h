@@ -18,7 +18,7 @@ typedef struct hotbed_train_options {
     uint32_t epochs;
     hotbed_mode mode;
     uint64_t hbm_bytes;
-    const char *store; /* NULL: none */
+    const char *store;      /* NULL: none */
     hotbed_backend backend; /* 0: auto */
     uint64_t capacity;      /* keys of each categorical table */
     uint64_t save_every;    /* steps; 0: at the end only */

@@ -122,7 +122,7 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
     v->slots = bench_alloc(state, o->bound * sizeof(uint64_t));
     v->starts = bench_alloc(state, (o->bound + 1) * sizeof(uint32_t));
     v->positions = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->counts = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->counts = bench_alloc(state, o->bound * sizeof(uint64_t));
     v->missing = bench_alloc(state, o->bound * sizeof(uint32_t));
     v->num_missing = bench_upload(state, &zero, sizeof zero);
     return step->keys && v->feature_tables && v->columns && v->feature_starts && v->table_starts &&

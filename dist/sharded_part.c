@@ -68,7 +68,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
         u->inverse = hotbed_carve_take(&carve, words);
         u->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
         u->positions = hotbed_carve_take(&carve, words);
-        u->counts = hotbed_carve_take(&carve, words);
+        u->counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
         part->sums = hotbed_carve_take(&carve, n * part->sharded->dim * sizeof(float));
     }
     if (part->row_bytes == 0) {

@@ -32,11 +32,6 @@ HOTBED_HD void hotbed_timer_note(hotbed_timer *timer, uint64_t time) {
 
 /* --- scores ------------------------------------------------------------------------------------ */
 
-/* Occurrences of unique u in the batch. */
-HOTBED_HD uint64_t hotbed_unique_count(const hotbed_step_view *s, uint32_t u) {
-    return s->starts[u + 1] - s->starts[u];
-}
-
 /* What the batch scores unique u of table t; how, for a key that the table has, is the rule. */
 HOTBED_HD uint64_t hotbed_unique_score(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t t, uint32_t u) {
@@ -45,7 +40,7 @@ HOTBED_HD uint64_t hotbed_unique_score(
         return s->timer->now;
     case HOTBED_SCORE_LFU:
     case HOTBED_SCORE_TIMESTAMP_LFU:
-        return hotbed_unique_count(s, u);
+        return s->counts[u];
     case HOTBED_SCORE_CUSTOM:
         return s->custom_scores[t];
     default:
@@ -108,7 +103,7 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
         admitted = hotbed_admit_drawn(s, table, key);
         hotbed_tile_sync(width);
     } else {
-        uint64_t count = hotbed_unique_count(s, u), before = 0;
+        uint64_t count = s->counts[u], before = 0;
         uint64_t slot = hotbed_index_find(hotbed_admission_index(s), table->counter, key, width);
         if (slot != HOTBED_SLOT_NONE)
             before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->index.metas[slot]));
@@ -135,8 +130,8 @@ HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint3
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     uint64_t key = s->unique_keys[u];
     hotbed_index_result r = hotbed_index_place(
-        hotbed_admission_index(s), s->tables[t].counter, key,
-        hotbed_meta_new(hotbed_unique_count(s, u), 0), width);
+        hotbed_admission_index(s), s->tables[t].counter, key, hotbed_meta_new(s->counts[u], 0),
+        width);
     if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
         hotbed_index_publish(hotbed_admission_index(s), r.slot, key);
 }

@@ -48,9 +48,10 @@ typedef struct hotbed_step_view {
     hotbed_timer *timer;           /* NULL: no table has timestamps */
     const uint64_t *custom_scores; /* [num_tables] */
     /* the batch */
-    const uint64_t *keys;   /* [bound] */
-    const int64_t *offsets; /* [num_features * batch_size + 1], or NULL */
-    const float *weights;   /* [bound], or NULL */
+    const uint64_t *keys;       /* [bound] */
+    const int64_t *offsets;     /* [num_features * batch_size + 1], or NULL */
+    const float *weights;       /* [bound], or NULL */
+    const uint32_t *key_counts; /* [bound] occurrences that a key stands for, or NULL: 1 */
     uint64_t bound;
     /* the ticket */
     uint32_t *feature_starts; /* [num_features + 1] first key of each feature */
@@ -61,7 +62,7 @@ typedef struct hotbed_step_view {
     uint64_t *slots;          /* [bound] of each unique */
     uint32_t *starts;         /* [bound + 1] occurrences of unique u: positions[starts[u]] .. */
     uint32_t *positions;      /* [bound] ascending in each unique */
-    uint32_t *counts;         /* [bound] occurrences of each unique */
+    uint64_t *counts;         /* [bound] occurrences that each unique stands for */
     uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
     uint32_t *missing;     /* [bound] uniques that their tables do not have, any order; those that
                                * are not admitted are marked, see score_core.h */

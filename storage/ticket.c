@@ -27,7 +27,7 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     s->slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
     s->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
     s->positions = hotbed_carve_take(&carve, words);
-    s->counts = hotbed_carve_take(&carve, words);
+    s->counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
     s->missing = hotbed_carve_take(&carve, words);
     if (hotbed_storage_moves(storage)) {
         s->moves = hotbed_carve_take(&carve, n * sizeof *s->moves);
@@ -154,6 +154,7 @@ static void put_batch(
     step->keys = batch->keys;
     step->offsets = batch->offsets;
     step->weights = batch->weights;
+    step->key_counts = batch->counts;
     step->bound = batch->num_keys;
     step->batch_size = batch->batch_size;
     step->faults = hotbed_storage_faults(storage, stream);

@@ -141,6 +141,26 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
         s.counts[u] = s.starts[u + 1] - s.starts[u];
 }
 
+/* Add key_counts to counts, which are 0.  In the sorted order the occurrences of a unique stand together: a
+ * warp sums those that it has, and adds once. */
+static __global__ void __launch_bounds__(BLOCK)
+    sum_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.table_starts[s.num_tables], lane = threadIdx.x % 32;
+    for (uint64_t j = hotbed_cuda_thread(); j - lane < n; j += hotbed_cuda_threads()) {
+        uint32_t unique = j < n ? scratch.sorted[j] : UINT32_MAX;
+        uint64_t count = j < n ? s.key_counts[s.positions[j]] : 0;
+        for (uint32_t apart = 1; apart < 32; apart *= 2) {
+            uint32_t other = __shfl_down_sync(0xffffffffU, unique, apart);
+            uint64_t more = __shfl_down_sync(0xffffffffU, count, apart);
+            if (lane + apart < 32 && other == unique)
+                count += more;
+        }
+        uint32_t before = __shfl_up_sync(0xffffffffU, unique, 1);
+        if (j < n && (lane == 0 || before != unique))
+            hotbed_add_relaxed_u64(&s.counts[unique], count);
+    }
+}
+
 static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
     unique_scratch scratch;
     (void)num_tables;
@@ -176,8 +196,15 @@ static hotbed_status unique(
             scratch.memory, scratch.memory_bytes, stream));
     start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
-    count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("count_kernel");
+    if (step->key_counts == NULL) {
+        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
+        return hotbed_cuda_launched("count_kernel");
+    }
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->counts, 0, (size_t)bound * sizeof(uint64_t), native),
+        "cudaMemsetAsync"));
+    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    return hotbed_cuda_launched("sum_kernel");
 }
 
 const hotbed_unique_kernels hotbed_unique_kernels_cuda = {scratch_bytes_of, unique};

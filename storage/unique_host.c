@@ -59,7 +59,8 @@ static void group_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t t = begin; t < end; t++) {
         uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1];
         uint32_t base = a->s.unique_offsets[t], n = a->number[t], at = start;
-        uint32_t *firsts = a->firsts + start, *counts = a->s.counts + base;
+        uint32_t *firsts = a->firsts + start;
+        uint64_t *counts = a->s.counts + base;
         memset(counts, 0, n * sizeof *counts);
         for (uint32_t i = start; i < stop; i++)
             counts[a->s.inverse[i]]++;
@@ -67,13 +68,18 @@ static void group_body(const void *args, uint64_t begin, uint64_t end) {
             a->s.unique_keys[base + u] = a->s.keys[firsts[u]];
             a->s.starts[base + u] = at;
             firsts[u] = at; /* from here on: where the next occurrence goes */
-            at += counts[u];
+            at += (uint32_t)counts[u];
         }
         for (uint32_t i = start; i < stop; i++) {
             uint32_t u = a->s.inverse[i];
             a->s.positions[firsts[u]++] = i;
             a->s.inverse[i] = base + u;
         }
+        if (a->s.key_counts == NULL)
+            continue;
+        memset(counts, 0, n * sizeof *counts);
+        for (uint32_t i = start; i < stop; i++)
+            a->s.counts[a->s.inverse[i]] += a->s.key_counts[i];
     }
 }
 

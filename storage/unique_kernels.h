@@ -1,9 +1,10 @@
 /* storage/unique_kernels.h - dedup of a batch, table by table: the contract of both backends.
  *
- * Reads keys and table_starts of the step; writes
+ * Reads keys, key_counts and table_starts of the step; writes
  *   unique_keys, unique_offsets  the distinct keys of each table, in order of first occurrence
  *   inverse                      position in unique_keys of each key; UINT32_MAX past the last key
- *   starts, positions, counts    occurrences of each unique, ascending; starts[number of uniques] = n
+ *   starts, positions            occurrences of each unique, ascending; starts[number of uniques] = n
+ *   counts                       how many those are, or the sum of their key_counts: 2^62 at most
  * and adds keys and uniques to the tallies.  Equal keys of different tables stay apart.  The two
  * algorithms differ (a parallel hash and a radix sort, a hash a table), the bytes do not.
  */

@@ -233,6 +233,10 @@ typedef struct hotbed_batch {
                              * keys[offsets[b+1]], offsets[0] = 0, never descending.
                              * NULL: every bag has one key, num_keys = num_features * batch_size */
     const float *weights; /* [num_keys] device, per-sample weights of SUM and MEAN; NULL is 1 */
+    /* [num_keys] device, how many occurrences each key stands for in scores (LFU, TIMESTAMP_LFU) and admission
+     * (FREQUENCY): for keys that were deduplicated before.  0: read and trained, not counted.  Nothing else
+     * looks at it: not gradients, pooling, statistics, eval.  NULL is 1. */
+    const uint32_t *counts;
 } hotbed_batch;
 
 static inline void hotbed_batch_init(hotbed_batch *batch) {
@@ -356,7 +360,7 @@ typedef struct hotbed_ticket_view {
     const uint32_t *unique_offsets; /* [num_tables + 1] uniques of table t: [t] up to [t + 1] */
     const uint64_t *slots;          /* slot of each unique key, or HOTBED_SLOT_NONE: refused, or not
                                      * admitted */
-    const uint32_t *counts;         /* occurrences of each unique key in the batch */
+    const uint64_t *counts; /* occurrences of each unique key: the sum of its hotbed_batch.counts */
 } hotbed_ticket_view;
 
 /* Errors: ARGUMENT (NULL), STATE (the ticket is not prefetched). */

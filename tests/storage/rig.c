@@ -474,6 +474,7 @@ void lane_close(lane *l) {
     free((void *)l->host.keys);
     free((void *)l->host.offsets);
     free((void *)l->host.weights);
+    free((void *)l->host.counts);
     free(l->scratch[0]);
     free(l->scratch[1]);
     memset(l, 0, sizeof *l);
@@ -487,6 +488,8 @@ static hotbed_batch used_arrays(const lane *l, const hotbed_batch *all) {
         batch.offsets = NULL;
     if (!l->use_weights)
         batch.weights = NULL;
+    if (!l->use_counts)
+        batch.counts = NULL;
     return batch;
 }
 
@@ -510,11 +513,21 @@ static uint64_t table_key(const lane *l, uint64_t bag, uint64_t key) {
     return options->kind == HOTBED_TABLE_STATIC ? key % options->capacity : key;
 }
 
+static uint32_t any_count(rng *random) {
+    uint64_t n = rng_below(random, 8);
+    return n == 7 ? UINT32_MAX - (uint32_t)rng_below(random, 3) : (uint32_t)n;
+}
+
 void lane_fill(lane *l, rng *random, const recipe *how) {
     uint64_t bags = (uint64_t)l->r->model->num_features * how->batch_size;
     int64_t *offsets = (int64_t *)l->host.offsets;
     uint64_t *keys = (uint64_t *)l->host.keys;
     float *weights = (float *)l->host.weights;
+    if (how->counts && l->host.counts == NULL) {
+        l->host.counts = take(l->max_keys * sizeof(uint32_t));
+        l->device.counts = shifted(l->r, random, l->max_keys, sizeof(uint32_t));
+    }
+    uint32_t *counts = (uint32_t *)l->host.counts;
     uint64_t first = any_key(random, how);
     l->host.batch_size = how->batch_size;
     offsets[0] = 0;
@@ -526,6 +539,8 @@ void lane_fill(lane *l, rng *random, const recipe *how) {
         for (int64_t i = offsets[b]; i < offsets[b + 1]; i++) {
             keys[i] = table_key(l, b, how->one_key ? first : any_key(random, how));
             weights[i] = rng_float(random);
+            if (how->counts)
+                counts[i] = any_count(random);
         }
     }
     l->num_keys = (uint64_t)offsets[bags];
@@ -534,6 +549,7 @@ void lane_fill(lane *l, rng *random, const recipe *how) {
         l->host.num_keys += rng_below(random, l->max_keys - l->num_keys + 1);
     l->use_offsets = how->max_bag != 0;
     l->use_weights = how->weights;
+    l->use_counts = how->counts;
     lane_upload(l);
 }
 
@@ -542,6 +558,8 @@ void lane_upload(lane *l) {
     rig_upload(l->r, (void *)l->device.keys, l->host.keys, l->num_keys * sizeof(uint64_t));
     rig_upload(l->r, (void *)l->device.offsets, l->host.offsets, (bags + 1) * sizeof(int64_t));
     rig_upload(l->r, (void *)l->device.weights, l->host.weights, l->num_keys * sizeof(float));
+    if (l->use_counts)
+        rig_upload(l->r, (void *)l->device.counts, l->host.counts, l->num_keys * sizeof(uint32_t));
 }
 
 static void prefetch_library(lane *l) {
@@ -662,7 +680,7 @@ void lane_check(lane *l) {
         l, "unique_offsets", view.unique_offsets, t->unique_offsets,
         (m->num_tables + 1U) * sizeof(uint32_t));
     check_array(l, "unique_keys", view.unique_keys, t->unique_keys, uniques * sizeof(uint64_t));
-    check_array(l, "counts", view.counts, t->counts, uniques * sizeof(uint32_t));
+    check_array(l, "counts", view.counts, t->counts, uniques * sizeof(uint64_t));
     check_array(l, "inverse", view.inverse, t->inverse, t->num_keys * sizeof(uint32_t));
     uint64_t *slots = take(uniques * sizeof *slots);
     rig_download(l->r, slots, view.slots, uniques * sizeof *slots);

@@ -82,6 +82,7 @@ typedef struct recipe {
     uint32_t max_bag;   /* bags have 0 .. max_bag keys; 0: one key each, offsets NULL */
     uint64_t key_space; /* keys below it, spread over 64 bits; 0: any */
     bool weights;
+    bool counts;   /* keys stand for none, for some, or for very many occurrences */
     bool extremes; /* a third of the keys are extreme ones */
     bool one_key;  /* the whole batch is one key */
     bool bound;    /* num_keys is more than the last offset */
@@ -98,7 +99,7 @@ typedef struct lane {
     uint64_t output_bytes;
     hotbed_batch host;   /* all arrays, and the sizes of this batch */
     hotbed_batch device; /* all arrays */
-    bool use_offsets, use_weights;
+    bool use_offsets, use_weights, use_counts;
     void *output;   /* device */
     void *gradient; /* device */
     void *scratch[2];
@@ -107,7 +108,7 @@ typedef struct lane {
 void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size);
 void lane_close(lane *l);
 void lane_fill(lane *l, rng *random, const recipe *how);
-/* Upload host keys, offsets and weights as they are now. */
+/* Upload host keys, offsets, weights and counts as they are now. */
 void lane_upload(lane *l);
 
 /* The batch on the device, for calls without the model. */

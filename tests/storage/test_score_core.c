@@ -18,8 +18,8 @@ typedef struct work {
     hotbed_tally tally;
     hotbed_fault fault;
     uint64_t index_keys[SLOTS], index_metas[SLOTS];
-    uint64_t unique_keys[UNIQUES], slots[UNIQUES];
-    uint32_t unique_offsets[2], starts[UNIQUES + 1], missing[UNIQUES], num_missing;
+    uint64_t unique_keys[UNIQUES], slots[UNIQUES], counts[UNIQUES];
+    uint32_t unique_offsets[2], missing[UNIQUES], num_missing;
     float rows[SLOTS];
     uint32_t width;
 } work;
@@ -58,7 +58,7 @@ static void start(work *w, uint32_t width, hotbed_admission admission) {
     w->s.tallies = &w->tally;
     w->s.unique_keys = w->unique_keys;
     w->s.unique_offsets = w->unique_offsets;
-    w->s.starts = w->starts;
+    w->s.counts = w->counts;
     w->s.slots = w->slots;
     w->s.missing = w->missing;
     w->s.num_missing = &w->num_missing;
@@ -118,8 +118,7 @@ static void fill(work *w, uint64_t *random) {
             continue;
         used[key] = true;
         w->unique_keys[n] = (uint64_t)key * 0x23456789abcdefU;
-        w->starts[n + 1] = w->starts[n] + 1 + (uint32_t)(hotbed_test_random_r(random) % 3);
-        n++;
+        w->counts[n++] = 1 + hotbed_test_random_r(random) % 3;
     }
     w->unique_offsets[1] = n;
     w->num_missing = 0;
@@ -135,7 +134,7 @@ static void counted(uint32_t width) {
         hotbed_emulate_run(width, prefetch, &w);
         for (uint32_t u = 0; u < UNIQUES; u++) {
             uint64_t *count = &counts[w.unique_keys[u] / 0x23456789abcdefU];
-            uint64_t before = *count, now = w.starts[u + 1] - w.starts[u];
+            uint64_t before = *count, now = w.counts[u];
             *count += now;
             uint64_t slot = w.slots[u];
             bool admitted = *count >= THRESHOLD;

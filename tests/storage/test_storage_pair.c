@@ -138,7 +138,8 @@ static uint32_t prefetch(bench *b, uint32_t n, const uint64_t *keys, hotbed_tick
 /* One batch, here and in the model; one of its keys at most is new. */
 static void step(bench *b, uint32_t n, const uint64_t *keys) {
     uint64_t unique[MOST_KEYS], slots[MOST_KEYS], count = 0;
-    uint32_t counts[MOST_KEYS], new_key = UINT32_MAX;
+    uint64_t counts[MOST_KEYS];
+    uint32_t new_key = UINT32_MAX;
     hotbed_ticket_view view;
     uint32_t uniques = prefetch(b, n, keys, &view);
     rig_download(&b->r, unique, view.unique_keys, uniques * sizeof *unique);

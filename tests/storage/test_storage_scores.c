@@ -104,7 +104,8 @@ static void note_eviction(bench *b, uint64_t slot) {
 /* One batch, here and in the model; one of its keys at most is new.  Rows are left unpinned. */
 static void step(bench *b, uint32_t n, const uint64_t *keys) {
     uint64_t unique[MOST_KEYS], slots[MOST_KEYS];
-    uint32_t counts[MOST_KEYS], uniques[2];
+    uint64_t counts[MOST_KEYS];
+    uint32_t uniques[2];
     hotbed_ticket_view view;
     hotbed_score_strategy kind = b->s.tables[0].score;
     prefetch(b, n, keys);
@@ -404,6 +405,30 @@ static tally *find_tally(tally *tallies, uint64_t *n, uint64_t key) {
     return &tallies[at];
 }
 
+/* The model adds what each key stands for; table 2 does not look at it. */
+static void scores_are_sums_of_counts(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(19);
+    setup_start(&s, 3, 4, 2000);
+    s.tables[0].score = HOTBED_SCORE_LFU;
+    s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 400, 40);
+    recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
+    for (int round = 0; round < 9; round++) {
+        how.counts = round % 3 != 2;
+        lane_fill(&l, &random, &how);
+        lane_prefetch(&l);
+        lane_check(&l);
+        lane_backward(&l, &random);
+        rig_check(&r);
+    }
+    lane_close(&l);
+    rig_close(&r);
+}
+
 /* Table 0 admits from the third time on, table 1 all, table 2 is static.  Rows, outputs and training are
  * compared with the model, in which a rejected key is one that got no slot. */
 static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
@@ -423,8 +448,9 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         rig_open(&r, backend, &s.options);
         lane_open(&r, &l, 300, 40);
-        const recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
+        recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
         for (int round = 0; round < 12; round++) {
+            how.counts = round % 3 == 2;
             lane_fill(&l, &random, &how);
             CHECK_OK(lane_prefetch_with_slots(&l)); /* no fault */
             lane_check(&l);
@@ -764,6 +790,7 @@ const hotbed_test hotbed_tests[] = {
     {"time_goes_on_after_an_import", time_goes_on_after_an_import},
     {"scores_come_back", scores_come_back},
     {"bad_options_are_named", bad_options_are_named},
+    {"scores_are_sums_of_counts", scores_are_sums_of_counts},
     {"keys_are_admitted_when_seen_often_enough", keys_are_admitted_when_seen_often_enough},
     {"what_bypasses_and_resets_the_count", what_bypasses_and_resets_the_count},
     {"a_full_counter_forgets_low_counts", a_full_counter_forgets_low_counts},

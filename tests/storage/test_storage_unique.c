@@ -15,10 +15,11 @@ static void check_rebuilds(lane *l) {
     uint64_t uniques = offsets[m->num_tables];
     CHECK(uniques <= l->num_keys);
     uint64_t *keys = calloc(uniques + 1, sizeof *keys);
-    uint32_t *counts = calloc(uniques + 1, sizeof *counts);
+    uint64_t *counts = calloc(uniques + 1, sizeof *counts);
+    uint64_t *sums = calloc(uniques + 1, sizeof *sums);
     uint32_t *seen = calloc(uniques + 1, sizeof *seen);
     uint32_t *inverse = calloc(l->num_keys + 1, sizeof *inverse);
-    CHECK(keys != NULL && counts != NULL && seen != NULL && inverse != NULL);
+    CHECK(keys != NULL && counts != NULL && sums != NULL && seen != NULL && inverse != NULL);
     rig_download(l->r, keys, view.unique_keys, uniques * sizeof *keys);
     rig_download(l->r, counts, view.counts, uniques * sizeof *counts);
     rig_download(l->r, inverse, view.inverse, l->num_keys * sizeof *inverse);
@@ -31,13 +32,15 @@ static void check_rebuilds(lane *l) {
         CHECK(u >= offsets[table] && u < offsets[table + 1]);
         if (seen[u]++ == 0)
             CHECK_EQ(u, next++);
+        sums[u] += l->use_counts ? l->host.counts[i] : 1;
     }
     CHECK_EQ(next, uniques);
     for (uint64_t u = 0; u < uniques; u++)
-        CHECK_EQ(counts[u], seen[u]);
+        CHECK_EQ(counts[u], sums[u]);
     free(offsets);
     free(keys);
     free(counts);
+    free(sums);
     free(seen);
     free(inverse);
 }
@@ -74,6 +77,7 @@ static void small_batches(hotbed_backend backend) {
             .key_space = rng_below(&random, 2) == 0 ? 0 : 1 + rng_below(&random, 100),
             .extremes = i % 3 == 0,
             .one_key = i % 7 == 0,
+            .counts = i % 4 < 2,
             .bound = i % 2 == 0};
         dedup_random(&l, &random, &how);
     }
@@ -165,8 +169,12 @@ static void a_large_batch(hotbed_backend backend) {
     lane_open(&r, &l, N, N / 2);
     const recipe how = {.batch_size = N / 2, .key_space = 20000};
     dedup_random(&l, &random, &how);
-    const recipe one = {.batch_size = N / 2, .one_key = true};
+    recipe one = {.batch_size = N / 2, .one_key = true};
     dedup_random(&l, &random, &one);
+    one.counts = true; /* sums over 2^32 */
+    dedup_random(&l, &random, &one);
+    const recipe counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
+    dedup_random(&l, &random, &counted);
     lane_close(&l);
     rig_close(&r);
 }

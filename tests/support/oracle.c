@@ -333,11 +333,13 @@ static void empty(oracle_ticket *ticket) {
             free(ticket->initials[u]);
     free((void *)ticket->batch.keys);
     free((void *)ticket->batch.weights);
+    free((void *)ticket->batch.counts);
     free(ticket->offsets);
     free(ticket->bags);
     free(ticket->unique_offsets);
     free(ticket->unique_keys);
     free(ticket->counts);
+    free(ticket->occurrences);
     free(ticket->inverse);
     free(ticket->rows);
     free(ticket->initials);
@@ -368,6 +370,8 @@ static void copy_batch(oracle_ticket *ticket, const hotbed_batch *batch) {
     ticket->batch.keys = take_copy(batch->keys, ticket->num_keys, sizeof(uint64_t));
     if (batch->weights != NULL)
         ticket->batch.weights = take_copy(batch->weights, ticket->num_keys, sizeof(float));
+    if (batch->counts != NULL)
+        ticket->batch.counts = take_copy(batch->counts, ticket->num_keys, sizeof(uint32_t));
     ticket->bags = take(ticket->num_keys, sizeof *ticket->bags);
     for (uint64_t b = 0; b < bags; b++)
         for (int64_t i = ticket->offsets[b]; i < ticket->offsets[b + 1]; i++)
@@ -385,7 +389,8 @@ static void find_uniques(oracle_ticket *ticket) {
     uint32_t *seen = take(room, sizeof *seen);
     ticket->unique_offsets = take(model->num_tables + 1U, sizeof(uint32_t));
     ticket->unique_keys = take(ticket->num_keys, sizeof(uint64_t));
-    ticket->counts = take(ticket->num_keys, sizeof(uint32_t));
+    ticket->counts = take(ticket->num_keys, sizeof(uint64_t));
+    ticket->occurrences = take(ticket->num_keys, sizeof(uint32_t));
     ticket->inverse = take(ticket->num_keys, sizeof(uint32_t));
     uint32_t uniques = 0;
     uint64_t i = 0; /* features ascend by table, so positions do */
@@ -400,7 +405,9 @@ static void find_uniques(oracle_ticket *ticket) {
                 seen[at] = ++uniques;
             }
             ticket->inverse[i] = seen[at] - 1;
-            ticket->counts[seen[at] - 1]++;
+            ticket->counts[seen[at] - 1] +=
+                ticket->batch.counts == NULL ? 1 : ticket->batch.counts[i];
+            ticket->occurrences[seen[at] - 1]++;
         }
         ticket->unique_offsets[t + 1] = uniques;
     }
@@ -414,7 +421,7 @@ static uint32_t unique_row(
     oracle *model = ticket->model;
     oracle_table *table = &model->tables[number];
     uint64_t key = ticket->unique_keys[unique];
-    table->stats.keys += ticket->counts[unique];
+    table->stats.keys += ticket->occurrences[unique];
     table->stats.uniques++;
     uint32_t place = refused ? NONE : find(table, key);
     if (place != NONE)
@@ -428,7 +435,11 @@ static uint32_t unique_row(
         table->stats.inserts++;
         place = put(model, number, key, block, (*used)++);
     }
-    if (table->options.kind == HOTBED_TABLE_HASH)
+    bool adds = table->options.score == HOTBED_SCORE_LFU ||
+                table->options.score == HOTBED_SCORE_TIMESTAMP_LFU;
+    if (table->options.kind == HOTBED_TABLE_HASH && adds)
+        table->rows[place].score += ticket->counts[unique];
+    else if (table->options.kind == HOTBED_TABLE_HASH)
         table->rows[place].score = model->state.clock;
     table->rows[place].pins++;
     return place;
@@ -649,7 +660,7 @@ static uint64_t *positions(const oracle_ticket *ticket, uint64_t *starts) {
     uint32_t uniques = ticket->unique_offsets[ticket->model->num_tables];
     uint64_t *list = take(ticket->num_keys, sizeof *list);
     for (uint32_t u = 0; u < uniques; u++)
-        starts[u + 1] = starts[u] + ticket->counts[u];
+        starts[u + 1] = starts[u] + ticket->occurrences[u];
     uint64_t *next = take_copy(starts, uniques, sizeof *next);
     for (uint64_t i = 0; i < ticket->num_keys; i++)
         list[next[ticket->inverse[i]]++] = i;
@@ -671,7 +682,7 @@ void oracle_reduce(
                 float *sum = sums + (uint64_t)u * model->max_dim + e;
                 for (uint64_t i = starts[u]; i < starts[u + 1]; i++)
                     values[i - starts[u]] = share(ticket, gradient, step, list[i], e);
-                *sum = (add ? *sum : 0.0F) + tree_sum(values, ticket->counts[u]);
+                *sum = (add ? *sum : 0.0F) + tree_sum(values, ticket->occurrences[u]);
             }
     free(values);
     free(list);

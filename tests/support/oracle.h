@@ -58,10 +58,11 @@ typedef struct oracle_ticket {
     uint32_t *bags;           /* [num_keys] bag of each key */
     uint32_t *unique_offsets; /* [num_tables + 1] */
     uint64_t *unique_keys;
-    uint32_t *counts;
-    uint32_t *inverse; /* [num_keys] */
-    uint32_t *rows;    /* [uniques] row in its table, or UINT32_MAX: refused */
-    float **initials;  /* [uniques] first values of a refused key, else NULL */
+    uint64_t *counts;      /* [uniques] occurrences that each stands for, by batch.counts */
+    uint32_t *occurrences; /* [uniques] in the batch */
+    uint32_t *inverse;     /* [num_keys] */
+    uint32_t *rows;        /* [uniques] row in its table, or UINT32_MAX: refused */
+    float **initials;      /* [uniques] first values of a refused key, else NULL */
     bool held;
 } oracle_ticket;
 

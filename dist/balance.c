@@ -109,7 +109,7 @@ static hotbed_status create(hotbed_balance *b, hotbed_stream *stream) {
     const hotbed_balance_options *o = &b->options;
     hotbed_balance_view *v = &b->view;
     uint64_t most = b->world * o->max_keys, rows = (uint64_t)o->num_features * o->batch_size;
-    v->shape = (hotbed_message_shape){(uint32_t)rows, o->weighted ? 1 : 0};
+    v->shape = (hotbed_message_shape){(uint32_t)rows, o->weighted ? 1 : 0, 0};
     v->message_bytes = hotbed_message_bytes(v->shape, o->max_keys);
     v->capacity = o->max_keys;
     v->num_features = o->num_features;

@@ -19,9 +19,10 @@ typedef struct hotbed_feature_route {
 
 typedef struct hotbed_bucketize_view {
     /* the batch: n = starts[shape.rows] keys in the order of rows */
-    const uint64_t *keys;               /* [bound] */
-    const float *weights;               /* [bound]; NULL unless shape.weighted */
-    const uint32_t *starts;             /* [shape.rows + 1] */
+    const uint64_t *keys;       /* [bound] */
+    const float *weights;       /* [bound]; NULL unless shape.weighted */
+    const uint64_t *key_counts; /* [bound] occurrences of each; not read unless shape.counted */
+    const uint32_t *starts;     /* [shape.rows + 1] */
     const hotbed_feature_route *routes; /* [shape.rows / batch_size] */
     uint64_t bound;
     uint32_t batch_size; /* rows of a feature */
@@ -109,6 +110,8 @@ HOTBED_HD void hotbed_bucketize_key(const hotbed_bucketize_view *b, uint32_t j) 
         r->local != 0 ? hotbed_route_local_of(&r->route, key) : key;
     if (b->shape.weighted != 0)
         hotbed_message_weights(message, b->shape, capacity)[k] = b->weights[i];
+    if (b->shape.counted != 0) /* of a rank's batch: 2^30 at most */
+        hotbed_message_counts(message, b->shape, capacity)[k] = (uint32_t)b->key_counts[i];
 }
 
 #endif

@@ -14,7 +14,7 @@ size_t hotbed_dist_scratch(const hotbed_stream *stream, uint64_t bound, uint64_t
 hotbed_status hotbed_bucketize(
     const hotbed_bucketize_view *b, void *scratch, size_t scratch_bytes, hotbed_stream *stream);
 
-/* One batch of all messages: segments, keys, weights, offsets.  Async. */
+/* One batch of all messages: segments, keys, weights, counts, offsets.  Async. */
 hotbed_status hotbed_gather(
     const hotbed_gather_view *g, void *scratch, size_t scratch_bytes, hotbed_stream *stream);
 

@@ -27,7 +27,7 @@ typedef struct hotbed_dist_kernels {
     /* --- after it */
     /* Lengths into segments; firsts and overflow. */
     hotbed_status (*lengths)(const hotbed_gather_view *g, hotbed_stream *stream);
-    /* keys, weights and offsets. */
+    /* keys, weights, counts and offsets. */
     hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* --- dedup */
     /* to[i] = from[at[i]], n words. */

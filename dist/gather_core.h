@@ -19,6 +19,7 @@ typedef struct hotbed_gather_view {
     uint32_t *overflow; /* one word: a rank had more keys than messages hold, all count as empty */
     uint64_t *keys;     /* [bound] */
     float *weights;     /* [bound]; NULL unless shape.weighted */
+    uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
     int64_t *offsets; /* by_sample: [num_features * world * batch_size + 1]; else [num_features + 1]
                             * of features alone */
     uint32_t by_sample;
@@ -54,10 +55,11 @@ HOTBED_HD void hotbed_gather_key(const hotbed_gather_view *g, uint32_t m) {
     uint8_t *message = hotbed_gather_message(g, q % g->world);
     uint32_t k = g->firsts[q] + (m - g->segments[q]);
     g->keys[m] = hotbed_message_keys(message, g->shape)[k];
-    if (g->shape.weighted != 0) {
-        uint64_t capacity = hotbed_message_header_of(message)->capacity;
+    uint64_t capacity = hotbed_message_header_of(message)->capacity;
+    if (g->shape.weighted != 0)
         g->weights[m] = hotbed_message_weights(message, g->shape, capacity)[k];
-    }
+    if (g->shape.counted != 0)
+        g->counts[m] = hotbed_message_counts(message, g->shape, capacity)[k];
 }
 
 HOTBED_HD uint64_t hotbed_gather_offsets(const hotbed_gather_view *g) {

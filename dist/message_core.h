@@ -1,8 +1,8 @@
 /* dist/message_core.h - what one rank sends another about keys, and where it is.
  *
- * A message has a header, where each row begins among its keys, the keys row by row, and weights when the
- * keys have them.  It has room for `capacity` keys: as many as it has, where sizes are known to the host, or
- * a fixed number.  Every part begins at a multiple of 16 bytes.
+ * A message has a header, where each row begins among its keys, the keys row by row, and weights and counts
+ * of occurrences when the keys have them.  It has room for `capacity` keys: as many as it has, where sizes are
+ * known to the host, or a fixed number.  Every part begins at a multiple of 16 bytes.
  */
 #ifndef HOTBED_DIST_MESSAGE_CORE_H
 #define HOTBED_DIST_MESSAGE_CORE_H
@@ -20,7 +20,7 @@ typedef struct hotbed_message_header {
 
 typedef struct hotbed_message_shape {
     uint32_t rows;
-    uint32_t weighted;
+    uint32_t weighted, counted;
 } hotbed_message_shape;
 
 HOTBED_HD uint64_t hotbed_round16(uint64_t bytes) {
@@ -36,9 +36,14 @@ HOTBED_HD uint64_t hotbed_message_weights_at(hotbed_message_shape shape, uint64_
     return hotbed_message_keys_at(shape) + hotbed_round16(capacity * sizeof(uint64_t));
 }
 
-HOTBED_HD uint64_t hotbed_message_bytes(hotbed_message_shape shape, uint64_t capacity) {
+HOTBED_HD uint64_t hotbed_message_counts_at(hotbed_message_shape shape, uint64_t capacity) {
     return hotbed_message_weights_at(shape, capacity) +
            (shape.weighted != 0 ? hotbed_round16(capacity * sizeof(float)) : 0);
+}
+
+HOTBED_HD uint64_t hotbed_message_bytes(hotbed_message_shape shape, uint64_t capacity) {
+    return hotbed_message_counts_at(shape, capacity) +
+           (shape.counted != 0 ? hotbed_round16(capacity * sizeof(uint32_t)) : 0);
 }
 
 HOTBED_HD hotbed_message_header *hotbed_message_header_of(uint8_t *message) {
@@ -57,6 +62,11 @@ HOTBED_HD uint64_t *hotbed_message_keys(uint8_t *message, hotbed_message_shape s
 HOTBED_HD float *hotbed_message_weights(
     uint8_t *message, hotbed_message_shape shape, uint64_t capacity) {
     return (float *)(void *)(message + hotbed_message_weights_at(shape, capacity));
+}
+
+HOTBED_HD uint32_t *hotbed_message_counts(
+    uint8_t *message, hotbed_message_shape shape, uint64_t capacity) {
+    return (uint32_t *)(void *)(message + hotbed_message_counts_at(shape, capacity));
 }
 
 /* Where a table's part of a message ends and another's begins: the parts for n ranks in one buffer. */

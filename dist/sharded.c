@@ -195,17 +195,14 @@ static uint64_t share_of(const hotbed_sharded *c, uint32_t table) {
     return share < capacity ? share : capacity;
 }
 
-static bool counts_keys(const hotbed_table_options *o) {
-    return o->score == HOTBED_SCORE_LFU || o->admission == HOTBED_ADMIT_FREQUENCY;
-}
-
-static bool wants_dedup(const hotbed_sharded *c, const hotbed_group *g) {
-    if (c->pooling != HOTBED_POOL_NONE || c->options.dedup == HOTBED_DEDUP_OFF)
-        return false;
-    for (uint32_t t = 0; t < g->num_tables && c->options.dedup == HOTBED_DEDUP_AUTO; t++)
-        if (counts_keys(&c->tables[g->tables[t]]))
-            return false;
-    return true;
+static bool counts_keys(const hotbed_sharded *c, const hotbed_group *g) {
+    for (uint32_t t = 0; t < g->num_tables; t++) {
+        const hotbed_table_options *o = &c->tables[g->tables[t]];
+        if (o->score == HOTBED_SCORE_LFU || o->score == HOTBED_SCORE_TIMESTAMP_LFU ||
+            o->admission == HOTBED_ADMIT_FREQUENCY)
+            return true;
+    }
+    return false;
 }
 
 /* Keys that a message holds. */
@@ -366,7 +363,8 @@ static hotbed_status init_static(
 static hotbed_status make_group(
     hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
-    g->dedup = wants_dedup(c, g);
+    g->dedup = c->pooling == HOTBED_POOL_NONE && c->options.dedup != HOTBED_DEDUP_OFF;
+    g->counted = g->dedup && counts_keys(c, g);
     g->message_features = g->dedup ? g->num_tables : g->num_features;
     g->message_batch = g->dedup ? 1 : c->options.max_batch_size;
     g->capacity = capacity_of(c);
@@ -595,6 +593,8 @@ static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
     const hotbed_group *g = &c->groups[number];
     put(w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
         g->dedup ? ", dedup" : "");
+    if (g->counted)
+        put(w, " with counts");
     if (g->capacity != 0)
         put(w, ", messages of %llu keys", (unsigned long long)g->capacity);
     put(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);

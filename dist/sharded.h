@@ -24,6 +24,7 @@ typedef struct hotbed_group {
     uint32_t *tables;  /* [num_tables] of the collection */
     hotbed_storage *lookup;
     bool dedup;
+    bool counted; /* dedup: a table counts occurrences, so they travel with the keys */
     /* What messages have rows for: each sample of each feature; after dedup, each table. */
     uint32_t message_features, message_batch;
     uint64_t columns;             /* pooled */

@@ -12,7 +12,7 @@ uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded) {
 static hotbed_message_shape shape_of(const hotbed_part *part) {
     hotbed_message_shape shape = {
         part->group->message_features * part->group->message_batch,
-        part->sharded->options.weighted ? 1 : 0};
+        part->sharded->options.weighted ? 1 : 0, part->group->counted ? 1 : 0};
     return shape;
 }
 
@@ -92,6 +92,7 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
     part->bucketize = (hotbed_bucketize_view){
         .keys = g->dedup ? u->unique_keys : part->pick.keys,
         .weights = part->pick.weights,
+        .key_counts = u->counts,
         .starts = g->dedup ? u->unique_offsets : part->pick.starts,
         .routes = g->routes,
         .batch_size = g->message_batch,
@@ -143,7 +144,8 @@ static hotbed_status make_part(
 static uint64_t exact_bytes(
     const hotbed_sharded_context *context, const hotbed_part *part, uint64_t keys) {
     hotbed_message_shape shape = shape_of(part);
-    uint64_t a_key = sizeof(uint64_t) + (shape.weighted != 0 ? sizeof(float) : 0);
+    uint64_t a_key = sizeof(uint64_t) + (shape.weighted != 0 ? sizeof(float) : 0) +
+                     (shape.counted != 0 ? sizeof(uint32_t) : 0);
     return context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
 }
 
@@ -170,6 +172,7 @@ static size_t carve_road(
     v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
     v->weights =
         part->pick.weights == NULL ? NULL : hotbed_carve_take(&carve, bound * sizeof(float));
+    v->counts = g->counted ? hotbed_carve_take(&carve, bound * sizeof(uint32_t)) : NULL;
     v->offsets = hotbed_carve_take(
         &carve,
         ((by_sample ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
@@ -263,6 +266,7 @@ static hotbed_status make_road(
         .overflow = context->overflows + (part - context->parts),
         .keys = road->gather.keys,
         .weights = road->gather.weights,
+        .counts = road->gather.counts,
         .offsets = road->gather.offsets,
         .by_sample = by_sample ? 1 : 0,
         .bound = road->bound,

@@ -39,6 +39,7 @@ static hotbed_batch batch_of(const hotbed_sharded_context *context, const hotbed
     batch.keys = g->keys;
     batch.offsets = g->offsets;
     batch.weights = g->weights;
+    batch.counts = g->counts;
     return batch;
 }
 

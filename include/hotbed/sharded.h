@@ -73,10 +73,11 @@ typedef enum hotbed_overflow {
                                  * for graphs, which cannot replay */
 } hotbed_overflow;
 
-/* Whether a rank sends each distinct key of a table once.  Pooled collections never do. */
+/* Whether a rank sends each distinct key of a table once.  Pooled collections never do.  Where a table counts
+ * occurrences (LFU, TIMESTAMP_LFU, FREQUENCY), the keys travel with theirs, 4 bytes a key, so its owner counts
+ * the same. */
 typedef enum hotbed_dedup {
-    HOTBED_DEDUP_AUTO =
-        0, /* unless a table counts occurrences (LFU, FREQUENCY), which would be of ranks */
+    HOTBED_DEDUP_AUTO = 0, /* as ON */
     HOTBED_DEDUP_ON = 1,
     HOTBED_DEDUP_OFF = 2,
 } hotbed_dedup;

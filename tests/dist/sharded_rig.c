@@ -30,6 +30,11 @@ static void describe(sharded_rig *r) {
                 (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -0.5F, .upper = 0.5F};
         r->routes[t] =
             how->one_rule ? HOTBED_ROUTE_HASH_ROUND_ROBIN : (hotbed_route_kind)draw(&random, 3);
+        if (how->counted && t != 2) {
+            o->score = t == 3 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_LFU;
+            o->admission = t == 0 ? HOTBED_ADMIT_ALL : HOTBED_ADMIT_FREQUENCY;
+            o->admission_threshold = t == 0 ? 0 : 5;
+        }
         if (t == 2 && how->statics) {
             o->kind = HOTBED_TABLE_STATIC;
             o->capacity = how->key_space;
@@ -332,6 +337,8 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
     world_bytes names = world_alloc(me, n * 8), locals = world_alloc(me, n * 8);
     world_bytes found = world_alloc(me, n), rows = world_alloc(me, n * row);
     world_bytes want_found = world_alloc(me, n), want = world_alloc(me, n * row);
+    world_bytes scores = world_alloc(me, n * 8), want_scores = world_alloc(me, n * 8);
+    bool counted = r->how->counted && r->tables[table].kind == HOTBED_TABLE_HASH;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t local = info.local_ids ? hotbed_route_local(&info.route, keys[i]) : keys[i];
         memcpy(names.host + 8 * i, &keys[i], 8);
@@ -340,6 +347,10 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
     world_upload(me, &names);
     world_upload(me, &locals);
     hotbed_rows got_rows = {.weights = rows.device.data}, want_rows = {.weights = want.device.data};
+    if (counted) {
+        got_rows.scores = scores.device.data;
+        want_rows.scores = want_scores.device.data;
+    }
     CHECK_OK(hotbed_storage_get_rows(
         lookup, info.table, n, locals.device.data, &got_rows, found.device.data, me->stream));
     CHECK_OK(hotbed_storage_get_rows(
@@ -348,12 +359,16 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
     world_download(me, &rows);
     world_download(me, &want_found);
     world_download(me, &want);
+    world_download(me, &scores);
+    world_download(me, &want_scores);
     for (uint64_t i = 0; i < n; i++) {
         if (hotbed_route_rank(&info.route, keys[i]) != me->rank)
             continue;
         CHECK_EQ(found.host[i], want_found.host[i]);
         if (found.host[i] == 0)
             continue;
+        if (counted)
+            CHECK_BYTES(scores.host + 8 * i, want_scores.host + 8 * i, 8);
         const float *a = (const float *)(void *)(rows.host + i * row);
         const float *b = (const float *)(void *)(want.host + i * row);
         /* Means and scales by 1/world round before sums over ranks. */
@@ -363,9 +378,38 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
         else
             CHECK_BYTES(a, b, row);
     }
-    world_bytes *all[] = {&names, &locals, &found, &rows, &want_found, &want};
-    for (int i = 0; i < 6; i++)
+    world_bytes *all[] = {&names,      &locals, &found,  &rows,
+                          &want_found, &want,   &scores, &want_scores};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         world_free(all[i]);
+}
+
+/* What admission has counted here is what the model has counted of this rank's keys. */
+static void check_counts(sharded_rig *r, uint32_t table) {
+    enum { MOST = 4000 };
+    hotbed_sharded_table info;
+    CHECK_OK(hotbed_sharded_table_read(r->sharded, table, &info));
+    uint64_t *words = malloc(4 * MOST * sizeof *words), n = 0, all = 0, own = 0;
+    CHECK(words != NULL);
+    uint64_t *keys = words, *counts = words + MOST, *want = counts + MOST, *wanted = want + MOST;
+    CHECK_OK(hotbed_storage_export_counts(
+        hotbed_sharded_lookup(r->sharded, info.lookup), info.table, MOST, keys, counts, &n,
+        r->me->stream));
+    CHECK_OK(
+        hotbed_storage_export_counts(r->model, table, MOST, want, wanted, &all, r->me->stream));
+    for (uint64_t i = 0; i < all; i++) {
+        if (hotbed_route_rank(&info.route, want[i]) != r->me->rank)
+            continue;
+        uint64_t at = 0;
+        while (at < n && keys[at] != want[i])
+            at++;
+        CHECK(at < n);
+        if (at < n)
+            CHECK_EQ(counts[at], wanted[i]);
+        own++;
+    }
+    CHECK_EQ(own, n);
+    free(words);
 }
 
 void sharded_rig_check_rows(sharded_rig *r) {
@@ -381,6 +425,7 @@ void sharded_rig_check_rows(sharded_rig *r) {
         for (int i = 0; i < 4 && !fixed; i++)
             keys[n++] = edges[i];
         check_table(r, t, keys, n);
+        check_counts(r, t);
     }
     free(keys);
 }

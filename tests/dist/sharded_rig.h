@@ -38,6 +38,7 @@ typedef struct sharded_case {
     bool own_keys;       /* no key on two ranks: gradients may be any */
     bool one_rule;       /* all tables are routed by hash */
     bool scale_by_world; /* gradient_scale is 1/world */
+    bool counted;        /* tables count occurrences: LFU, its pair, and admission by frequency */
     bool steady;         /* batches differ in their keys only, as a graph wants them */
 } sharded_case;
 

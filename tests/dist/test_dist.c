@@ -15,6 +15,7 @@ typedef struct rank {
     uint32_t n, starts[FEATURES * BATCH + 1];
     uint64_t keys[KEYS];
     float weights[KEYS];
+    uint64_t counts[KEYS];
     hotbed_bucketize_view b;
     hotbed_gather_view g;
     void *to, *from;
@@ -23,7 +24,7 @@ typedef struct rank {
 typedef struct world {
     arrays a;
     uint32_t size, features, batch_size;
-    bool weighted, by_sample;
+    bool weighted, counted, by_sample;
     uint64_t capacity; /* 0: exact */
     hotbed_feature_route routes[FEATURES];
     rank ranks[RANKS];
@@ -46,7 +47,8 @@ static void world_free(world *w) {
 }
 
 static hotbed_message_shape shape_of(const world *w) {
-    return (hotbed_message_shape){w->features * w->batch_size, w->weighted ? 1 : 0};
+    return (hotbed_message_shape){
+        w->features * w->batch_size, w->weighted ? 1 : 0, w->counted ? 1 : 0};
 }
 
 /* One block of memory for what a rank needs: the arrays helper has a bounded number. */
@@ -61,14 +63,16 @@ static void rank_upload(world *w, uint32_t r) {
     uint32_t rows = w->features * w->batch_size;
     uint64_t received = (uint64_t)w->size * KEYS, bags = (uint64_t)rows * w->size;
     uint8_t *at = arrays_alloc(
-        &w->a, 40 * KEYS + 16 * received + 40 * bags + 1000 * (uint64_t)w->size + 100000);
+        &w->a, 48 * KEYS + 20 * received + 40 * bags + 1000 * (uint64_t)w->size + 100000);
     uint64_t *keys = take(&at, sizeof k->keys);
     uint32_t *starts = take(&at, sizeof k->starts);
     float *weights = take(&at, sizeof k->weights);
+    uint64_t *key_counts = take(&at, sizeof k->counts);
     hotbed_feature_route *routes = take(&at, sizeof w->routes);
     CHECK_OK(hotbed_copy(keys, k->keys, sizeof k->keys, w->a.stream));
     CHECK_OK(hotbed_copy(starts, k->starts, sizeof k->starts, w->a.stream));
     CHECK_OK(hotbed_copy(weights, k->weights, sizeof k->weights, w->a.stream));
+    CHECK_OK(hotbed_copy(key_counts, k->counts, sizeof k->counts, w->a.stream));
     CHECK_OK(hotbed_copy(routes, w->routes, sizeof w->routes, w->a.stream));
     uint64_t pointers = w->size * sizeof(void *);
     uint8_t **to = take(&at, pointers), **from = take(&at, pointers);
@@ -83,6 +87,7 @@ static void rank_upload(world *w, uint32_t r) {
     k->b = (hotbed_bucketize_view){
         .keys = keys,
         .weights = weights,
+        .key_counts = key_counts,
         .starts = starts,
         .routes = routes,
         .bound = KEYS,
@@ -111,6 +116,7 @@ static void rank_upload(world *w, uint32_t r) {
         .overflow = take(&at, 4),
         .keys = take(&at, received * 8),
         .weights = take(&at, received * 4),
+        .counts = take(&at, received * 4),
         .offsets = take(&at, (bags + 1) * 8),
         .by_sample = w->by_sample ? 1 : 0,
         .bound = received,
@@ -138,17 +144,18 @@ static void world_run(world *w) {
     CHECK_OK(hotbed_stream_sync(w->a.stream));
 }
 
-/* What rank `to` gets of row r of rank `from`: keys and weights appended at *n. */
+/* What rank `to` gets of row r of rank `from`: keys, weights and counts appended at *n. */
 static void model_row(
     const world *w, uint32_t to, uint32_t from, uint32_t r, uint64_t *keys, float *weights,
-    uint64_t *n) {
+    uint32_t *counts, uint64_t *n) {
     const rank *k = &w->ranks[from];
     const hotbed_feature_route *route = &w->routes[r / w->batch_size];
     for (uint32_t i = k->starts[r]; i < k->starts[r + 1]; i++)
         if (hotbed_route_rank(&route->route, k->keys[i]) == to) {
             keys[*n] =
                 route->local != 0 ? hotbed_route_local(&route->route, k->keys[i]) : k->keys[i];
-            weights[(*n)++] = k->weights[i];
+            weights[*n] = k->weights[i];
+            counts[(*n)++] = (uint32_t)k->counts[i];
         }
 }
 
@@ -156,7 +163,9 @@ static void check_received(world *w, bool empty) {
     uint64_t bags = (uint64_t)w->features * w->size * w->batch_size, most = w->size * KEYS;
     uint64_t *want = calloc(most, 8), *got = calloc(most, 8);
     float *want_weights = calloc(most, 4), *got_weights = calloc(most, 4);
+    uint32_t *want_counts = calloc(most, 4), *got_counts = calloc(most, 4);
     int64_t *offsets = calloc(bags + 1, 8);
+    CHECK(want_counts != NULL && got_counts != NULL && offsets != NULL);
     CHECK(want != NULL && got != NULL && want_weights != NULL && got_weights != NULL);
     for (uint32_t to = 0; to < w->size; to++) {
         const hotbed_gather_view *g = &w->ranks[to].g;
@@ -172,7 +181,8 @@ static void check_received(world *w, bool empty) {
                 for (uint32_t b = 0; b < w->batch_size; b++, bag++) {
                     if (w->by_sample)
                         CHECK_EQ(offsets[bag], empty ? 0 : n);
-                    model_row(w, to, from, f * w->batch_size + b, want, want_weights, &n);
+                    model_row(
+                        w, to, from, f * w->batch_size + b, want, want_weights, want_counts, &n);
                 }
         }
         n = empty ? 0 : n;
@@ -182,8 +192,12 @@ static void check_received(world *w, bool empty) {
         arrays_read(&w->a, got_weights, g->weights, n * 4);
         if (w->weighted)
             CHECK_BYTES(got_weights, want_weights, n * 4);
+        arrays_read(&w->a, got_counts, g->counts, n * 4);
+        if (w->counted)
+            CHECK_BYTES(got_counts, want_counts, n * 4);
     }
     free(want), free(got), free(want_weights), free(got_weights), free(offsets);
+    free(want_counts), free(got_counts);
 }
 
 /* places is a permutation that leads to each key; sums of counts. */
@@ -222,6 +236,7 @@ static void fill_rank(world *w, uint32_t r, uint32_t most) {
                                 ? edges[hotbed_test_below(4)]
                                 : hotbed_test_random() >> hotbed_test_below(64);
             k->weights[k->n] = hotbed_test_float();
+            k->counts[k->n] = hotbed_test_random() >> (32 + hotbed_test_below(32));
         }
     }
     k->starts[rows] = k->n;
@@ -232,6 +247,7 @@ static void random_world(hotbed_backend backend, uint32_t size, uint64_t capacit
         backend, size, 1 + (uint32_t)hotbed_test_below(FEATURES),
         1 + (uint32_t)hotbed_test_below(BATCH));
     w->weighted = hotbed_test_below(2) == 0;
+    w->counted = hotbed_test_below(2) == 0;
     w->by_sample = hotbed_test_below(2) == 0;
     w->capacity = capacity;
     for (uint32_t f = 0; f < w->features; f++) {
@@ -362,10 +378,10 @@ static void known_messages(hotbed_backend backend) {
 /* Sizes that no buffer of a test has: only the arithmetic. */
 static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
     (void)backend;
-    hotbed_message_shape shape = {1U << 30, 1};
+    hotbed_message_shape shape = {1U << 30, 1, 1};
     CHECK_EQ(
         hotbed_message_bytes(shape, 1U << 30),
-        16 + (((uint64_t)1 << 32) + 16) + ((uint64_t)1 << 33) + ((uint64_t)1 << 32));
+        16 + (((uint64_t)1 << 32) + 16) + ((uint64_t)1 << 33) + 2 * ((uint64_t)1 << 32));
     uint32_t counts[3] = {1U << 30, 1U << 30, 7};
     static uint8_t base[1];
     uint8_t *to[3];

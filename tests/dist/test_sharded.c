@@ -47,6 +47,23 @@ static void sequences_equal_one_process(hotbed_backend backend) {
     run_plans(8, &c);
 }
 
+/* Scores and admission of keys that several ranks have, several times each. */
+static void occurrences_are_counted_as_in_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.counted = true;
+    c.key_space = 12;
+    c.seed = 18;
+    run_plans(8, &c);
+    c.statics = true;
+    c.capacity = 5; /* FIXED, ONE_SIDED: messages overflow and are sent again */
+    run_plans(8, &c);
+    c.dedup = HOTBED_DEDUP_OFF;
+    run_plans(3, &c);
+    c.pooling = HOTBED_POOL_SUM;
+    run_plans(3, &c);
+}
+
 static void adam_equals_one_process(hotbed_backend backend) {
     (void)backend;
     sharded_case c = base;
@@ -103,6 +120,7 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"sequences_equal_one_process", sequences_equal_one_process},
+    {"occurrences_are_counted_as_in_one_process", occurrences_are_counted_as_in_one_process},
     {"adam_equals_one_process", adam_equals_one_process},
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
     {"sums_equal_one_process", sums_equal_one_process},

@@ -281,7 +281,8 @@ static hotbed_status finish_streams(hotbed_pipeline *pipeline) {
         return HOTBED_OK;
     pipeline->finished = true;
     for (uint32_t i = 0; i < program->num_streams; i++) {
-        hotbed_status status = hotbed_stream_sync(program->streams[i]);
+        hotbed_status status =
+            hotbed_pipeline_forgive(pipeline, hotbed_stream_sync(program->streams[i]));
         if (status != HOTBED_OK) {
             char text[256];
             (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
@@ -344,7 +345,7 @@ static hotbed_status run_step(
     HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
     entry.end = hotbed_pipeline_now() - pipeline->started;
     HOTBED_TRY(hotbed_event_record(mark->end, stream));
-    HOTBED_TRY(hotbed_stream_fault(stream));
+    HOTBED_TRY(hotbed_pipeline_forgive(pipeline, hotbed_stream_fault(stream)));
     (void)pthread_mutex_lock(&pipeline->lock);
     hotbed_task_note(pipeline, &entry, mark);
     mark->number = iteration->number + 1;

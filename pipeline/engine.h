@@ -139,6 +139,9 @@ void hotbed_pipeline_fail(
     hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration);
 
 /* Run one task on `stream`: without waiting for anything, in whatever mode it is. */
+/* OK for a fault of a stream that the options forgive. */
+hotbed_status hotbed_pipeline_forgive(const hotbed_pipeline *pipeline, hotbed_status fault);
+
 hotbed_status hotbed_task_run(
     hotbed_pipeline *pipeline, uint32_t step, hotbed_iteration *iteration, hotbed_stream *stream,
     hotbed_task_mode *mode);

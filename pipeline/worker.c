@@ -123,10 +123,18 @@ static hotbed_status record(hotbed_event *event, hotbed_stream *stream, uint64_t
     return hotbed_event_record(event, stream);
 }
 
+hotbed_status hotbed_pipeline_forgive(const hotbed_pipeline *pipeline, hotbed_status fault) {
+    const hotbed_pipeline_options *o = &pipeline->options;
+    bool forgiven = fault != HOTBED_OK && o->forgive != NULL && o->forgive(o->forgive_self, fault);
+    return forgiven ? HOTBED_OK : fault;
+}
+
 /* A fault that a kernel latched, by whatever work of the stream: the text can only say when it was
  * seen. */
-static hotbed_status check_fault(const hotbed_program *program, uint32_t stream) {
-    hotbed_status status = hotbed_stream_fault(program->streams[stream]);
+static hotbed_status check_fault(const hotbed_pipeline *pipeline, uint32_t stream) {
+    const hotbed_program *program = pipeline->program;
+    hotbed_status status =
+        hotbed_pipeline_forgive(pipeline, hotbed_stream_fault(program->streams[stream]));
     if (status == HOTBED_OK)
         return HOTBED_OK;
     char text[256];
@@ -155,7 +163,7 @@ static hotbed_status submit(
     hotbed_nvtx_pop();
     HOTBED_TRY(status);
     HOTBED_TRY(record(mark->end, stream, &did->events));
-    return check_fault(pipeline->program, step->stream);
+    return check_fault(pipeline, step->stream);
 }
 
 /* Run the task at the head of the queue.  Called and returns under the lock. */

@@ -233,6 +233,10 @@ typedef struct hotbed_pipeline_options {
         void *self); /* called once when the pipeline fails, before its threads are joined:
                                  * abort communicators here, so that tasks in them return */
     void *revoke_self;
+    /* Asked about each fault that work latched on a stream of the plan, on the thread that saw it,
+     * where hotbed_last_error() has its text: true to go on.  NULL: all faults end the pipeline. */
+    bool (*forgive)(void *self, hotbed_status fault);
+    void *forgive_self;
 } hotbed_pipeline_options;
 
 static inline void hotbed_pipeline_options_init(hotbed_pipeline_options *options) {

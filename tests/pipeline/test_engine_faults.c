@@ -147,6 +147,31 @@ static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
     parts_close(&p);
 }
 
+static bool forgive_range(void *self, hotbed_status fault) {
+    CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
+    ++*(int *)self;
+    return fault == HOTBED_ERR_RANGE;
+}
+
+static void a_fault_that_is_forgiven_stops_nothing(hotbed_backend backend) {
+    parts p;
+    const hotbed_iteration *iteration;
+    int asked = 0;
+    parts_open(&p, backend, three);
+    p.selves[1].work = latch;
+    p.options.forgive = forgive_range;
+    p.options.forgive_self = &asked;
+    parts_start(&p, 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+        CHECK(iteration != NULL);
+    }
+    CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+    CHECK(iteration == NULL);
+    CHECK_EQ(asked, 1);
+    parts_close(&p);
+}
+
 typedef struct late_fault {
     parts *p;
     hotbed_fault *fault;
@@ -269,6 +294,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
     {"a_failing_loader_is_named", a_failing_loader_is_named},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
+    {"a_fault_that_is_forgiven_stops_nothing", a_fault_that_is_forgiven_stops_nothing},
     {"a_late_fault_is_told_by_the_end", a_late_fault_is_told_by_the_end},
     {"teardown_in_any_state", teardown_in_any_state},
     {"create_survives_any_allocation", create_survives_any_allocation},

@@ -257,12 +257,7 @@ static bool read_epoch(hotbed_reader *reader) {
         hotbed_reader_batch *batch = free_batch(reader);
         if (batch == NULL)
             return true;
-        if (reader->options.mark != NULL)
-            reader->options.mark(reader->options.mark_argument, true);
-        bool ok = fill(reader, batch, &at_end);
-        if (reader->options.mark != NULL)
-            reader->options.mark(reader->options.mark_argument, false);
-        if (!ok)
+        if (!fill(reader, batch, &at_end))
             return false;
         if (batch->rows == 0)
             break;

@@ -31,9 +31,6 @@ typedef struct hotbed_reader_options {
     uint32_t first_epoch; /* where to begin: this epoch, after first_line lines, of which */
     uint64_t first_line;  /* first_bad were bad */
     uint64_t first_bad;
-    /* Called on the reader's thread before and after a batch is parsed; may be NULL. */
-    void (*mark)(void *mark_argument, bool begin);
-    void *mark_argument;
 } hotbed_reader_options;
 
 typedef struct hotbed_reader hotbed_reader;

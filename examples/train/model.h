@@ -19,9 +19,10 @@ enum { HOTBED_FM_MAX_DIM = 256 };
 typedef struct hotbed_fm_job {
     uint32_t samples;
     uint32_t fields;
-    uint32_t dim;        /* factors a field; a row has dim + 1 elements */
-    float *rows;         /* [fields, samples, dim + 1] in: the rows; step: out: their gradients */
-    const float *labels; /* [samples] 0 or 1; step only */
+    uint32_t dim;           /* factors a field; a row has dim + 1 elements */
+    const float *rows;      /* [fields, samples, dim + 1] */
+    float *gradients;       /* the same shape; out; apart from rows; step only */
+    const float *labels;    /* [samples] 0 or 1; step only */
     hotbed_fm_dense *dense; /* bias; finish: updated */
     float learning_rate;    /* of the bias */
     double *losses;         /* [samples] scratch; step only */

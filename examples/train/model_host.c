@@ -22,13 +22,14 @@ static float forward(
 }
 
 static void backward(
-    const hotbed_fm_job *job, float *restrict x, const float *restrict sum, float error) {
+    const hotbed_fm_job *job, const float *restrict x, float *restrict gradients,
+    const float *restrict sum, float error) {
     uint32_t width = job->dim + 1;
     for (uint32_t f = 0; f < job->fields; f++) {
-        float *row = x + (size_t)f * job->samples * width;
-        row[0] = hotbed_fm_gradient(0, row[0], sum[0], error);
+        size_t row = (size_t)f * job->samples * width;
+        gradients[row] = hotbed_fm_gradient(0, x[row], sum[0], error);
         for (uint32_t j = 1; j < width; j++)
-            row[j] = hotbed_fm_gradient(1, row[j], sum[j], error);
+            gradients[row + j] = hotbed_fm_gradient(1, x[row + j], sum[j], error);
     }
 }
 
@@ -58,11 +59,12 @@ static void run_step(void *argument) {
     float sum[HOTBED_FM_MAX_DIM + 1];
     float square[HOTBED_FM_MAX_DIM + 1];
     for (uint32_t s = 0; s < job->samples; s++) {
-        float *x = job->rows + (size_t)s * (job->dim + 1);
+        size_t at = (size_t)s * (job->dim + 1);
+        const float *x = job->rows + at;
         hotbed_fm_point point = hotbed_fm_logistic(forward(job, x, sum, square), job->labels[s]);
         job->losses[s] = point.loss;
         job->errors[s] = point.error;
-        backward(job, x, sum, point.error);
+        backward(job, x, job->gradients + at, sum, point.error);
     }
     reduce(job);
 }

@@ -40,7 +40,8 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_fm_job job) {
     size_t field = (size_t)job.samples * width;
     for (uint32_t s = blockIdx.x * WARPS + threadIdx.x / WARP; s < job.samples;
          s += gridDim.x * WARPS) {
-        float *x = job.rows + (size_t)s * width;
+        const float *x = job.rows + (size_t)s * width;
+        float *gradients = job.gradients + (size_t)s * width;
         float logit = forward(job, x, sums, lane);
         float error = 0;
         if (lane == 0) {
@@ -52,7 +53,8 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_fm_job job) {
         error = __shfl_sync(0xffffffffU, error, 0);
         for (uint32_t j = lane; j < width; j += WARP)
             for (uint32_t f = 0; f < job.fields; f++)
-                x[f * field + j] = hotbed_fm_gradient(j, x[f * field + j], sums->sum[j], error);
+                gradients[f * field + j] =
+                    hotbed_fm_gradient(j, x[f * field + j], sums->sum[j], error);
         __syncwarp(); /* sums are free for the next sample */
     }
 }

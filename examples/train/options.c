@@ -2,6 +2,7 @@
 #include "examples/train/options.h"
 
 #include "examples/train/model.h"
+#include "hotbed/train.h"
 #include "hotbed/version.h"
 
 #include <errno.h>
@@ -27,11 +28,16 @@ static const char usage_text[] =
     "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
     "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
     "  --store DIR         with --mode cache: all rows are in a RocksDB database in DIR, and stay\n"
-    "                      there; --hbm-mb has to have room for the rows of two batches\n"
+    "                      there; --hbm-mb has to have room for the rows of two batches, of three "
+    "with sw-auto\n"
     "  --ranks N           share tables and batches among N threads, of a GPU each with cuda\n"
     "                      (default 1; mpirun does so among processes)\n"
     "  --plan NAME         of exchanges among ranks: fixed, two-phase or one-sided (default "
     "two-phase)\n"
+    "  --pipeline NAME     what is done ahead of a batch's step (default prefetch): none, "
+    "sparse-dist,\n"
+    "                      prefetch, jagged-prefetch, sw-serial, another plan of the library, or\n"
+    "                      sw-auto: sw-serial for 12 steps, then as their times suggest\n"
     "  --backend NAME      auto, host or cuda (default auto: cuda when there is one)\n"
     "  --save DIR          write DIR/step-NNNNNNNNNN at the end\n"
     "  --save-every N      and every N steps\n"
@@ -41,7 +47,8 @@ static const char usage_text[] =
     "  --seed N            of the initial rows (default 1)\n"
     "  --skip-bad N        leave out up to N malformed lines a file (default 0)\n"
     "  --json FILE         write results, loss curve and table statistics\n"
-    "  --trace FILE        write a timeline for Perfetto or chrome://tracing\n"
+    "  --trace FILE        write a timeline of training for Perfetto or chrome://tracing\n"
+    "  --picture FILE      draw the last steps of it, SVG\n"
     "  --quiet             only errors and warnings\n"
     "  --help, --version\n"
     "\n"
@@ -131,6 +138,8 @@ enum {
     OPT_SKIP_BAD,
     OPT_JSON,
     OPT_TRACE,
+    OPT_PICTURE,
+    OPT_PIPELINE,
     OPT_QUIET,
     OPT_RANKS,
     OPT_PLAN,
@@ -138,7 +147,7 @@ enum {
     OPT_VERSION
 };
 
-static bool set_choice(int option, const char *text, hotbed_train_options *o) {
+static bool set_choice(int option, const char *text, hotbed_run_options *o) {
     static const choice optimizers[] = {
         {"sgd", HOTBED_OPT_SGD},
         {"adam", HOTBED_OPT_ADAM},
@@ -172,8 +181,16 @@ static bool set_choice(int option, const char *text, hotbed_train_options *o) {
     return true;
 }
 
+static bool is_pipeline(const char *text) {
+    const char *name;
+    for (uint32_t plan = 0; (name = hotbed_train_plan_name(plan)) != NULL; plan++)
+        if (strcmp(name, text) == 0)
+            return true;
+    return strcmp(text, "sw-auto") == 0;
+}
+
 /* Set one option; false when the text is not one of its values. */
-static bool set_option(int option, const char *text, hotbed_train_options *o) {
+static bool set_option(int option, const char *text, hotbed_run_options *o) {
     switch (option) {
     case OPT_DATA:
         o->data = text;
@@ -196,6 +213,12 @@ static bool set_option(int option, const char *text, hotbed_train_options *o) {
     case OPT_TRACE:
         o->trace = text;
         return text[0] != '\0';
+    case OPT_PICTURE:
+        o->picture = text;
+        return text[0] != '\0';
+    case OPT_PIPELINE:
+        o->pipeline = text;
+        return is_pipeline(text);
     case OPT_DIM:
         return parse_u32(text, 1, HOTBED_FM_MAX_DIM, &o->dim);
     case OPT_LR:
@@ -235,7 +258,7 @@ static int usage(const char *message) {
     return HOTBED_EXIT_USAGE;
 }
 
-int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
+int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     static const struct option options[] = {
         {"data", required_argument, NULL, OPT_DATA},
         {"eval", required_argument, NULL, OPT_EVAL},
@@ -257,6 +280,8 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
         {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
         {"json", required_argument, NULL, OPT_JSON},
         {"trace", required_argument, NULL, OPT_TRACE},
+        {"picture", required_argument, NULL, OPT_PICTURE},
+        {"pipeline", required_argument, NULL, OPT_PIPELINE},
         {"ranks", required_argument, NULL, OPT_RANKS},
         {"plan", required_argument, NULL, OPT_PLAN},
         {"quiet", no_argument, NULL, OPT_QUIET},
@@ -272,6 +297,7 @@ int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *o) {
     o->seed = 1;
     o->ranks = 1;
     o->plan = HOTBED_PLAN_TWO_PHASE;
+    o->pipeline = "prefetch";
     int option;
     int index = 0;
     while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {

@@ -4,13 +4,15 @@
 
 #include "hotbed/sharded.h"
 
-typedef struct hotbed_train_options {
+typedef struct hotbed_run_options {
     const char *data; /* "-" is the standard input */
     const char *eval; /* NULL: none */
     const char *save; /* NULL: do not */
     const char *load;
     const char *json;
     const char *trace;
+    const char *picture;
+    const char *pipeline; /* a plan of hotbed/train.h, or "sw-auto" */
     uint32_t dim;
     hotbed_optimizer_kind optimizer;
     float learning_rate; /* 0 when not given: the optimizer's default, or the checkpoint's */
@@ -28,12 +30,12 @@ typedef struct hotbed_train_options {
     uint32_t ranks; /* threads of this process, each with a share of the tables and of each batch */
     hotbed_plan plan;
     bool quiet;
-} hotbed_train_options;
+} hotbed_run_options;
 
 enum { HOTBED_EXIT_OK = 0, HOTBED_EXIT_FAILED = 1, HOTBED_EXIT_USAGE = 2 };
 
 /* Read the command line.  -1 to go on, else the exit code: help was printed, or a message on stderr. */
-int hotbed_train_options_parse(int argc, char **argv, hotbed_train_options *options);
+int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *options);
 
 /* The learning rate that is used when none is given. */
 float hotbed_train_default_rate(hotbed_optimizer_kind kind);

@@ -31,7 +31,7 @@ static void print_count(FILE *file, const char *name, uint64_t value) {
     fprintf(file, "  \"%s\": %llu,\n", name, (unsigned long long)value);
 }
 
-static void print_curve(const hotbed_trainer *t, FILE *file) {
+static void print_curve(const hotbed_run *t, FILE *file) {
     fprintf(file, "  \"loss_curve_every\": %d,\n  \"loss_curve\": [\n", HOTBED_TRAIN_CURVE_STEPS);
     for (uint64_t i = 0; i < t->curve_points; i++)
         fprintf(
@@ -48,16 +48,14 @@ typedef struct table_counts {
 } table_counts;
 
 /* Those of all ranks together. */
-static bool count_tables(hotbed_trainer *t, table_counts *sums) {
+static bool count_tables(hotbed_run *t, table_counts *sums) {
     table_counts own = {{{0}}};
     bool ok = true;
     for (uint32_t i = 0; ok && i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_stats s;
         uint64_t keys = 0;
-        ok = hotbed_trainer_ok(
-                 t, hotbed_storage_stats(t->storage, i, &s, t->compute), "statistics") &&
-             hotbed_trainer_ok(
-                 t, hotbed_storage_size(t->storage, i, &keys, NULL, t->compute), "size");
+        ok = hotbed_run_ok(t, hotbed_storage_stats(t->storage, i, &s, t->stream), "statistics") &&
+             hotbed_run_ok(t, hotbed_storage_size(t->storage, i, &keys, NULL, t->stream), "size");
         if (ok)
             memcpy(
                 own.count[i],
@@ -66,8 +64,8 @@ static bool count_tables(hotbed_trainer *t, table_counts *sums) {
                 sizeof own.count[i]);
     }
     table_counts *all = calloc(t->ranks, sizeof *all);
-    ok = hotbed_trainer_agree(t, ok && (all != NULL || hotbed_trainer_fail(t, "no memory"))) &&
-         hotbed_trainer_gather(t, sizeof own, &own, all);
+    ok = hotbed_run_agree(t, ok && (all != NULL || hotbed_run_fail(t, "no memory"))) &&
+         hotbed_run_gather(t, sizeof own, &own, all);
     memset(sums, 0, sizeof *sums);
     for (uint32_t r = 0; ok && r < t->ranks; r++)
         for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++)
@@ -77,15 +75,15 @@ static bool count_tables(hotbed_trainer *t, table_counts *sums) {
     return ok;
 }
 
-static bool print_tables(hotbed_trainer *t, const table_counts *counts, FILE *file) {
+static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) {
     static const char *const names[COUNTS] = {"keys_stored", "keys",      "uniques", "hits",
                                               "inserts",     "evictions", "refused", "rejected"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_info info;
         hotbed_sharded_table table;
-        if (!hotbed_trainer_ok(t, hotbed_storage_table(t->storage, i, &info), "table") ||
-            !hotbed_trainer_ok(t, hotbed_sharded_table_read(t->sharded, i, &table), "table"))
+        if (!hotbed_run_ok(t, hotbed_storage_table(t->storage, i, &info), "table") ||
+            !hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, i, &table), "table"))
             return false;
         fprintf(
             file, "    {\"name\": \"%s\", \"dim\": %u, \"capacity\": %llu, \"row_bytes\": %llu",
@@ -99,9 +97,10 @@ static bool print_tables(hotbed_trainer *t, const table_counts *counts, FILE *fi
     return true;
 }
 
-bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
-    const hotbed_train_options *o = &t->options;
+bool hotbed_run_report(hotbed_run *t, const char *path) {
+    const hotbed_run_options *o = &t->options;
     uint64_t steps = t->place.steps - t->first_step;
+    double counted = t->counted > 0 ? (double)t->counted : 1;
     uint64_t rows = t->place.rows - t->first_rows;
     double no_number = (double)NAN;
     table_counts counts;
@@ -111,12 +110,12 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
         return true;
     FILE *file = fopen(path, "w");
     if (file == NULL)
-        return hotbed_trainer_fail(t, "%s: %s", path, strerror(errno));
+        return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
     fputs("{\n  \"data\": ", file);
     print_string(file, o->data);
     fprintf(
-        file, ",\n  \"backend\": \"%s\",\n  \"optimizer\": \"%s\",\n",
-        hotbed_backend_name(t->backend), hotbed_optimizer_name(o->optimizer));
+        file, ",\n  \"backend\": \"%s\",\n  \"pipeline\": \"%s\",\n  \"optimizer\": \"%s\",\n",
+        hotbed_backend_name(t->backend), o->pipeline, hotbed_optimizer_name(o->optimizer));
     print_number(file, "lr", (double)t->place.learning_rate);
     print_count(file, "dim", o->dim);
     print_count(file, "batch", o->batch);
@@ -136,10 +135,9 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
     print_count(file, "bad_lines", t->bad_lines);
     print_number(file, "seconds", t->seconds);
     print_number(file, "rows_per_s", t->seconds > 0 ? (double)rows / t->seconds : no_number);
-    print_number(
-        file, "host_waits_per_step", steps > 0 ? (double)t->host_waits / (double)steps : 0);
-    print_number(
-        file, "allocations_per_step", steps > 0 ? (double)t->allocations / (double)steps : 0);
+    print_number(file, "host_waits_per_step", (double)t->host_waits / counted);
+    print_number(file, "allocations_per_step", (double)t->allocations / counted);
+    print_number(file, "signal_waits_per_step", t->signal_waits);
     print_count(file, "full_faults", t->full_faults);
     print_curve(t, file);
     bool ok = print_tables(t, &counts, file);
@@ -147,6 +145,6 @@ bool hotbed_trainer_report(hotbed_trainer *t, const char *path) {
     bool written = ferror(file) == 0;
     written = fclose(file) == 0 && written;
     if (ok && t->curve_lost)
-        return hotbed_trainer_fail(t, "no memory for the loss curve");
-    return ok && (written || hotbed_trainer_fail(t, "%s: %s", path, strerror(errno)));
+        return hotbed_run_fail(t, "no memory for the loss curve");
+    return ok && (written || hotbed_run_fail(t, "%s: %s", path, strerror(errno)));
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void print_summary(const hotbed_trainer *t) {
+static void print_summary(const hotbed_run *t) {
     uint64_t rows = t->place.rows - t->first_rows;
     hotbed_train_say(
         "trained %llu rows in %.1f s (%.0f rows/s), %llu steps, mean loss %.5f",
@@ -24,51 +24,48 @@ static void print_summary(const hotbed_trainer *t) {
 }
 
 /* Find out now, not after hours of training. */
-static bool check_files(hotbed_trainer *t) {
-    const hotbed_train_options *o = &t->options;
+static bool check_files(hotbed_run *t) {
+    const hotbed_run_options *o = &t->options;
     const char *const inputs[] = {o->data, o->eval};
-    const char *const outputs[] = {t->rank == 0 ? o->json : NULL, o->trace};
+    const char *const outputs[] = {t->rank == 0 ? o->json : NULL, o->trace, o->picture};
     for (int i = 0; i < 2; i++)
         if (inputs[i] != NULL && strcmp(inputs[i], "-") != 0 && access(inputs[i], R_OK) != 0)
-            return hotbed_trainer_fail(t, "%s: %s", inputs[i], strerror(errno));
-    for (int i = 0; i < 2; i++) {
+            return hotbed_run_fail(t, "%s: %s", inputs[i], strerror(errno));
+    for (int i = 0; i < 3; i++) {
         FILE *file = outputs[i] == NULL ? NULL : fopen(outputs[i], "a");
         if (file != NULL)
             fclose(file);
         else if (outputs[i] != NULL)
-            return hotbed_trainer_fail(t, "%s: %s", outputs[i], strerror(errno));
+            return hotbed_run_fail(t, "%s: %s", outputs[i], strerror(errno));
     }
     return true;
 }
 
-static bool work(hotbed_trainer *t) {
-    const hotbed_train_options *o = &t->options;
-    if (o->load != NULL && !hotbed_trainer_load(t))
+static bool work(hotbed_run *t) {
+    const hotbed_run_options *o = &t->options;
+    if (o->load != NULL && !hotbed_run_load(t))
         return false;
-    if (o->resume && !hotbed_trainer_resume(t))
+    if (o->resume && !hotbed_run_resume(t))
         return false;
-    if (o->save != NULL && !hotbed_trainer_prepare_save(t))
+    if (o->save != NULL && !hotbed_run_prepare_save(t))
         return false;
     if (!o->quiet)
         hotbed_train_say(
-            "%s backend, %u tables of %u elements, %s, rate %g, batches of %u",
+            "%s backend, %u tables of %u elements, %s, rate %g, batches of %u, pipeline %s",
             hotbed_backend_name(t->backend), (unsigned)HOTBED_CRITEO_FIELDS, o->dim + 1,
-            hotbed_optimizer_name(o->optimizer), (double)t->place.learning_rate, o->batch);
-    if (!hotbed_trainer_run(t) || !hotbed_trainer_flush_store(t) ||
-        (o->eval != NULL && !hotbed_trainer_eval(t)))
+            hotbed_optimizer_name(o->optimizer), (double)t->place.learning_rate, o->batch,
+            o->pipeline);
+    if (!hotbed_run_train(t) || !hotbed_run_flush_store(t) ||
+        (o->eval != NULL && !hotbed_run_eval(t)))
         return false;
     if (!o->quiet)
         print_summary(t);
-    if (o->json != NULL && !hotbed_trainer_report(t, o->json))
-        return false;
-    if (o->trace != NULL && !hotbed_trace_write(t->trace, o->trace))
-        return hotbed_trainer_fail(t, "%s: %s", o->trace, strerror(errno));
-    return true;
+    return o->json == NULL || hotbed_run_report(t, o->json);
 }
 
 /* One rank of a run. */
 typedef struct rank_run {
-    hotbed_train_options options;
+    hotbed_run_options options;
     hotbed_comm *joined; /* NULL: the only one */
     pthread_t thread;
     bool ok;
@@ -76,13 +73,13 @@ typedef struct rank_run {
 
 static void *run_rank(void *argument) {
     rank_run *run = argument;
-    hotbed_trainer *t = calloc(1, sizeof *t); /* large, and streams' calls point into it */
+    hotbed_run *t = calloc(1, sizeof *t); /* large, and streams' calls point into it */
     if (t == NULL) {
         hotbed_train_say("no memory");
         hotbed_comm_abort(run->joined);
         return NULL;
     }
-    run->ok = hotbed_trainer_create(t, &run->options, run->joined) && check_files(t) && work(t);
+    run->ok = hotbed_run_create(t, &run->options, run->joined) && check_files(t) && work(t);
     if (!run->ok) {
         if (t->ranks > 1)
             hotbed_train_say("rank %u: %s", t->rank, t->error);
@@ -91,22 +88,23 @@ static void *run_rank(void *argument) {
         hotbed_comm_abort(t->comm); /* nobody waits for a rank that is gone */
         hotbed_comm_abort(run->joined);
     }
-    hotbed_trainer_destroy(t);
+    hotbed_run_destroy(t);
     free(t);
     return NULL;
 }
 
 /* Rank 0 speaks and writes for all. */
-static void set_rank(rank_run *run, const hotbed_train_options *options, hotbed_comm *joined) {
+static void set_rank(rank_run *run, const hotbed_run_options *options, hotbed_comm *joined) {
     run->options = *options;
     run->joined = joined;
     if (joined != NULL && hotbed_comm_rank(joined) > 0) {
         run->options.quiet = true;
         run->options.trace = NULL;
+        run->options.picture = NULL;
     }
 }
 
-static bool run_threads(const hotbed_train_options *options) {
+static bool run_threads(const hotbed_run_options *options) {
     static rank_run runs[64];
     static hotbed_comm *comms[64];
     uint32_t started = 0;
@@ -143,7 +141,7 @@ static bool launched_by_mpi(void) {
     return false;
 }
 
-static bool run_process(const hotbed_train_options *options) {
+static bool run_process(const hotbed_run_options *options) {
     static rank_run run;
     hotbed_comm *joined = NULL;
     if (launched_by_mpi() && hotbed_comm_create_mpi(NULL, &joined) != HOTBED_OK) {
@@ -157,8 +155,8 @@ static bool run_process(const hotbed_train_options *options) {
 }
 
 int main(int argc, char **argv) {
-    hotbed_train_options options;
-    int code = hotbed_train_options_parse(argc, argv, &options);
+    hotbed_run_options options;
+    int code = hotbed_run_options_parse(argc, argv, &options);
     if (code >= 0)
         return code;
     bool ok = options.ranks > 1 ? run_threads(&options) : run_process(&options);

@@ -4,44 +4,44 @@
 #include <stdlib.h>
 
 /* Through device memory, since that is what the tables' ranks exchange. */
-bool hotbed_trainer_gather(hotbed_trainer *t, size_t bytes, const void *mine, void *all) {
+bool hotbed_run_gather(hotbed_run *t, size_t bytes, const void *mine, void *all) {
     hotbed_memory memory = {0};
     size_t begin = (bytes + 255) & ~(size_t)255;
-    bool ok = hotbed_trainer_ok(
+    bool ok = hotbed_run_ok(
         t,
         hotbed_memory_alloc(
-            t->compute, HOTBED_MEMORY_DEVICE, begin + bytes * t->ranks, NULL, &memory),
+            t->stream, HOTBED_MEMORY_DEVICE, begin + bytes * t->ranks, NULL, &memory),
         "memory for all ranks");
     char *own = memory.data, *gathered = own + begin;
-    ok = ok && hotbed_trainer_ok(t, hotbed_copy(own, mine, bytes, t->compute), "copy") &&
-         hotbed_trainer_ok(
-             t, hotbed_comm_all_gather(t->comm, bytes, own, gathered, t->compute), "all ranks") &&
-         hotbed_trainer_ok(t, hotbed_copy(all, gathered, bytes * t->ranks, t->compute), "copy");
-    ok = hotbed_trainer_sync(t) && ok;
+    ok = ok && hotbed_run_ok(t, hotbed_copy(own, mine, bytes, t->stream), "copy") &&
+         hotbed_run_ok(
+             t, hotbed_comm_all_gather(t->comm, bytes, own, gathered, t->stream), "all ranks") &&
+         hotbed_run_ok(t, hotbed_copy(all, gathered, bytes * t->ranks, t->stream), "copy");
+    ok = hotbed_run_sync(t) && ok;
     hotbed_memory_free(&memory);
     return ok;
 }
 
-bool hotbed_trainer_share(hotbed_trainer *t, size_t bytes, void *data) {
+bool hotbed_run_share(hotbed_run *t, size_t bytes, void *data) {
     char *all = malloc(bytes * t->ranks);
     if (all == NULL)
-        return hotbed_trainer_fail(t, "no memory for %u ranks", t->ranks);
-    bool ok = hotbed_trainer_gather(t, bytes, data, all);
+        return hotbed_run_fail(t, "no memory for %u ranks", t->ranks);
+    bool ok = hotbed_run_gather(t, bytes, data, all);
     if (ok)
         memcpy(data, all, bytes);
     free(all);
     return ok;
 }
 
-bool hotbed_trainer_agree(hotbed_trainer *t, bool well) {
+bool hotbed_run_agree(hotbed_run *t, bool well) {
     uint8_t mine = well ? 1 : 0, all[64];
     char error[sizeof t->error];
     memcpy(error, t->error, sizeof error); /* what went wrong here is not what goes wrong now */
     t->error[0] = '\0';
-    bool ok = hotbed_trainer_gather(t, sizeof mine, &mine, all);
+    bool ok = hotbed_run_gather(t, sizeof mine, &mine, all);
     for (uint32_t r = 0; ok && well && r < t->ranks; r++)
         if (all[r] == 0)
-            return hotbed_trainer_fail(t, "rank %u has failed", r);
+            return hotbed_run_fail(t, "rank %u has failed", r);
     if (!well)
         memcpy(t->error, error, sizeof error);
     return ok && well;

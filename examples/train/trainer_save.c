@@ -22,11 +22,11 @@ static bool parse_step(const char *name, uint64_t *step) {
 
 /* The newest checkpoint of a directory; *found is false when there is none. */
 static bool newest(
-    hotbed_trainer *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
+    hotbed_run *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
     DIR *list = opendir(directory);
     *found = false;
     if (list == NULL)
-        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
         uint64_t number;
         if (parse_step(entry->d_name, &number) && (!*found || number > *step)) {
@@ -39,18 +39,18 @@ static bool newest(
     return true;
 }
 
-static bool copy_dense(hotbed_trainer *t, bool to_device) {
+static bool copy_dense(hotbed_run *t, bool to_device) {
     /* A slot's loss is pinned, 256 bytes, and free between steps. */
     void *pinned = t->slots[0].loss;
     if (to_device)
         memcpy(pinned, &t->place.dense, sizeof t->place.dense);
-    if (!hotbed_trainer_ok(
+    if (!hotbed_run_ok(
             t,
             hotbed_copy(
                 to_device ? (void *)t->dense : pinned, to_device ? pinned : (void *)t->dense,
-                sizeof t->place.dense, t->compute),
+                sizeof t->place.dense, t->stream),
             "copy") ||
-        !hotbed_trainer_sync(t))
+        !hotbed_run_sync(t))
         return false;
     if (!to_device)
         memcpy(&t->place.dense, pinned, sizeof t->place.dense);
@@ -58,25 +58,25 @@ static bool copy_dense(hotbed_trainer *t, bool to_device) {
 }
 
 /* Fill the tables, and the place that is read. */
-static hotbed_status load(hotbed_trainer *t, const char *path) {
+static hotbed_status load(hotbed_run *t, const char *path) {
     uint64_t step = 0, bytes = sizeof t->loaded;
     memset(&t->loaded, 0, sizeof t->loaded);
     hotbed_status status =
-        hotbed_checkpoint_load(path, t->storage, &step, &t->loaded, &bytes, t->compute);
+        hotbed_checkpoint_load(path, t->storage, &step, &t->loaded, &bytes, t->stream);
     if (bytes != sizeof t->loaded)
         t->loaded.magic[0] = 0;
     return status;
 }
 
 /* Take the place over. */
-static bool place_loaded(hotbed_trainer *t, const char *path) {
+static bool place_loaded(hotbed_run *t, const char *path) {
     if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
-        return hotbed_trainer_fail(t, "%s: was not saved by this hotbed-train", path);
+        return hotbed_run_fail(t, "%s: was not saved by this hotbed-train", path);
     t->place = t->loaded;
     if (t->options.learning_rate > 0) {
         t->place.learning_rate = t->options.learning_rate;
-        if (!hotbed_trainer_ok(
-                t, hotbed_sharded_set_learning_rate(t->sharded, t->place.learning_rate, t->compute),
+        if (!hotbed_run_ok(
+                t, hotbed_sharded_set_learning_rate(t->sharded, t->place.learning_rate, t->stream),
                 "--lr"))
             return false;
     }
@@ -87,17 +87,17 @@ static bool place_loaded(hotbed_trainer *t, const char *path) {
     return copy_dense(t, true);
 }
 
-bool hotbed_trainer_prepare_save(hotbed_trainer *t) {
+bool hotbed_run_prepare_save(hotbed_run *t) {
     bool found;
     uint64_t step = 0;
     char name[256];
     const char *directory = t->options.save;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     if (!newest(t, directory, &found, &step, name))
         return false;
     if (found && step > t->place.steps)
-        return hotbed_trainer_fail(
+        return hotbed_run_fail(
             t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
             name);
     return true;
@@ -105,10 +105,10 @@ bool hotbed_trainer_prepare_save(hotbed_trainer *t) {
 
 /* Which rows of the tables this rank has. */
 static bool share_of(
-    hotbed_trainer *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
+    hotbed_run *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
     for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
         hotbed_sharded_table table;
-        if (!hotbed_trainer_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
+        if (!hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
             return false;
         routes[f] = table.route;
     }
@@ -116,7 +116,7 @@ static bool share_of(
     return true;
 }
 
-bool hotbed_trainer_load(hotbed_trainer *t) {
+bool hotbed_run_load(hotbed_run *t) {
     char path[PATH_BYTES];
     char name[256];
     bool found;
@@ -130,36 +130,36 @@ bool hotbed_trainer_load(hotbed_trainer *t) {
         if (!newest(t, directory, &found, &step, name))
             return false;
         if (!found)
-            return hotbed_trainer_fail(
+            return hotbed_run_fail(
                 t, "%s: neither a checkpoint nor a directory of them", directory);
         snprintf(path, sizeof path, "%s/%s", directory, name);
     }
-    return hotbed_trainer_ok(t, load(t, path), "--load") && place_loaded(t, path);
+    return hotbed_run_ok(t, load(t, path), "--load") && place_loaded(t, path);
 }
 
-bool hotbed_trainer_resume(hotbed_trainer *t) {
+bool hotbed_run_resume(hotbed_run *t) {
     char path[PATH_BYTES], aside[PATH_BYTES + 16], name[256];
     bool found = true;
     uint64_t step = 0;
     const char *directory = t->options.save;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return hotbed_trainer_fail(t, "%s: %s", directory, strerror(errno));
+        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     while (newest(t, directory, &found, &step, name)) {
         if (!found)
             return true;
         snprintf(path, sizeof path, "%.3800s/%s", directory, name);
         hotbed_status status = load(t, path);
         if (status != HOTBED_ERR_CORRUPT)
-            return hotbed_trainer_ok(t, status, "--resume") && place_loaded(t, path);
+            return hotbed_run_ok(t, status, "--resume") && place_loaded(t, path);
         hotbed_train_say("%s is damaged, and put aside: %s", path, hotbed_last_error());
         snprintf(aside, sizeof aside, "%s.damaged", path);
         if (rename(path, aside) != 0)
-            return hotbed_trainer_fail(t, "%s: %s", aside, strerror(errno));
+            return hotbed_run_fail(t, "%s: %s", aside, strerror(errno));
     }
     return false;
 }
 
-static bool save(hotbed_trainer *t, const char *path) {
+static bool save(hotbed_run *t, const char *path) {
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
@@ -168,28 +168,23 @@ static bool save(hotbed_trainer *t, const char *path) {
     options.extra_bytes = sizeof t->place;
     options.comm = t->comm;
     return share_of(t, routes, &options.share) &&
-           hotbed_trainer_ok(
-               t, hotbed_checkpoint_save(path, t->storage, &options, t->compute), "--save");
+           hotbed_run_ok(
+               t, hotbed_checkpoint_save(path, t->storage, &options, t->stream), "--save");
 }
 
-bool hotbed_trainer_save(hotbed_trainer *t) {
+bool hotbed_run_save(hotbed_run *t) {
     char path[PATH_BYTES];
     struct stat status;
-    if (!hotbed_trainer_sync(t)) /* all steps so far are done, and counted in `place` */
+    if (!hotbed_run_sync(t)) /* all steps so far are done, and counted in `place` */
         return false;
     int n = snprintf(
         path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
     if (n < 0 || (size_t)n >= sizeof path)
-        return hotbed_trainer_fail(t, "%s: the name is too long", t->options.save);
+        return hotbed_run_fail(t, "%s: the name is too long", t->options.save);
     uint8_t saved = stat(path, &status) == 0 ? 1 : 0;
-    if (!hotbed_trainer_share(t, sizeof saved, &saved))
+    if (!hotbed_run_share(t, sizeof saved, &saved))
         return false;
     if (saved == 1)
         return true; /* this step is saved: --save-every fell on the last one */
-    hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, true);
-    if (!copy_dense(t, false))
-        return false;
-    bool ok = save(t, path);
-    hotbed_trace_mark(t->trace, HOTBED_TRACK_MAIN, HOTBED_PHASE_SAVE, false);
-    return ok;
+    return copy_dense(t, false) && save(t, path);
 }

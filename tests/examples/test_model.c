@@ -10,22 +10,26 @@ enum { FIELDS = 39, DIM = 19, WIDTH = DIM + 1, ELEMENTS = FIELDS * WIDTH, SAMPLE
 typedef struct batch {
     hotbed_stream *stream;
     hotbed_memory memory;
+    float *rows; /* those of the job */
     hotbed_fm_job job;
 } batch;
 
 static void create(batch *b, hotbed_backend backend, uint64_t seed) {
-    size_t bytes = sizeof(float) * SAMPLES * (ELEMENTS + 3) + sizeof(double) * (SAMPLES + 4);
+    size_t bytes = sizeof(float) * SAMPLES * (2 * ELEMENTS + 3) + sizeof(double) * (SAMPLES + 4);
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
     /* Pinned memory can be reached from both sides. */
     CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &b->memory));
     double *d = b->memory.data;
     float *rows = (float *)(d + SAMPLES + 4);
-    float *labels = rows + SAMPLES * ELEMENTS;
+    float *gradients = rows + SAMPLES * ELEMENTS;
+    float *labels = gradients + SAMPLES * ELEMENTS;
+    b->rows = rows;
     b->job = (hotbed_fm_job){
         .samples = SAMPLES,
         .fields = FIELDS,
         .dim = DIM,
         .rows = rows,
+        .gradients = gradients,
         .labels = labels,
         .dense = (hotbed_fm_dense *)(d + SAMPLES + 1),
         .learning_rate = 0.1F,
@@ -86,10 +90,10 @@ static double loss_of(const double *x, double bias, double label) {
     return log1p(exp(-fabs(logit))) + (logit > 0 ? logit : 0) - logit * label;
 }
 
-/* Element i of a sample's fields, one after the other. */
-static float *element(const batch *b, uint32_t sample, int i) {
+/* Where element i of a sample's fields is, one after the other. */
+static size_t place(const batch *b, uint32_t sample, int i) {
     uint32_t field = (uint32_t)i / WIDTH;
-    return b->job.rows + ((size_t)field * b->job.samples + sample) * WIDTH + (uint32_t)i % WIDTH;
+    return ((size_t)field * b->job.samples + sample) * WIDTH + (uint32_t)i % WIDTH;
 }
 
 static void gradient_is_that_of_the_loss(hotbed_backend backend) {
@@ -97,8 +101,8 @@ static void gradient_is_that_of_the_loss(hotbed_backend backend) {
     static double x[ELEMENTS];
     create(&b, backend, hotbed_test_seed());
     for (int i = 0; i < ELEMENTS; i++) {
-        *element(&b, 5, i) *= 0.5F;
-        x[i] = (double)*element(&b, 5, i);
+        b.rows[place(&b, 5, i)] *= 0.5F;
+        x[i] = (double)b.rows[place(&b, 5, i)];
     }
     double bias = (double)b.job.dense->bias;
     double label = (double)b.job.labels[5];
@@ -112,7 +116,7 @@ static void gradient_is_that_of_the_loss(hotbed_backend backend) {
         x[i] = at - 1e-4;
         double below = loss_of(x, bias, label);
         x[i] = at;
-        CHECK_NEAR((double)*element(&b, 5, i), (above - below) / 2e-4, 1e-3);
+        CHECK_NEAR((double)b.job.gradients[place(&b, 5, i)], (above - below) / 2e-4, 1e-3);
     }
     destroy(&b);
 }
@@ -137,7 +141,7 @@ static void every_backend_gives_the_host_kernels_bytes(hotbed_backend backend) {
         CHECK_BYTES(here.job.loss, host.job.loss, sizeof(double));
         CHECK_BYTES(here.job.dense, host.job.dense, sizeof(hotbed_fm_dense));
         CHECK_BYTES(here.job.logits, host.job.logits, sizes[i] * sizeof(float));
-        CHECK_BYTES(here.job.rows, host.job.rows, sizeof(float) * SAMPLES * ELEMENTS);
+        CHECK_BYTES(here.job.gradients, host.job.gradients, sizeof(float) * sizes[i] * ELEMENTS);
         double sum = 0;
         for (uint32_t s = 0; s < sizes[i]; s++)
             sum += here.job.losses[s];

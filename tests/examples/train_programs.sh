@@ -51,6 +51,7 @@ says 2 "'0' is not a value of --dim" --data train.tsv --dim 0
 says 2 "'x' is not a value of --lr" --data train.tsv --lr x
 says 2 "'gpu' is not a value of --backend" --data train.tsv --backend gpu
 says 2 "'fast' is not a value of --mode" --data train.tsv --mode fast
+says 2 "'fast' is not a value of --pipeline" --data train.tsv --pipeline fast
 says 2 "'lamb' is not a value of --optimizer" --data train.tsv --optimizer lamb
 says 2 "--nonsense" --data train.tsv --nonsense
 says 2 "unexpected 'more'" --data train.tsv more
@@ -68,6 +69,7 @@ says 1 "mode CACHE: table i01 has no upper_capacity" --data train.tsv --mode cac
 says 1 "none.tsv: No such file" --data none.tsv
 says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
 says 1 "/nonexistent/j: No such file" --data train.tsv --json /nonexistent/j
+says 1 "/nonexistent/t: No such file" --data train.tsv --trace /nonexistent/t
 says 1 "no rows" --data /dev/null
 says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000
 ok "wrong use: a message and status 2, or 1"
@@ -81,7 +83,7 @@ ok "wrong use: a message and status 2, or 1"
 } >bad.tsv
 says 1 "bad.tsv:701: field 3 (i02): 'abc' is not a 64-bit integer" --data bad.tsv
 train --data bad.tsv --skip-bad 1 --json bad.json --quiet || die "--skip-bad 1"
-train --data train.tsv --json a.json --trace trace.json --quiet || die "plain training"
+train --data train.tsv --json a.json --trace trace.json --picture steps.svg --quiet || die "plain training"
 [ "$(number bad.json bad_lines)" = 1 ] || die "bad_lines is $(number bad.json bad_lines)"
 diff <(points bad.json) <(points a.json) >/dev/null || die "a skipped line changes the loss"
 ok "malformed lines: named, or skipped"
@@ -95,6 +97,28 @@ diff <(points a.json) <(points b.json) >/dev/null || die "standard input changes
 train --data train.tsv --json b.json --quiet --backend host || die "host"
 diff <(points a.json) <(points b.json) >/dev/null || die "$backend and host differ"
 ok "file, gzip, standard input and host backend: the same loss, bit for bit"
+
+# --- and whatever is done ahead -----------------------------------------------------------------------------
+# sw-auto changes its plan after 12 steps, in the middle of the data.
+pipelines="none sparse-dist prefetch jagged-prefetch jagged-prefetch-async sw-serial sw-pipelined sw-auto"
+train --data train.tsv --eval eval.tsv --json none.json --quiet --pipeline none || die "--pipeline none"
+diff <(points a.json) <(points none.json) >/dev/null || die "--pipeline none changes the loss"
+for pipeline in $pipelines; do
+    train --data train.tsv --eval eval.tsv --json b.json --quiet --pipeline $pipeline --trace b.trace ||
+        die "--pipeline $pipeline"
+    diff <(points none.json) <(points b.json) >/dev/null || die "--pipeline $pipeline changes the loss"
+    [ "$(number b.json train_logloss)" = "$(number none.json train_logloss)" ] || die "--pipeline $pipeline: train_logloss"
+    [ "$(number b.json auc)" = "$(number none.json auc)" ] || die "--pipeline $pipeline changes the AUC"
+    [ "$(number b.json pipeline)" = "\"$pipeline\"" ] || die "pipeline is $(number b.json pipeline)"
+    [ "$(number b.json host_waits_per_step)" = 0 ] || die "--pipeline $pipeline waits"
+    [ "$(number b.json allocations_per_step)" = 0 ] || die "--pipeline $pipeline allocates"
+    grep -qE '"name":"(copy_batch_to_gpu|H2DAndShuffle)"' b.trace || die "--pipeline $pipeline: the trace has no copies"
+done
+for pipeline in sparse-dist sw-pipelined sw-auto; do
+    train --data train.tsv --json b.json --quiet --pipeline $pipeline --mode cache --hbm-mb 1 || die "--pipeline $pipeline, cached"
+    diff <(points none.json) <(points b.json) >/dev/null || die "--pipeline $pipeline, cached, changes the loss"
+done
+ok "every pipeline: the loss of none, bit for bit"
 
 # --- and wherever rows live -------------------------------------------------------------------------------
 for mode in cache default auto; do
@@ -132,11 +156,16 @@ report = json.load(open("a.json"))
 assert len(report["tables"]) == 39 and report["auc"] is None, report
 assert all(t["keys"] == 12000 for t in report["tables"]), report
 events = json.load(open("trace.json"))["traceEvents"]
-names = {e["name"] for e in events}
-assert {"read", "prefetch", "forward", "model", "backward"} <= names, names
-for tid in {e["tid"] for e in events if e["ph"] in "BE"}:
-    kinds = [e["ph"] for e in events if e["tid"] == tid and e["ph"] in "BE"]
-    assert kinds == ["B", "E"] * (len(kinds) // 2), kinds
+slices = [e for e in events if e["ph"] == "X"]
+for name in "copy_batch_to_gpu", "prefetch", "forward", "backward", "optimizer":
+    for place in "host", "device":
+        steps = sorted(e["args"]["iteration"] for e in slices if (e["name"], e["cat"]) == (name, place))
+        assert steps[-1] == 23 and len(steps) > 20 and len(set(steps)) == len(steps), (name, place, steps)
+for tid in {e["tid"] for e in slices}:  # of the host and of streams: one thing after the other
+    times = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == tid)
+    assert all(a[1] <= b[0] + 0.002 for a, b in zip(times, times[1:])), times
+picture = open("steps.svg").read()
+assert picture.startswith("<svg") and "backward 23" in picture, picture[:300]
 PY
 fi
 ok "reports: counts, no host waits in a step, JSON and trace are well-formed"
@@ -166,7 +195,18 @@ if [ "$backend" = host ]; then
             diff <(points two-phase.json) <(points $plan.json) >/dev/null || die "$plan changes the loss"
         done
     done
+    train --data train.tsv --eval eval.tsv --json none.json --quiet --ranks 2 --pipeline none || die "2 ranks, none"
+    for pipeline in $pipelines; do
+        train --data train.tsv --eval eval.tsv --json b.json --quiet --ranks 2 --pipeline $pipeline ||
+            die "2 ranks, $pipeline"
+        diff <(points none.json) <(points b.json) >/dev/null || die "2 ranks: --pipeline $pipeline changes the loss"
+        [ "$(number b.json auc)" = "$(number none.json auc)" ] || die "2 ranks: --pipeline $pipeline changes the AUC"
+        [ "$(number b.json allocations_per_step)" = 0 ] || die "2 ranks: --pipeline $pipeline allocates"
+    done
     says 1 "none.tsv: No such file" --data none.tsv --ranks 2
+    says 1 "bad.tsv:701: field 3" --data bad.tsv --ranks 2
+    says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000 --ranks 2
+    ok "2 ranks: every pipeline has the loss of none, bit for bit"
     ok "2, 3 and 5 ranks train as one does, with the same bytes by every plan"
     # What MPI itself does not free is not ours.
     mpi() { ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -202,6 +242,14 @@ for at in 14 28; do # 24 steps an epoch
     diff <(points whole.json | tail -n $((4 - at / 10))) <(points part.json) >/dev/null || die "the loss after step $at differs"
     [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after a load at $at differs"
     [ "$(number part.json first_step)" = "$at" ] || die "first step: $(number part.json first_step)"
+done
+for pipeline in none sw-auto; do # from step 14; sw-auto's plan is made at 26, between checkpoints
+    rm -rf ck3
+    train --data train.tsv --load ck/step-0000000014 --save ck3 --save-every 12 --epochs 2 --eval eval.tsv --json part.json \
+        --quiet --pipeline $pipeline || die "--load, --pipeline $pipeline"
+    ls ck3 | tr '\n' ' ' | grep -q '^step-0000000024 step-0000000036 step-0000000048 $' || die "checkpoints: $(ls ck3)"
+    diff <(points whole.json | tail -n 3) <(points part.json) >/dev/null || die "--load, --pipeline $pipeline: another loss"
+    [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "--load, --pipeline $pipeline: another AUC"
 done
 train --data train.tsv --load ck --epochs 2 --eval eval.tsv --json part.json --quiet || die "--load of the newest"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC of the loaded tables differs"

@@ -1,0 +1,282 @@
+/* examples/train/trainer_pipeline.c - a step of the training run as callbacks of a train pipeline.
+ *
+ * The model is one module, the collection of all tables, and a factorisation machine behind it:
+ *
+ *   copy_batch      keys and labels to the device
+ *   dense_forward   the machine: forward, loss and gradients in one, or scores
+ *   loss            sums of all ranks
+ *   optimizer       bias, from these; the batch goes back to the reader
+ *
+ * --pipeline says how much of that, and of the tables' own work, is done ahead: hotbed/train.h.  All give
+ * the same bytes.
+ */
+#include "examples/train/trainer.h"
+#include "hotbed/timeline.h"
+
+#include <stdlib.h>
+
+enum {
+    LOG_ENTRIES = 1 << 16, /* tasks that --trace has: the last few thousand steps */
+    PICTURE_STEPS = 6,     /* steps that --picture has */
+    SCHEDULE_DEPTH = 3,    /* batches in flight that sw-auto may choose */
+    SETTLING_STEPS = 2     /* first ones, which sw-auto leaves out */
+};
+
+/* --- callbacks ------------------------------------------------------------------------------------- */
+
+static const void *get_features(const void *batch) {
+    return &((const hotbed_train_slot *)batch)->kjt;
+}
+
+static const hotbed_field field = {
+    .name = "features", .kind = HOTBED_FIELD_JAGGED, .get = get_features};
+static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
+
+/* A slot is a host batch and its device batch. */
+static hotbed_status copy_batch(
+    void *self, uint32_t place, void *host_batch, hotbed_stream *stream, void **batch) {
+    hotbed_train_slot *slot = host_batch;
+    const hotbed_run *t = self;
+    uint32_t n = slot->batch->samples;
+    (void)place; /* slots have buffers of their own */
+    hotbed_kjt_init(&slot->kjt);
+    slot->kjt.num_features = HOTBED_CRITEO_FIELDS;
+    slot->kjt.batch_size = n;
+    slot->kjt.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
+    slot->kjt.keys = slot->keys;
+    *batch = slot;
+    size_t bytes = slot->kjt.num_keys * sizeof(int64_t);
+    hotbed_status status = hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
+    if (status != HOTBED_OK || t->evaluating)
+        return status;
+    return hotbed_copy(slot->labels, slot->batch->labels, n * sizeof(float), stream);
+}
+
+static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
+    hotbed_run *t = self;
+    const hotbed_ref features = hotbed_ref_field(batch, field.name);
+    hotbed_ref output;
+    hotbed_status status = hotbed_module_forward(t->module, &features, 1, stream, &output);
+    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++)
+        if (status == HOTBED_OK && hotbed_ref_data(batch) == &t->slots[s])
+            t->slots[s].output = hotbed_ref_data(output);
+    return status;
+}
+
+static hotbed_status dense_forward(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
+    hotbed_train_slot *slot = batch;
+    hotbed_run *t = self;
+    (void)place;
+    slot->job = (hotbed_fm_job){
+        .samples = slot->batch->samples,
+        .fields = HOTBED_CRITEO_FIELDS,
+        .dim = t->options.dim,
+        .rows = slot->output->rows,
+        .gradients = slot->output->gradient,
+        .labels = slot->labels,
+        .dense = t->dense,
+        .learning_rate = t->place.learning_rate,
+        .losses = t->losses,
+        .errors = t->errors,
+        .sums = slot->sums,
+        .all_sums = slot->all_sums,
+        .ranks = t->ranks,
+        .loss = slot->loss,
+        .logits = slot->logits};
+    return t->evaluating ? t->kernels->score(&slot->job, stream)
+                         : t->kernels->step(&slot->job, stream);
+}
+
+static hotbed_status loss(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
+    hotbed_train_slot *slot = batch;
+    hotbed_run *t = self;
+    (void)place;
+    if (t->evaluating)
+        return hotbed_stream_call(stream, hotbed_run_scores_done, slot);
+    return hotbed_comm_all_gather(
+        t->comm, 2 * sizeof *slot->sums, slot->sums, slot->all_sums, stream);
+}
+
+static hotbed_status optimizer(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
+    hotbed_train_slot *slot = batch;
+    const hotbed_run *t = self;
+    (void)place;
+    hotbed_status status = t->kernels->finish(&slot->job, stream);
+    return status == HOTBED_OK ? hotbed_stream_call(stream, hotbed_run_step_done, slot) : status;
+}
+
+/* --- making the pipeline --------------------------------------------------------------------------- */
+
+/* Nobody waits for a rank whose pipeline has failed. */
+static void revoke(void *self) {
+    const hotbed_run *t = self;
+    hotbed_comm_abort(t->comm);
+}
+
+static bool create(hotbed_run *t, const char *plan, bool timed, const hotbed_schedule *schedule) {
+    hotbed_train_options options;
+    hotbed_trainer trainer;
+    hotbed_trainer_init(&trainer);
+    trainer.model = &t->model;
+    trainer.batch = &batch_type;
+    trainer.self = t;
+    trainer.copy_batch = copy_batch;
+    trainer.dense_forward = dense_forward;
+    trainer.loss = loss;
+    trainer.optimizer = optimizer;
+    hotbed_train_options_init(&options);
+    options.plan = plan;
+    options.backend = t->backend;
+    options.device = hotbed_stream_device(t->stream);
+    if (schedule != NULL)
+        options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
+    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline.rank = (int)t->rank;
+    options.pipeline.timed = timed;
+    options.pipeline.log_entries = timed ? LOG_ENTRIES : 0;
+    options.pipeline.revoke = revoke;
+    options.pipeline.revoke_self = t;
+    options.pipeline.forgive = hotbed_run_forgive;
+    options.pipeline.forgive_self = t;
+    return hotbed_run_ok(t, hotbed_train_create(&trainer, &options, &t->train), "--pipeline");
+}
+
+static bool draws(const hotbed_run *t) {
+    return t->options.trace != NULL || t->options.picture != NULL;
+}
+
+bool hotbed_run_create_pipeline(hotbed_run *t) {
+    static const char *const name = "tables";
+    if (!hotbed_run_ok(
+            t, hotbed_sharded_modules_create(1, &name, &t->sharded, &t->modules), "modules"))
+        return false;
+    t->module = hotbed_sharded_modules_get(t->modules, 0);
+    t->model = (hotbed_model){
+        .modules = &t->module, .num_modules = 1, .forward = model_forward, .self = t};
+    t->timing = strcmp(t->options.pipeline, "sw-auto") == 0;
+    return t->timing ? create(t, "sw-serial", true, NULL)
+                     : create(t, t->options.pipeline, draws(t), NULL);
+}
+
+/* --- sw-auto --------------------------------------------------------------------------------------- */
+
+/* Mean seconds of each task: on its stream, or on the host where that takes longer. */
+static bool read_costs(hotbed_run *t, uint32_t num_tasks, double *costs) {
+    static const uint64_t most = (uint64_t)HOTBED_TRAIN_TIMED_STEPS * HOTBED_PIPELINE_TASKS_MOST;
+    hotbed_log_entry *entries = calloc(most, sizeof *entries);
+    uint64_t n = 0;
+    if (entries == NULL)
+        return hotbed_run_fail(t, "no memory for a log");
+    bool ok = hotbed_run_ok(
+        t, hotbed_pipeline_log(hotbed_train_pipeline(t->train), most, entries, &n), "sw-auto");
+    for (uint64_t i = 0; ok && i < n; i++) {
+        const hotbed_log_entry *e = &entries[i];
+        double host = e->end - e->begin, device = e->device_end - e->device_begin;
+        if (e->iteration >= SETTLING_STEPS && e->task < num_tasks)
+            costs[e->task] +=
+                (host > device ? host : device) / (HOTBED_TRAIN_TIMED_STEPS - SETTLING_STEPS);
+    }
+    free(entries);
+    return ok;
+}
+
+bool hotbed_run_reschedule(hotbed_run *t) {
+    double costs[HOTBED_PIPELINE_TASKS_MOST] = {0};
+    hotbed_profile profile = {0};
+    hotbed_schedule *schedule = NULL;
+    const hotbed_step *steps;
+    bool ok = hotbed_run_ok(
+                  t, hotbed_train_plan_steps("sw-serial", &steps, &profile.num_tasks), "sw-auto") &&
+              hotbed_run_agree(t, read_costs(t, profile.num_tasks, costs)) &&
+              hotbed_run_share(t, sizeof costs, costs); /* all ranks do what rank 0 finds best */
+    for (uint32_t s = 0; s < profile.num_tasks; s++)
+        profile.tasks[s].exposed = costs[s];
+    ok = ok &&
+         hotbed_run_ok(
+             t, hotbed_train_schedule(t->train, &profile, SCHEDULE_DEPTH, &schedule), "sw-auto");
+    if (ok && !t->options.quiet)
+        hotbed_train_say(
+            "sw-auto: %.3g ms a step, %.3g ms in a row, by the times of %d steps",
+            1e3 * hotbed_schedule_seconds(schedule), 1e3 * hotbed_schedule_serial_seconds(schedule),
+            HOTBED_TRAIN_TIMED_STEPS);
+    if (ok) {
+        hotbed_train_destroy(t->train);
+        t->train = NULL;
+        t->timing = false;
+        ok = create(t, "sw-serial", draws(t), schedule);
+    }
+    hotbed_schedule_destroy(schedule);
+    return ok;
+}
+
+/* --- running it ------------------------------------------------------------------------------------ */
+
+static hotbed_status next_batch(void *self, void **batch, bool *end) {
+    hotbed_run *t = self;
+    *end = t->taken == t->stop;
+    if (*end)
+        return HOTBED_OK;
+    hotbed_train_slot *slot = hotbed_run_take(t, t->reader);
+    if (slot == NULL) {
+        *end = true;
+        t->over = true;
+        return t->error[0] == '\0' ? HOTBED_OK : HOTBED_ERR_IO;
+    }
+    t->taken++;
+    t->fraction = slot->batch->fraction;
+    if (t->fraction >= 0 && !t->evaluating)
+        t->fraction = (slot->batch->epoch + t->fraction) / t->options.epochs;
+    *batch = slot;
+    return HOTBED_OK;
+}
+
+/* What a step costs beside its work: not in the first steps of a pipeline, which make contexts. */
+static void count(hotbed_run *t, hotbed_counters *last) {
+    hotbed_counters now;
+    hotbed_counters_read(&now);
+    t->host_waits += now.host_waits - last->host_waits;
+    t->allocations += now.allocations - last->allocations;
+    t->counted++;
+    *last = now;
+}
+
+bool hotbed_run_pass(
+    hotbed_run *t, void (*show)(hotbed_run *trainer, void *argument), void *argument) {
+    const hotbed_loader loader = {.next = next_batch, .self = t};
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(t->train);
+    hotbed_pipeline_stats stats;
+    hotbed_counters last;
+    const hotbed_iteration *iteration;
+    hotbed_status status = hotbed_pipeline_bind(pipeline, &loader);
+    hotbed_counters_read(&last);
+    while (status == HOTBED_OK && t->error[0] == '\0') {
+        status = hotbed_pipeline_progress(pipeline, &iteration);
+        if (status != HOTBED_OK || iteration == NULL)
+            break;
+        if (t->timing)
+            status = hotbed_stream_sync(hotbed_pipeline_stream(pipeline));
+        if (t->timing || t->evaluating ||
+            hotbed_iteration_number(iteration) < hotbed_pipeline_depth(pipeline))
+            hotbed_counters_read(&last);
+        else
+            count(t, &last);
+        show(t, argument);
+    }
+    if (status != HOTBED_OK)
+        return hotbed_run_fail(t, "%s: %s", hotbed_status_name(status), hotbed_last_error());
+    hotbed_pipeline_stats_read(pipeline, &stats);
+    if (!t->evaluating && stats.iterations > 0)
+        t->signal_waits = (double)stats.signal_waits / (double)stats.iterations;
+    return t->error[0] == '\0';
+}
+
+bool hotbed_run_write_timeline(hotbed_run *t) {
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(t->train);
+    return (t->options.trace == NULL ||
+            hotbed_run_ok(
+                t, hotbed_timeline_write_trace(1, &pipeline, t->options.trace), "--trace")) &&
+           (t->options.picture == NULL ||
+            hotbed_run_ok(
+                t, hotbed_timeline_write_picture(1, &pipeline, PICTURE_STEPS, t->options.picture),
+                "--picture"));
+}

@@ -238,18 +238,30 @@ HOTBED_HD hotbed_f32x4 hotbed_scale4(hotbed_f32x4 a, float s) {
     return v;
 }
 
-/* The row of `key` as it is when new: embedding at `row`, and its states. */
-HOTBED_HD void hotbed_row_init(
+/* The embedding of `key` as it is when new. */
+HOTBED_HD void hotbed_row_init_weights(
     const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
         hotbed_store4(
             table->dtype, row, e, hotbed_count4(table->dim, e),
             hotbed_init_row4(&table->init, key, e));
+}
+
+/* State s of a row as it is when new. */
+HOTBED_HD void hotbed_row_init_state(
+    const hotbed_table_view *table, uint8_t *row, uint32_t s, uint32_t width) {
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
+        hotbed_store4(
+            HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim, e),
+            hotbed_f32x4_of(table->state_value));
+}
+
+/* The row of `key` as it is when new: embedding at `row`, and its states. */
+HOTBED_HD void hotbed_row_init(
+    const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
+    hotbed_row_init_weights(table, row, key, width);
     for (uint32_t s = 0; s < table->states; s++)
-        for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
-            hotbed_store4(
-                HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim, e),
-                hotbed_f32x4_of(table->state_value));
+        hotbed_row_init_state(table, row, s, width);
 }
 
 /* The row of a key that has no slot, in the table's own type: what a new row would hold, rounded as the

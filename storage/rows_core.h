@@ -56,6 +56,17 @@ HOTBED_HD void hotbed_row_set(
                 width);
 }
 
+/* A new row's parts that `rows` does not have, as they are when new. */
+HOTBED_HD void hotbed_row_init_rest(
+    const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t key,
+    uint32_t width) {
+    if (rows.weights == NULL)
+        hotbed_row_init_weights(table, row, key, width);
+    for (uint32_t s = 0; s < table->states; s++)
+        if (rows.states[s] == NULL)
+            hotbed_row_init_state(table, row, s, width);
+}
+
 /* What the calls by key or slot work on; see storage/rows_kernels.h. */
 typedef struct hotbed_rows_args {
     hotbed_table_view table;
@@ -246,10 +257,8 @@ HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t w
     uint8_t *row = hotbed_row_at(a->index, &a->table, c.result.slot);
     if (hotbed_tile_rank(width) == 0)
         hotbed_rows_set_time(a, i, c.result.slot, c.result.outcome != HOTBED_INDEX_FOUND);
-    if (c.result.outcome != HOTBED_INDEX_FOUND) {
-        hotbed_row_init(&a->table, row, key, width);
-        hotbed_tile_sync(width);
-    }
+    if (c.result.outcome != HOTBED_INDEX_FOUND)
+        hotbed_row_init_rest(&a->table, row, a->rows, key, width);
     hotbed_row_set(&a->table, row, a->rows, i, width);
     if (!hotbed_table_indexed(&a->table))
         return;

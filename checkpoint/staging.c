@@ -39,7 +39,8 @@ hotbed_status hotbed_staging_create(
         s.capacity = rows < 1 ? 1 : rows;
     uint64_t bytes = place(&s, NULL, s.columns, &s.found);
     hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
-    if (status == HOTBED_OK)
+    bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
+    if (status == HOTBED_OK && apart)
         status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s.device);
     if (status == HOTBED_OK)
         status = hotbed_event_create(stream, &s.done);
@@ -48,7 +49,7 @@ hotbed_status hotbed_staging_create(
         return status;
     }
     place(&s, s.host.data, s.columns, &s.found);
-    place(&s, s.device.data, s.device_columns, &s.device_found);
+    place(&s, apart ? s.device.data : s.host.data, s.device_columns, &s.device_found);
     *out = s;
     return HOTBED_OK;
 }
@@ -58,6 +59,11 @@ void hotbed_staging_destroy(hotbed_staging *s) {
     hotbed_memory_free(&s->device);
     hotbed_memory_free(&s->host);
     *s = (hotbed_staging){.capacity = 0};
+}
+
+/* Enqueue a copy between the twins, where there are two. */
+static hotbed_status copy(void *to, const void *from, uint64_t bytes, hotbed_stream *stream) {
+    return to == from ? HOTBED_OK : hotbed_copy(to, from, bytes, stream);
 }
 
 static hotbed_rows device_rows(const hotbed_staging *s) {
@@ -73,15 +79,14 @@ hotbed_status hotbed_staging_fetch(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows = device_rows(s);
     void *keys = s->device_columns[HOTBED_COLUMN_KEYS];
-    hotbed_status status =
-        hotbed_copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
+    hotbed_status status = copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
     if (status == HOTBED_OK)
         status = hotbed_storage_get_rows(storage, table, n, keys, &rows, s->device_found, stream);
     for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (s->row_bytes[i] > 0)
-            status = hotbed_copy(s->columns[i], s->device_columns[i], n * s->row_bytes[i], stream);
+            status = copy(s->columns[i], s->device_columns[i], n * s->row_bytes[i], stream);
     if (status == HOTBED_OK)
-        status = hotbed_copy(s->found, s->device_found, n, stream);
+        status = copy(s->found, s->device_found, n, stream);
     if (status == HOTBED_OK)
         status = hotbed_event_record(s->done, stream);
     return status;
@@ -91,8 +96,7 @@ hotbed_status hotbed_staging_fetch(
 static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_stream *stream) {
     for (uint32_t i = 0; i < end; i++)
         if (s->row_bytes[i] > 0)
-            HOTBED_TRY(
-                hotbed_copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream));
+            HOTBED_TRY(copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream));
     return HOTBED_OK;
 }
 

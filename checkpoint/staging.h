@@ -1,7 +1,7 @@
 /* checkpoint/staging.h - rows of one table on their way between device memory and files.
  *
  * A staging holds the same chunk of rows twice: in device memory, where the storage reads and writes,
- * and in pinned host memory, where files do.  Two of them overlap the copies of one chunk with the file
+ * and in pinned host memory, where files do; on the host backend the two are one.  Two of them overlap the copies of one chunk with the file
  * work of the other.  Together they are a few MiB, whatever the table's size is.
  */
 #ifndef HOTBED_CHECKPOINT_STAGING_H

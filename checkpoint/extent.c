@@ -10,7 +10,11 @@
 static hotbed_status flush(hotbed_extent_stream *s) {
     uint64_t block = s->extent.first_block + s->done / s->block_bytes;
     s->blocks[block] = hotbed_digest_of(s->buffer, s->filled);
-    HOTBED_TRY(hotbed_io_write(s->file, s->buffer, s->filled, s->extent.offset + s->done));
+    uint64_t offset = s->extent.offset + s->done;
+    if (s->behind != NULL)
+        HOTBED_TRY(hotbed_write_behind_put(s->behind, &s->buffer, s->filled, offset));
+    else
+        HOTBED_TRY(hotbed_io_write(s->file, s->buffer, s->filled, offset));
     s->done += s->filled;
     s->filled = 0;
     return HOTBED_OK;

@@ -8,10 +8,12 @@
 
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/write_behind.h"
 
 typedef struct hotbed_extent_stream {
     hotbed_io_file *file;
-    const char *table, *column; /* for messages; borrowed */
+    hotbed_write_behind *behind; /* writes the blocks; NULL: the caller's thread does.  Borrowed */
+    const char *table, *column;  /* for messages; borrowed */
     hotbed_extent extent;
     hotbed_digest *blocks; /* [num_blocks] of the shard; borrowed */
     size_t block_bytes;
@@ -24,7 +26,7 @@ typedef struct hotbed_extent_stream {
 /* Append to the extent; not more than its bytes in all.  Errors: IO. */
 hotbed_status hotbed_extent_put(hotbed_extent_stream *stream, const void *data, size_t bytes);
 
-/* Write the last block, and set *root. */
+/* Hand on the last block, and set *root. */
 hotbed_status hotbed_extent_end(hotbed_extent_stream *stream, hotbed_digest *root);
 
 /* Go on at byte `at` of the extent, at most its end.  A block that is in the buffer is not read again. */

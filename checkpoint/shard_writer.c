@@ -56,15 +56,25 @@ hotbed_status hotbed_shard_writer_open(
     return write_extra(w, extra);
 }
 
+hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w) {
+    return hotbed_write_behind_open(&w->behind, &w->file, w->manifest->block_bytes);
+}
+
 hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) {
     hotbed_manifest *m = w->manifest;
     size_t row = 0;
     w->table = &m->tables[table];
     w->part = &m->parts[(uint64_t)table * m->world + w->number];
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        unsigned char *buffer =
+            w->columns[i].buffer; /* of the table before: writing behind swaps them */
+        if (buffer == NULL)
+            buffer = w->buffers + (size_t)i * m->block_bytes;
         w->columns[i] = open_column(
             w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
-            w->part->columns[i], w->buffers + (size_t)i * m->block_bytes);
+            w->part->columns[i], buffer);
+        w->columns[i].behind = w->behind.lane == NULL ? NULL : &w->behind;
+    }
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         w->row_bytes[i] = hotbed_manifest_row_bytes(m, w->table, i);
         row += w->row_bytes[i];
@@ -119,6 +129,7 @@ hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {
 hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
     hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
     uint64_t bytes = 0;
+    HOTBED_TRY(hotbed_write_behind_drain(&w->behind));
     HOTBED_TRY(hotbed_io_write(&w->file, w->blocks, shard->blocks.bytes, shard->blocks.offset));
     shard->blocks.root =
         hotbed_digest_root(w->blocks, shard->blocks.bytes, w->manifest->block_bytes);
@@ -131,6 +142,7 @@ hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
 }
 
 void hotbed_shard_writer_close(hotbed_shard_writer *w) {
+    hotbed_write_behind_close(&w->behind);
     hotbed_io_drop(&w->file);
     hotbed_delete(w->row);
     hotbed_delete(w->buffers);

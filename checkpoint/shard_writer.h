@@ -12,6 +12,7 @@ typedef struct hotbed_shard_writer {
     hotbed_manifest *manifest; /* borrowed; its shard, parts and contents are filled in */
     uint32_t number;
     hotbed_io_file file;
+    hotbed_write_behind behind;
     hotbed_digest *blocks; /* [num_blocks] of the shard */
     void *metadata;
     hotbed_manifest_table *table; /* that was begun */
@@ -28,6 +29,10 @@ typedef struct hotbed_shard_writer {
 hotbed_status hotbed_shard_writer_open(
     hotbed_shard_writer *writer, const hotbed_io_file *directory, hotbed_manifest *manifest,
     uint32_t number, const void *extra);
+
+/* Have what follows written by another thread while the caller goes on; failures come later.  *writer does not
+ * move from here on.  Errors: MEMORY. */
+hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *writer);
 
 hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *writer, uint32_t table);
 

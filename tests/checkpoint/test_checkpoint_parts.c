@@ -3,9 +3,12 @@
 #include "checkpoint/digest.h"
 #include "checkpoint/import.h"
 #include "checkpoint/io.h"
+#include "checkpoint/write_behind.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEYS = 5000 };
@@ -143,7 +146,55 @@ static void npy_headers_are_not_trusted(hotbed_backend backend) {
         CHECK_STATUS(read_npy(data, n, &npy), HOTBED_ERR_CORRUPT);
 }
 
+enum { BLOCK = 512, BLOCKS = 3 * HOTBED_WRITE_BEHIND_BLOCKS + 1 };
+
+/* Blocks of 0, 1, ... to a new file, until one fails. */
+static hotbed_status write_behind(const sample_disk *disk, const char *path) {
+    static unsigned char first[BLOCK];
+    unsigned char *buffer = first;
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    hotbed_write_behind behind;
+    CHECK_OK(hotbed_io_open(&disk->calls, NULL, path, HOTBED_IO_CREATE, &file));
+    CHECK_OK(hotbed_write_behind_open(&behind, &file, BLOCK));
+    hotbed_status status = HOTBED_OK;
+    for (uint64_t i = 0; i < BLOCKS && status == HOTBED_OK; i++) {
+        memset(buffer, (int)i, BLOCK);
+        status = hotbed_write_behind_put(&behind, &buffer, BLOCK, i * BLOCK);
+    }
+    if (status == HOTBED_OK)
+        status = hotbed_write_behind_drain(&behind);
+    hotbed_write_behind_close(&behind);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+/* Every block as it was when it was handed on, though its memory was used again; after a failure, nothing. */
+static void blocks_are_written_behind(hotbed_backend backend) {
+    (void)backend;
+    sample_disk disk;
+    size_t bytes = 0;
+    sample_directory();
+    sample_disk_init(&disk, SAMPLE_FAULT_SHORT, 1);
+    CHECK_OK(write_behind(&disk, sample_path("whole")));
+    unsigned char *data = sample_read_file(sample_path("whole"), &bytes);
+    CHECK_EQ(bytes, BLOCKS * BLOCK);
+    for (size_t i = 0; i < bytes; i++)
+        CHECK_EQ(data[i], i / BLOCK);
+    free(data);
+    for (uint64_t n = 0; n < BLOCKS; n++) {
+        sample_disk_init(&disk, SAMPLE_FAULT_EIO, n + 2); /* the open is number 1 */
+        const char *path = sample_path("short");
+        CHECK_STATUS(write_behind(&disk, path), HOTBED_ERR_IO);
+        CHECK(strstr(hotbed_last_error(), "cannot write 512 bytes") != NULL);
+        CHECK_EQ(disk.count, n + 3); /* and the close */
+        free(sample_read_file(path, &bytes));
+        CHECK_EQ(bytes, n * BLOCK);
+        CHECK_EQ(remove(path), 0);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"blocks_are_written_behind", blocks_are_written_behind},
     {"npy_headers_are_not_trusted", npy_headers_are_not_trusted},
     {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
     {"buckets_are_frozen", buckets_are_frozen},

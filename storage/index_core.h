@@ -721,8 +721,11 @@ HOTBED_HD bool hotbed_index_vacate(
     uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
     uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
     uint64_t empty = hotbed_index_marker(part.range, bucket, false);
-    bool never_full = hotbed_tile_ballot(
-                          width, hotbed_line_match(part.index.keys + line, empty, width) != 0) != 0;
+    /* A slot that is claimed and not published still has EMPTY for its key, but is not free: the bucket may be
+     * full, and keys may have gone on from it. */
+    uint32_t unused = hotbed_line_match(part.index.keys + line, empty, width) &
+                      hotbed_line_match(part.index.metas + line, 0, width);
+    bool never_full = hotbed_tile_ballot(width, unused != 0) != 0;
     bool won = false;
     if (hotbed_tile_rank(width) == 0) {
         uint64_t old = hotbed_load_relaxed_u64(&part.index.metas[slot]);

@@ -308,6 +308,39 @@ static void pins_refuse_nothing(hotbed_backend backend) {
     }
 }
 
+/* Few rows above, all of them pinned, and a lower tier that is nearly full: in one prefetch some keys get places
+ * there while others leave theirs.  None is lost, wherever it had to go. */
+static void take_and_leave(hotbed_backend backend, uint64_t round) {
+    setup s;
+    rig r;
+    lane lanes[6];
+    setup_start(&s, 1, 1, 600);
+    s.tables[0].upper_capacity = 60;
+    s.options.mode = HOTBED_MODE_DEFAULT;
+    rig_open(&r, backend, &s.options);
+    for (int i = 0; i < 6; i++)
+        lane_open(&r, &lanes[i], 64, 64);
+    rng random = rng_start(108 + round);
+    for (int step = 0; step < 150; step++) {
+        lane *l = &lanes[step % 6];
+        const recipe how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
+        lane_cancel(l);
+        lane_fill(l, &random, &how);
+        hotbed_status status = lane_prefetch_with_slots(l);
+        CHECK(status == HOTBED_OK || status == HOTBED_ERR_FULL);
+        if (step % 10 == 9)
+            rig_check(&r);
+    }
+    for (int i = 0; i < 6; i++)
+        lane_close(&lanes[i]);
+    rig_close(&r);
+}
+
+static void places_below_are_taken_and_left_at_once(hotbed_backend backend) {
+    for (uint64_t round = 0; round < 8; round++)
+        take_and_leave(backend, round);
+}
+
 /* A lower tier that is full refuses, and says so; the keys it has are served. */
 static void a_full_lower_tier_refuses(hotbed_backend backend) {
     static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
@@ -432,6 +465,7 @@ const hotbed_test hotbed_tests[] = {
     {"counts_travel_with_their_rows", counts_travel_with_their_rows},
     {"reset_empties_the_upper_tier", reset_empties_the_upper_tier},
     {"pins_refuse_nothing", pins_refuse_nothing},
+    {"places_below_are_taken_and_left_at_once", places_below_are_taken_and_left_at_once},
     {"a_full_lower_tier_refuses", a_full_lower_tier_refuses},
     {"every_mode_has_the_bytes_of_the_model", every_mode_has_the_bytes_of_the_model},
     {"lower_tiers_of_every_memory", lower_tiers_of_every_memory},

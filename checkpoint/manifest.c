@@ -562,6 +562,12 @@ static hotbed_status same_table(
     return HOTBED_OK;
 }
 
+static bool same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
+    return a->learning_rate == b->learning_rate && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+           a->eps == b->eps && a->weight_decay == b->weight_decay &&
+           a->initial_accumulator == b->initial_accumulator && a->max_gradient == b->max_gradient;
+}
+
 static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
     if (!hotbed_digest_equal(a->id, b->id) || a->minor != b->minor)
         return hotbed_fail(
@@ -582,7 +588,7 @@ static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
-    if (memcmp(&a->optimizer, &b->optimizer, sizeof a->optimizer) != 0)
+    if (!same_arguments(&a->optimizer, &b->optimizer))
         return hotbed_fail(
             HOTBED_ERR_STATE, "the optimizer's arguments are others at rank %" PRIu32 " than at 0",
             shard);

@@ -150,16 +150,16 @@ typedef struct hotbed_table_options {
     hotbed_insertion insertion;          /* HASH only */
     hotbed_admission admission;          /* HASH only */
     float admission_probability;         /* PROBABILISTIC: in (0, 1] */
+    float growth_load;                   /* of max_capacity: share of its capacity from which
+                        * hotbed_storage_poll_growth() grows it, in (0, 1]; 0: 0.9 */
     uint64_t admission_threshold;        /* FREQUENCY: 1 .. 2^52 - 1 */
     uint64_t admission_capacity; /* FREQUENCY: keys that are counted before the lowest count is
                                   * forgotten; 16 bytes each; 0: capacity; at most 2^35 */
     uint64_t upper_capacity; /* CACHE, DEFAULT: of the table's keys, those in the upper tier; 0: the
                                   * table's share of hbm_bytes, by bytes of rows, but 16 rows at least */
     uint64_t
-        max_capacity;  /* HASH: `capacity` is what the table begins with, and this is what it may
+        max_capacity; /* HASH: `capacity` is what the table begins with, and this is what it may
                             * grow to, see hotbed/growth.h; 0: it does not grow */
-    float growth_load; /* of max_capacity: share of its capacity from which
-                            * hotbed_storage_poll_growth() grows it, in (0, 1]; 0: 0.9 */
 } hotbed_table_options;
 
 static inline void hotbed_table_options_init(hotbed_table_options *options) {

@@ -161,9 +161,9 @@ static void model_row(
 
 static void check_received(world *w, bool empty) {
     uint64_t bags = (uint64_t)w->features * w->size * w->batch_size, most = w->size * KEYS;
-    uint64_t *want = calloc(most, 8), *got = calloc(most, 8);
-    float *want_weights = calloc(most, 4), *got_weights = calloc(most, 4);
-    uint32_t *want_counts = calloc(most, 4), *got_counts = calloc(most, 4);
+    uint64_t *want = calloc(most + 1, 8), *got = calloc(most + 1, 8);
+    float *want_weights = calloc(most + 1, 4), *got_weights = calloc(most + 1, 4);
+    uint32_t *want_counts = calloc(most + 1, 4), *got_counts = calloc(most + 1, 4);
     int64_t *offsets = calloc(bags + 1, 8);
     CHECK(want_counts != NULL && got_counts != NULL && offsets != NULL);
     CHECK(want != NULL && got != NULL && want_weights != NULL && got_weights != NULL);

@@ -108,6 +108,10 @@ void hotbed_layout_writer(char name[64]);
 hotbed_status hotbed_layout_check(
     const hotbed_manifest *manifest, uint32_t number, const char *file, const void *metadata);
 
+/* The same for all of the index. */
+hotbed_status hotbed_layout_check_index(
+    const hotbed_manifest *manifest, const char *file, const void *index);
+
 /* Type and shape of a column with `rows` rows (buckets of the bucket column). */
 hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column,

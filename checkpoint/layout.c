@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { PATH_BYTES = 256, ROOM = 16 << 10, ROOM_TABLE = 4 << 10, TRIES = 8 };
+enum { LAYOUT = 2 }; /* goes up when one manifest gets other bytes than before */
 
 static const char *const key_types[] = {"", "i64", "u64"};
 
@@ -73,7 +74,7 @@ static hotbed_status put_head(
     hotbed_digest_text(m->id, id);
     HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "version_major", HOTBED_FORMAT_MAJOR));
-    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_minor", HOTBED_FORMAT_MINOR));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_minor", m->minor));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", m->increment ? "delta" : "full"));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "role", role));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
@@ -199,7 +200,7 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
 void hotbed_layout_writer(char name[64]) {
     char version[32];
     hotbed_h5_version(version);
-    snprintf(name, 64, "hotbed-%.16s-hdf5-%.16s", hotbed_version(), version);
+    snprintf(name, 64, "hotbed-%.16s-layout-%d-hdf5-%.16s", hotbed_version(), LAYOUT, version);
 }
 
 /* A copy of *m whose shards and parts the layout may change. */
@@ -212,29 +213,56 @@ static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *ou
     return HOTBED_OK;
 }
 
+/* Whether another library wrote *m, whose bytes are not known here. */
+static bool is_anothers(const hotbed_manifest *m) {
+    char writer[64];
+    hotbed_layout_writer(writer);
+    return strcmp(writer, m->writer) != 0;
+}
+
+/* `found` are the bytes that were made again. */
+static hotbed_status compare(
+    const hotbed_manifest *m, const char *file, const void *found, const void *made, uint64_t bytes,
+    bool same_size) {
+    uint64_t at = 0;
+    while (same_size && at < bytes && ((const char *)made)[at] == ((const char *)found)[at])
+        at++;
+    if (same_size && at == bytes)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT,
+        "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64 " on",
+        file, m->writer, at);
+}
+
 hotbed_status hotbed_layout_check(
     const hotbed_manifest *m, uint32_t number, const char *file, const void *metadata) {
-    char writer[64];
     hotbed_manifest again;
     void *made = NULL;
-    hotbed_layout_writer(writer);
-    if (strcmp(writer, m->writer) != 0)
+    if (is_anothers(m))
         return HOTBED_OK;
     HOTBED_TRY(copy_manifest(m, &again));
     hotbed_status status = hotbed_layout_shard(&again, number, &made);
-    uint64_t bytes = m->shards[number].metadata_bytes, at = 0;
-    bool same = status == HOTBED_OK && again.shards[number].metadata_bytes == bytes &&
-                again.shards[number].bytes == m->shards[number].bytes;
-    while (same && at < bytes && ((const char *)made)[at] == ((const char *)metadata)[at])
-        at++;
-    if (status == HOTBED_OK && (!same || at < bytes))
-        status = hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64
-            " on",
-            file, writer, at);
+    const hotbed_manifest_shard *x = &m->shards[number], *y = &again.shards[number];
+    if (status == HOTBED_OK)
+        status = compare(
+            m, file, metadata, made, x->metadata_bytes,
+            x->metadata_bytes == y->metadata_bytes && x->bytes == y->bytes);
     hotbed_delete(made);
     hotbed_manifest_free(&again);
+    return status;
+}
+
+hotbed_status hotbed_layout_check_index(
+    const hotbed_manifest *m, const char *file, const void *index) {
+    void *made = NULL;
+    size_t bytes = 0;
+    if (is_anothers(m))
+        return HOTBED_OK;
+    hotbed_status status = hotbed_layout_index(m, &made, &bytes);
+    if (status == HOTBED_OK)
+        status = compare(m, file, index, made, bytes, bytes == m->index_bytes);
+    hotbed_delete(made);
     return status;
 }
 
@@ -272,6 +300,11 @@ static hotbed_status put_views(
     static const char *const names[] = {"weight_id", "weight", "metadata", "bucket"};
     const hotbed_manifest_table *table = &m->tables[number];
     char path[PATH_BYTES], link[PATH_BYTES];
+    snprintf(path, sizeof path, "/embeddings/%s", part_name(table));
+    HOTBED_TRY(hotbed_h5_group(h5, path));
+    snprintf(path, sizeof path, "/optimizer/embeddings.%s.weight", table->name);
+    if (hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_STATE))
+        HOTBED_TRY(hotbed_h5_group(h5, path));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         bool counts = i == HOTBED_COLUMN_BUCKET && table->spread == HOTBED_SPREAD_ANY;
         if (counts || !hotbed_manifest_has(m, table->kind, i))
@@ -295,6 +328,11 @@ static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
     HOTBED_TRY(put_head(h5, m, "index", true));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "README", how_to_read));
     HOTBED_TRY(put_storage(h5, m, true));
+    /* Groups that libhdf5 makes on the way have the time in them, and then no index is like another. */
+    HOTBED_TRY(hotbed_h5_group(h5, "/embeddings"));
+    HOTBED_TRY(hotbed_h5_group(h5, "/state_dict"));
+    if (hotbed_optimizer_states(m->optimizer.kind) > 0)
+        HOTBED_TRY(hotbed_h5_group(h5, "/optimizer"));
     hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
     char(*files)[32] = hotbed_new(m->world * sizeof *files);
     hotbed_status status = HOTBED_OK;

@@ -92,6 +92,18 @@ static hotbed_status verify_table(verifier *v, uint32_t table) {
         v->link.directory.name, m->tables[table].name);
 }
 
+/* The whole index is HDF5's own. */
+static hotbed_status verify_views(const hotbed_manifest *m, hotbed_io_file *file) {
+    void *index = hotbed_new(m->index_bytes);
+    if (index == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for the index", m->index_bytes);
+    hotbed_status status = hotbed_io_read(file, index, m->index_bytes, 0);
+    if (status == HOTBED_OK)
+        status = hotbed_layout_check_index(m, file->name, index);
+    hotbed_delete(index);
+    return status;
+}
+
 static hotbed_status verify_index(verifier *v) {
     const hotbed_manifest *m = &v->link.manifest;
     hotbed_io_file file = HOTBED_IO_CLOSED;
@@ -105,6 +117,8 @@ static hotbed_status verify_index(verifier *v) {
             m->index_bytes);
     if (status == HOTBED_OK)
         status = hotbed_extent_check_bytes(&file, "the index", 0, bytes, m->index, m->block_bytes);
+    if (status == HOTBED_OK)
+        status = verify_views(m, &file);
     hotbed_io_drop(&file);
     return status;
 }

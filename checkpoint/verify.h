@@ -5,7 +5,7 @@
 #include "checkpoint/rewrite.h"
 
 /* Read every byte of the checkpoint at `path`, full or increment, and check it: each block's digest, the
- * order of keys, counts, each table's content, the index, that gaps are zero, and that HDF5's metadata is what
+ * order of keys, counts, each table's content, that gaps are zero, and that HDF5's metadata and the index are what
  * this library makes for the MANIFEST, unless another version wrote it.
  * Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_checkpoint_verify(

@@ -302,7 +302,37 @@ static void metadata_of_another_hand_is_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
+/* The same with the index. */
+static void an_index_of_another_hand_is_found(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("c"));
+    size_t bytes, text_bytes;
+    unsigned char *data = sample_read_file(sample_path("c/index.h5"), &bytes);
+    hotbed_manifest m = ranks_manifest(sample_path("c"));
+    for (int i = 0; i <= 40; i++) {
+        char *text = NULL;
+        uint64_t bit = hotbed_test_below(bytes * 8);
+        unsigned char mask = (unsigned char)(i == 0 ? 0 : 1U << bit % 8);
+        data[bit / 8] ^= mask;
+        m.index = hotbed_digest_root(data, bytes, m.block_bytes);
+        sample_write_file(sample_path("c/index.h5"), data, bytes);
+        CHECK_OK(hotbed_manifest_print(&m, &text, &text_bytes));
+        sample_write_file(sample_path("c/MANIFEST"), text, text_bytes);
+        CHECK_STATUS(
+            hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL),
+            mask == 0 ? HOTBED_OK : HOTBED_ERR_CORRUPT);
+        CHECK(mask == 0 || strstr(hotbed_last_error(), "index.h5: its HDF5 metadata") != NULL);
+        hotbed_delete(text);
+        data[bit / 8] ^= mask;
+    }
+    hotbed_manifest_free(&m);
+    free(data);
+    tear_down(stream, &r, &other);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"an_index_of_another_hand_is_found", an_index_of_another_hand_is_found},
     {"metadata_of_another_hand_is_found", metadata_of_another_hand_is_found},
     {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
      a_kill_of_ranks_at_any_call_leaves_nothing_or_all},

@@ -27,3 +27,9 @@ if(HOTBED_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${hotbed_sanitize_flags}>")
   add_link_options(${hotbed_sanitize_flags})
 endif()
+
+# The fuzzers' counters, in all of the library.
+option(HOTBED_FUZZ "tests/checkpoint/fuzz_*.c for libFuzzer; needs clang and HOTBED_SANITIZE" OFF)
+if(HOTBED_FUZZ)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>")
+endif()

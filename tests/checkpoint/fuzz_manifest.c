@@ -1,7 +1,8 @@
 /* tests/checkpoint/fuzz_manifest.c - any bytes as a MANIFEST; an entry for libFuzzer.
  *
- * Configure with clang and -DHOTBED_FUZZ=ON, and run build/.../fuzz_manifest tests/checkpoint/corpus.
- * test_fuzz_manifest replays the corpus in every build.
+ * Configure with clang, -DHOTBED_FUZZ=ON and a sanitizer, and run build/.../fuzz_manifest on
+ * tests/checkpoint/corpus/manifest, with -dict=tests/checkpoint/manifest.dict.  test_fuzz_manifest replays the
+ * corpus in every build.
  */
 #include "base/stream.h"
 #include "checkpoint/manifest.h"

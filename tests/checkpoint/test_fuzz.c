@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_fuzz_manifest.c - the fuzzer's corpus, and its files with a bit changed. */
+/* tests/checkpoint/test_fuzz.c - a fuzzer's corpus, and its files with a bit changed. */
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
@@ -21,7 +21,7 @@ static void the_corpus_does_no_harm(hotbed_backend backend) {
         snprintf(path, sizeof path, "%s/%s", HOTBED_TEST_CORPUS, entry->d_name);
         unsigned char *data = sample_read_file(path, &bytes);
         LLVMFuzzerTestOneInput(data, bytes);
-        for (int i = 0; i < 500 && bytes > 0; i++) {
+        for (int i = 0; i < HOTBED_TEST_FLIPS && bytes > 0; i++) {
             size_t at = hotbed_test_below(bytes);
             unsigned char old = data[at];
             data[at] ^= (unsigned char)(1U << hotbed_test_below(8));

@@ -1,9 +1,9 @@
 """tests/checkpoint/test_h5.py - other programs read a checkpoint: h5py, pandas, h5dump.
 
-usage: test_h5.py SAMPLE_PROGRAM
+usage: test_h5.py SAMPLE_PROGRAM FORMATS_MD
 
 Reads MANIFEST by the words of docs/formats.md alone, and compares what h5py gives with the formula that
-the sample program fills its tables by.  Exit status 77: h5py is not there.
+the sample program fills its tables by.  The lines for pandas are those of docs/formats.md.  Exit status 77: h5py is not there.
 """
 import os
 import shutil
@@ -169,22 +169,21 @@ def check_fast_bf16(path):
         check((fast == dataset[:]).all(), "bf16 as bits")
 
 
-def check_pandas(path):
+def check_pandas(path, lines):
     try:
-        import pandas as pd
+        import pandas
     except ImportError:
-        print("without pandas: Python has none")
         return
-    f = h5py.File(os.path.join(path, "index.h5"), "r")
-    table = f["embeddings/user.id"]
-    frame = pd.DataFrame(table["weight"][:], index=table["weight_id"][:])
-    check(frame.loc[3, 0] == 1.5, "row of key 3 in pandas")
-    f.close()
+    lines = lines.replace("ckpt/", path + "/").replace("user_id", "user.id")
+    names = {}
+    exec(lines, names)
+    check(isinstance(names["frame"], pandas.DataFrame), "a data frame")
+    check(names["frame"].shape == (300, 16) and names["frame"].loc[3, 0] == 1.5, "row of key 3 in pandas")
+    names["t"].file.close()
 
 
 def check_h5dump(path):
     if shutil.which("h5dump") is None:
-        print("without h5dump: it is not installed")
         return
     for name in ("index.h5", "shard-00000-of-00001.h5"):
         done = subprocess.run(
@@ -233,8 +232,25 @@ def check_ranks(path):
                 )
 
 
+def print_versions():
+    print("h5py %s, HDF5 %s, numpy %s" % (h5py.version.version, h5py.version.hdf5_version, np.__version__))
+    try:
+        import pandas
+
+        print("pandas " + pandas.__version__)
+    except ImportError:
+        print("without pandas: Python has none")
+    if shutil.which("h5dump") is None:
+        print("without h5dump: it is not installed")
+    else:
+        print(subprocess.run(["h5dump", "--version"], capture_output=True, text=True).stdout.strip())
+
+
 def main():
     program = os.path.abspath(sys.argv[1])
+    pandas_lines = open(sys.argv[2]).read().split("```python\n", 1)[1].split("```", 1)[0]
+    check(len(pandas_lines.splitlines()) == 3, "three lines for pandas")
+    print_versions()
     with tempfile.TemporaryDirectory() as root:
         for optimizer in STATES:
             path = os.path.join(root, optimizer)
@@ -254,7 +270,7 @@ def main():
                 for number in range(len(TABLES)):
                     check_table(index, number, optimizer)
             check_fast_bf16(moved)
-            check_pandas(moved)
+            check_pandas(moved, pandas_lines)
             check_h5dump(moved)
             check_missing_shard(moved)
             shutil.rmtree(moved)

@@ -4,6 +4,7 @@
  * a check.  comm_death.sh runs it, over MPI or NCCL.
  */
 #define _DEFAULT_SOURCE 1 /* setenv */
+#include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
@@ -111,16 +112,17 @@ static void run(hotbed_backend backend) {
         SKIP(missing);
     const world *where = world_list();
     bool mpi = where->transport == HOTBED_TRANSPORT_MPI;
-    const uint32_t deadline_ms = mpi ? 1000 : 15000; /* NCCL takes seconds to start */
+    const uint32_t start_ms = 15000; /* all are slow to start */
     world_rank me = {.rank = (uint32_t)strtoul(number, NULL, 10), .size = where->size};
-    CHECK_OK(create(where, deadline_ms, me.rank, &me.comm));
+    CHECK_OK(create(where, start_ms, me.rank, &me.comm));
+    me.comm->deadline_ms = mpi ? 4000 : start_ms;
     CHECK_OK(hotbed_stream_create(
         mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
     if (strcmp(phase, "create") == 0) { /* it was there, but does not come */
         hotbed_comm *second = NULL;
         if (me.rank == VICTIM)
             die(NULL);
-        CHECK_STATUS(create(where, deadline_ms, me.rank, &second), HOTBED_ERR_COMM);
+        CHECK_STATUS(create(where, mpi ? 1000 : start_ms, me.rank, &second), HOTBED_ERR_COMM);
         CHECK(second == NULL);
     }
     live_and_die(&me, phase);

@@ -42,7 +42,7 @@ HOTBED_HD uint8_t *hotbed_balance_source(const hotbed_balance_view *v, uint32_t 
     return v->messages + rank * v->message_bytes;
 }
 
-/* Write the length of row r; 0 past the last one. */
+/* Write the length of row r; 0 past the last one, and where a message came in part (gather_core.h). */
 HOTBED_HD void hotbed_balance_length(const hotbed_balance_view *v, uint32_t r) {
     uint32_t row = 0;
     if (r == v->num_features * v->batch_size) {
@@ -50,13 +50,16 @@ HOTBED_HD void hotbed_balance_length(const hotbed_balance_view *v, uint32_t r) {
         return;
     }
     const uint32_t *starts = hotbed_message_starts(hotbed_balance_source(v, r, &row));
-    v->starts[r] = starts[row + 1] - starts[row];
+    uint32_t first = starts[row], end = starts[row + 1];
+    v->starts[r] = first <= end && end <= v->capacity ? end - first : 0;
 }
 
 HOTBED_HD void hotbed_balance_key(const hotbed_balance_view *v, uint32_t i) {
     uint32_t r = hotbed_part_of(v->starts, v->num_features * v->batch_size, i), row = 0;
     uint8_t *message = hotbed_balance_source(v, r, &row);
     uint32_t k = hotbed_message_starts(message)[row] + (i - v->starts[r]);
+    if (k >= v->capacity)
+        return;
     v->keys[i] = hotbed_message_keys(message, v->shape)[k];
     if (v->shape.weighted != 0)
         v->weights[i] = hotbed_message_weights(message, v->shape, v->capacity)[k];

@@ -81,11 +81,7 @@ HOTBED_HD uint8_t *hotbed_bucketize_message(const hotbed_bucketize_view *b, uint
 }
 
 HOTBED_HD void hotbed_bucketize_header(const hotbed_bucketize_view *b, uint32_t p) {
-    hotbed_message_header header = {b->counts[p], 0, b->counts[p], 0};
-    if (b->capacity != 0) {
-        header.capacity = (uint32_t)b->capacity;
-        header.overflow = *b->overflow;
-    }
+    hotbed_message_header header = {b->counts[p], b->capacity != 0 ? *b->overflow : 0, {0, 0}};
     *hotbed_message_header_of(hotbed_bucketize_message(b, p)) = header;
 }
 

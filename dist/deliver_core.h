@@ -20,7 +20,7 @@ typedef struct hotbed_deliver_view {
     const uint32_t *inverse;  /* of dedup: which sent key is key i; NULL: itself */
     const uint32_t *num_keys; /* one word each */
     const uint32_t *num_sent;
-    const uint32_t *overflow; /* not 0: nothing was sent */
+    const uint32_t *overflow; /* not 0: nothing was sent, or what came was no message */
     uint64_t key_bound, sent_bound, received_bound;
     uint32_t world;
     /* rows that travel: `row_bytes` apart, a multiple of 16 */
@@ -30,6 +30,11 @@ typedef struct hotbed_deliver_view {
     uint32_t dim, dtype;
     float max_gradient, scale;
 } hotbed_deliver_view;
+
+/* Keys received. */
+HOTBED_HD uint32_t hotbed_owner_keys(const hotbed_deliver_view *d) {
+    return *d->overflow != 0 ? 0 : d->segments[d->num_segments];
+}
 
 /* Row of received key m, in what goes to or comes from its requester. */
 HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {

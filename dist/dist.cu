@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(BLOCK) segments_kernel(hotbed_gather_vi
 }
 
 static __global__ void __launch_bounds__(BLOCK) gather_kernel(hotbed_gather_view g) {
-    uint32_t n = g.segments[hotbed_gather_segments(&g)];
+    uint32_t n = hotbed_gather_count(&g);
     for (uint64_t m = hotbed_cuda_thread(); m < n; m += hotbed_cuda_threads())
         hotbed_gather_key(&g, (uint32_t)m);
 }
@@ -131,7 +131,7 @@ static hotbed_status follow(
 
 static __global__ void __launch_bounds__(BLOCK)
     owner_kernel(hotbed_deliver_view d, uint8_t *local, bool send) {
-    uint32_t n = d.segments[d.num_segments];
+    uint32_t n = hotbed_owner_keys(&d);
     for (uint64_t m = hotbed_cuda_thread() / TILE; m < n; m += hotbed_cuda_threads() / TILE)
         hotbed_owner_copy(&d, (uint32_t)m, local, send, TILE);
 }

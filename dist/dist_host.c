@@ -96,7 +96,7 @@ static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void gather_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_gather_view *g = args;
-    uint32_t n = g->segments[hotbed_gather_segments(g)];
+    uint32_t n = hotbed_gather_count(g);
     for (uint64_t m = begin; m < least(end, n); m++)
         hotbed_gather_key(g, (uint32_t)m);
 }
@@ -150,7 +150,7 @@ static hotbed_status follow(
 
 static void owner_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
-    uint32_t n = a->d.segments[a->d.num_segments];
+    uint32_t n = hotbed_owner_keys(&a->d);
     for (uint64_t m = begin; m < least(end, n); m++)
         hotbed_owner_copy(&a->d, (uint32_t)m, a->data, a->send, 1);
 }

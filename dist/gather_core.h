@@ -2,6 +2,10 @@
  *
  * A segment is what one rank sent of one feature.  Segments stand by feature, then rank; the keys of one
  * stand as they stood in the message.
+ *
+ * What a message says of itself is not believed: when an exchange fails, what is on the stream behind it runs
+ * with messages that came in part, or that never came.  A message that cannot be makes the batch empty, as one
+ * that overflowed does, so nothing is read or written out of bounds.
  */
 #ifndef HOTBED_DIST_GATHER_CORE_H
 #define HOTBED_DIST_GATHER_CORE_H
@@ -12,11 +16,15 @@
 typedef struct hotbed_gather_view {
     uint8_t *const *from; /* [world] messages */
     uint64_t from_offset; /* bytes from there */
+    uint64_t capacity;    /* keys that each has room for; 0: rank p's has room[p * room_stride] */
+    const uint32_t *room;
+    uint64_t room_stride;
     hotbed_message_shape shape;
     uint32_t num_features, batch_size, world; /* shape.rows = num_features * batch_size */
     uint32_t *segments; /* [num_features * world + 1] first key of each segment */
     uint32_t *firsts;   /* [num_features * world] where each begins in its message */
-    uint32_t *overflow; /* one word: a rank had more keys than messages hold, all count as empty */
+    uint32_t *overflow; /* one word, 0 before: set when a rank had more keys than messages hold, or
+                         * sent what is no message: all count as empty */
     uint64_t *keys;     /* [bound] */
     float *weights;     /* [bound]; NULL unless shape.weighted */
     uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
@@ -34,20 +42,32 @@ HOTBED_HD uint8_t *hotbed_gather_message(const hotbed_gather_view *g, uint32_t r
     return g->from[rank] + g->from_offset;
 }
 
-/* Write the length of segment q, of one past the last too: segments become sums of them. */
+HOTBED_HD uint64_t hotbed_gather_room(const hotbed_gather_view *g, uint32_t rank) {
+    return g->capacity != 0 ? g->capacity : g->room[rank * g->room_stride];
+}
+
+/* Write the length of segment q, of one past the last too: segments become sums of them.  The end of a segment
+ * is the first of the rank's next: when all are in order, together they are not over the message's room. */
 HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
-    uint32_t f = q / g->world, overflow = 0;
-    for (uint32_t s = 0; s < g->world; s++)
-        overflow |= hotbed_message_header_of(hotbed_gather_message(g, s))->overflow;
     if (q == hotbed_gather_segments(g)) {
         g->segments[q] = 0;
-        *g->overflow = overflow;
         return;
     }
-    const uint32_t *starts = hotbed_message_starts(hotbed_gather_message(g, q - f * g->world));
-    uint32_t first = starts[f * g->batch_size];
+    uint32_t f = q / g->world, rank = q - f * g->world;
+    uint8_t *message = hotbed_gather_message(g, rank);
+    const uint32_t *starts = hotbed_message_starts(message);
+    uint32_t first = starts[f * g->batch_size], end = starts[(f + 1) * g->batch_size];
+    bool good = hotbed_message_header_of(message)->overflow == 0 && first <= end &&
+                end <= hotbed_gather_room(g, rank);
     g->firsts[q] = first;
-    g->segments[q] = overflow != 0 ? 0 : starts[(f + 1) * g->batch_size] - first;
+    g->segments[q] = good ? end - first : 0;
+    if (!good)
+        (void)hotbed_cas_relaxed_u32(g->overflow, 0, 1);
+}
+
+/* Keys received, once segments are sums. */
+HOTBED_HD uint32_t hotbed_gather_count(const hotbed_gather_view *g) {
+    return *g->overflow != 0 ? 0 : g->segments[hotbed_gather_segments(g)];
 }
 
 HOTBED_HD void hotbed_gather_key(const hotbed_gather_view *g, uint32_t m) {
@@ -55,7 +75,7 @@ HOTBED_HD void hotbed_gather_key(const hotbed_gather_view *g, uint32_t m) {
     uint8_t *message = hotbed_gather_message(g, q % g->world);
     uint32_t k = g->firsts[q] + (m - g->segments[q]);
     g->keys[m] = hotbed_message_keys(message, g->shape)[k];
-    uint64_t capacity = hotbed_message_header_of(message)->capacity;
+    uint64_t capacity = hotbed_gather_room(g, q % g->world);
     if (g->shape.weighted != 0)
         g->weights[m] = hotbed_message_weights(message, g->shape, capacity)[k];
     if (g->shape.counted != 0)
@@ -67,7 +87,12 @@ HOTBED_HD uint64_t hotbed_gather_offsets(const hotbed_gather_view *g) {
                              : (uint64_t)g->num_features + 1;
 }
 
+/* Bags that are not in order are left to the lookup, which takes no offset on trust. */
 HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
+    if (*g->overflow != 0) {
+        g->offsets[r] = 0;
+        return;
+    }
     if (r + 1 == hotbed_gather_offsets(g)) {
         g->offsets[r] = g->segments[hotbed_gather_segments(g)];
         return;
@@ -78,10 +103,9 @@ HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
     }
     uint32_t q = (uint32_t)(r / g->batch_size),
              sample = (uint32_t)(r - (uint64_t)q * g->batch_size);
-    uint32_t f = q / g->world, inside = 0;
+    uint32_t f = q / g->world;
     const uint32_t *starts = hotbed_message_starts(hotbed_gather_message(g, q - f * g->world));
-    if (*g->overflow == 0)
-        inside = starts[f * g->batch_size + sample] - g->firsts[q];
+    uint32_t inside = starts[f * g->batch_size + sample] - g->firsts[q];
     g->offsets[r] = (int64_t)g->segments[q] + inside;
 }
 

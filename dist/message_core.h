@@ -10,12 +10,10 @@
 #include "base/port.h"
 
 typedef struct hotbed_message_header {
-    uint32_t count; /* keys */
-    uint32_t
-        overflow; /* the sender has more keys for some rank than a message holds, this or another
-                        * one of the batch: nobody uses any */
-    uint32_t capacity;
-    uint32_t unused;
+    uint32_t count;    /* keys */
+    uint32_t overflow; /* the sender has more keys for some rank than a message holds, this or
+                        * another one of the batch: nobody uses any */
+    uint32_t unused[2];
 } hotbed_message_header;
 
 typedef struct hotbed_message_shape {

@@ -183,6 +183,9 @@ uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded);
 hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream *stream);
 void hotbed_parts_destroy(hotbed_sharded_context *context);
 
+/* Before the keys of a batch are sent, or sent again: nothing has overflowed. */
+hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream);
+
 /* The exact road of every part, which a batch that overflowed takes.  Synchronous when it is made. */
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream);
 

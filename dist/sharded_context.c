@@ -261,7 +261,7 @@ hotbed_status hotbed_sharded_input_dist(
     HOTBED_TRY(hotbed_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = false;
-    HOTBED_TRY(hotbed_fill(context->overflow, 0, sizeof *context->overflow, stream));
+    HOTBED_TRY(hotbed_parts_clear(context, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];
@@ -325,6 +325,7 @@ hotbed_status hotbed_context_settle(hotbed_sharded_context *context, hotbed_stre
     HOTBED_TRY(look(context, &overflowed));
     if (overflowed) {
         HOTBED_TRY(hotbed_parts_make_exact(context, stream));
+        HOTBED_TRY(hotbed_parts_clear(context, stream));
         HOTBED_TRY(hotbed_exchange_start(context, true, stream));
         HOTBED_TRY(hotbed_exchange_sizes(context, stream));
         HOTBED_TRY(hotbed_exchange_gather(context, stream));

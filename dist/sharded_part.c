@@ -1,4 +1,5 @@
 /* dist/sharded_part.c - the parts of a context: their memory, and their exchanges by each plan. */
+#include "dist/comm.h"
 #include "dist/sharded.h"
 
 #define KEYS_MOST ((uint64_t)1 << 30)
@@ -229,6 +230,12 @@ static hotbed_status upload_pointers(
     return status != HOTBED_OK ? status : finished;
 }
 
+/* Of the matrix: keys from each rank, one every parts * world words. */
+static const uint32_t *received_counts(
+    const hotbed_sharded_context *context, const hotbed_part *part) {
+    return context->matrix + (size_t)(part - context->parts) * context->world + context->rank;
+}
+
 static hotbed_status make_road(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_road *road, uint64_t capacity,
     hotbed_stream *stream) {
@@ -257,6 +264,9 @@ static hotbed_status make_road(
     road->gather = (hotbed_gather_view){
         .from = road->from.at,
         .from_offset = road->from.offset,
+        .capacity = capacity,
+        .room = received_counts(context, part),
+        .room_stride = (uint64_t)context->num_parts * context->world,
         .shape = shape_of(part),
         .num_features = g->message_features,
         .batch_size = g->message_batch,
@@ -292,8 +302,8 @@ static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
     size_t messages = context->world * context->message_bytes;
     context->counts = hotbed_carve_take(&carve, row);
     context->matrix = hotbed_carve_take(&carve, row * context->world);
-    context->overflow = hotbed_carve_take(&carve, sizeof(uint32_t));
-    context->overflows = hotbed_carve_take(&carve, context->num_parts * sizeof(uint32_t));
+    context->overflow = hotbed_carve_take(&carve, (1 + context->num_parts) * sizeof(uint32_t));
+    context->overflows = context->overflow + 1;
     context->send = context->receive = NULL;
     if (context->plan == HOTBED_PLAN_FIXED) {
         context->send = hotbed_carve_take(&carve, messages);
@@ -365,6 +375,10 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
         }
     }
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream) {
+    return hotbed_fill(context->overflow, 0, (1 + context->num_parts) * sizeof(uint32_t), stream);
 }
 
 /* --- the exchange of keys ------------------------------------------------------------------------------- */
@@ -450,8 +464,8 @@ static hotbed_status aim_received(
     hotbed_road *road = part->road;
     hotbed_aim_view aim = {
         .base = road->receive,
-        .counts = context->matrix + (size_t)number * context->world + context->rank,
-        .stride = (uint64_t)context->num_parts * context->world,
+        .counts = road->gather.room,
+        .stride = road->gather.room_stride,
         .to = road->from.at,
         .shape = shape_of(part),
         .world = context->world,
@@ -474,6 +488,8 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
     hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
     uint32_t n = 0;
     HOTBED_TRY(hotbed_event_sync(context->arrived));
+    /* Sizes are only those of the ranks when the exchange of them did not fail. */
+    HOTBED_TRY(hotbed_comm_check_call("wait_splits", context->comm, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
         HOTBED_TRY(read_sizes(context, i));
     for (uint32_t i = 0; i < context->num_parts; i++) {

@@ -30,7 +30,8 @@ hotbed_status hotbed_chain_check(
     for (uint32_t i = 0; i < parent->num_tables; i++) {
         const hotbed_manifest_table *x = &parent->tables[i], *y = &increment->tables[i];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
-            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->capacity != y->capacity)
+            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
+            x->capacity != y->capacity)
             return another(name, y->name);
     }
     return HOTBED_OK;

@@ -285,6 +285,10 @@ static hotbed_status store(dealer *d, uint64_t rows) {
     for (uint32_t s = 0; s < 2; s++)
         if (d->row_bytes[HOTBED_COLUMN_STATE + s] > 0)
             parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storage_table(deal->storage, deal->number, &info));
+    if (info.score == HOTBED_SCORE_TIMESTAMP_LFU && d->row_bytes[HOTBED_COLUMN_TIMES] > 0)
+        parts.times = d->recv[HOTBED_COLUMN_TIMES];
     return hotbed_storage_set_rows(
         deal->storage, deal->number, rows, d->recv[HOTBED_COLUMN_KEYS], &parts, deal->stream);
 }

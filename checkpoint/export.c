@@ -24,6 +24,8 @@ typedef struct target {
 static const char *const part_names[] = {"weight_id", "weight", "metadata", ""};
 
 static const char *column_title(const hotbed_manifest *m, uint32_t column) {
+    if (column == HOTBED_COLUMN_TIMES)
+        return "times";
     return column < HOTBED_COLUMN_STATE
                ? part_names[column]
                : hotbed_manifest_column_name(m->optimizer.kind, column) + strlen("opt/");
@@ -119,7 +121,7 @@ static const char *npy_type(
     const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
     if (column == HOTBED_COLUMN_KEYS)
         return m->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
-    if (column == HOTBED_COLUMN_SCORES)
+    if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return "<u8";
     return column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_F16 ? "<f2" : "<f4";
 }
@@ -154,6 +156,7 @@ static hotbed_status open_npy(
     if (out->widen)
         out->row_bytes *= 2;
     bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
+                column == HOTBED_COLUMN_TIMES ||
                 (column >= HOTBED_COLUMN_STATE && m->optimizer.kind == HOTBED_OPT_ROWWISE_ADAGRAD);
     npy_header(header, type, rows, out->row_bytes / (size_t)(type[2] - '0'), flat);
     snprintf(name, sizeof name, "%s.%s.npy", t->name, column_title(m, column));
@@ -222,7 +225,7 @@ static hotbed_status put_datasets(h5_export *e, hotbed_h5 *h5) {
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
             if (!is_out(m, table, i))
                 continue;
-            if (i < HOTBED_COLUMN_STATE)
+            if (i < HOTBED_COLUMN_STATE || i == HOTBED_COLUMN_TIMES)
                 snprintf(
                     path, sizeof path, "/embeddings/%s/%s",
                     strcmp(table->name, ".") == 0 ? "+" : table->name, column_title(m, i));

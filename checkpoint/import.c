@@ -214,7 +214,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
+    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = from->step;
@@ -236,6 +236,8 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
         t->dim = from->tables[i].dim;
         t->bucket_bits = t->kind == HOTBED_TABLE_HASH ? HOTBED_BUCKET_BITS : 0;
         for (uint32_t p = 0; p < from->tables[i].num_parts; p++) {
+            if (from->tables[i].parts[p].columns[HOTBED_COLUMN_TIMES].file != NULL)
+                hotbed_manifest_set_times(m, t);
             t->rows += from->tables[i].parts[p].rows;
             m->parts[i].counted += from->tables[i].parts[p].counted;
         }

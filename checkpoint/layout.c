@@ -42,7 +42,7 @@ hotbed_h5_shape hotbed_layout_shape(
     bool keys = column == HOTBED_COLUMN_COUNTED || column == HOTBED_COLUMN_ERASED;
     if (keys && m->key_type == HOTBED_KEY_I64)
         shape.type = HOTBED_H5_I64;
-    if (column >= HOTBED_COLUMN_STATE && column < HOTBED_ROW_COLUMNS) {
+    if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
         shape.type = HOTBED_H5_F32;
         /* One number a row is a vector, as in TorchRec. */
         if (m->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
@@ -132,15 +132,15 @@ static hotbed_status put_table(
     }
     static const char *const groups[] = {"opt", "admission"};
     const bool has[] = {
-        hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_STATE),
-        hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_COUNTED)};
+        hotbed_manifest_has(m, table, HOTBED_COLUMN_STATE),
+        hotbed_manifest_has(m, table, HOTBED_COLUMN_COUNTED)};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", at, groups[i]);
         if (has[i])
             HOTBED_TRY(hotbed_h5_group(h5, path));
     }
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        if (!hotbed_manifest_has(m, table->kind, i))
+        if (!hotbed_manifest_has(m, table, i))
             continue;
         hotbed_extent *extent = &part->columns[i];
         snprintf(path, sizeof path, "%s/%s", at, hotbed_manifest_column_name(m->optimizer.kind, i));
@@ -303,14 +303,16 @@ static hotbed_status put_views(
     snprintf(path, sizeof path, "/embeddings/%s", part_name(table));
     HOTBED_TRY(hotbed_h5_group(h5, path));
     snprintf(path, sizeof path, "/optimizer/embeddings.%s.weight", table->name);
-    if (hotbed_manifest_has(m, table->kind, HOTBED_COLUMN_STATE))
+    if (hotbed_manifest_has(m, table, HOTBED_COLUMN_STATE))
         HOTBED_TRY(hotbed_h5_group(h5, path));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         bool counts = i == HOTBED_COLUMN_BUCKET && table->spread == HOTBED_SPREAD_ANY;
-        if (counts || !hotbed_manifest_has(m, table->kind, i))
+        if (counts || !hotbed_manifest_has(m, table, i))
             continue; /* counts of buckets that several ranks have are not one vector */
-        if (i < HOTBED_COLUMN_STATE)
-            snprintf(path, sizeof path, "/embeddings/%s/%s", part_name(table), names[i]);
+        if (i < HOTBED_COLUMN_STATE || i == HOTBED_COLUMN_TIMES)
+            snprintf(
+                path, sizeof path, "/embeddings/%s/%s", part_name(table),
+                i == HOTBED_COLUMN_TIMES ? "times" : names[i]);
         else
             snprintf(
                 path, sizeof path, "/optimizer/embeddings.%s.weight/%s.%s", table->name,

@@ -32,6 +32,7 @@ static const char *const optimizer_words[] = {"none", "sgd", "adam", "adagrad", 
 static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin", "continuous"};
 static const char *const spread_words[] = {"bucket", "any"};
 static const char *const full_words[] = {"full", "delta"};
+static const char *const times_words[] = {"no", "yes"};
 
 /* What a text is about. */
 typedef struct scope {
@@ -194,7 +195,7 @@ static void describe_part(
     }
     hotbed_codec_literal(c, "\n");
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        if (!hotbed_manifest_has(m, table->kind, i))
+        if (!hotbed_manifest_has(m, table, i))
             continue;
         hotbed_codec_literal(c, "extent ");
         hotbed_codec_literal(c, table->name);
@@ -224,6 +225,12 @@ static void describe_hash(hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_t
         hotbed_codec_choice(c, &spread, spread_words, 2);
         table->spread = (hotbed_spread)spread;
         describe_route(c, table);
+    }
+    if (m->minor >= HOTBED_FORMAT_MINOR_TIMES) {
+        uint32_t times = table->times ? 1 : 0;
+        hotbed_codec_literal(c, " times ");
+        hotbed_codec_choice(c, &times, times_words, 2);
+        table->times = times == 1;
     }
     hotbed_codec_literal(c, "\n");
 }
@@ -336,8 +343,15 @@ void hotbed_manifest_free(hotbed_manifest *m) {
     *m = (hotbed_manifest){.world = 0};
 }
 
-bool hotbed_manifest_has(const hotbed_manifest *m, hotbed_table_kind kind, uint32_t column) {
-    bool hash = kind == HOTBED_TABLE_HASH;
+void hotbed_manifest_set_times(hotbed_manifest *m, hotbed_manifest_table *table) {
+    table->times = true;
+    if (m->minor < HOTBED_FORMAT_MINOR_TIMES)
+        m->minor = HOTBED_FORMAT_MINOR_TIMES;
+}
+
+bool hotbed_manifest_has(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
+    bool hash = table->kind == HOTBED_TABLE_HASH;
     switch (column) {
     case HOTBED_COLUMN_KEYS:
         return hash || m->increment;
@@ -346,6 +360,8 @@ bool hotbed_manifest_has(const hotbed_manifest *m, hotbed_table_kind kind, uint3
     case HOTBED_COLUMN_SCORES:
     case HOTBED_COLUMN_BUCKET:
         return hash;
+    case HOTBED_COLUMN_TIMES:
+        return hash && table->times;
     case HOTBED_COLUMN_COUNTED:
     case HOTBED_COLUMN_COUNTS:
         return hash && m->minor > 0;
@@ -364,11 +380,11 @@ size_t hotbed_manifest_row_bytes(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
     if (column == HOTBED_COLUMN_KEYS)
         return sizeof(uint64_t);
-    if (column == HOTBED_COLUMN_BUCKET || !hotbed_manifest_has(m, table->kind, column))
+    if (column == HOTBED_COLUMN_BUCKET || !hotbed_manifest_has(m, table, column))
         return 0;
     if (column == HOTBED_COLUMN_VALUES)
         return table->dim * hotbed_dtype_bytes(table->dtype);
-    if (column == HOTBED_COLUMN_SCORES)
+    if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return sizeof(uint64_t);
     return hotbed_optimizer_state_dim(m->optimizer.kind, table->dim) * sizeof(float);
 }
@@ -376,7 +392,7 @@ size_t hotbed_manifest_row_bytes(
 uint64_t hotbed_manifest_column_bytes(
     const hotbed_manifest *m, const hotbed_manifest_table *table, const hotbed_manifest_part *part,
     uint32_t column) {
-    if (!hotbed_manifest_has(m, table->kind, column))
+    if (!hotbed_manifest_has(m, table, column))
         return 0;
     switch (column) {
     case HOTBED_COLUMN_BUCKET:
@@ -394,11 +410,11 @@ uint64_t hotbed_manifest_column_bytes(
 const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column) {
     /* One table of words for all: names are part of the format, and are not made up of others. */
     static const char *const words[HOTBED_COLUMN_STATE] = {"keys", "values", "scores", "bucket"};
-    static const char *const more[] = {"admission/keys", "admission/counts", "erased"};
+    static const char *const more[] = {"times", "admission/keys", "admission/counts", "erased"};
     if (column < HOTBED_COLUMN_STATE)
         return words[column];
-    if (column >= HOTBED_ROW_COLUMNS)
-        return more[column - HOTBED_ROW_COLUMNS];
+    if (column >= HOTBED_COLUMN_TIMES)
+        return more[column - HOTBED_COLUMN_TIMES];
     switch (optimizer) {
     case HOTBED_OPT_ADAM:
         return column == HOTBED_COLUMN_STATE ? "opt/exp_avg" : "opt/exp_avg_sq";
@@ -557,6 +573,8 @@ static hotbed_status same_table(
         return differs("the route", a->name, a->route, shard, b->route);
     if (a->route_rows != b->route_rows)
         return differs("the route's rows", a->name, a->route_rows, shard, b->route_rows);
+    if (a->times != b->times)
+        return differs("whether it has times", a->name, a->times, shard, b->times);
     if (a->bucket_bits != b->bucket_bits)
         return differs("bucket_bits", a->name, a->bucket_bits, shard, b->bucket_bits);
     return HOTBED_OK;

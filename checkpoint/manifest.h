@@ -15,9 +15,11 @@
 #include "hotbed/storage.h"
 
 enum {
-    HOTBED_FORMAT_MAJOR = 1,      /* another layout: older readers refuse it */
-    HOTBED_FORMAT_MINOR = 1,      /* something new that older readers must not overlook */
-    HOTBED_BLOCK_BYTES = 4 << 20, /* most bytes of a block: each has a digest of its own */
+    HOTBED_FORMAT_MAJOR = 1,       /* another layout: older readers refuse it */
+    HOTBED_FORMAT_MINOR = 2,       /* something new that older readers must not overlook */
+    HOTBED_FORMAT_MINOR_PLAIN = 1, /* what is written where nothing asks for more */
+    HOTBED_FORMAT_MINOR_TIMES = 2, /* a table has times */
+    HOTBED_BLOCK_BYTES = 4 << 20,  /* most bytes of a block: each has a digest of its own */
     HOTBED_BLOCK_BYTES_LEAST = 4 << 10,
     HOTBED_MANIFEST_BYTES_MAX = 64 << 20,
     HOTBED_WORLD_MAX = 65536,
@@ -43,12 +45,13 @@ typedef enum hotbed_column {
     HOTBED_COLUMN_SCORES = 2, /* u64 [rows]; HASH */
     HOTBED_COLUMN_BUCKET = 3, /* u64 [buckets of the part], rows in each; HASH */
     HOTBED_COLUMN_STATE = 4,  /* f32 [rows, state dim], and 5 */
-    HOTBED_ROW_COLUMNS = 6,   /* the columns before have something of each row, but BUCKET */
+    HOTBED_COLUMN_TIMES = 6,  /* u64 [rows]; HASH with times, format 1.2 */
+    HOTBED_ROW_COLUMNS = 7,   /* the columns before have something of each row, but BUCKET */
     HOTBED_COLUMN_COUNTED =
-        6, /* i64 or u64 [counted] keys that admission counts; HASH, format 1.1 */
-    HOTBED_COLUMN_COUNTS = 7, /* u64 [counted] */
-    HOTBED_COLUMN_ERASED = 8, /* i64 or u64 [erased] keys that left; HASH in an increment */
-    HOTBED_COLUMNS = 9,
+        7, /* i64 or u64 [counted] keys that admission counts; HASH, format 1.1 */
+    HOTBED_COLUMN_COUNTS = 8, /* u64 [counted] */
+    HOTBED_COLUMN_ERASED = 9, /* i64 or u64 [erased] keys that left; HASH in an increment */
+    HOTBED_COLUMNS = 10,
 } hotbed_column;
 
 /* How the rows of a hash table are spread over ranks. */
@@ -82,6 +85,7 @@ typedef struct hotbed_manifest_table {
     hotbed_dtype dtype;
     uint32_t dim;
     uint32_t bucket_bits; /* HASH: 2^bits logical buckets; STATIC: 0 */
+    bool times;           /* HASH: beside scores there are times (HOTBED_SCORE_TIMESTAMP_LFU) */
     hotbed_spread spread; /* HASH */
     uint32_t route; /* rule by which ranks had the rows: 0 none, else its hotbed_route_kind + 1 */
     uint64_t route_rows;   /* CONTINUOUS: hotbed_route.rows; others: 0 */
@@ -91,7 +95,7 @@ typedef struct hotbed_manifest_table {
 } hotbed_manifest_table;
 
 typedef struct hotbed_manifest {
-    uint32_t minor; /* of the format; what is written has HOTBED_FORMAT_MINOR */
+    uint32_t minor; /* of the format: the least that can say what is there */
     bool increment; /* has what changed since the parent */
     hotbed_digest id;
     hotbed_digest parent;        /* id of the parent; increments */
@@ -121,8 +125,12 @@ hotbed_status hotbed_manifest_reserve(hotbed_manifest *manifest);
 /* Free the arrays.  NULL and {0} are allowed. */
 void hotbed_manifest_free(hotbed_manifest *manifest);
 
-/* Whether tables of this kind have the column. */
-bool hotbed_manifest_has(const hotbed_manifest *manifest, hotbed_table_kind kind, uint32_t column);
+/* Whether a table has the column. */
+bool hotbed_manifest_has(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column);
+
+/* A table gets times, and the manifest the format that has them. */
+void hotbed_manifest_set_times(hotbed_manifest *manifest, hotbed_manifest_table *table);
 
 /* Number of a table's logical buckets; of rows of a STATIC table. */
 uint64_t hotbed_manifest_range(const hotbed_manifest_table *table);
@@ -136,7 +144,7 @@ uint64_t hotbed_manifest_column_bytes(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table,
     const hotbed_manifest_part *part, uint32_t column);
 
-/* "keys", "values", "scores", "bucket", "opt/exp_avg", "admission/keys", "erased": as in MANIFEST and in
+/* "keys", "values", "scores", "bucket", "opt/exp_avg", "times", "admission/keys", "erased": as in MANIFEST and in
  * the shard's group. */
 const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column);
 

@@ -15,7 +15,7 @@ hotbed_status hotbed_plan_head(
     hotbed_manifest *m, hotbed_stream *stream) {
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
+    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = options->step;
     hotbed_layout_writer(m->writer);
@@ -49,6 +49,8 @@ hotbed_status hotbed_plan_table(
     table->kind = info.kind;
     table->dtype = info.dtype;
     table->dim = info.dim;
+    if (info.score == HOTBED_SCORE_TIMESTAMP_LFU)
+        hotbed_manifest_set_times(m, table);
     hotbed_share_describe(share, number, table);
     if (table->kind == HOTBED_TABLE_HASH) {
         table->bucket_bits = config->bucket_bits;

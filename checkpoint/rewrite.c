@@ -76,6 +76,8 @@ static void plan_table(rewriter *w, uint32_t number) {
     const hotbed_manifest_table *from = &hotbed_chain_last(w->chain)->tables[number];
     hotbed_manifest_table *t = &w->manifest.tables[number];
     *t = *from;
+    if (t->times)
+        hotbed_manifest_set_times(&w->manifest, t);
     t->rows = 0;
     t->content = (hotbed_digest){0};
     t->route = 0;
@@ -96,7 +98,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
+    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = last->step;

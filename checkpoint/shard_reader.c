@@ -88,7 +88,7 @@ hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *r) {
     const hotbed_manifest *m = r->manifest;
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-            if (!hotbed_manifest_has(m, m->tables[t].kind, i))
+            if (!hotbed_manifest_has(m, &m->tables[t], i))
                 continue;
             hotbed_extent_stream column = open_column(
                 r, m->tables[t].name, i, m->parts[(uint64_t)t * m->world + r->number].columns[i],
@@ -153,7 +153,7 @@ hotbed_status hotbed_part_reader_open(
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], buffer);
         buffer += room_of(p, i);
-        if (hotbed_manifest_has(m, p->table->kind, i))
+        if (hotbed_manifest_has(m, p->table, i))
             HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
     }
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)

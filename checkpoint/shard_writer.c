@@ -121,7 +121,7 @@ hotbed_status hotbed_shard_writer_column(
 
 hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        if (hotbed_manifest_has(w->manifest, w->table->kind, i))
+        if (hotbed_manifest_has(w->manifest, w->table, i))
             HOTBED_TRY(hotbed_extent_end(&w->columns[i], &w->part->columns[i].root));
     return HOTBED_OK;
 }

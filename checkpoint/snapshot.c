@@ -63,6 +63,7 @@ static hotbed_status open_window(
     w->batch.rows.scores = w->columns[HOTBED_COLUMN_SCORES];
     for (uint32_t s = 0; s < 2; s++)
         w->batch.rows.states[s] = w->columns[HOTBED_COLUMN_STATE + s];
+    w->batch.rows.times = w->columns[HOTBED_COLUMN_TIMES];
     return HOTBED_OK;
 }
 

@@ -66,18 +66,26 @@ static hotbed_status copy(void *to, const void *from, uint64_t bytes, hotbed_str
     return to == from ? HOTBED_OK : hotbed_copy(to, from, bytes, stream);
 }
 
-static hotbed_rows device_rows(const hotbed_staging *s) {
-    return (hotbed_rows){
+/* Times are dropped where the storage's table has none. */
+static hotbed_status device_rows(
+    const hotbed_staging *s, const hotbed_storage *storage, uint32_t table, hotbed_rows *out) {
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storage_table(storage, table, &info));
+    *out = (hotbed_rows){
         .weights = s->device_columns[HOTBED_COLUMN_VALUES],
         .states =
             {s->device_columns[HOTBED_COLUMN_STATE], s->device_columns[HOTBED_COLUMN_STATE + 1]},
         .scores = s->device_columns[HOTBED_COLUMN_SCORES],
     };
+    if (info.score == HOTBED_SCORE_TIMESTAMP_LFU)
+        out->times = s->device_columns[HOTBED_COLUMN_TIMES];
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_staging_fetch(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
-    hotbed_rows rows = device_rows(s);
+    hotbed_rows rows;
+    HOTBED_TRY(device_rows(s, storage, table, &rows));
     void *keys = s->device_columns[HOTBED_COLUMN_KEYS];
     hotbed_status status = copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
     if (status == HOTBED_OK)
@@ -102,7 +110,8 @@ static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_
 
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
-    hotbed_rows rows = device_rows(s);
+    hotbed_rows rows;
+    HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
     HOTBED_TRY(hotbed_storage_set_rows(
         storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], &rows, stream));

@@ -181,9 +181,12 @@ static hotbed_status add_npy_table(source *s, const char *name) {
     HOTBED_TRY(
         open_column(s, t, "weight_id", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_KEYS]));
     t->kind = columns[HOTBED_COLUMN_KEYS].file == NULL ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
-    if (t->kind == HOTBED_TABLE_HASH)
+    if (t->kind == HOTBED_TABLE_HASH) {
         HOTBED_TRY(
             open_column(s, t, "metadata", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_SCORES]));
+        HOTBED_TRY(
+            open_column(s, t, "times", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_TIMES]));
+    }
     hotbed_optimizer_kind kind = s->import.optimizer.kind;
     for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++)
         HOTBED_TRY(open_column(

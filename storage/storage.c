@@ -577,6 +577,7 @@ hotbed_status hotbed_storage_table(
         .lower_weights = t->view.lower_rows,
         .max_capacity = t->most,
         .segments = t->num_grown,
+        .score = (hotbed_score_strategy)t->view.score,
     };
     for (const hotbed_grown *g = t->grown; g != NULL; g = g->next) {
         info.segment_slots += hotbed_index_range_slots(g->segment.range);

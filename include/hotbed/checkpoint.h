@@ -127,8 +127,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
 
 /* Fill the storage's tables from the checkpoint at `path`, tables matched by name, every block's digest
  * checked before its rows are used.  Keys that the storage had are removed first.  Synchronous.
- * The storage may have other capacities, eviction and backend than the one that was saved; dim, dtype,
- * key type and kind of optimiser must be the same.  A table that evicts keeps the rows of the highest scores
+ * The storage may have other capacities, eviction, scores and backend than the one that was saved; dim, dtype,
+ * key type and kind of optimiser must be the same.  Times of TIMESTAMP_LFU tables go to such tables only, which
+ * without them have those of new rows.  A table that evicts keeps the rows of the highest scores
  * when not all fit; one that does not is FULL.
  *
  *   step         out  may be NULL

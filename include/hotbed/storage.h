@@ -60,7 +60,7 @@ typedef enum hotbed_score_strategy {
     HOTBED_SCORE_CUSTOM = 3,    /* as hotbed_storage_set_score() says */
     /* dynamicemb's pair: the score is LFU's, and beside it a key has the time of TIMESTAMP, in
      * hotbed_rows.times.  The lowest count goes first, and of equal counts the one seen longest ago.  8
-     * more bytes a slot.  Checkpoints save the counts and not the times. */
+     * more bytes a slot. */
     HOTBED_SCORE_TIMESTAMP_LFU = 4,
 } hotbed_score_strategy;
 
@@ -487,6 +487,7 @@ typedef struct hotbed_table_info {
     uint64_t max_capacity;     /* `capacity` where the table does not grow */
     uint64_t segment_slots;    /* rows allocated by growth, all segments together */
     uint32_t segments;         /* that it has grown, see hotbed_storage_segment() */
+    hotbed_score_strategy score;
 } hotbed_table_info;
 
 /* Errors: ARGUMENT (table number out of range). */

@@ -56,6 +56,7 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
         options[t].kind = tables[t].kind;
         options[t].dtype = tables[t].dtype;
     }
+    options[0].score = shape->score;
     for (uint32_t rank = 0; rank < world; rank++) {
         for (uint32_t t = 0; t < RANKS_TABLES; t++) {
             uint64_t rows = hotbed_route_rows(&r->routes[t], rank);
@@ -108,6 +109,8 @@ static sample_image expected(
             image.keys[n] = hotbed_route_local(&r->routes[table], key);
         image.scores[n] =
             tables[table].kind == HOTBED_TABLE_HASH ? value_of(table, key, version, 1000) : 0;
+        if (image.times != NULL)
+            image.times[n] = value_of(table, key, version, 2000);
         fill_words(image.weights + n * image.weight_bytes, image.weight_bytes, table, key, version);
         for (uint32_t s = 0; s < 2; s++)
             if (image.states[s] != NULL)
@@ -178,6 +181,9 @@ void ranks_check(ranks *r, const ranks *model) {
                     found.weights + at * found.weight_bytes, right.weights + i * found.weight_bytes,
                     found.weight_bytes);
                 CHECK(is_static || found.scores[at] == right.scores[i]);
+                CHECK(
+                    found.times == NULL || found.times[at] == right.times[i] ||
+                    model->shape.score != HOTBED_SCORE_TIMESTAMP_LFU);
                 for (uint32_t s = 0; s < 2; s++)
                     if (found.states[s] != NULL)
                         CHECK_BYTES(

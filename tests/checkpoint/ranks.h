@@ -9,8 +9,9 @@ enum { RANKS_MOST = 61, RANKS_TABLES = 3, RANKS_KEYS = 400 };
 /* "hash": 400 keys, f32, dim 6; "static": `rows` rows, bf16, dim 3; "small": 5 keys, f32, dim 1. */
 typedef struct ranks_shape {
     hotbed_optimizer_kind optimizer;
-    hotbed_route_kind route; /* of the hash tables */
-    uint64_t rows;           /* 0: 90 */
+    hotbed_route_kind route;     /* of the hash tables */
+    uint64_t rows;               /* 0: 90 */
+    hotbed_score_strategy score; /* of "hash" */
 } ranks_shape;
 
 typedef struct ranks {

@@ -64,7 +64,7 @@ static hotbed_memory upload(const void *data, size_t bytes, hotbed_stream *strea
 }
 
 typedef struct rows_memory {
-    hotbed_memory keys, weights, states[2], scores;
+    hotbed_memory keys, weights, states[2], scores, times;
 } rows_memory;
 
 static void free_rows(rows_memory *m) {
@@ -73,6 +73,7 @@ static void free_rows(rows_memory *m) {
     hotbed_memory_free(&m->states[0]);
     hotbed_memory_free(&m->states[1]);
     hotbed_memory_free(&m->scores);
+    hotbed_memory_free(&m->times);
 }
 
 static hotbed_rows view_rows(const rows_memory *m, bool hash) {
@@ -80,6 +81,7 @@ static hotbed_rows view_rows(const rows_memory *m, bool hash) {
         .weights = m->weights.data,
         .states = {m->states[0].data, m->states[1].data},
         .scores = hash ? m->scores.data : NULL,
+        .times = m->times.data,
     };
 }
 
@@ -93,7 +95,10 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
     image.keys = calloc(rows + 1, sizeof *image.keys);
     image.scores = calloc(rows + 1, sizeof *image.scores);
     image.weights = calloc(rows + 1, image.weight_bytes);
+    bool times = info.score == HOTBED_SCORE_TIMESTAMP_LFU;
+    image.times = times ? calloc(rows + 1, sizeof *image.times) : NULL;
     CHECK(image.keys != NULL && image.scores != NULL && image.weights != NULL);
+    CHECK(!times || image.times != NULL);
     for (uint32_t i = 0; i < 2 && i < hotbed_optimizer_states(kind); i++) {
         image.states[i] = calloc(rows + 1, image.state_bytes);
         CHECK(image.states[i] != NULL);
@@ -104,6 +109,7 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
 void sample_free(sample_image *image) {
     free(image->keys);
     free(image->scores);
+    free(image->times);
     free(image->weights);
     free(image->states[0]);
     free(image->states[1]);
@@ -113,6 +119,8 @@ static rows_memory upload_image(const sample_image *image, hotbed_stream *stream
     rows_memory m = {.keys = upload(image->keys, image->rows * sizeof(uint64_t), stream)};
     m.weights = upload(image->weights, image->rows * image->weight_bytes, stream);
     m.scores = upload(image->scores, image->rows * sizeof(uint64_t), stream);
+    if (image->times != NULL)
+        m.times = upload(image->times, image->rows * sizeof(uint64_t), stream);
     for (int i = 0; i < 2; i++)
         if (image->states[i] != NULL)
             m.states[i] = upload(image->states[i], image->rows * image->state_bytes, stream);
@@ -290,6 +298,8 @@ sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream 
     CHECK_OK(hotbed_storage_get_rows(storage, table, rows, m.keys.data, &view, NULL, stream));
     CHECK_OK(hotbed_copy(image.weights, m.weights.data, rows * image.weight_bytes, stream));
     CHECK_OK(hotbed_copy(image.scores, m.scores.data, rows * sizeof(uint64_t), stream));
+    if (image.times != NULL)
+        CHECK_OK(hotbed_copy(image.times, m.times.data, rows * sizeof(uint64_t), stream));
     for (int i = 0; i < 2; i++)
         if (image.states[i] != NULL)
             CHECK_OK(
@@ -307,6 +317,9 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
         CHECK_BYTES(x.keys, y.keys, x.rows * sizeof(uint64_t));
         CHECK_BYTES(x.weights, y.weights, x.rows * x.weight_bytes);
         CHECK_BYTES(x.scores, y.scores, x.rows * sizeof(uint64_t));
+        CHECK((x.times == NULL) == (y.times == NULL));
+        if (x.times != NULL)
+            CHECK_BYTES(x.times, y.times, x.rows * sizeof(uint64_t));
         for (int i = 0; i < 2; i++)
             if (x.states[i] != NULL)
                 CHECK_BYTES(x.states[i], y.states[i], x.rows * x.state_bytes);

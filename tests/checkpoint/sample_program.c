@@ -3,7 +3,7 @@
  * The environment has HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...), and
  * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then those of
  * sample_fill_formula().  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
- * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1, and where HOTBED_SAMPLE_INCREMENT is a path
+ * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1, with times where there is HOTBED_SAMPLE_TIMES, and where HOTBED_SAMPLE_INCREMENT is a path
  * too, the increment there has what ranks_change_some() does.
  */
 #include "tests/checkpoint/ranks.h"
@@ -16,6 +16,8 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     hotbed_stream *stream = NULL;
     ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+    if (getenv("HOTBED_SAMPLE_TIMES") != NULL)
+        shape.score = HOTBED_SCORE_TIMESTAMP_LFU;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     ranks_create(&r, &shape, world, stream);
     ranks_mark(&r);

@@ -55,6 +55,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
     ranks_shape shape = {
         .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % 4),
         .route = (hotbed_route_kind)(turn / 4 % 3),
+        .score = turn % 3 == 0 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
     };
     const char *const *paths = save_chain(&from, &shape, n, stream);
     ranks_create(&to, &shape, m, stream);

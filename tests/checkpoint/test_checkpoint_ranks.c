@@ -29,6 +29,7 @@ static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn
     ranks_shape shape = {
         .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % 4),
         .route = (hotbed_route_kind)(turn / 4 % 3),
+        .score = turn % 3 == 0 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
     };
     const char *path = sample_path("first"), *again = sample_path("second");
     ranks_create(&from, &shape, n, stream);
@@ -112,6 +113,34 @@ static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     ranks_check(&from, &from);
     hotbed_manifest_free(&m);
     ranks_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+/* Times go where the table has some, and are as those of new rows where the checkpoint has none. */
+static void times_go_where_they_are_kept(hotbed_backend backend) {
+    static const hotbed_score_strategy scores[] = {
+        HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_SCORE_LFU, HOTBED_SCORE_TIMESTAMP_LFU};
+    hotbed_stream *stream = NULL;
+    ranks r[3];
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    for (uint32_t i = 0; i < 3; i++) {
+        ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .score = scores[i]};
+        ranks_create(&r[i], &shape, i + 1, stream);
+    }
+    ranks_fill(&r[0], 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *path = sample_path(i == 0 ? "pairs" : "counts");
+        ranks_save(&r[i], path);
+        hotbed_manifest m = ranks_manifest(path);
+        CHECK_EQ(m.minor, i == 0 ? HOTBED_FORMAT_MINOR_TIMES : HOTBED_FORMAT_MINOR_PLAIN);
+        hotbed_manifest_free(&m);
+        ranks_load(&r[i + 1], path, &hotbed_io_system);
+        ranks_check(&r[i + 1], &r[i]);
+        memcpy(r[i + 1].versions, r[i].versions, sizeof r[i].versions);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        ranks_destroy(&r[i]);
     hotbed_stream_destroy(stream);
 }
 
@@ -221,6 +250,7 @@ const hotbed_test hotbed_tests[] = {
     {"sixteen_ranks_to_any", sixteen_ranks_to_any},
     {"sixty_one_ranks_to_any", sixty_one_ranks_to_any},
     {"the_same_ranks_read_their_own_shards", the_same_ranks_read_their_own_shards},
+    {"times_go_where_they_are_kept", times_go_where_they_are_kept},
     {"ranks_that_differ_are_refused", ranks_that_differ_are_refused},
     {"wrong_shares_are_refused", wrong_shares_are_refused},
     {NULL, NULL},

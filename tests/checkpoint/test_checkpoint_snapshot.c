@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+static const ranks_shape shape = {
+    .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
 
 typedef struct background {
     hotbed_checkpoint_snapshot *snapshot;

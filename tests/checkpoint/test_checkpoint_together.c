@@ -97,6 +97,7 @@ static void ranks_save_and_load_together(hotbed_backend backend) {
         ranks_shape shape = {
             .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + i % 4),
             .route = (hotbed_route_kind)(i % 3),
+            .score = i % 3 == 1 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
         };
         const char *full = sample_path("full"), *one = sample_path("one");
         ranks_create(&from, &shape, pairs[i][0], stream);

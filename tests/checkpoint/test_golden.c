@@ -10,20 +10,20 @@ static void format_1_0_loads(hotbed_backend backend) {
     sample_check_formula(HOTBED_TEST_GOLDEN "/checkpoint-1.0", "adam", backend);
 }
 
-static void format_1_1_loads(hotbed_backend backend) {
+/* A full checkpoint of two ranks, and where there is one the increment after it. */
+static void check_golden(
+    hotbed_backend backend, hotbed_score_strategy score, const char *full, const char *increment) {
     static const uint32_t worlds[] = {1, 2, 3};
-    const char *increment = HOTBED_TEST_GOLDEN "/checkpoint-1.1-delta";
     hotbed_stream *stream = NULL;
     ranks model, to;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .score = score};
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     ranks_create(&model, &shape, 1, stream);
     ranks_fill(&model, 1);
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < (increment == NULL ? 1U : 2U); i++) {
         for (uint32_t w = 0; w < 3; w++) {
             ranks_create(&to, &shape, worlds[w], stream);
-            ranks_load_chain(
-                &to, HOTBED_TEST_GOLDEN "/checkpoint-1.1", &increment, i, &hotbed_io_system);
+            ranks_load_chain(&to, full, &increment, i, &hotbed_io_system);
             ranks_check(&to, &model);
             ranks_destroy(&to);
         }
@@ -33,7 +33,18 @@ static void format_1_1_loads(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void format_1_1_loads(hotbed_backend backend) {
+    check_golden(
+        backend, HOTBED_SCORE_STEP, HOTBED_TEST_GOLDEN "/checkpoint-1.1",
+        HOTBED_TEST_GOLDEN "/checkpoint-1.1-delta");
+}
+
+static void format_1_2_loads(hotbed_backend backend) {
+    check_golden(backend, HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_TEST_GOLDEN "/checkpoint-1.2", NULL);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"format_1_2_loads", format_1_2_loads},
     {"format_1_1_loads", format_1_1_loads},
     {"format_1_0_loads", format_1_0_loads},
     {NULL, NULL},

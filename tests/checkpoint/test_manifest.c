@@ -31,6 +31,7 @@ static hotbed_manifest make(uint32_t world) {
     strcpy(m.tables[1].name, "a.b-c_D");
     m.tables[0].kind = HOTBED_TABLE_HASH;
     m.tables[0].bucket_bits = 8;
+    m.tables[0].times = true;
     m.tables[1].kind = HOTBED_TABLE_STATIC;
     for (uint32_t t = 0; t < 2; t++) {
         m.tables[t].dim = 4 + t;
@@ -148,9 +149,10 @@ typedef struct edit {
 } edit;
 
 static const edit edits[] = {
-    {"hotbed-checkpoint 1 1", "hotbed-checkpoint 1 2", "1.2", HOTBED_ERR_UNSUPPORTED},
-    {"hotbed-checkpoint 1 1", "hotbed-checkpoint 2 0", "2.0", HOTBED_ERR_UNSUPPORTED},
-    {"hotbed-checkpoint 1 1", "hotbed-checkpoint 0 9", "line 1", HOTBED_ERR_CORRUPT},
+    {"hotbed-checkpoint 1 2", "hotbed-checkpoint 1 3", "1.3", HOTBED_ERR_UNSUPPORTED},
+    {"hotbed-checkpoint 1 2", "hotbed-checkpoint 1 1", NULL, HOTBED_ERR_CORRUPT},
+    {"hotbed-checkpoint 1 2", "hotbed-checkpoint 2 0", "2.0", HOTBED_ERR_UNSUPPORTED},
+    {"hotbed-checkpoint 1 2", "hotbed-checkpoint 0 9", "line 1", HOTBED_ERR_CORRUPT},
     {"hotbed-checkpoint", "Hotbed-checkpoint", "line 1", HOTBED_ERR_CORRUPT},
     {"kind full", "kind delta", "line 4", HOTBED_ERR_CORRUPT},
     {"step 5", "step 05", "line 2", HOTBED_ERR_CORRUPT},
@@ -186,7 +188,7 @@ static const edit edits[] = {
     {"meta 4096", "meta 4097", "not in the free bytes", HOTBED_ERR_CORRUPT},
     {"blocks 0 off 500000", "blocks 0 off 4097", "not in the free bytes", HOTBED_ERR_CORRUPT},
     {"blocks 0 off 500000", "blocks 0 off 999999", "not in the free bytes", HOTBED_ERR_CORRUPT},
-    {"blocks 0 off 500000 len 192", "blocks 0 off 500000 len 208", "blocks", HOTBED_ERR_CORRUPT},
+    {"blocks 0 off 500000 len 208", "blocks 0 off 500000 len 224", "blocks", HOTBED_ERR_CORRUPT},
     {"extra 0 off 300000 len 77", "extra 0 off 300000 len 1073741825", NULL, HOTBED_ERR_CORRUPT},
     {"extra 0 off 300000", "extra 0 off 9223372036854775807", NULL, HOTBED_ERR_CORRUPT},
     {"extra 0 off 300000 len 77", "extra 0 off 300000 len 9223372036854775807", NULL,
@@ -213,6 +215,8 @@ static const edit edits[] = {
     {"rows 20 bucket", "rows 18446744073709551615 bucket", NULL, HOTBED_ERR_CORRUPT},
     {"bucket_bits 8", "bucket_bits 7", NULL, HOTBED_ERR_CORRUPT},
     {"bucket_bits 8", "bucket_bits 64", NULL, HOTBED_ERR_CORRUPT},
+    {"times yes", "times no", NULL, HOTBED_ERR_CORRUPT},
+    {"times yes", "times 1", NULL, HOTBED_ERR_CORRUPT},
     {"hash fmix64", "hash modulo", NULL, HOTBED_ERR_CORRUPT},
     {"part zeta 0 rows 10", "part zeta 0 rows 11", NULL, HOTBED_ERR_CORRUPT},
     {"part zeta 1 rows 10 first 10", "part zeta 1 rows 10 first 9", "first row",

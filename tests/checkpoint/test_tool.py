@@ -176,6 +176,32 @@ def check_npy(root):
     shutil.rmtree(out)
 
 
+def check_times(root):
+    path, increment, full, wide, npy, back, one = (
+        os.path.join(root, name) for name in ("pairs", "more", "full", "wide", "npy", "back", "one.h5"))
+    sample(path, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_TIMES="1", HOTBED_SAMPLE_INCREMENT=increment)
+    tool("compact", increment, full)
+    tool("reshard", path, wide, "--ranks", "3")
+    for what in (path, increment, full, wide):
+        tool("verify", what)
+        check(tool_json("inspect", what)["format"] == "1.2", "format of times")
+    check(contents(wide) == contents(path), "content with times")
+    tool("convert", path, npy, "--to", "npy")
+    times = np.load(os.path.join(npy, "hash.times.npy"))
+    check(times.shape == (400,) and len(np.unique(times)) > 300, "times in .npy")
+    check(not os.path.exists(os.path.join(npy, "small.times.npy")), "a table without times")
+    tool("convert", npy, back, "--from", "npy")
+    check(contents(back)["hash"] == contents(path)["hash"], "times there and back")
+    tool("convert", back, one, "--to", "h5")
+    if h5py is not None:
+        with h5py.File(one, "r") as file, h5py.File(os.path.join(back, "index.h5"), "r") as index:
+            check((file["embeddings/hash/times"][:] == index["embeddings/hash/times"][:]).all(), "times in one file")
+            check((np.sort(index["embeddings/hash/times"][:]) == np.sort(times)).all(), "times in the index")
+    for name in (path, increment, full, wide, npy, back):
+        shutil.rmtree(name)
+    os.remove(one)
+
+
 def check_h5(root):
     path, out = os.path.join(root, "ranks"), os.path.join(root, "one.h5")
     tool("convert", path, out, "--to", "h5")
@@ -292,6 +318,7 @@ def main():
         check_reshard(root)
         check_diff(root)
         check_npy(root)
+        check_times(root)
         check_h5(root)
         check_dynamicemb(root)
         check_increments(root)

@@ -38,6 +38,9 @@
  * only when the batch's keys have not arrived yet, which in a pipeline they have.  Where capacity is at
  * least max_keys nothing overflows, and nobody looks.
  *
+ * When the communicator fails, calls return COMM, and what was enqueued runs to its end within its memory, with
+ * batches of which anything may have come: rows that it trained are those of no step.  Load the last checkpoint.
+ *
  * Gradients are the caller's to scale: gradient_scale multiplies what backward is given, 1 unless set; see
  * hotbed/comm.h.  Sums of duplicates are taken where the batch is, in the order of hotbed_storage_backward(),
  * then over ranks by the owner in rank order; so the rows of keys that one rank alone has get the bytes of

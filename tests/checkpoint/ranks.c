@@ -168,31 +168,35 @@ static uint64_t find(const sample_image *image, uint64_t key) {
 
 void ranks_check(ranks *r, const ranks *model) {
     for (uint32_t rank = 0; rank < r->world; rank++)
-        for (uint32_t t = 0; t < RANKS_TABLES; t++) {
-            sample_image right = expected(r, model, rank, t, 0, 1);
-            uint64_t rows = right.rows;
-            sample_image found = sample_read(r->storages[rank], t, r->stream);
-            bool is_static = tables[t].kind == HOTBED_TABLE_STATIC;
-            CHECK(is_static ? found.rows >= rows : found.rows == rows);
-            for (uint64_t i = 0; i < rows; i++) {
-                uint64_t at = find(&found, right.keys[i]);
-                CHECK(at < found.rows);
-                CHECK_BYTES(
-                    found.weights + at * found.weight_bytes, right.weights + i * found.weight_bytes,
-                    found.weight_bytes);
-                CHECK(is_static || found.scores[at] == right.scores[i]);
-                CHECK(
-                    found.times == NULL || found.times[at] == right.times[i] ||
-                    model->shape.score != HOTBED_SCORE_TIMESTAMP_LFU);
-                for (uint32_t s = 0; s < 2; s++)
-                    if (found.states[s] != NULL)
-                        CHECK_BYTES(
-                            found.states[s] + at * found.state_bytes,
-                            right.states[s] + i * found.state_bytes, found.state_bytes);
-            }
-            sample_free(&right);
-            sample_free(&found);
+        ranks_check_rank(r, model, rank);
+}
+
+void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank) {
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        sample_image right = expected(r, model, rank, t, 0, 1);
+        uint64_t rows = right.rows;
+        sample_image found = sample_read(r->storages[rank], t, r->stream);
+        bool is_static = tables[t].kind == HOTBED_TABLE_STATIC;
+        CHECK(is_static ? found.rows >= rows : found.rows == rows);
+        for (uint64_t i = 0; i < rows; i++) {
+            uint64_t at = find(&found, right.keys[i]);
+            CHECK(at < found.rows);
+            CHECK_BYTES(
+                found.weights + at * found.weight_bytes, right.weights + i * found.weight_bytes,
+                found.weight_bytes);
+            CHECK(is_static || found.scores[at] == right.scores[i]);
+            CHECK(
+                found.times == NULL || found.times[at] == right.times[i] ||
+                model->shape.score != HOTBED_SCORE_TIMESTAMP_LFU);
+            for (uint32_t s = 0; s < 2; s++)
+                if (found.states[s] != NULL)
+                    CHECK_BYTES(
+                        found.states[s] + at * found.state_bytes,
+                        right.states[s] + i * found.state_bytes, found.state_bytes);
         }
+        sample_free(&right);
+        sample_free(&found);
+    }
 }
 
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
@@ -218,9 +222,14 @@ static int no_sync(void *self, int file) {
     return 0;
 }
 
-void ranks_save_after(ranks *r, const char *path, const char *parent) {
+hotbed_io_calls ranks_calls(void) {
     hotbed_io_calls calls = hotbed_io_system;
     calls.sync = no_sync;
+    return calls;
+}
+
+void ranks_save_after(ranks *r, const char *path, const char *parent) {
+    hotbed_io_calls calls = ranks_calls();
     hotbed_checkpoint_config config = ranks_config(&calls);
     hotbed_checkpoint_id id;
     CHECK_OK(hotbed_save_begin(&config, path, &id));

@@ -39,12 +39,16 @@ void ranks_change_some(ranks *r);
 
 /* Each rank has its rows as `model` was given them, and no others. */
 void ranks_check(ranks *r, const ranks *model);
+void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank);
 
 /* Options of a save by rank `rank`, step 5. */
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank);
 
 /* Small blocks and few buckets, so that parts have several of both. */
 hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls);
+
+/* The system's calls without syncs. */
+hotbed_io_calls ranks_calls(void);
 
 /* Marks, so that increments can be saved. */
 void ranks_mark(ranks *r);

@@ -1,0 +1,212 @@
+/* tests/checkpoint/test_checkpoint_world.c - ranks of any transport save and load together, as processes too. */
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/dist/world.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST = 8, PATH_BYTES = 512 };
+
+/* A directory that all ranks see: rank 0's. */
+static void share_directory(const world_rank *me, char path[PATH_BYTES]) {
+    world_bytes b = world_alloc(me, PATH_BYTES);
+    if (me->rank == 0)
+        snprintf((char *)b.host, PATH_BYTES, "%s", hotbed_test_directory());
+    world_upload(me, &b);
+    CHECK_OK(hotbed_comm_broadcast(me->comm, 0, PATH_BYTES, b.device.data, me->stream));
+    world_download(me, &b);
+    memcpy(path, b.host, PATH_BYTES);
+    world_free(&b);
+}
+
+static void meet(const world_rank *me) {
+    CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+/* The ranks' calls have had the same status. */
+static void check_all_have(const world_rank *me, hotbed_status status) {
+    world_bytes b = world_alloc(me, sizeof status);
+    memcpy(b.host, &status, sizeof status);
+    world_upload(me, &b);
+    CHECK_OK(hotbed_comm_broadcast(me->comm, 0, sizeof status, b.device.data, me->stream));
+    world_download(me, &b);
+    CHECK_BYTES(b.host, &status, sizeof status);
+    world_free(&b);
+}
+
+static const char *name_in(char out[PATH_BYTES + 32], const char *directory, const char *name) {
+    snprintf(out, PATH_BYTES + 32, "%s/%s", directory, name);
+    return out;
+}
+
+static hotbed_status save(
+    const world_rank *me, const ranks *r, const char *path, const char *parent,
+    const hotbed_io_calls *calls) {
+    hotbed_checkpoint_config config = ranks_config(calls);
+    hotbed_checkpoint_options options = ranks_options(r, me->rank);
+    options.comm = me->comm;
+    options.mark = r->marks[me->rank];
+    options.parent = parent;
+    return hotbed_checkpoint_write(&config, path, r->storages[me->rank], &options, me->stream);
+}
+
+static hotbed_status load(
+    const world_rank *me, const ranks *r, const char *path, const char *increment,
+    const hotbed_io_calls *calls) {
+    hotbed_checkpoint_config config = ranks_config(calls);
+    hotbed_checkpoint_load_options options;
+    uint64_t step = 0;
+    hotbed_checkpoint_load_options_init(&options);
+    options.share = ranks_options(r, me->rank).share;
+    options.comm = me->comm;
+    options.increments = &increment;
+    options.num_increments = increment == NULL ? 0 : 1;
+    hotbed_status status = hotbed_checkpoint_read(
+        &config, path, r->storages[me->rank], &options, &step, NULL, NULL, me->stream);
+    CHECK(status != HOTBED_OK || step == 5);
+    return status;
+}
+
+/* Each process has the storages of all ranks, and saves and loads that of its own. */
+static void make(
+    const world_rank *me, ranks *r, hotbed_optimizer_kind optimizer, hotbed_route_kind route) {
+    ranks_shape shape = {
+        .optimizer = optimizer, .route = route, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+    ranks_create(r, &shape, me->size, me->stream);
+}
+
+static void save_and_load(world_rank *me) {
+    char directory[PATH_BYTES], full[PATH_BYTES + 32], one[PATH_BYTES + 32];
+    hotbed_io_calls calls = ranks_calls();
+    ranks from, same, other;
+    share_directory(me, directory);
+    name_in(full, directory, "full");
+    name_in(one, directory, "increment");
+    for (uint32_t kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++) {
+        make(me, &from, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_HASH_ROUND_ROBIN);
+        make(me, &same, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_HASH_ROUND_ROBIN);
+        make(me, &other, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_ROUND_ROBIN);
+        ranks_mark(&from);
+        ranks_fill(&from, 1);
+        CHECK_OK(save(me, &from, full, NULL, &calls));
+        ranks_change_some(&from);
+        CHECK_OK(save(me, &from, one, full, &calls));
+        CHECK_OK(load(me, &same, full, one, &calls));
+        ranks_check_rank(&same, &from, me->rank);
+        CHECK_OK(load(me, &other, full, one, &calls)); /* rows go from rank to rank */
+        ranks_check_rank(&other, &from, me->rank);
+        meet(me);
+        if (me->rank == 0) {
+            sample_remove(full);
+            sample_remove(one);
+        }
+        ranks_destroy(&from);
+        ranks_destroy(&same);
+        ranks_destroy(&other);
+    }
+}
+
+/* What another number of ranks saved, and what another number loads. */
+static void reshard(world_rank *me) {
+    static const uint32_t worlds[] = {1, 2, 3, 5};
+    char directory[PATH_BYTES], before[PATH_BYTES + 32], after[PATH_BYTES + 32];
+    hotbed_io_calls calls = ranks_calls();
+    share_directory(me, directory);
+    name_in(before, directory, "before");
+    name_in(after, directory, "after");
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+        ranks few, here;
+        ranks_create(&few, &shape, worlds[i], me->stream);
+        make(me, &here, HOTBED_OPT_ADAM, HOTBED_ROUTE_HASH_ROUND_ROBIN);
+        ranks_fill(&few, 1);
+        if (me->rank == 0)
+            ranks_save(&few, before);
+        meet(me);
+        CHECK_OK(load(me, &here, before, NULL, &calls));
+        ranks_check_rank(&here, &few, me->rank);
+        CHECK_OK(save(me, &here, after, NULL, &calls));
+        if (me->rank == 0) {
+            ranks_change(&few, 9, 0, 1);
+            ranks_load(&few, after, &calls);
+            ranks_fill(&here, 1); /* what it is to be, noted */
+            ranks_check(&few, &here);
+            sample_remove(before);
+            sample_remove(after);
+        }
+        meet(me);
+        ranks_destroy(&few);
+        ranks_destroy(&here);
+    }
+}
+
+/* The last rank's disk fails: all say so, nothing is left, and the communicator is whole. */
+static void fail_together(world_rank *me) {
+    char directory[PATH_BYTES], good[PATH_BYTES + 32], bad[PATH_BYTES + 32];
+    hotbed_io_calls calls = ranks_calls();
+    ranks r;
+    share_directory(me, directory);
+    name_in(good, directory, "good");
+    name_in(bad, directory, "bad");
+    make(me, &r, HOTBED_OPT_ADAGRAD, HOTBED_ROUTE_ROUND_ROBIN);
+    ranks_fill(&r, 1);
+    CHECK_OK(save(me, &r, good, NULL, &calls));
+    for (uint64_t at = 2; at < 12; at += 3)
+        for (int loads = 0; loads < 2; loads++) {
+            sample_disk disk;
+            bool fails = me->rank == me->size - 1;
+            sample_disk_init(&disk, fails ? SAMPLE_FAULT_EIO : SAMPLE_FAULT_NONE, at);
+            disk.calls.sync = calls.sync;
+            hotbed_status status = loads == 1 ? load(me, &r, good, NULL, &disk.calls)
+                                              : save(me, &r, bad, NULL, &disk.calls);
+            /* A close that fails after reading does no harm: all succeed then. */
+            CHECK(status == HOTBED_ERR_IO || (status == HOTBED_OK && at > 2));
+            CHECK_EQ(disk.open_files, 0);
+            check_all_have(me, status);
+            if (me->rank == 0 && loads == 0 && status == HOTBED_OK)
+                sample_remove(bad);
+            CHECK(me->rank != 0 || sample_count_names(directory) == 1);
+            meet(me);
+        }
+    CHECK_OK(load(me, &r, good, NULL, &calls));
+    ranks_check_rank(&r, &r, me->rank);
+    meet(me);
+    if (me->rank == 0)
+        sample_remove(good);
+    ranks_destroy(&r);
+}
+
+/* Worlds of few ranks: each makes the storages of all. */
+static void run_small(world_body body) {
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    for (const world *where = world_list(); where->size > 0; where++)
+        if (where->size <= MOST)
+            world_run(where, NULL, body, NULL);
+}
+
+static void ranks_save_and_load(hotbed_backend backend) {
+    (void)backend;
+    run_small(save_and_load);
+}
+
+static void other_numbers_of_ranks_load(hotbed_backend backend) {
+    (void)backend;
+    run_small(reshard);
+}
+
+static void a_failing_rank_fails_all(hotbed_backend backend) {
+    (void)backend;
+    run_small(fail_together);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"ranks_save_and_load", ranks_save_and_load},
+    {"other_numbers_of_ranks_load", other_numbers_of_ranks_load},
+    {"a_failing_rank_fails_all", a_failing_rank_fails_all},
+    {NULL, NULL},
+};

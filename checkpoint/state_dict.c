@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/state_view.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,6 +21,8 @@ struct hotbed_state_dict {
     hotbed_storage *storage;
     uint32_t num_entries;
     entry *entries;
+    hotbed_view_rows *rows; /* [tables] as of the last collect */
+    bool collected;
     uint32_t num_hooks[MOMENTS];
     hotbed_state_hook hooks[MOMENTS][HOOKS];
     void *selves[MOMENTS][HOOKS];
@@ -39,21 +42,22 @@ static entry *add(
     return e;
 }
 
-/* Memory that has all rows, and how many. */
-static void place_view(
-    const hotbed_state_dict *d, const hotbed_table_info *info, hotbed_state_tensor *t) {
-    hotbed_mode mode = hotbed_storage_mode(d->storage);
-    t->row_bytes = info->row_bytes;
-    if (mode == HOTBED_MODE_CACHE) {
-        t->rows = info->lower_slots;
-        t->data = info->lower_weights;
-    } else {
-        bool by_key = info->kind == HOTBED_TABLE_STATIC && mode == HOTBED_MODE_HBM_DIRECT;
-        t->rows = by_key ? info->capacity : info->slots;
-        t->data = mode == HOTBED_MODE_HBM_DIRECT ? info->weights : NULL;
-    }
-    if (info->segments > 0)
-        t->data = NULL; /* it has rows in more than one place */
+/* A view's memory as it is now: a table may have grown. */
+static hotbed_status place_view(const hotbed_state_dict *d, hotbed_state_tensor *t) {
+    hotbed_table_info info;
+    hotbed_state_piece piece = {.rows = 0};
+    if (t->made)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_table(d->storage, t->table, &info));
+    HOTBED_TRY(hotbed_view_pieces(d->storage, t->table, &t->pieces));
+    if (t->pieces > 0)
+        HOTBED_TRY(hotbed_view_piece(d->storage, t->table, t->pieces - 1, &piece));
+    t->row_bytes = info.row_bytes;
+    t->rows = piece.first_row + piece.rows;
+    t->data = t->pieces == 1 ? piece.data : NULL;
+    if (t->data != NULL && t->kind == HOTBED_STATE_OPTIMIZER)
+        t->data = (char *)t->data + info.state_offsets[t->state];
+    return HOTBED_OK;
 }
 
 static void add_made(
@@ -77,7 +81,6 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
     entry *e = add(d, prefix, table, HOTBED_STATE_WEIGHT, "weight", info.name, "");
     e->tensor.element = (hotbed_element)info.dtype; /* the first three are the dtypes */
     e->tensor.columns = info.dim;
-    place_view(d, &info, &e->tensor);
     if (info.kind == HOTBED_TABLE_HASH)
         add_made(d, prefix, table, &info);
     for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++) {
@@ -87,9 +90,6 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
         e->tensor.state = s;
         e->tensor.element = HOTBED_ELEMENT_F32;
         e->tensor.columns = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 0 : info.dim;
-        place_view(d, &info, &e->tensor);
-        if (e->tensor.data != NULL)
-            e->tensor.data = (char *)e->tensor.data + info.state_offsets[s];
     }
     return HOTBED_OK;
 }
@@ -109,14 +109,17 @@ hotbed_status hotbed_state_dict_create(
     uint32_t tables = hotbed_storage_num_tables(storage);
     hotbed_state_dict *d = hotbed_new(sizeof *d);
     entry *entries = hotbed_new((size_t)tables * MOST_A_TABLE * sizeof *entries);
+    hotbed_view_rows *rows = hotbed_new(tables * sizeof *rows);
     hotbed_status status = HOTBED_OK;
-    if (d == NULL || entries == NULL) {
+    if (d == NULL || entries == NULL || rows == NULL) {
         hotbed_delete(d);
         hotbed_delete(entries);
+        hotbed_delete(rows);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to name %" PRIu32 " tables", tables);
     }
     d->storage = storage;
     d->entries = entries;
+    d->rows = rows;
     for (uint32_t t = 0; t < tables && status == HOTBED_OK; t++)
         status = add_table(d, prefix == NULL ? "" : prefix, t);
     if (status == HOTBED_OK)
@@ -131,6 +134,9 @@ void hotbed_state_dict_destroy(hotbed_state_dict *d) {
         return;
     for (uint32_t i = 0; i < d->num_entries; i++)
         hotbed_delete(d->entries[i].made);
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(d->storage); t++)
+        hotbed_delete(d->rows[t].pairs);
+    hotbed_delete(d->rows);
     hotbed_delete(d->entries);
     hotbed_delete(d);
 }
@@ -144,7 +150,9 @@ hotbed_status hotbed_state_dict_tensor(
     if (d == NULL || out == NULL || number >= d->num_entries)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "state_dict: dict or out is NULL, or no tensor %" PRIu32, number);
-    *out = d->entries[number].tensor;
+    hotbed_state_tensor t = d->entries[number].tensor;
+    HOTBED_TRY(place_view(d, &t));
+    *out = t;
     return HOTBED_OK;
 }
 
@@ -162,7 +170,38 @@ hotbed_status hotbed_state_dict_find(
     const entry *e = find(d, name);
     if (e == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: there is no '%s'", name);
-    *out = e->tensor;
+    return hotbed_state_dict_tensor(d, (uint32_t)(e - d->entries), out);
+}
+
+hotbed_status hotbed_state_dict_piece(
+    const hotbed_state_dict *d, uint32_t number, uint32_t piece, hotbed_state_piece *out) {
+    hotbed_table_info info;
+    hotbed_state_tensor t;
+    hotbed_state_piece found;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_piece: out is NULL");
+    HOTBED_TRY(hotbed_state_dict_tensor(d, number, &t));
+    if (t.made)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_piece: '%s' is no view", t.name);
+    HOTBED_TRY(hotbed_storage_table(d->storage, t.table, &info));
+    HOTBED_TRY(hotbed_view_piece(d->storage, t.table, piece, &found));
+    if (t.kind == HOTBED_STATE_OPTIMIZER)
+        found.data = (char *)found.data + info.state_offsets[t.state];
+    *out = found;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_state_dict_rows(
+    const hotbed_state_dict *d, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t *rows) {
+    if (d == NULL || table >= hotbed_storage_num_tables(d->storage) ||
+        (n > 0 && (keys == NULL || rows == NULL)))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "state_dict_rows: dict, keys or rows is NULL, or no table %" PRIu32, table);
+    if (!d->collected)
+        return hotbed_fail(HOTBED_ERR_STATE, "state_dict_rows: the dict was not collected");
+    for (uint64_t i = 0; i < n; i++)
+        rows[i] = hotbed_view_row(&d->rows[table], keys[i]);
     return HOTBED_OK;
 }
 
@@ -236,6 +275,13 @@ hotbed_status hotbed_state_dict_collect(hotbed_state_dict *d, hotbed_stream *str
     for (uint32_t i = 0; i < d->num_entries; i++)
         if (d->entries[i].tensor.kind == HOTBED_STATE_WEIGHT_ID)
             HOTBED_TRY(make(d, &d->entries[i], stream));
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(d->storage); t++) {
+        hotbed_view_rows rows;
+        HOTBED_TRY(hotbed_view_rows_read(d->storage, t, &rows, stream));
+        hotbed_delete(d->rows[t].pairs);
+        d->rows[t] = rows;
+    }
+    d->collected = true;
     return call(d, HOTBED_STATE_AFTER_COLLECT, stream);
 }
 

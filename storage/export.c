@@ -48,6 +48,7 @@ hotbed_status hotbed_storage_export(
         .table = *table,
         .index = storage->index,
         .keys = e.keys,
+        .numbers = e.numbers,
         .count = e.count,
         .min_score = e.min_score,
         .min_time = e.min_time,

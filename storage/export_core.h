@@ -14,12 +14,13 @@ typedef struct hotbed_export_args {
     hotbed_table_view table;
     hotbed_index_view index;
     hotbed_rows_view rows;
-    uint64_t *keys;   /* or NULL */
-    uint64_t *count;  /* [1] */
-    uint32_t *bits;   /* [groups] of slots that are given */
-    uint32_t *starts; /* [groups + 1] counts, then first items; the last is all */
-    uint64_t first;   /* slot of the table, from 0 */
-    uint64_t slots;   /* of the window, inside of the table */
+    uint64_t *keys;    /* or NULL */
+    uint64_t *numbers; /* or NULL */
+    uint64_t *count;   /* [1] */
+    uint32_t *bits;    /* [groups] of slots that are given */
+    uint32_t *starts;  /* [groups + 1] counts, then first items; the last is all */
+    uint64_t first;    /* slot of the table, from 0 */
+    uint64_t slots;    /* of the window, inside of the table */
     uint64_t groups;
     uint64_t min_score;
     uint64_t min_time; /* of tables that have times */
@@ -105,6 +106,8 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         uint64_t slot = hashed ? hotbed_export_row(a, hotbed_export_slot(a, from + s)) : from + s;
         if (a->keys != NULL)
             a->keys[at] = hashed ? hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot)) : slot;
+        if (a->numbers != NULL)
+            a->numbers[at] = from + s;
         if (a->rows.scores != NULL)
             a->rows.scores[at] =
                 a->table.is_static == 0

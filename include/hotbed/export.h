@@ -47,6 +47,7 @@ typedef struct hotbed_export {
     uint64_t *keys;     /* out [count]; may be NULL */
     uint64_t *count;    /* out [1] keys that were given; required */
     hotbed_rows rows;   /* out [count, ..] the parts that are not NULL */
+    uint64_t *numbers;  /* out [count] number of each key's slot, as `first` counts; may be NULL */
 } hotbed_export;
 
 static inline void hotbed_export_init(hotbed_export *batch) {

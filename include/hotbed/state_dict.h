@@ -2,7 +2,8 @@
  *
  * A weight has two identities: the name that a checkpoint or an optimiser knows, and the memory that forward
  * and backward work on.  Here they are one: the tensors of weights and optimiser states are views of that
- * memory, with a stride, and what is written through one is read by the other.
+ * memory, with a stride, and what is written through one is read by the other.  Rows of a hash table lie by slot;
+ * hotbed_state_dict_rows() says where a key's is.
  *
  *   <prefix>embeddings.<table>.weight                      view [rows, dim]
  *   <prefix>embeddings.<table>.weight_id                   made: [keys] keys, in canonical order
@@ -44,16 +45,23 @@ typedef struct hotbed_state_tensor {
     uint32_t table; /* its number in the storage */
     uint32_t state; /* OPTIMIZER: number of the state */
     hotbed_element element;
-    uint64_t
-        rows; /* views: rows of memory.  Row r of a STATIC table is key r with HBM_DIRECT; else row
-                         * s is slot s of the table, see hotbed_ticket_view.slots */
+    uint64_t rows;      /* views: of all its memories.  Row r of a STATIC table is key r with
+                         * HBM_DIRECT; else see hotbed_state_dict_rows() */
     uint64_t columns;   /* 0: one dimension */
     uint64_t row_bytes; /* from one row to the next */
-    void
-        *data; /* views: memory that computes, the lower tier's with CACHE; NULL with DEFAULT, whose
-                         * rows lie in two, and of a table that has grown.  Made ones: host memory, NULL before the first collect */
+    void *data; /* views: memory that computes, the lower tier's with CACHE; NULL unless that
+                         * is one, see hotbed_state_dict_piece().  Made ones: host memory, NULL
+                         * before the first collect */
     bool made;
+    uint32_t pieces; /* views: memories its rows lie in: 1; with DEFAULT 2, the upper tier's and the
+                      * lower's; one more for each growth; 0 over an external store */
 } hotbed_state_tensor;
+
+/* One of a view's memories: rows [first_row, first_row + rows), row_bytes from one to the next. */
+typedef struct hotbed_state_piece {
+    void *data; /* of its first row */
+    uint64_t first_row, rows;
+} hotbed_state_piece;
 
 /* Describe a storage, which outlives the dict.  `prefix` is put before each name, at most 127 characters;
  * NULL is "".  Errors: ARGUMENT, MEMORY. */
@@ -67,6 +75,22 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_state_dict_tensor(const hotbed_state_dict *dict, uint32_t number, hotbed_state_tensor *out);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_state_dict_find(const hotbed_state_dict *dict, const char *name, hotbed_state_tensor *out);
+
+/* Memory number `piece` of view number `number`.  Errors: ARGUMENT (a number out of range; a tensor that is made). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_piece(
+    const hotbed_state_dict *dict, uint32_t number, uint32_t piece, hotbed_state_piece *out);
+
+/* In which rows of a table's views keys were at the last collect.  With DEFAULT BY_SCORE a later prefetch moves
+ * rows, otherwise a key keeps its row while it is in the table; with CACHE what is written there is read once
+ * hotbed_storage_reset() has emptied the upper tier.
+ *
+ *   keys  in   [n] host
+ *   rows  out  [n] host; HOTBED_SLOT_NONE where the key is not there, or in an external store
+ *
+ * Errors: ARGUMENT, STATE (there was no collect). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_rows(
+    const hotbed_state_dict *dict, uint32_t table, uint64_t n, const uint64_t *keys,
+    uint64_t *rows);
 
 /* --- hooks ------------------------------------------------------------------------------------------ */
 

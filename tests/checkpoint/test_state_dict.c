@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_state_dict.c - tensors by name are the memory that computes; hooks; names that are
  * missing. */
 #include "checkpoint/bucket_core.h"
+#include "hotbed/growth.h"
 #include "hotbed/state_dict.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -96,6 +97,143 @@ static void views_are_the_memory_that_computes(hotbed_backend backend) {
     CHECK_BYTES(back, image.weights, sizeof back);
     sample_free(&image);
     tear_down(&b);
+}
+
+/* A storage of a mode, its tables "hash" and "static" with rows; `most` is what the first may grow to. */
+static bench set_up_mode(
+    hotbed_backend backend, hotbed_mode mode, hotbed_placement placement, uint64_t most) {
+    enum { HASH = 64, STATIC = 40 };
+    bench b = {.stream = NULL};
+    hotbed_table_options tables[2];
+    hotbed_storage_options options;
+    for (int t = 0; t < 2; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].dim = 6 + (uint32_t)t;
+        tables[t].upper_capacity = mode == HOTBED_MODE_HBM_DIRECT ? 0 : 16;
+    }
+    tables[0].name = "hash";
+    tables[0].capacity = HASH;
+    tables[0].max_capacity = most;
+    tables[1].name = "static";
+    tables[1].kind = HOTBED_TABLE_STATIC;
+    tables[1].capacity = STATIC;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 2;
+    options.tables = tables;
+    options.optimizer.kind = HOTBED_OPT_ADAM;
+    options.mode = mode;
+    options.placement = placement;
+    CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
+    CHECK_OK(hotbed_storage_create(&options, b.stream, &b.storage));
+    CHECK_OK(hotbed_state_dict_create(b.storage, NULL, &b.dict));
+    for (uint64_t capacity = 2 * HASH; capacity <= most; capacity *= 2)
+        CHECK_OK(hotbed_storage_grow(b.storage, 0, capacity, b.stream));
+    return b;
+}
+
+/* Where row `row` of a view is. */
+static char *view_at(const bench *b, const char *name, uint64_t row, uint64_t *pieces) {
+    hotbed_state_tensor t = tensor(b, name);
+    CHECK(row < t.rows && (t.pieces == 1) == (t.data != NULL));
+    for (uint32_t number = 0; number < hotbed_state_dict_size(b->dict); number++) {
+        hotbed_state_tensor other;
+        CHECK_OK(hotbed_state_dict_tensor(b->dict, number, &other));
+        if (other.name != t.name)
+            continue;
+        for (uint32_t p = 0; p < t.pieces; p++) {
+            hotbed_state_piece piece;
+            CHECK_OK(hotbed_state_dict_piece(b->dict, number, p, &piece));
+            if (row - piece.first_row >= piece.rows)
+                continue;
+            *pieces |= (uint64_t)1 << p;
+            return (char *)piece.data + (row - piece.first_row) * t.row_bytes;
+        }
+    }
+    hotbed_check_failed(__FILE__, __LINE__, "row %d of %s is in no piece", (int)row, name);
+}
+
+/* Rows by key and rows of the views are one memory. */
+static void check_one_memory(const bench *b, uint32_t table, uint64_t *pieces) {
+    static const char *const weights[] = {"embeddings.hash.weight", "embeddings.static.weight"};
+    static const char *const states[] = {
+        "optimizer.embeddings.hash.weight.hash.exp_avg_sq",
+        "optimizer.embeddings.static.weight.static.exp_avg_sq"};
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(b->storage, table, &info));
+    uint64_t n = table == 0 ? info.capacity - 10 : info.capacity, rows[256];
+    sample_image image = sample_new(b->storage, table, n);
+    for (uint64_t i = 0; i < n; i++)
+        image.keys[i] = table == 0 ? i * 0x9E3779B97F4A7C15U : i;
+    for (uint64_t i = 0; i < n * image.weight_bytes; i++)
+        image.weights[i] = (unsigned char)hotbed_test_random();
+    for (uint64_t i = 0; i < n * image.state_bytes; i++)
+        image.states[1][i] = (unsigned char)hotbed_test_random();
+    sample_store(b->storage, table, &image, b->stream);
+    CHECK_OK(hotbed_state_dict_collect(b->dict, b->stream));
+    CHECK_OK(hotbed_state_dict_rows(b->dict, table, n, image.keys, rows));
+    unsigned char back[64];
+    for (uint64_t i = 0; i < n; i++) {
+        char *weight = view_at(b, weights[table], rows[i], pieces);
+        char *state = view_at(b, states[table], rows[i], pieces);
+        CHECK_OK(hotbed_copy(back, weight, image.weight_bytes, b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        CHECK_BYTES(back, image.weights + i * image.weight_bytes, image.weight_bytes);
+        CHECK_OK(hotbed_copy(back, state, image.state_bytes, b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        CHECK_BYTES(back, image.states[1] + i * image.state_bytes, image.state_bytes);
+        memset(back, (int)i, sizeof back); /* and the other way */
+        CHECK_OK(hotbed_copy(weight, back, image.weight_bytes, b->stream));
+        CHECK_OK(hotbed_copy(state, back, image.state_bytes, b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+    }
+    CHECK_OK(hotbed_storage_reset(b->storage, b->stream));
+    sample_image found = sample_read(b->storage, table, b->stream);
+    CHECK_EQ(found.rows, n);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t k = 0;
+        while (k < n && found.keys[k] != image.keys[i])
+            k++;
+        CHECK(k < n);
+        memset(back, (int)i, sizeof back);
+        CHECK_BYTES(found.weights + k * image.weight_bytes, back, image.weight_bytes);
+        CHECK_BYTES(found.states[1] + k * image.state_bytes, back, image.state_bytes);
+    }
+    sample_free(&found);
+    sample_free(&image);
+}
+
+static void rows_of_keys_are_found_in_views_of_every_mode(hotbed_backend backend) {
+    static const struct {
+        hotbed_mode mode;
+        hotbed_placement placement;
+        uint64_t most;
+        uint64_t pieces; /* that have rows, of the first table */
+    } cases[] = {
+        {HOTBED_MODE_HBM_DIRECT, HOTBED_PLACE_BY_SCORE, 0, 1},
+        {HOTBED_MODE_CACHE, HOTBED_PLACE_BY_SCORE, 0, 1},
+        {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_SCORE, 0, 3},
+        {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_HASH, 0, 3},
+        {HOTBED_MODE_HBM_DIRECT, HOTBED_PLACE_BY_SCORE, 256, 7},
+        {HOTBED_MODE_CACHE, HOTBED_PLACE_BY_SCORE, 256, 7},
+        {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_SCORE, 128, 7},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = set_up_mode(backend, cases[i].mode, cases[i].placement, cases[i].most);
+        uint64_t hash = 0, fixed = 0, key = 12345, row = 0;
+        CHECK_STATUS(hotbed_state_dict_rows(b.dict, 0, 1, &key, &row), HOTBED_ERR_STATE);
+        check_one_memory(&b, 0, &hash);
+        check_one_memory(&b, 1, &fixed);
+        CHECK_EQ(hash, cases[i].pieces);
+        CHECK_EQ(fixed, cases[i].mode == HOTBED_MODE_DEFAULT ? 3 : 1);
+        CHECK_OK(hotbed_state_dict_rows(b.dict, 0, 1, &key, &row));
+        CHECK_EQ(row, HOTBED_SLOT_NONE);
+        hotbed_state_piece piece;
+        CHECK_STATUS(hotbed_state_dict_rows(b.dict, 2, 1, &key, &row), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_state_dict_piece(b.dict, 0, 5, &piece), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_state_dict_piece(b.dict, 1, 0, &piece), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_state_dict_piece(b.dict, 99, 0, &piece), HOTBED_ERR_ARGUMENT);
+        tear_down(&b);
+    }
 }
 
 static void what_is_made_is_in_canonical_order(hotbed_backend backend) {
@@ -293,6 +431,8 @@ static void names_that_do_not_match_are_told(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"names_are_torchrecs", names_are_torchrecs},
     {"views_are_the_memory_that_computes", views_are_the_memory_that_computes},
+    {"rows_of_keys_are_found_in_views_of_every_mode",
+     rows_of_keys_are_found_in_views_of_every_mode},
     {"what_is_made_is_in_canonical_order", what_is_made_is_in_canonical_order},
     {"hooks_are_called_in_order", hooks_are_called_in_order},
     {"tensors_are_loaded_by_name", tensors_are_loaded_by_name},

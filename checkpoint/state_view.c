@@ -1,0 +1,162 @@
+/* checkpoint/state_view.c - where a table's rows lie, as the views of a state dict number them. */
+#include "checkpoint/state_view.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/bucket.h"
+#include "hotbed/export.h"
+#include "hotbed/growth.h"
+
+#include <inttypes.h>
+
+enum { WINDOW = 1 << 16 }; /* slots that are looked at in one go */
+
+/* --- memory ------------------------------------------------------------------------------------------------ */
+
+/* The memories that a table begins with: those of its tiers that are the home of rows. */
+static uint32_t first_pieces(
+    const hotbed_storage *storage, const hotbed_table_info *info, hotbed_state_piece pieces[2]) {
+    hotbed_mode mode = hotbed_storage_mode(storage);
+    bool by_key = info->kind == HOTBED_TABLE_STATIC && mode == HOTBED_MODE_HBM_DIRECT;
+    uint32_t n = 0;
+    uint64_t above = 0;
+    if (mode != HOTBED_MODE_CACHE) {
+        above = by_key ? info->capacity : info->slots;
+        pieces[n++] = (hotbed_state_piece){.data = info->weights, .rows = above};
+    }
+    if (info->lower_weights != NULL)
+        pieces[n++] = (hotbed_state_piece){
+            .data = info->lower_weights, .first_row = above, .rows = info->lower_slots};
+    return n;
+}
+
+hotbed_status hotbed_view_pieces(const hotbed_storage *storage, uint32_t table, uint32_t *out) {
+    hotbed_table_info info;
+    hotbed_state_piece pieces[2];
+    HOTBED_TRY(hotbed_storage_table(storage, table, &info));
+    *out = first_pieces(storage, &info, pieces) + info.segments;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_view_piece(
+    const hotbed_storage *storage, uint32_t table, uint32_t piece, hotbed_state_piece *out) {
+    hotbed_table_info info;
+    hotbed_state_piece pieces[2];
+    HOTBED_TRY(hotbed_storage_table(storage, table, &info));
+    uint32_t n = first_pieces(storage, &info, pieces);
+    if (piece >= n + info.segments)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "table '%s' lies in %" PRIu32 " memories, there is no number %" PRIu32, info.name,
+            n + info.segments, piece);
+    if (piece < n) {
+        *out = pieces[piece];
+        return HOTBED_OK;
+    }
+    uint64_t first = n == 0 ? 0 : pieces[n - 1].first_row + pieces[n - 1].rows;
+    for (uint32_t s = 0;; s++) {
+        hotbed_segment_info segment;
+        HOTBED_TRY(hotbed_storage_segment(storage, table, s, &segment));
+        if (n + s == piece) {
+            *out = (hotbed_state_piece){
+                .data = segment.weights, .first_row = first, .rows = segment.slots};
+            return HOTBED_OK;
+        }
+        first += segment.slots;
+    }
+}
+
+/* --- rows of keys -------------------------------------------------------------------------------------------- */
+
+/* Keys and slots on their way, and what has come. */
+typedef struct lister {
+    hotbed_storage *storage;
+    hotbed_stream *stream;
+    hotbed_table_info info;
+    hotbed_export batch;
+    uint64_t none;     /* slots before the first that is a row of the views */
+    uint64_t n, at;    /* keys in all, and those that have come */
+    uint64_t *keys;    /* [n] */
+    uint64_t *numbers; /* [n] */
+    hotbed_memory memory;
+} lister;
+
+static hotbed_status list_window(lister *l) {
+    HOTBED_TRY(hotbed_storage_export(l->storage, &l->batch, l->stream));
+    HOTBED_TRY(hotbed_stream_sync(l->stream));
+    uint64_t n = *l->batch.count;
+    if (n > l->n - l->at)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table '%s' was changed while it was collected", l->info.name);
+    memcpy(l->keys + l->at, l->batch.keys, n * sizeof *l->keys);
+    for (uint64_t i = 0; i < n; i++)
+        l->numbers[l->at + i] = l->batch.numbers[i] - l->none;
+    l->at += n;
+    return HOTBED_OK;
+}
+
+static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
+    uint64_t slots = l->info.slots + l->info.lower_slots + l->info.segment_slots;
+    uint64_t step = slots < WINDOW ? slots : WINDOW;
+    size_t bytes = (2 * step + 1) * sizeof(uint64_t);
+    HOTBED_TRY(hotbed_memory_alloc(l->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &l->memory));
+    hotbed_export_init(&l->batch);
+    l->batch.table = table;
+    l->batch.slots = step;
+    l->batch.count = l->memory.data;
+    l->batch.keys = l->batch.count + 1;
+    l->batch.numbers = l->batch.keys + step;
+    for (l->batch.first = 0; l->batch.first < slots; l->batch.first += step)
+        HOTBED_TRY(list_window(l));
+    if (l->at < l->n)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table '%s' was changed while it was collected", l->info.name);
+    HOTBED_TRY(hotbed_bucket_sort_pairs(l->n, l->keys, l->numbers, HOTBED_BUCKET_BITS, out->pairs));
+    out->n = l->n;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_view_rows_read(
+    hotbed_storage *storage, uint32_t table, hotbed_view_rows *out, hotbed_stream *stream) {
+    lister l = {.storage = storage, .stream = stream};
+    uint32_t pieces = 0;
+    *out = (hotbed_view_rows){.n = 0};
+    HOTBED_TRY(hotbed_storage_table(storage, table, &l.info));
+    HOTBED_TRY(hotbed_view_pieces(storage, table, &pieces));
+    if (pieces == 0)
+        return HOTBED_OK;
+    l.none = hotbed_storage_mode(storage) == HOTBED_MODE_CACHE ? l.info.slots : 0;
+    HOTBED_TRY(hotbed_storage_export_keys(storage, table, 0, NULL, NULL, &l.n, stream));
+    size_t bytes = l.n * sizeof(uint64_t);
+    l.keys = hotbed_new(bytes);
+    l.numbers = hotbed_new(bytes);
+    out->pairs = hotbed_new(2 * bytes);
+    hotbed_status status = HOTBED_OK;
+    if (l.keys == NULL || l.numbers == NULL || out->pairs == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the rows of %" PRIu64 " keys", l.n);
+    if (status == HOTBED_OK)
+        status = list(&l, table, out);
+    hotbed_memory_free(&l.memory);
+    hotbed_delete(l.keys);
+    hotbed_delete(l.numbers);
+    if (status != HOTBED_OK) {
+        hotbed_delete(out->pairs);
+        *out = (hotbed_view_rows){.n = 0};
+    }
+    return status;
+}
+
+uint64_t hotbed_view_row(const hotbed_view_rows *rows, uint64_t key) {
+    uint64_t bucket = hotbed_logical_bucket(key, HOTBED_BUCKET_BITS), low = 0, high = rows->n;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2, there = rows->pairs[middle];
+        uint64_t its = hotbed_logical_bucket(there, HOTBED_BUCKET_BITS);
+        if (there == key)
+            return rows->pairs[rows->n + middle];
+        if (its < bucket || (its == bucket && there < key))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return HOTBED_SLOT_NONE;
+}

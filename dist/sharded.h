@@ -176,6 +176,22 @@ hotbed_status hotbed_context_fail_stage(const char *call, hotbed_stage stage);
 /* Look whether the batch overflowed, and send it again if so, where that is the policy. */
 hotbed_status hotbed_context_settle(hotbed_sharded_context *context, hotbed_stream *stream);
 
+/* Where a batch is: for shortcuts, which bring the context back there after the batch is over, as often as they
+ * like.  All that the stages wrote is still in its arrays, since each stage has its own. */
+typedef struct hotbed_sharded_mark {
+    hotbed_stage stage, members[HOTBED_MEMBERS_MOST];
+    bool watched, settled, replayed;
+} hotbed_sharded_mark;
+
+/* Note where the batch is, and keep the rows that it holds until it is forgotten, or another batch is started.
+ * Async.
+ * Errors: STATE (no batch is under way), those of hotbed_ticket_keep(). */
+hotbed_status hotbed_sharded_keep(
+    hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream);
+hotbed_status hotbed_sharded_rewind(
+    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream);
+hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream);
+
 /* Bytes of a row that travels; a multiple of 16. */
 uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded);
 

@@ -360,6 +360,66 @@ hotbed_status hotbed_sharded_ready(hotbed_sharded_context *context, bool *out) {
     return hotbed_event_query(context->arrived, out);
 }
 
+/* --- marks ------------------------------------------------------------------------------------------------ */
+
+typedef hotbed_status (*ticket_call)(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* The call for all tickets that hold rows in the marked state. */
+static hotbed_status for_held(
+    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, ticket_call call,
+    hotbed_stream *stream) {
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        const hotbed_part *part = &context->parts[i];
+        hotbed_stage stage = mark->members[part->member];
+        if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCHED &&
+            stage < HOTBED_STAGE_DONE)
+            HOTBED_TRY(call(part->road->ticket, stream));
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_keep(
+    hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_context_enter(context, stream, "keep"));
+    if (context->stage == HOTBED_STAGE_EMPTY)
+        return hotbed_context_fail_stage("keep", context->stage);
+    memset(mark, 0, sizeof *mark);
+    mark->stage = context->stage;
+    mark->watched = context->watched;
+    mark->settled = context->settled;
+    mark->replayed = context->replayed;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        mark->members[i] = context->members[i].stage;
+    HOTBED_TRY(for_held(context, mark, hotbed_ticket_keep, stream));
+    return hotbed_context_leave(context, stream);
+}
+
+hotbed_status hotbed_sharded_rewind(
+    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream) {
+    bool exact = mark->replayed || context->plan == HOTBED_PLAN_TWO_PHASE;
+    HOTBED_TRY(hotbed_context_enter(context, stream, "rewind"));
+    HOTBED_TRY(release(context, stream));
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        context->parts[i].road = &context->parts[i].roads[exact ? 1 : 0];
+    HOTBED_TRY(for_held(context, mark, hotbed_ticket_retake, stream));
+    context->stage = mark->stage;
+    context->watched = mark->watched;
+    context->settled = mark->settled;
+    context->replayed = mark->replayed;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        context->members[i].stage = mark->members[i];
+    return hotbed_context_leave(context, stream);
+}
+
+hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_context_enter(context, stream, "forget"));
+    for (uint32_t i = 0; i < context->num_parts; i++)
+        for (int r = 0; r < 2; r++)
+            if (context->parts[i].roads[r].ticket != NULL)
+                HOTBED_TRY(hotbed_ticket_forget(context->parts[i].roads[r].ticket, stream));
+    return hotbed_context_leave(context, stream);
+}
+
 hotbed_status hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_context_enter(context, stream, "cancel"));
     HOTBED_TRY(release(context, stream));

@@ -43,8 +43,7 @@ static hotbed_status fail_state(
         hotbed_cell_state_name(wanted));
 }
 
-/* The context of a slot with all cells of pipelined modules in `wanted`. */
-static hotbed_status find_in_state(
+hotbed_status hotbed_context_in_state(
     const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context) {
     HOTBED_TRY(find_context(rewrite, slot, context));
@@ -91,6 +90,9 @@ static hotbed_status start_module(looking *l, uint32_t m, const void *batch) {
     const hotbed_rewritten *to = &l->rewrite->modules[m];
     hotbed_dist_cell *cell = &l->context->cells[m];
     const void *arguments[HOTBED_ARGUMENTS_MOST];
+    if (cell->own == NULL) /* a snapshot has it */
+        HOTBED_TRY(to->module->calls->context_create(to->module->self, l->stream, &cell->own));
+    cell->context = cell->own;
     for (uint32_t i = 0; i < to->n; i++)
         HOTBED_TRY(hotbed_trace_evaluate(
             &l->rewrite->trace, to->arguments[i], batch, run_postproc, l, &arguments[i]));
@@ -137,7 +139,7 @@ hotbed_status hotbed_context_start(
     looking l = {.rewrite = rewrite, .slot = slot, .stream = stream};
     if (batch == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "batch or stream is NULL");
-    HOTBED_TRY(find_in_state(rewrite, slot, "start", HOTBED_CELL_EMPTY, &l.context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "start", HOTBED_CELL_EMPTY, &l.context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
             HOTBED_TRY(start_module(&l, m, batch));
@@ -150,7 +152,7 @@ hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed
     hotbed_dist_context *context = NULL;
     uint32_t members[HOTBED_MODULES_MOST];
     void *result = NULL;
-    HOTBED_TRY(find_in_state(rewrite, slot, "wait", HOTBED_CELL_STARTED, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "wait", HOTBED_CELL_STARTED, &context));
     for (uint32_t g = 0; g < rewrite->num_groups; g++) {
         uint32_t n = list_group(rewrite, g, members);
         HOTBED_TRY(context->fused[g].wait(context->fused[g].self, stream, &result));
@@ -183,7 +185,7 @@ static hotbed_status take_tensors(
 hotbed_status hotbed_context_prefetch(
     hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_in_state(rewrite, slot, "prefetch", HOTBED_CELL_TENSORS, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "prefetch", HOTBED_CELL_TENSORS, &context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         if (!rewrite->modules[m].report.pipelined)
             continue;
@@ -264,7 +266,7 @@ static hotbed_status finish_modules(
     if (rewrite != NULL && !rewrite->attached)
         HOTBED_TRY(find_context(rewrite, slot, &context));
     else
-        HOTBED_TRY(find_in_state(rewrite, slot, call, HOTBED_CELL_CONSUMED, &context));
+        HOTBED_TRY(hotbed_context_in_state(rewrite, slot, call, HOTBED_CELL_CONSUMED, &context));
     for (uint32_t m = rewrite->num_modules; m-- > 0;) {
         hotbed_module *module = rewrite->modules[m].module;
         const hotbed_module_calls *calls = module->calls;
@@ -274,6 +276,8 @@ static hotbed_status finish_modules(
         HOTBED_TRY(hotbed_module_release(module, stream));
         if (cell->state != HOTBED_CELL_CONSUMED)
             continue;
+        if (train && cell->replayed)
+            HOTBED_TRY(calls->graft(module->self, cell->context, stream));
         if (train && calls->backward != NULL)
             HOTBED_TRY(calls->backward(module->self, cell->context, stream));
         else if (calls->cancel != NULL)
@@ -303,7 +307,8 @@ static hotbed_status give_up(
         if (cell->state != HOTBED_CELL_EMPTY && cell->state != HOTBED_CELL_BACKWARD &&
             module->calls->cancel != NULL)
             HOTBED_TRY(module->calls->cancel(module->self, cell->context, stream));
-        *cell = (hotbed_dist_cell){.context = cell->context};
+        *cell = (hotbed_dist_cell){
+            .context = cell->own, .own = cell->own, .kept = cell->kept, .captures = cell->captures};
     }
     memset(context->served, 0, sizeof context->served);
     context->batches++;

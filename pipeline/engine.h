@@ -75,7 +75,8 @@ struct hotbed_pipeline {
     hotbed_iteration *slots; /* [depth] */
     hotbed_mark *marks;      /* [num_marks][num_steps] */
     uint32_t num_marks;
-    hotbed_capture **captures; /* [num_steps], NULL where there never was one */
+    hotbed_capture **captures; /* [num_steps][depth], NULL where there never was one; of
+                                * all slots but 0 only where a step is captured by slot */
     hotbed_event *base;        /* timed: passed at creation */
 
     /* The caller's thread only. */
@@ -156,6 +157,16 @@ void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait
 void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch);
 
 /* --- shortcut.c ------------------------------------------------------------------------------- */
+
+static inline hotbed_capture **hotbed_pipeline_capture(
+    const hotbed_pipeline *pipeline, uint32_t step, uint32_t slot) {
+    uint32_t at = pipeline->program->steps[step].by_slot ? slot : 0;
+    return &pipeline->captures[(size_t)step * pipeline->program->depth + at];
+}
+
+/* From now on a task cannot be skipped: `why` is for the message.  Before anything runs. */
+__attribute__((format(printf, 3, 4))) void hotbed_pipeline_refuse(
+    hotbed_pipeline *pipeline, uint32_t step, const char *format, ...);
 
 hotbed_status hotbed_capture_take(
     hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,

@@ -68,7 +68,8 @@ static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
     pipeline->slots = hotbed_new(program->depth * sizeof *pipeline->slots);
     pipeline->marks =
         hotbed_new((size_t)pipeline->num_marks * program->num_steps * sizeof *pipeline->marks);
-    pipeline->captures = hotbed_new(program->num_steps * sizeof *pipeline->captures);
+    pipeline->captures =
+        hotbed_new((size_t)program->num_steps * program->depth * sizeof *pipeline->captures);
     pipeline->groups = hotbed_new(program->num_groups * sizeof *pipeline->groups);
     if (pipeline->slots == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
         pipeline->groups == NULL)
@@ -215,11 +216,12 @@ void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
             (void)!hotbed_stream_finish(program->streams[i]);
         hotbed_stream_destroy(pipeline->stream);
     }
-    for (uint32_t s = 0; pipeline->captures != NULL && s < program->num_steps; s++) {
-        if (pipeline->captures[s] != NULL) {
-            hotbed_capture_drop(pipeline->captures[s], &program->steps[s]);
-            hotbed_delete(pipeline->captures[s]->snapshots);
-            hotbed_delete(pipeline->captures[s]);
+    size_t captures = (size_t)program->num_steps * program->depth;
+    for (size_t c = 0; pipeline->captures != NULL && c < captures; c++) {
+        if (pipeline->captures[c] != NULL) {
+            hotbed_capture_drop(pipeline->captures[c], &program->steps[c / program->depth]);
+            hotbed_delete(pipeline->captures[c]->snapshots);
+            hotbed_delete(pipeline->captures[c]);
         }
     }
     destroy_events(pipeline);

@@ -104,8 +104,11 @@ static hotbed_status measure_alone(
 static hotbed_status measure_without(
     hotbed_pipeline *pipeline, const hotbed_profile_options *o, const char *tasks,
     double *seconds) {
+    hotbed_profile_options captured = *o; /* each slot captures once */
+    if (captured.warmup < pipeline->program->depth)
+        captured.warmup = pipeline->program->depth;
     HOTBED_TRY(hotbed_pipeline_shortcut(pipeline, tasks, false));
-    HOTBED_TRY(measure(pipeline, o, seconds));
+    HOTBED_TRY(measure(pipeline, &captured, seconds));
     return hotbed_pipeline_shortcut(pipeline, NULL, false);
 }
 

@@ -20,9 +20,10 @@ typedef struct hotbed_program_step {
     uint32_t num_io;
     uint32_t stage, stream, group;
     bool ordered;
-    bool always;
-    bool root; /* comes after nothing of its own iteration */
-    bool sink; /* nothing of its own iteration comes after it */
+    bool always, by_slot;
+    char why[160]; /* it is `always`; "" */
+    bool root;     /* comes after nothing of its own iteration */
+    bool sink;     /* nothing of its own iteration comes after it */
     uint64_t reads, writes, reads_grad, writes_grad;
     uint64_t states, in_order; /* in_order: of those, the ones in the order of a serial run */
     uint32_t backward_of;      /* step, or HOTBED_STEP_NONE */

@@ -260,8 +260,9 @@ static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *strea
         for (uint32_t m = 0; m < rewrite->num_modules; m++)
             if (rewrite->modules[m].report.pipelined) {
                 const hotbed_module *module = rewrite->modules[m].module;
-                HOTBED_TRY(module->calls->context_create(
-                    module->self, stream, &rewrite->contexts[slot].cells[m].context));
+                hotbed_dist_cell *cell = &rewrite->contexts[slot].cells[m];
+                HOTBED_TRY(module->calls->context_create(module->self, stream, &cell->own));
+                cell->context = cell->own;
             }
     return HOTBED_OK;
 }
@@ -325,9 +326,11 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     for (uint32_t slot = 0; rewrite->contexts != NULL && slot < rewrite->options.depth; slot++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++) {
             const hotbed_module *module = rewrite->modules[m].module;
-            void *context = rewrite->contexts[slot].cells[m].context;
-            if (context != NULL)
-                module->calls->context_destroy(module->self, context);
+            const hotbed_dist_cell *cell = &rewrite->contexts[slot].cells[m];
+            if (cell->own != NULL)
+                module->calls->context_destroy(module->self, cell->own);
+            if (cell->kept != NULL)
+                module->calls->context_destroy(module->self, cell->kept);
         }
     hotbed_delete(rewrite->contexts);
     hotbed_delete(rewrite);

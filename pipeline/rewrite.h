@@ -9,7 +9,11 @@
 /* A module's place in a context. */
 typedef struct hotbed_dist_cell {
     hotbed_cell_state state;
-    void *context;
+    void *context;     /* of this batch: own or kept */
+    void *own;         /* the slot's; NULL after a capture, until a batch is started */
+    void *kept;        /* that of snapshots; NULL: there are none */
+    uint32_t captures; /* snapshots of it */
+    bool replayed;     /* the forward was restored: its backward gets zeros */
     hotbed_awaitable splits;
     const hotbed_awaitable *tensors;
     void *input;
@@ -48,6 +52,14 @@ struct hotbed_rewrite {
     bool attached;
     uint64_t exchanges; /* atomic */
 };
+
+/* The context of a slot with all cells of pipelined modules in `wanted`; `call` is for messages. */
+hotbed_status hotbed_context_in_state(
+    const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
+    hotbed_dist_context **context);
+
+/* Whether snapshots can be taken; of forwards, too.  Errors: UNSUPPORTED (with the module's name). */
+hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forwards);
 
 /* The pipelined forward of both kinds; `self` is a hotbed_rewritten. */
 hotbed_status hotbed_rewrite_forward(

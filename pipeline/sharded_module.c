@@ -206,6 +206,72 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     return now == NULL ? HOTBED_OK : hotbed_sharded_cancel(now, stream);
 }
 
+/* --- shortcuts -------------------------------------------------------------------------------- */
+
+typedef struct place_mark {
+    hotbed_sharded_context *now; /* NULL: nothing was started yet */
+    fused *with;
+    bool arrived;
+    hotbed_sharded_mark mark;
+} place_mark;
+
+/* The first of a set acts for all of it. */
+static bool acts(const place *p, const hotbed_sharded_context *now) {
+    return now != NULL && (p->with == NULL || p->number == 0);
+}
+
+static hotbed_status capture(void *self, void *context, hotbed_stream *stream, void **out) {
+    const place *p = context;
+    const member *m = self;
+    place_mark *mark = hotbed_new(sizeof *mark);
+    if (mark == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to capture module '%s'", m->name);
+    mark->now = p->now;
+    mark->with = p->with;
+    mark->arrived = p->with != NULL && p->with->arrived;
+    hotbed_status status =
+        acts(p, p->now) ? hotbed_sharded_keep(p->now, &mark->mark, stream) : HOTBED_OK;
+    if (status != HOTBED_OK) {
+        hotbed_delete(mark);
+        return status;
+    }
+    *out = mark;
+    return HOTBED_OK;
+}
+
+static hotbed_status restore(void *self, void *context, const void *from, hotbed_stream *stream) {
+    const place_mark *mark = from;
+    place *p = context;
+    (void)self;
+    p->now = mark->now;
+    p->with = mark->with;
+    if (p->with != NULL)
+        p->with->arrived = mark->arrived;
+    return acts(p, p->now) ? hotbed_sharded_rewind(p->now, &mark->mark, stream) : HOTBED_OK;
+}
+
+static void forget(void *self, void *context, void *from, hotbed_stream *stream) {
+    place_mark *mark = from;
+    (void)self;
+    if (acts(context, mark->now))
+        (void)!hotbed_sharded_forget(mark->now, stream);
+    hotbed_delete(mark);
+}
+
+static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
+    const place *p = context;
+    (void)self;
+    return hotbed_fill(p->output.gradient, 0, p->output.bytes, stream);
+}
+
+/* Rows of an external store leave with their backward. */
+static bool capturable(const hotbed_sharded *collection) {
+    for (uint32_t g = 0; g < collection->num_groups; g++)
+        if (collection->groups[g].lookup->external != NULL)
+            return false;
+    return true;
+}
+
 static hotbed_status set_training(void *self, bool training) {
     const member *m = self;
     return hotbed_sharded_set_training(m->collection, training);
@@ -236,6 +302,12 @@ static hotbed_status make_member(
         .fuse = set->n > 1 ? fuse : NULL,
         .group = set,
         .set_training = set_training};
+    if (capturable(collection)) {
+        m->calls.capture = capture;
+        m->calls.restore = restore;
+        m->calls.forget = forget;
+        m->calls.graft = graft;
+    }
     return hotbed_module_init(&m->module, m->name, &m->calls, m);
 }
 

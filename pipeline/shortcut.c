@@ -1,6 +1,7 @@
 /* pipeline/shortcut.c - tasks that are replayed instead of run, and the gradients around them. */
 #include "pipeline/engine.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 /* FNV-1a of device memory.  Waits: for verification only. */
@@ -121,7 +122,8 @@ static hotbed_status read_tasks(
                 HOTBED_ERR_ARGUMENT, "plan %s has no task '%.*s'", program->name, (int)n, word);
         if (program->steps[s].always)
             return hotbed_fail(
-                HOTBED_ERR_UNSUPPORTED, "task '%s' cannot be skipped", program->steps[s].name);
+                HOTBED_ERR_UNSUPPORTED, "task '%s' cannot be skipped%s%s", program->steps[s].name,
+                program->steps[s].why[0] == '\0' ? "" : ": ", program->steps[s].why);
         *chosen |= (uint64_t)1 << s;
     }
     return HOTBED_OK;
@@ -142,9 +144,19 @@ static hotbed_status agree(const hotbed_agreement *agreement, uint64_t word) {
     return HOTBED_OK;
 }
 
-static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s) {
+void hotbed_pipeline_refuse(hotbed_pipeline *pipeline, uint32_t step, const char *format, ...) {
+    hotbed_program_step *refused_step = &pipeline->program->steps[step];
+    va_list args;
+    va_start(args, format);
+    refused_step->always = true;
+    (void)vsnprintf(refused_step->why, sizeof refused_step->why, format, args);
+    va_end(args);
+}
+
+static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s, uint32_t slot) {
     const hotbed_program_step *step = &pipeline->program->steps[s];
-    if (pipeline->captures[s] != NULL)
+    hotbed_capture **to = hotbed_pipeline_capture(pipeline, s, slot);
+    if (*to != NULL)
         return HOTBED_OK;
     hotbed_capture *capture = hotbed_new(sizeof *capture);
     void **snapshots = hotbed_new((step->num_io + 1) * sizeof *snapshots);
@@ -154,7 +166,7 @@ static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s) {
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a shortcut of '%s'", step->name);
     }
     capture->snapshots = snapshots;
-    pipeline->captures[s] = capture;
+    *to = capture;
     return HOTBED_OK;
 }
 
@@ -179,16 +191,17 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
     }
     HOTBED_TRY(agree(&pipeline->options.agreement, chosen));
     HOTBED_TRY(finish_streams(pipeline));
+    const uint32_t depth = pipeline->program->depth;
     for (uint32_t s = 0; s < pipeline->program->num_steps; s++)
-        if ((chosen >> s & 1) != 0)
-            HOTBED_TRY(make_capture(pipeline, s));
-    for (uint32_t s = 0; s < pipeline->program->num_steps; s++) {
-        hotbed_capture *capture = pipeline->captures[s];
+        for (uint32_t slot = 0; (chosen >> s & 1) != 0 && slot < depth; slot++)
+            HOTBED_TRY(make_capture(pipeline, s, slot));
+    for (uint32_t c = 0; c < pipeline->program->num_steps * depth; c++) {
+        hotbed_capture *capture = pipeline->captures[c];
         if (capture == NULL)
             continue;
-        hotbed_capture_drop(capture, &pipeline->program->steps[s]);
-        capture->on = (chosen >> s & 1) != 0;
+        hotbed_capture_drop(capture, &pipeline->program->steps[c / depth]);
+        capture->on = (chosen >> (c / depth) & 1) != 0;
         capture->verify = verify;
     }
-    return HOTBED_OK;
+    return finish_streams(pipeline); /* what releasing enqueued */
 }

@@ -9,18 +9,9 @@
 
 #include <stdio.h>
 
-enum { STREAMS = 4 };
+enum { STREAMS = HOTBED_TRAIN_STREAMS };
 
 static const char *const stream_names[STREAMS] = {"memcpy", "dist", "prefetch", "default"};
-
-struct hotbed_train {
-    hotbed_trainer trainer;
-    bool training;
-    hotbed_rewrite *rewrite;
-    const hotbed_train_plan *plan;
-    hotbed_stream *streams[STREAMS];
-    hotbed_pipeline *pipeline;
-};
 
 /* --- tasks ------------------------------------------------------------------------------------ */
 
@@ -284,7 +275,9 @@ static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         to[s] = *hotbed_train_task(plan->steps[s].task);
         to[s].self = train;
-        to[s].always = true; /* contexts and the trainer's state are not captured */
+        to[s].by_slot = true;
+        to[s].io = train->io[s];
+        to[s].num_io = hotbed_train_declare(train, plan->steps[s].task, train->io[s]);
         if (to[s].run == copy_batch && has_step(plan, "finish_shuffle"))
             to[s].writes = "copied";
         if (to[s].run == whole_backward && !has_step(plan, "loss"))
@@ -373,7 +366,10 @@ static hotbed_status make(hotbed_train *train, const hotbed_train_options *optio
     rewrite.field = train->trainer.field;
     rewrite.kind = train->plan->kind;
     HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
-    return train->plan->pipelined ? HOTBED_OK : hotbed_rewrite_detach(train->rewrite);
+    if (!train->plan->pipelined)
+        HOTBED_TRY(hotbed_rewrite_detach(train->rewrite));
+    hotbed_train_refuse(train);
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_train_create(
@@ -389,6 +385,7 @@ hotbed_status hotbed_train_create(
     HOTBED_TRY(
         hotbed_options_read(&copied, sizeof copied, sizeof copied, trainer, "hotbed_trainer"));
     HOTBED_TRY(find_plan(read.plan, &plan));
+    HOTBED_TRY(hotbed_train_check_io(&copied));
     if (copied.copy_batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "trainer: copy_batch is NULL");
     hotbed_train *train = hotbed_new(sizeof *train);

@@ -3,6 +3,8 @@
 #define HOTBED_PIPELINE_TRAIN_H
 
 #include "hotbed/train.h"
+#include "pipeline/engine.h"
+#include "pipeline/rewrite.h"
 
 /* A train pipeline as a plan. */
 typedef struct hotbed_train_plan {
@@ -29,5 +31,32 @@ enum {
     HOTBED_TRAIN_OUTPUT,
     HOTBED_TRAIN_VALUES
 };
+
+enum {
+    HOTBED_TRAIN_STREAMS = 4,
+    HOTBED_TRAIN_TASKS_MOST = 16, /* of a plan */
+    HOTBED_TRAIN_IO_MOST = 4      /* of a task: its functions', and the contexts' */
+};
+
+struct hotbed_train {
+    hotbed_trainer trainer;
+    bool training;
+    hotbed_rewrite *rewrite;
+    const hotbed_train_plan *plan;
+    hotbed_stream *streams[HOTBED_TRAIN_STREAMS]; /* the last one is the default stream */
+    hotbed_pipeline *pipeline;
+    hotbed_declared_io io[HOTBED_TRAIN_TASKS_MOST][HOTBED_TRAIN_IO_MOST]; /* of the plan's steps */
+};
+
+/* --- train_io.c: what shortcuts capture ------------------------------------------------------- */
+
+/* Errors: ARGUMENT (a function that trainers do not have; capture or restore alone). */
+hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
+
+/* The declared io of a task: how many. */
+uint32_t hotbed_train_declare(hotbed_train *train, const char *task, hotbed_declared_io *io);
+
+/* Tell the pipeline which of its tasks cannot be skipped, and why.  The rewrite is made. */
+void hotbed_train_refuse(hotbed_train *train);
 
 #endif

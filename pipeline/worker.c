@@ -36,7 +36,7 @@ hotbed_status hotbed_task_run(
     hotbed_task_mode *mode) {
     const hotbed_program *program = pipeline->program;
     const hotbed_program_step *step = &program->steps[s];
-    hotbed_capture *capture = pipeline->captures[s];
+    hotbed_capture *capture = *hotbed_pipeline_capture(pipeline, s, iteration->slot);
     *mode = HOTBED_TASK_RUN;
     if (step->backward_of != HOTBED_STEP_NONE && iteration->replayed[step->backward_of]) {
         *mode = HOTBED_TASK_GRAFT;

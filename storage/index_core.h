@@ -702,6 +702,11 @@ HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
         hotbed_add_relaxed_u64(meta, HOTBED_META_MARKED);
 }
 
+/* One lane: one pin more on a slot that has some already, so that its key stays. */
+HOTBED_HD void hotbed_index_pin_again(hotbed_index_view index, uint64_t slot) {
+    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), HOTBED_META_PIN);
+}
+
 /* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
  * another stream initialises, what the tile did to the row comes first. */
 HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {

@@ -132,6 +132,15 @@ static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view vi
             hotbed_index_unpin(s.index, s.slots[u], true);
 }
 
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) pin_again_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        if (s.slots[u] < s.index_slots)
+            hotbed_index_pin_again(s.index, s.slots[u]);
+}
+
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
     layout_kernel<<<1, LAYOUT_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("layout_kernel");
@@ -249,5 +258,14 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_cuda_launched("unpin_kernel");
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {layout,    bags,      find,    place,
-                                                          find_keys, eval_rows, forward, unpin};
+static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
+    if (step->index.segments != NULL)
+        pin_again_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        pin_again_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("pin_again_kernel");
+}
+
+const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {
+    layout, bags, find, place, find_keys, eval_rows, forward, unpin, pin_again};

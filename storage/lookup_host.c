@@ -261,6 +261,15 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
+static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_step_view *s = args;
+    if (end > s->unique_offsets[s->num_tables])
+        end = s->unique_offsets[s->num_tables];
+    for (uint64_t u = begin; u < end; u++)
+        if (s->slots[u] < s->index_slots)
+            hotbed_index_pin_again(s->index, s->slots[u]);
+}
+
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
     return hotbed_host_launch(stream, 1, 0, layout_body, step, sizeof *step);
 }
@@ -312,5 +321,9 @@ static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) 
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, step, sizeof *step);
 }
 
-const hotbed_lookup_kernels hotbed_lookup_kernels_host = {layout,    bags,      find,    place,
-                                                          find_keys, eval_rows, forward, unpin};
+static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, pin_again_body, step, sizeof *step);
+}
+
+const hotbed_lookup_kernels hotbed_lookup_kernels_host = {
+    layout, bags, find, place, find_keys, eval_rows, forward, unpin, pin_again};

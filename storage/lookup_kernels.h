@@ -32,6 +32,8 @@ typedef struct hotbed_lookup_kernels {
         hotbed_stream *stream);
     /* Take the step's pins off. */
     hotbed_status (*unpin)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* Pin the step's slots, all of which are pinned already, once more. */
+    hotbed_status (*pin_again)(const hotbed_step_view *step, hotbed_stream *stream);
 } hotbed_lookup_kernels;
 
 extern const hotbed_lookup_kernels hotbed_lookup_kernels_host;

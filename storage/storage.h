@@ -135,6 +135,7 @@ struct hotbed_ticket {
     uint64_t max_keys;
     uint32_t max_batch_size;
     bool holds; /* prefetched: has a batch and its pins */
+    bool kept;  /* and pins besides, which outlive its backward */
     hotbed_step_view step;
     hotbed_memory memory;
     void *unique_scratch;

@@ -59,6 +59,15 @@ static hotbed_status make_ticket(
     return storage->external == NULL ? HOTBED_OK : hotbed_ticket_open_external(ticket, stream);
 }
 
+/* One more that may pin a slot. */
+static hotbed_status count_ticket(hotbed_storage *storage) {
+    if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) <= HOTBED_TICKETS_MOST)
+        return HOTBED_OK;
+    __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%d tickets exist, which is the most", HOTBED_TICKETS_MOST);
+}
+
 hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out) {
@@ -73,11 +82,7 @@ hotbed_status hotbed_ticket_create(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^30]",
             max_batch_size, storage->num_features);
-    if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) > HOTBED_TICKETS_MOST) {
-        __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%d tickets exist, which is the most", HOTBED_TICKETS_MOST);
-    }
+    HOTBED_TRY(count_ticket(storage));
     hotbed_ticket *ticket = hotbed_new(sizeof *ticket);
     if (ticket == NULL) {
         __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
@@ -109,14 +114,33 @@ static hotbed_status release(hotbed_ticket *ticket, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
+/* Not kept any more. */
+static void drop_kept(hotbed_ticket *ticket) {
+    if (!ticket->kept)
+        return;
+    __atomic_sub_fetch(&ticket->storage->tickets, 1, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
+    ticket->kept = false;
+}
+
+static hotbed_status forget(hotbed_ticket *ticket, hotbed_stream *stream) {
+    if (!ticket->kept)
+        return HOTBED_OK;
+    HOTBED_TRY(ticket->storage->kernels.lookup->unpin(&ticket->step, stream));
+    drop_kept(ticket);
+    return HOTBED_OK;
+}
+
 void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     if (ticket == NULL)
         return;
     if (ticket->memory.data != NULL) {
         (void)!release(ticket, ticket->last);
+        (void)!forget(ticket, ticket->last);
         (void)!hotbed_stream_finish(ticket->last);
     }
     set_holds(ticket, false);
+    drop_kept(ticket);
     __atomic_sub_fetch(&ticket->storage->tickets, 1, __ATOMIC_RELAXED);
     hotbed_external_batch_destroy(&ticket->asked);
     hotbed_external_batch_destroy(&ticket->leaving);
@@ -184,6 +208,7 @@ hotbed_status hotbed_storage_prefetch(
             (unsigned long long)b.num_keys, b.batch_size, (unsigned long long)ticket->max_keys,
             ticket->max_batch_size);
     HOTBED_TRY(release(ticket, stream));
+    HOTBED_TRY(forget(ticket, stream));
     hotbed_step_view *s = &ticket->step;
     put_batch(storage, s, &b, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
@@ -316,6 +341,47 @@ hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream)
     HOTBED_TRY(hotbed_storage_same_device(ticket->storage, stream));
     ticket->last = stream;
     return release(ticket, stream);
+}
+
+static hotbed_status check_kept(const hotbed_ticket *ticket, const hotbed_stream *stream) {
+    if (ticket == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+    return hotbed_storage_same_device(ticket->storage, stream);
+}
+
+hotbed_status hotbed_ticket_keep(hotbed_ticket *ticket, hotbed_stream *stream) {
+    HOTBED_TRY(check_kept(ticket, stream));
+    HOTBED_TRY(check_ticket(ticket->storage, ticket, stream));
+    if (ticket->storage->external != NULL)
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "tickets over an external store cannot be kept");
+    if (ticket->kept)
+        return HOTBED_OK;
+    HOTBED_TRY(count_ticket(ticket->storage));
+    __atomic_add_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
+    ticket->kept = true;
+    ticket->last = stream;
+    hotbed_status status = ticket->storage->kernels.lookup->pin_again(&ticket->step, stream);
+    if (status != HOTBED_OK)
+        drop_kept(ticket);
+    return status;
+}
+
+hotbed_status hotbed_ticket_retake(hotbed_ticket *ticket, hotbed_stream *stream) {
+    HOTBED_TRY(check_kept(ticket, stream));
+    if (!ticket->kept)
+        return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not kept");
+    if (ticket->holds)
+        return HOTBED_OK;
+    ticket->last = stream;
+    HOTBED_TRY(ticket->storage->kernels.lookup->pin_again(&ticket->step, stream));
+    set_holds(ticket, true);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream) {
+    HOTBED_TRY(check_kept(ticket, stream));
+    ticket->last = stream;
+    return forget(ticket, stream);
 }
 
 hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out) {

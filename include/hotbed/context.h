@@ -80,6 +80,30 @@ hotbed_context_dequeue(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *st
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
 
+/* --- shortcuts -------------------------------------------------------------------------------- */
+
+typedef struct hotbed_context_snapshot hotbed_context_snapshot; /* opaque; of its rewrite */
+
+/* Capture what the stages of a slot did so far, after start, wait, prefetch or forward, for the declared io of
+ * a task (hotbed/pipeline.h): the train pipelines' tasks use it.  The modules' contexts are then the
+ * snapshot's, with all that is in their buffers, and the slot gets others when it next starts a
+ * batch.  Several snapshots may be of one batch.  Allocates; device work is async.
+ * Errors besides: UNSUPPORTED (a module without `capture`; after a forward, a module that is not pipelined),
+ * MEMORY. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_capture(
+    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream, hotbed_context_snapshot **out);
+
+/* Instead of the stage after which it was captured: the slot's batch goes on with the contexts of the snapshot.
+ * What stages that did run did in the slot's own contexts is given up.  The backward of a forward that was
+ * restored gets zero gradients.  Async.
+ * Errors besides: ARGUMENT (a snapshot of another slot). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_restore(
+    hotbed_rewrite *rewrite, uint32_t slot, const hotbed_context_snapshot *snapshot,
+    hotbed_stream *stream);
+
+/* Free a snapshot: nothing is under way on other streams.  NULL is allowed. */
+HOTBED_API void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream);
+
 /* State of the cell of module number `module` (of hotbed_rewrite_modules()).  Never waits.
  * Errors: ARGUMENT (NULL; slot; no such module, or one that is not pipelined). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_state(

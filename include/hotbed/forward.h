@@ -134,6 +134,15 @@ typedef struct hotbed_module_calls {
     void *group; /* the communicator, say */
     /* Train from the next batch on, or only evaluate.  NULL: makes no difference. */
     hotbed_status (*set_training)(void *self, bool training);
+    /* For shortcuts (hotbed/context.h), all or none of these.  `capture` notes which call the context
+     * has behind it, and keeps what it holds, rows pinned for example.  `restore` brings the context
+     * back there, when its batch is over or later than that, any number of times: nobody else
+     * has used the context meanwhile, so all that its calls wrote is still in its buffers.
+     * `forget` ends that.  `graft` puts zeros into the gradient that `backward` takes. */
+    hotbed_status (*capture)(void *self, void *context, hotbed_stream *stream, void **mark);
+    hotbed_status (*restore)(void *self, void *context, const void *mark, hotbed_stream *stream);
+    void (*forget)(void *self, void *context, void *mark, hotbed_stream *stream);
+    hotbed_status (*graft)(void *self, void *context, hotbed_stream *stream);
 } hotbed_module_calls;
 
 /* A forward: function and self. */

@@ -94,7 +94,9 @@ typedef struct hotbed_task {
                               * shortcut, this one puts zeros into the gradients of its inputs */
     const hotbed_declared_io *io; /* [num_io] */
     uint32_t num_io;
-    bool always; /* cannot be skipped: what it does is neither in its writes nor in io */
+    bool always;  /* cannot be skipped: what it does is neither in its writes nor in io */
+    bool by_slot; /* captured once in each slot, and replayed there: its pointers and io are
+                   * of what the slot has */
 } hotbed_task;
 
 /* A value of an iteration.  `bytes` of device memory in each slot, twice that with a gradient; 0 is
@@ -332,8 +334,9 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
 
 /* --- shortcuts -------------------------------------------------------------------------------- */
 
-/* Skip tasks, to see what they cost: each one named runs once more and is captured (its declared
- * writes are copied, its io is captured), then it is replayed from that, without running.  An
+/* Skip tasks, to see what they cost: each one named runs once more (once in each slot, where it is
+ * `by_slot`) and is captured (its declared writes are copied, its io is captured), then it is
+ * replayed from that, without running.  An
  * ordered task takes its turn all the same.  The backward of a replayed task gives zero gradients
  * to its inputs.  Writes of 0 bytes keep their pointer.  Nothing may be in flight.  May allocate.
  *
@@ -341,7 +344,7 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
  *   verify  at each replay compare what was captured with what is there now: waits, for debugging
  *
  * The call is made alike on all ranks of the agreement.
- * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`); COMM (ranks name
+ * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`, with the reason where it is known); COMM (ranks name
  * different tasks: no rank has changed anything); STATE (in flight); MEMORY.  A replay that finds a
  * value changed fails with CORRUPT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status

@@ -327,6 +327,25 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_apply(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream);
 
+/* Keep the rows of a prefetched ticket pinned beyond its backward or cancel, until it is forgotten, prefetched
+ * again or destroyed, so that its batch can be taken again: what a shortcut of a pipeline replays.  Counts as one more
+ * of the storage's tickets meanwhile.  A ticket that is kept is left as it is.  Async.
+ * Errors: ARGUMENT, STATE (the ticket is not prefetched; 255 tickets exist), UNSUPPORTED (over an external store,
+ * whose rows leave with their backward). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_ticket_keep(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* Take the batch of a kept ticket again: the ticket is as after its prefetch, but nothing was looked up, counted or
+ * scored.  The batch's arrays are as they were then.  A ticket that still holds its batch is left as it is.  Async.
+ * Errors: ARGUMENT, STATE (the ticket is not kept). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_ticket_retake(hotbed_ticket *ticket, hotbed_stream *stream);
+
+/* Unpin what is kept; a batch that the ticket holds stays.  Async.  A ticket that is not kept is left as it is.
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream);
+
 /* Output rows of a batch as forward would give them, for evaluation: nothing is inserted, no score, pin
  * or state changes, a missing key reads as the table's eval_initializer.  Async.  It may run beside
  * training on another stream: rows that are being updated then read as old or new, and keys that

@@ -36,6 +36,18 @@ typedef struct hotbed_train hotbed_train; /* opaque; owned by the caller */
 typedef hotbed_status (*hotbed_train_function)(
     void *self, uint32_t slot, void *batch, hotbed_stream *stream);
 
+/* What a function of a trainer leaves behind, for shortcuts of the tasks that call it
+ * (hotbed_pipeline_shortcut(), profiles).  One that is listed writes to buffers of its slot that nothing else
+ * writes, so that they are as it left them when it is skipped in the next batch of that slot; what
+ * it changes beside them is captured and restored by `io`.  A task that calls a function which is
+ * not listed cannot be skipped.
+ *
+ * Plain struct without a size: it is only ever a member. */
+typedef struct hotbed_trainer_io {
+    const char *function;  /* name of the field of hotbed_trainer; "forward" is the model's */
+    hotbed_declared_io io; /* all NULL: there is nothing beside the slot's buffers */
+} hotbed_trainer_io;
+
 /* Call hotbed_trainer_init(), then set fields.  Functions that are NULL have nothing to do. */
 typedef struct hotbed_trainer {
     uint32_t size; /* set by init */
@@ -59,6 +71,8 @@ typedef struct hotbed_trainer {
     hotbed_train_function dense_backward; /* to the gradients of modules' outputs */
     hotbed_train_function finalize_grads; /* of dense parameters, over ranks */
     hotbed_train_function optimizer;      /* of dense parameters */
+    const hotbed_trainer_io *io; /* [num_io] stays; NULL: no task of the trainer's can be skipped */
+    uint32_t num_io;
 } hotbed_trainer;
 
 static inline void hotbed_trainer_init(hotbed_trainer *trainer) {
@@ -93,8 +107,15 @@ static inline void hotbed_train_options_init(hotbed_train_options *options) {
 }
 
 /* Make streams (memcpy, dist, prefetch, default), rewrite the model, and make the pipeline.
- * Synchronous.  The trainer is copied; model, batch type and self stay.
- * Errors: ARGUMENT (no such plan), those of hotbed_rewrite_create() and
+ * Synchronous.  The trainer is copied; model, batch type, io and self stay.
+ *
+ * Tasks whose effects are all declared can be skipped by shortcuts: exchanges, prefetches and
+ * forwards of modules that can be captured (hotbed/forward.h), and functions of the trainer that are in its
+ * `io`.  They are captured in each slot.  What changes rows or ends a batch cannot: backward,
+ * EmbBackward, dequeue_batch, OptimStep.  The backward of a forward that was replayed gives the rows zero
+ * gradients.
+ *
+ * Errors: ARGUMENT (no such plan; io of a function that there is not), those of hotbed_rewrite_create() and
  * hotbed_pipeline_create(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_create(
     const hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_train **out);

@@ -12,15 +12,25 @@ static void count(uint64_t *counter) {
 
 /* --- a module --------------------------------------------------------------------------------- */
 
-typedef struct module_context {
+typedef struct module_context module_context;
+
+/* All modules' first exchanges in one: the result is an array of theirs. */
+typedef struct fused_exchange {
+    uint32_t n;
+    module_context *contexts[SHOP_MODULES];
+    hotbed_awaitable splits[SHOP_MODULES], tensors[SHOP_MODULES];
+} fused_exchange;
+
+struct module_context {
     shop_module *of;
     hotbed_ticket *ticket;
     hotbed_memory memory;
     int64_t *sent, *local; /* keys on their way, and here */
-    float *output;
+    float *output, *gradient;
     const int64_t *argument;
     hotbed_awaitable tensors;
-} module_context;
+    fused_exchange fused; /* of all modules: that of the first one's context is used */
+};
 
 static hotbed_status context_create(void *self, hotbed_stream *stream, void **out) {
     shop_module *m = self;
@@ -33,6 +43,7 @@ static hotbed_status context_create(void *self, hotbed_stream *stream, void **ou
     c->sent = (int64_t *)at;
     c->local = (int64_t *)(at + 512);
     c->output = (float *)(at + 1024);
+    c->gradient = (float *)(at + 2048);
     count(&m->contexts);
     *out = c;
     return HOTBED_OK;
@@ -76,13 +87,6 @@ static hotbed_status input_dist(
     return HOTBED_OK;
 }
 
-/* All modules' first exchanges in one: the result is an array of theirs. */
-typedef struct fused_exchange {
-    uint32_t n;
-    module_context *contexts[SHOP_MODULES];
-    hotbed_awaitable splits[SHOP_MODULES], tensors[SHOP_MODULES];
-} fused_exchange;
-
 static hotbed_status wait_fused(void *self, hotbed_stream *stream, void **result) {
     fused_exchange *f = self;
     for (uint32_t i = 0; i < f->n; i++) {
@@ -97,12 +101,10 @@ static hotbed_status wait_fused(void *self, hotbed_stream *stream, void **result
 static hotbed_status fuse(
     void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
     hotbed_stream *stream, hotbed_awaitable *fused) {
-    static fused_exchange ring[SHOP_DEPTH]; /* one test at a time */
-    static uint64_t next;
     shop *s = group;
     (void)stream;
     CHECK(n <= SHOP_MODULES);
-    fused_exchange *f = &ring[next++ % SHOP_DEPTH];
+    fused_exchange *f = &((module_context *)contexts[0])->fused;
     f->n = n;
     for (uint32_t i = 0; i < n; i++) {
         f->contexts[i] = contexts[i];
@@ -134,14 +136,15 @@ static hotbed_status compute(
     (void)input;
     count(&m->computes);
     *output = c->output;
-    return hotbed_storage_forward(m->storage, c->ticket, c->output, 0, stream);
+    HOTBED_TRY(hotbed_storage_forward(m->storage, c->ticket, c->output, 0, stream));
+    return hotbed_copy(c->gradient, c->output, SHOP_ROWS * sizeof(float), stream);
 }
 
 static hotbed_status backward(void *self, void *context, hotbed_stream *stream) {
     shop_module *m = self;
     module_context *c = context;
     count(&m->backwards);
-    return hotbed_storage_backward(m->storage, c->ticket, c->output, 0, stream);
+    return hotbed_storage_backward(m->storage, c->ticket, c->gradient, 0, stream);
 }
 
 static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
@@ -149,6 +152,42 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     module_context *c = context;
     count(&m->cancels);
     return hotbed_ticket_cancel(c->ticket, stream);
+}
+
+/* What a context has behind it. */
+typedef struct module_mark {
+    bool holds;
+} module_mark;
+
+static hotbed_status capture(void *self, void *context, hotbed_stream *stream, void **out) {
+    const module_context *c = context;
+    hotbed_ticket_view view;
+    module_mark *mark = calloc(1, sizeof *mark);
+    (void)self;
+    CHECK(mark != NULL);
+    mark->holds = hotbed_ticket_read(c->ticket, &view) == HOTBED_OK;
+    *out = mark;
+    return mark->holds ? hotbed_ticket_keep(c->ticket, stream) : HOTBED_OK;
+}
+
+static hotbed_status restore(void *self, void *context, const void *mark, hotbed_stream *stream) {
+    const module_context *c = context;
+    (void)self;
+    return ((const module_mark *)mark)->holds ? hotbed_ticket_retake(c->ticket, stream)
+                                              : hotbed_ticket_cancel(c->ticket, stream);
+}
+
+static void forget(void *self, void *context, void *mark, hotbed_stream *stream) {
+    const module_context *c = context;
+    (void)self;
+    CHECK_OK(hotbed_ticket_forget(c->ticket, stream));
+    free(mark);
+}
+
+static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
+    const module_context *c = context;
+    (void)self;
+    return hotbed_fill(c->gradient, 0, SHOP_ROWS * sizeof(float), stream);
 }
 
 static hotbed_module_calls calls = {
@@ -159,7 +198,11 @@ static hotbed_module_calls calls = {
     .compute_and_output_dist = compute,
     .backward = backward,
     .cancel = cancel,
-    .fuse = fuse};
+    .fuse = fuse,
+    .capture = capture,
+    .restore = restore,
+    .forget = forget,
+    .graft = graft};
 
 /* --- batches ---------------------------------------------------------------------------------- */
 
@@ -291,6 +334,13 @@ static hotbed_status step(void *self, uint32_t slot, void *batch, hotbed_stream 
     return HOTBED_OK;
 }
 
+/* All that these do is in their slot, or counted. */
+static const hotbed_trainer_io trainer_io[] = {
+    {.function = "copy_batch"}, {.function = "shuffle_start"},  {.function = "shuffle_finish"},
+    {.function = "zero_grad"},  {.function = "forward"},        {.function = "loss"},
+    {.function = "optimizer"},  {.function = "finalize_grads"},
+};
+
 /* --- open and close --------------------------------------------------------------------------- */
 
 static void open_module(shop *s, int number) {
@@ -380,6 +430,8 @@ void shop_open(shop *s, hotbed_backend backend) {
     s->trainer.loss = keep_results;
     s->trainer.finalize_grads = finalize;
     s->trainer.optimizer = step;
+    s->trainer.io = trainer_io;
+    s->trainer.num_io = sizeof trainer_io / sizeof *trainer_io;
 }
 
 void shop_close(shop *s) {

@@ -243,6 +243,71 @@ static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* A step of a batch that is prefetched, or taken again; gradients are its outputs, which come back. */
+static void step_of(rig *r, lane *l, bool again, void *output, uint64_t bytes) {
+    const hotbed_batch batch = lane_batch(l);
+    if (again)
+        CHECK_OK(hotbed_ticket_retake(l->ticket, r->stream));
+    else
+        CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
+    CHECK_OK(hotbed_storage_forward(r->storage, l->ticket, l->output, 0, r->stream));
+    CHECK_OK(hotbed_storage_backward(r->storage, l->ticket, l->output, 0, r->stream));
+    rig_download(r, output, l->output, bytes);
+}
+
+/* A batch that is taken again, with others in between, gives the bytes of one that is prefetched again. */
+static void a_kept_batch_is_taken_again(hotbed_backend backend) {
+    enum { STEPS = 12, BYTES = 8 * 17 * sizeof(float) };
+    static unsigned char outputs[2][STEPS][2][BYTES];
+    for (int kept = 0; kept < 2; kept++) {
+        setup s;
+        rig r;
+        lane l, other;
+        rng random = rng_start(7);
+        three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 64, 8);
+        lane_open(&r, &other, 64, 8);
+        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
+        CHECK(8 * hotbed_storage_columns(r.storage) * sizeof(float) <= BYTES);
+        const uint64_t bytes = 8 * hotbed_storage_columns(r.storage) * sizeof(uint16_t);
+        lane_fill(&l, &random, &how);
+        CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_ticket_keep(NULL, r.stream), HOTBED_ERR_ARGUMENT);
+        if (kept != 0) {
+            const hotbed_batch batch = lane_batch(&l);
+            CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+            if (r.store != NULL) {
+                CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_UNSUPPORTED);
+                lane_close(&l);
+                lane_close(&other);
+                rig_close(&r);
+                return;
+            }
+            CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream));
+            CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream)); /* once */
+            CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+            CHECK(rig_pinned(&r) > 0);
+            CHECK_STATUS(hotbed_storage_clear(r.storage, 0, r.stream), HOTBED_ERR_STATE);
+        }
+        for (int step = 0; step < STEPS; step++) {
+            const recipe others = {.batch_size = 8, .max_bag = 2, .key_space = 40};
+            step_of(&r, &l, kept != 0, outputs[kept][step][0], bytes);
+            lane_fill(&other, &random, &others);
+            step_of(&r, &other, false, outputs[kept][step][1], bytes);
+        }
+        CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
+        CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
+        CHECK_EQ(rig_pinned(&r), 0);
+        CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
+        lane_close(&l);
+        lane_close(&other);
+        rig_close(&r);
+    }
+    CHECK_BYTES(outputs[1], outputs[0], sizeof outputs[0]);
+}
+
 /* Prefetch on one stream, the rest on another, ordered by events as the header asks. */
 static void two_streams_ordered_by_events(hotbed_backend backend) {
     setup s;
@@ -294,6 +359,7 @@ const hotbed_test hotbed_tests[] = {
     {"ten_thousand_forwards_leak_nothing", ten_thousand_forwards_leak_nothing},
     {"a_256th_ticket_is_refused", a_256th_ticket_is_refused},
     {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
+    {"a_kept_batch_is_taken_again", a_kept_batch_is_taken_again},
     {"two_streams_ordered_by_events", two_streams_ordered_by_events},
     {NULL, NULL},
 };

@@ -1,0 +1,175 @@
+/* pipeline/context_capture.c - contexts' cells captured and restored: what shortcuts of their stages need.
+ *
+ * A capture takes the modules' contexts out of the ring, with all that their buffers hold, and a restore puts them
+ * back for one batch: nothing is copied, and what a later stage reads is what an earlier one wrote for the
+ * same batch, whichever of them are skipped.  Snapshots of one slot share the contexts.
+ */
+#include "base/error.h"
+#include "base/stream.h"
+#include "pipeline/rewrite.h"
+
+struct hotbed_context_snapshot {
+    hotbed_rewrite *rewrite;
+    uint32_t slot, taken; /* taken: modules that were captured */
+    hotbed_cell_state state;
+    hotbed_dist_cell cells[HOTBED_MODULES_MOST];
+    void *marks[HOTBED_MODULES_MOST];
+    hotbed_awaitable fused[HOTBED_MODULES_MOST];
+    const void *served[HOTBED_POSTPROCS_MOST];
+};
+
+hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forwards) {
+    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
+        const hotbed_rewrite_report *report = &rewrite->modules[m].report;
+        const hotbed_module_calls *calls = rewrite->modules[m].module->calls;
+        if (report->pipelined && (calls->capture == NULL || calls->restore == NULL ||
+                                  calls->forget == NULL || calls->graft == NULL))
+            return hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED, "module '%s' cannot be captured", report->module);
+        if (forwards && !(report->pipelined && rewrite->attached))
+            return hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED, "module '%s' is not pipelined", report->module);
+    }
+    return HOTBED_OK;
+}
+
+/* --- capture ---------------------------------------------------------------------------------- */
+
+/* The state of all cells of pipelined modules. */
+static hotbed_cell_state state_of(const hotbed_rewrite *rewrite, uint32_t slot) {
+    for (uint32_t m = 0; m < rewrite->num_modules; m++)
+        if (rewrite->modules[m].report.pipelined)
+            return rewrite->contexts[slot].cells[m].state;
+    return HOTBED_CELL_EMPTY;
+}
+
+static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_stream *stream) {
+    hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->slot].cells[m];
+    const hotbed_module *module = snapshot->rewrite->modules[m].module;
+    if (cell->kept != NULL && cell->kept != cell->context)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "module '%s': snapshots of another batch of context %u are there",
+            module->name, snapshot->slot);
+    HOTBED_TRY(module->calls->capture(module->self, cell->context, stream, &snapshot->marks[m]));
+    if (cell->kept == NULL)
+        cell->own = NULL;
+    cell->kept = cell->context;
+    cell->captures++;
+    snapshot->cells[m] = *cell;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_context_capture(
+    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream, hotbed_context_snapshot **out) {
+    hotbed_dist_context *context = NULL;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (rewrite == NULL || stream == NULL || slot >= rewrite->options.depth)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "rewrite or stream is NULL, or there is no context %u", slot);
+    hotbed_cell_state state = state_of(rewrite, slot);
+    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "capture", state, &context));
+    if (state == HOTBED_CELL_EMPTY || state == HOTBED_CELL_BACKWARD)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "capture: context %u is %s", slot, hotbed_cell_state_name(state));
+    HOTBED_TRY(hotbed_context_capturable(rewrite, state == HOTBED_CELL_CONSUMED));
+    hotbed_context_snapshot *snapshot = hotbed_new(sizeof *snapshot);
+    if (snapshot == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot of context %u", slot);
+    snapshot->rewrite = rewrite;
+    snapshot->slot = slot;
+    snapshot->state = state;
+    memcpy(snapshot->fused, context->fused, sizeof snapshot->fused);
+    memcpy(snapshot->served, context->served, sizeof snapshot->served);
+    hotbed_status status = HOTBED_OK;
+    while (status == HOTBED_OK && snapshot->taken < rewrite->num_modules) {
+        if (rewrite->modules[snapshot->taken].report.pipelined)
+            status = take(snapshot, snapshot->taken, stream);
+        snapshot->taken += status == HOTBED_OK;
+    }
+    if (status != HOTBED_OK) {
+        hotbed_context_drop(snapshot, stream);
+        return status;
+    }
+    *out = snapshot;
+    return HOTBED_OK;
+}
+
+/* --- restore ---------------------------------------------------------------------------------- */
+
+/* The state that a stage begins in. */
+static hotbed_cell_state state_before(const hotbed_rewrite *rewrite, hotbed_cell_state state) {
+    if (state == HOTBED_CELL_CONSUMED && rewrite->options.kind == HOTBED_FORWARD_PIPELINED)
+        return HOTBED_CELL_TENSORS;
+    return (hotbed_cell_state)(state - 1);
+}
+
+static hotbed_status put(
+    const hotbed_context_snapshot *snapshot, uint32_t m, hotbed_dist_cell *cell,
+    hotbed_stream *stream) {
+    const hotbed_module *module = snapshot->rewrite->modules[m].module;
+    const hotbed_dist_cell *from = &snapshot->cells[m];
+    if (cell->context != cell->kept && cell->state != HOTBED_CELL_EMPTY &&
+        module->calls->cancel != NULL)
+        HOTBED_TRY(module->calls->cancel(module->self, cell->context, stream));
+    HOTBED_TRY(module->calls->restore(module->self, cell->kept, snapshot->marks[m], stream));
+    cell->context = cell->kept;
+    cell->state = from->state;
+    cell->splits = from->splits;
+    cell->tensors = from->tensors;
+    cell->input = from->input;
+    cell->replayed = from->state == HOTBED_CELL_CONSUMED;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_context_restore(
+    hotbed_rewrite *rewrite, uint32_t slot, const hotbed_context_snapshot *snapshot,
+    hotbed_stream *stream) {
+    hotbed_dist_context *context = NULL;
+    if (rewrite == NULL || snapshot == NULL || stream == NULL || snapshot->rewrite != rewrite ||
+        snapshot->slot != slot)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "no snapshot of context %u, or stream is NULL", slot);
+    HOTBED_TRY(hotbed_context_in_state(
+        rewrite, slot, "restore", state_before(rewrite, snapshot->state), &context));
+    for (uint32_t m = 0; m < rewrite->num_modules; m++)
+        if (rewrite->modules[m].report.pipelined)
+            HOTBED_TRY(put(snapshot, m, &context->cells[m], stream));
+    if (snapshot->state != HOTBED_CELL_STARTED)
+        return HOTBED_OK;
+    memcpy(context->fused, snapshot->fused, sizeof context->fused);
+    memcpy(context->served, snapshot->served, sizeof context->served);
+    return HOTBED_OK;
+}
+
+/* --- drop ------------------------------------------------------------------------------------- */
+
+/* The cell keeps one context: the one that its batch is in. */
+static void give_back(const hotbed_module *module, hotbed_dist_cell *cell) {
+    void *spare = cell->kept;
+    if (cell->own == NULL || cell->context == cell->kept) {
+        spare = cell->own;
+        cell->own = cell->kept;
+    }
+    if (cell->context == NULL)
+        cell->context = cell->own;
+    cell->kept = NULL;
+    if (spare != NULL)
+        module->calls->context_destroy(module->self, spare);
+}
+
+void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream) {
+    if (snapshot == NULL)
+        return;
+    for (uint32_t m = 0; m < snapshot->taken; m++) {
+        hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->slot].cells[m];
+        const hotbed_module *module = snapshot->rewrite->modules[m].module;
+        if (!snapshot->rewrite->modules[m].report.pipelined)
+            continue;
+        module->calls->forget(module->self, cell->kept, snapshot->marks[m], stream);
+        if (--cell->captures == 0)
+            give_back(module, cell);
+    }
+    hotbed_delete(snapshot);
+}

@@ -1,0 +1,98 @@
+/* tests/pipeline/team.h - sharded collections on ranks that are threads, each with a trainer.
+ *
+ * Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has
+ * batches of its own, of its own sizes.
+ */
+#ifndef HOTBED_TESTS_TEAM_H
+#define HOTBED_TESTS_TEAM_H
+
+#include "hotbed/balance.h"
+#include "hotbed/sharded_module.h"
+#include "hotbed/train.h"
+#include "tests/support/harness.h"
+
+enum {
+    RANKS_MOST = 4,
+    COLLECTIONS = 2,
+    FEATURES = 2,
+    SAMPLES = 8, /* most; rank r has SAMPLES - r */
+    KEYS = FEATURES * SAMPLES,
+    DIM = 4,
+    KEY_SPACE = 50,
+    BATCHES = 14,
+    DEPTH = 4,
+    ROWS = KEYS * DIM, /* floats of an output, at most */
+};
+
+typedef struct batch {
+    hotbed_kjt kjts[COLLECTIONS];
+    uint64_t number;
+} batch;
+
+typedef float results[BATCHES][COLLECTIONS][ROWS];
+
+typedef struct team team;
+
+/* What a rank has. */
+typedef struct rank {
+    team *all;
+    uint32_t number;
+    hotbed_comm *comm, *agreeing;
+    hotbed_stream *stream;
+    hotbed_sharded *collections[COLLECTIONS];
+    hotbed_sharded_modules *modules;
+    hotbed_module *module_list[COLLECTIONS];
+    hotbed_model model;
+    hotbed_trainer trainer;
+    hotbed_memory memory;
+    int64_t *keys[BATCHES][COLLECTIONS]; /* pinned */
+    int64_t *slot_keys[DEPTH][COLLECTIONS];
+    batch batches[BATCHES], slots[DEPTH];
+    const hotbed_sharded_output *outputs[DEPTH][COLLECTIONS];
+    float (*kept)[COLLECTIONS][ROWS]; /* pinned: of each batch */
+    hotbed_memory kept_memory;
+    hotbed_balance *balances[DEPTH];
+    uint64_t next, limit, period, iterations, fails_at;
+    hotbed_status status;
+    char text[512];
+} rank;
+
+struct team {
+    hotbed_backend backend;
+    uint32_t size;
+    hotbed_plan exchange;
+    const char *plan;
+    uint64_t capacity; /* keys of a message; 0: all there can be */
+    bool shuffled;     /* samples of the pooled collection are dealt out anew */
+    rank ranks[RANKS_MOST];
+    results *expected[RANKS_MOST];
+};
+
+/* A rank's stream, batches, collections, model and trainer; they are closed after its train pipeline. */
+void rank_open(rank *r);
+void rank_close(rank *r);
+
+/* Rows that are pinned, of all its tables. */
+uint64_t rank_pinned(rank *r);
+
+/* The plan of the team for this rank; `pipeline` NULL: its defaults. */
+hotbed_train *rank_train(rank *r, const hotbed_pipeline_options *pipeline);
+
+/* Batches from r->next on up to r->limit, which may be above BATCHES: number i is i % period. */
+hotbed_loader rank_loader(rank *r);
+
+/* Train up to batch `limit`. */
+hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
+
+/* The plain loop, as a body: what all plans are to equal goes to `expected`. */
+void *rank_train_plainly(void *rank);
+
+void team_open(team *t);
+void team_close(team *t);
+
+/* Run a body on ranks 0 .. size - 1, to their ends. */
+void team_run(
+    hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan,
+    void *(*body)(void *rank), team *t);
+
+#endif

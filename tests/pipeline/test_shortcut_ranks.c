@@ -1,0 +1,216 @@
+/* tests/pipeline/test_shortcut_ranks.c - stages of sharded collections replayed, on 1, 2 and 4 ranks.
+ *
+ * The batches of a slot are the same ones in every round, so training with stages skipped gives the bytes of
+ * training without.
+ */
+#include "tests/pipeline/team.h"
+
+#include <string.h>
+
+enum { ROUNDS = 4 };
+
+static const char *skipped; /* one team at a time */
+
+static hotbed_status skip(hotbed_train *train, const char *tasks) {
+    return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false);
+}
+
+/* The first round runs all; its results are overwritten by those of the last one. */
+static void train_rounds(rank *r) {
+    rank_open(r);
+    hotbed_train *train = rank_train(r, NULL);
+    const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    r->period = depth;
+    CHECK_OK(rank_run(r, train, depth));
+    CHECK_OK(skip(train, skipped));
+    CHECK_OK(rank_run(r, train, (uint64_t)(ROUNDS - 1) * depth));
+    CHECK_OK(skip(train, NULL));
+    CHECK_EQ(rank_pinned(r), 0);
+    CHECK_OK(rank_run(r, train, (uint64_t)ROUNDS * depth));
+    CHECK_EQ(r->iterations, (uint64_t)ROUNDS * depth);
+    hotbed_train_destroy(train);
+    CHECK_EQ(rank_pinned(r), 0);
+}
+
+static void *train_expected(void *argument) {
+    rank *r = argument;
+    train_rounds(r);
+    memcpy(*r->all->expected[r->number], r->kept, sizeof(results));
+    rank_close(r);
+    return NULL;
+}
+
+static void *train_and_compare(void *argument) {
+    rank *r = argument;
+    train_rounds(r);
+    CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
+    rank_close(r);
+    return NULL;
+}
+
+typedef struct skippable {
+    const char *plan;
+    const char *tasks[6];
+} skippable;
+
+static const skippable lists[] = {
+    {"prefetch",
+     {"start_sparse_data_dist", "wait_sparse_data_dist", "prefetch",
+      "copy_batch_to_gpu start_sparse_data_dist wait_sparse_data_dist prefetch"}},
+    {"sparse-dist", {"start_sparse_data_dist wait_sparse_data_dist"}},
+    {"sw-pipelined",
+     {"EmbPrefetch", "H2DAndShuffle EmbInputDistStart EmbInputDistWait EmbPrefetch"}},
+};
+
+static void check_lists(
+    hotbed_backend backend, hotbed_plan exchange, const uint32_t *sizes, uint64_t capacity) {
+    static team t;
+    team_open(&t);
+    t.capacity = capacity;
+    for (int n = 0; sizes[n] != 0; n++)
+        for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
+            skipped = NULL;
+            team_run(backend, sizes[n], exchange, lists[l].plan, train_expected, &t);
+            for (int i = 0; lists[l].tasks[i] != NULL; i++) {
+                skipped = lists[l].tasks[i];
+                team_run(backend, sizes[n], exchange, lists[l].plan, train_and_compare, &t);
+            }
+        }
+    team_close(&t);
+}
+
+static const uint32_t one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0};
+
+static void skipped_stages_give_the_bytes_of_those_that_run(hotbed_backend backend) {
+    check_lists(backend, HOTBED_PLAN_FIXED, one_or_two, 0);
+}
+
+static void on_four_ranks_too(hotbed_backend backend) {
+    check_lists(backend, HOTBED_PLAN_FIXED, four, 0);
+}
+
+static void so_with_sizes_that_are_waited_for(hotbed_backend backend) {
+    check_lists(backend, HOTBED_PLAN_TWO_PHASE, two, 0);
+}
+
+static void and_with_one_sided_exchanges(hotbed_backend backend) {
+    check_lists(backend, HOTBED_PLAN_ONE_SIDED, two, 0);
+}
+
+/* Every batch overflows, and is sent again by its prefetch. */
+static void and_with_batches_that_overflow(hotbed_backend backend) {
+    check_lists(backend, HOTBED_PLAN_FIXED, two, 2);
+}
+
+/* With a shuffle, whose exchanges are skipped too. */
+static void and_with_shuffled_batches(hotbed_backend backend) {
+    static const char *const all =
+        "copy_batch_to_gpu start_shuffle finish_shuffle start_sparse_data_dist "
+        "wait_sparse_data_dist prefetch";
+    static team t;
+    team_open(&t);
+    t.shuffled = true;
+    for (uint32_t size = 1; size <= 4; size *= 2) {
+        skipped = NULL;
+        team_run(backend, size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_expected, &t);
+        skipped = all;
+        team_run(backend, size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_and_compare, &t);
+    }
+    team_close(&t);
+}
+
+/* A forward that is replayed: the same results, and no rank's rows change. */
+static void *replay_forwards(void *argument) {
+    rank *r = argument;
+    static results results_of[RANKS_MOST];
+    rank_open(r);
+    hotbed_train *train = rank_train(r, NULL);
+    const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    r->period = depth;
+    CHECK_OK(rank_run(r, train, depth));
+    CHECK_OK(skip(train, "forward"));
+    CHECK_OK(rank_run(r, train, 2 * depth)); /* captured, and trained */
+    memcpy(results_of[r->number], r->kept, sizeof(results));
+    CHECK_OK(rank_run(r, train, 4 * depth));
+    CHECK_BYTES(r->kept, results_of[r->number], sizeof(results));
+    CHECK_OK(skip(train, NULL));
+    CHECK_OK(rank_run(r, train, 5 * depth)); /* as the third round without replays */
+    CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
+    hotbed_train_destroy(train);
+    rank_close(r);
+    return NULL;
+}
+
+static void *train_three_rounds(void *argument) {
+    rank *r = argument;
+    rank_open(r);
+    hotbed_train *train = rank_train(r, NULL);
+    r->period = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    CHECK_OK(rank_run(r, train, 3 * r->period));
+    memcpy(*r->all->expected[r->number], r->kept, sizeof(results));
+    hotbed_train_destroy(train);
+    rank_close(r);
+    return NULL;
+}
+
+static void replayed_forwards_train_nothing(hotbed_backend backend) {
+    static const hotbed_plan exchanges[] = {HOTBED_PLAN_FIXED, HOTBED_PLAN_TWO_PHASE};
+    static team t;
+    team_open(&t);
+    for (uint32_t size = 1; size <= 4; size *= 2)
+        for (int e = 0; e < 2; e++) {
+            team_run(backend, size, exchanges[e], "prefetch", train_three_rounds, &t);
+            team_run(backend, size, exchanges[e], "prefetch", replay_forwards, &t);
+        }
+    team_close(&t);
+}
+
+/* Ranks that do not name the same tasks are told, and none has changed anything. */
+static void *name_different_tasks(void *argument) {
+    rank *r = argument;
+    hotbed_comm_agreement *agreement;
+    hotbed_pipeline_options options;
+    hotbed_stream *stream;
+    bool last = r->number == r->all->size - 1;
+    rank_open(r);
+    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
+    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_pipeline_options_init(&options);
+    options.agreement = hotbed_comm_agreement_of(agreement);
+    hotbed_train *train = rank_train(r, &options);
+    CHECK_STATUS(skip(train, last ? "prefetch" : "copy_batch_to_gpu"), HOTBED_ERR_COMM);
+    CHECK_STATUS(
+        skip(train, last ? "backward" : "prefetch"),
+        last ? HOTBED_ERR_UNSUPPORTED : HOTBED_ERR_COMM);
+    CHECK_OK(rank_run(r, train, BATCHES));
+    CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
+    CHECK_OK(skip(train, "prefetch"));
+    hotbed_train_destroy(train);
+    hotbed_comm_agreement_destroy(agreement);
+    hotbed_stream_destroy(stream);
+    rank_close(r);
+    return NULL;
+}
+
+static void ranks_skip_the_same_tasks(hotbed_backend backend) {
+    static team t;
+    team_open(&t);
+    for (uint32_t size = 2; size <= 4; size *= 2) {
+        team_run(backend, size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        team_run(backend, size, HOTBED_PLAN_FIXED, "prefetch", name_different_tasks, &t);
+    }
+    team_close(&t);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"skipped_stages_give_the_bytes_of_those_that_run",
+     skipped_stages_give_the_bytes_of_those_that_run},
+    {"on_four_ranks_too", on_four_ranks_too},
+    {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
+    {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},
+    {"and_with_batches_that_overflow", and_with_batches_that_overflow},
+    {"and_with_shuffled_batches", and_with_shuffled_batches},
+    {"replayed_forwards_train_nothing", replayed_forwards_train_nothing},
+    {"ranks_skip_the_same_tasks", ranks_skip_the_same_tasks},
+    {NULL, NULL},
+};

@@ -1,0 +1,419 @@
+/* tests/pipeline/test_train_shortcut.c - tasks of train pipelines replayed: contexts, rows, gradients, refusals.
+ *
+ * The batches of a slot are the same ones all the time, so that a task which is replayed must leave what it
+ * would have left had it run: equal bytes of the trained rows.
+ */
+#include "tests/pipeline/shop.h"
+
+#include "hotbed/profile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TABLES = SHOP_MODULES * SHOP_KEYS * SHOP_DIM, ROUNDS = 5 };
+
+/* A loader whose batch number i is batch i % period. */
+typedef struct rounds {
+    shop *s;
+    uint64_t next, end, period;
+} rounds;
+
+static hotbed_status next_batch(void *self, void **batch, bool *end) {
+    rounds *r = self;
+    *end = r->next == r->end;
+    if (!*end)
+        *batch = &r->s->batches[r->next++ % r->period];
+    return HOTBED_OK;
+}
+
+static void train_rounds(shop *s, hotbed_train *train, uint64_t n) {
+    const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    rounds r = {.s = s, .end = n * depth, .period = depth};
+    const hotbed_loader loader = {.next = next_batch, .self = &r};
+    CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
+    CHECK_EQ(shop_run(train), n * depth);
+}
+
+static void skip(hotbed_train *train, const char *tasks) {
+    CHECK_OK(hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false));
+}
+
+/* Rows after so many rounds, the first of which runs all, with some tasks skipped in the others. */
+static void train_skipping(
+    hotbed_backend backend, const char *plan, uint32_t more, const char *skipped, float *rows,
+    shop *s) {
+    shop_open(s, backend);
+    s->with_postproc = true;
+    hotbed_train *train = shop_train(s, plan, 0);
+    uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train)) + more;
+    hotbed_train_destroy(train);
+    train = shop_train(s, plan, depth);
+    train_rounds(s, train, 1);
+    skip(train, skipped);
+    train_rounds(s, train, ROUNDS - 2);
+    skip(train, NULL);
+    CHECK_EQ(shop_pinned(s), 0); /* those of snapshots are released */
+    train_rounds(s, train, 1);
+    hotbed_train_destroy(train);
+    shop_rows(s, rows);
+    CHECK_EQ(shop_pinned(s), 0);
+    shop_close(s);
+}
+
+/* Tasks whose results are of the batch alone, by plan. */
+typedef struct skippable {
+    const char *plan;
+    const char *tasks[7]; /* one at a time; the last one, all of them */
+} skippable;
+
+static const skippable lists[] = {
+    {"sparse-dist",
+     {"copy_batch_to_gpu", "start_sparse_data_dist", "wait_sparse_data_dist", "zero_grad optimizer",
+      "copy_batch_to_gpu start_sparse_data_dist wait_sparse_data_dist wait_for_batch"}},
+    {"prefetch",
+     {"copy_batch_to_gpu", "start_sparse_data_dist", "wait_sparse_data_dist", "prefetch",
+      "copy_batch_to_gpu prefetch",
+      "copy_batch_to_gpu start_sparse_data_dist wait_sparse_data_dist prefetch"}},
+    {"jagged-prefetch-async",
+     {"start_shuffle finish_shuffle", "prefetch",
+      "copy_batch_to_gpu start_shuffle finish_shuffle start_sparse_data_dist "
+      "wait_sparse_data_dist prefetch loss"}},
+    {"sw-serial",
+     {"H2DAndShuffle", "EmbInputDistStart", "EmbInputDistWait", "EmbPrefetch", "LossPostprocess",
+      "H2DAndShuffle EmbInputDistStart EmbInputDistWait EmbPrefetch"}},
+    {"sw-pipelined",
+     {"EmbPrefetch", "EmbInputDistStart EmbPrefetch",
+      "H2DAndShuffle EmbInputDistStart EmbInputDistWait EmbPrefetch"}},
+};
+
+static void a_skipped_stage_gives_the_bytes_of_one_that_runs(hotbed_backend backend) {
+    static float expected[TABLES], rows[TABLES];
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+        for (uint32_t more = 0; more < 2; more++) {
+            shop s;
+            train_skipping(backend, lists[l].plan, more, NULL, expected, &s);
+            for (int t = 0; lists[l].tasks[t] != NULL; t++) {
+                train_skipping(backend, lists[l].plan, more, lists[l].tasks[t], rows, &s);
+                CHECK_BYTES(rows, expected, sizeof rows);
+            }
+        }
+}
+
+/* What is skipped runs once in each slot; postprocs go with the start. */
+static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
+    shop s;
+    shop_open(&s, backend);
+    s.with_postproc = true;
+    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    hotbed_pipeline_stats stats;
+    skip(train, "copy_batch_to_gpu start_sparse_data_dist wait_sparse_data_dist prefetch");
+    train_rounds(&s, train, ROUNDS);
+    for (int m = 0; m < SHOP_MODULES; m++) {
+        CHECK_EQ(s.modules[m].starts, depth);
+        CHECK_EQ(s.modules[m].waits, depth);
+        CHECK_EQ(s.modules[m].prefetches, depth);
+        CHECK_EQ(s.modules[m].computes, ROUNDS * depth);
+        CHECK_EQ(s.modules[m].contexts, depth); /* nothing else was started */
+    }
+    CHECK_EQ(s.postproc_runs, depth);
+    hotbed_pipeline_stats_read(hotbed_train_pipeline(train), &stats);
+    CHECK_EQ(stats.replays, 4 * (ROUNDS - 1) * depth);
+    hotbed_train_destroy(train);
+    CHECK_EQ(shop_pinned(&s), 0);
+    shop_close(&s);
+}
+
+/* A stage that runs beside one that is replayed uses contexts of its own, which go again. */
+static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
+    shop s;
+    shop_open(&s, backend);
+    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
+    skip(train, "wait_sparse_data_dist");
+    train_rounds(&s, train, ROUNDS);
+    CHECK_EQ(s.modules[0].contexts, 2 * depth);
+    CHECK(s.modules[0].cancels > 0); /* what started for nothing */
+    skip(train, "prefetch wait_sparse_data_dist");
+    train_rounds(&s, train, ROUNDS);
+    CHECK_EQ(s.modules[0].contexts, 3 * depth);
+    const rounds endless = {.s = &s, .end = UINT64_MAX, .period = depth};
+    rounds r = endless;
+    const hotbed_loader loader = {.next = next_batch, .self = &r};
+    const hotbed_iteration *iteration;
+    CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
+    for (int i = 0; i < 5; i++) /* and it can be torn down in flight */
+        CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
+    hotbed_train_destroy(train);
+    CHECK_EQ(shop_pinned(&s), 0);
+    shop_close(&s);
+}
+
+/* Rows get zero gradients from a forward that is replayed; then training goes on as if that had not
+ * been. */
+static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
+    static const char *const names[][2] = {
+        {"sparse-dist", "forward"},  {"prefetch", "forward"},        {"jagged-prefetch", "forward"},
+        {"sw-serial", "EmbForward"}, {"sw-pipelined", "EmbForward"},
+    };
+    static float expected[TABLES], rows[TABLES], result[SHOP_MODULES * SHOP_ROWS];
+    for (size_t p = 0; p < sizeof names / sizeof *names; p++) {
+        shop s;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, names[p][0], 0);
+        train_rounds(&s, train, 2);
+        shop_rows(&s, expected);
+        memcpy(result, s.results[0], sizeof result);
+        train_rounds(&s, train, 2);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+        shop_open(&s, backend);
+        train = shop_train(&s, names[p][0], 0);
+        train_rounds(&s, train, 1);
+        skip(train, names[p][1]);
+        train_rounds(&s, train, 1); /* captured, and trained */
+        shop_rows(&s, rows);
+        CHECK_BYTES(rows, expected, sizeof rows);
+        uint64_t backwards = s.modules[0].backwards;
+        for (int more = 0; more < 2; more++) {
+            train_rounds(&s, train, 2);
+            shop_rows(&s, rows);
+            CHECK_BYTES(rows, expected, sizeof rows);
+            CHECK_BYTES(s.results[0], result, sizeof result);
+        }
+        CHECK(s.modules[0].backwards > backwards); /* they run, with zeros */
+        skip(train, NULL);
+        train_rounds(&s, train, 2);
+        float after[TABLES];
+        shop_rows(&s, after);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+        shop_open(&s, backend);
+        train = shop_train(&s, names[p][0], 0);
+        train_rounds(&s, train, 4);
+        shop_rows(&s, expected);
+        CHECK_BYTES(after, expected, sizeof after);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+/* A clock that only the modules' and the trainer's calls move. */
+static double calls_so_far(void *self) {
+    const shop *s = self;
+    const shop_module *m = &s->modules[0];
+    return 1.0 * (double)m->starts + 0.5 * (double)m->waits + 3.0 * (double)m->prefetches +
+           4.0 * (double)m->computes + 5.0 * (double)m->backwards + 2.0 * (double)s->losses +
+           0.25 * (double)s->finalized;
+}
+
+typedef struct known_cost {
+    const char *plan, *task;
+    double seconds;
+    bool skipped;
+} known_cost;
+
+static const known_cost costs[] = {
+    {"sw-serial", "H2DAndShuffle", 0.0, true},
+    {"sw-serial", "EmbInputDistStart", 1.0, true},
+    {"sw-serial", "EmbInputDistWait", 0.5, true},
+    {"sw-serial", "EmbPrefetch", 3.0, true},
+    {"sw-serial", "EmbForward", 4.0, true},
+    {"sw-serial", "DenseForward", 0.0, true},
+    {"sw-serial", "LossPostprocess", 2.0, true},
+    {"sw-serial", "DenseBackward", 0.0, true},
+    {"sw-serial", "EmbBackward", 5.0, false},
+    {"sw-serial", "FinalizeGrads", 0.25, true},
+    {"sw-serial", "OptimStep", 0.0, false},
+    {"prefetch", "copy_batch_to_gpu", 0.0, true},
+    {"prefetch", "start_sparse_data_dist", 1.0, true},
+    {"prefetch", "wait_sparse_data_dist", 0.5, true},
+    {"prefetch", "prefetch", 3.0, true},
+    {"prefetch", "forward", 4.0, true},
+    {"prefetch", "backward", 7.0, false}, /* the loss is part of it */
+    {"prefetch", "optimizer", 0.0, true},
+    {"prefetch", "dequeue_batch", 0.0, false},
+    {"sparse-dist", "forward", 7.0, true}, /* it does the prefetch */
+    {"none", "forward", 8.5, false},
+};
+
+/* The exposed times of all tasks are exact, and sum to the iteration. */
+static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
+    static const char *const plans[] = {"sw-serial", "prefetch", "sparse-dist", "none"};
+    static hotbed_profile profile;
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
+        shop s;
+        double sum = 0.0;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, plans[p], 0);
+        void *batches[2] = {&s.batches[0], &s.batches[1]};
+        hotbed_profile_options options;
+        hotbed_profile_options_init(&options);
+        options.batches = batches;
+        options.num_batches = 2;
+        options.stream = hotbed_train_stream(train, "default");
+        options.rounds = 1;
+        options.now = calls_so_far;
+        options.now_self = &s;
+        CHECK_OK(hotbed_profile_run(hotbed_train_pipeline(train), &options, &profile));
+        for (uint32_t t = 0; t < profile.num_tasks; t++) {
+            sum += profile.tasks[t].exposed;
+            for (size_t c = 0; c < sizeof costs / sizeof *costs; c++) {
+                if (strcmp(costs[c].plan, plans[p]) != 0 ||
+                    strcmp(costs[c].task, profile.tasks[t].name) != 0)
+                    continue;
+                CHECK_EQ(profile.tasks[t].skipped, costs[c].skipped);
+                CHECK_NEAR(profile.tasks[t].exposed, costs[c].seconds, 1e-9);
+                CHECK_NEAR(profile.tasks[t].alone, costs[c].seconds, 1e-9);
+            }
+        }
+        CHECK_NEAR(sum, profile.baseline, 1e-9);
+        CHECK_EQ(shop_pinned(&s), 0);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+static void check_refusal(hotbed_train *train, const char *task, const char *why) {
+    char text[256];
+    (void)snprintf(text, sizeof text, "task '%s' cannot be skipped: %s", task, why);
+    CHECK_STATUS(
+        hotbed_pipeline_shortcut(hotbed_train_pipeline(train), task, false),
+        HOTBED_ERR_UNSUPPORTED);
+    CHECK_STRING(hotbed_last_error(), text);
+}
+
+static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
+    shop s;
+    shop_open(&s, backend);
+    hotbed_train *train = shop_train(&s, "sw-serial", 0);
+    check_refusal(train, "EmbBackward", "it changes rows of tables");
+    check_refusal(train, "OptimStep", "it ends the batch");
+    skip(train, "EmbPrefetch LossPostprocess");
+    hotbed_train_destroy(train);
+    train = shop_train(&s, "prefetch", 0);
+    check_refusal(train, "backward", "it changes rows of tables");
+    check_refusal(train, "dequeue_batch", "it ends the batch");
+    hotbed_train_destroy(train);
+    train = shop_train(&s, "none", 0);
+    check_refusal(train, "forward", "module 'ranker.sparse.users' is not pipelined");
+    hotbed_train_destroy(train);
+    s.trainer.num_io = 1; /* the copy alone */
+    train = shop_train(&s, "jagged-prefetch", 0);
+    check_refusal(train, "loss", "the trainer declares no io of loss");
+    check_refusal(train, "forward", "the trainer declares no io of forward");
+    skip(train, "copy_batch_to_gpu prefetch global_tokens");
+    hotbed_train_destroy(train);
+    shop_close(&s);
+    shop_open(&s, backend);
+    s.with_postproc = true;
+    s.postproc.trainable = true; /* items are not pipelined */
+    train = shop_train(&s, "prefetch", 0);
+    check_refusal(train, "forward", "module 'ranker.sparse.items' is not pipelined");
+    skip(train, "prefetch");
+    train_rounds(&s, train, 3);
+    hotbed_train_destroy(train);
+    shop_close(&s);
+    shop_open(&s, backend);
+    hotbed_module_calls calls = *s.modules[1].module.calls;
+    calls.capture = NULL;
+    s.modules[1].module.calls = &calls;
+    train = shop_train(&s, "prefetch", 0);
+    check_refusal(train, "prefetch", "module 'ranker.sparse.items' cannot be captured");
+    skip(train, "copy_batch_to_gpu");
+    hotbed_train_destroy(train);
+    shop_close(&s);
+}
+
+static hotbed_status restore_nothing(
+    void *self, hotbed_iteration *iteration, hotbed_stream *stream, void *snapshot) {
+    (void)self;
+    (void)iteration;
+    (void)stream;
+    (void)snapshot;
+    return HOTBED_OK;
+}
+
+static void io_of_trainers_is_checked(hotbed_backend backend) {
+    shop s;
+    hotbed_train *train;
+    hotbed_train_options options;
+    hotbed_trainer_io io = {.function = "los"};
+    shop_open(&s, backend);
+    hotbed_train_options_init(&options);
+    options.plan = "prefetch";
+    options.backend = backend;
+    s.trainer.io = &io;
+    s.trainer.num_io = 1;
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "'los', which is no function") != NULL);
+    io.function = "loss";
+    io.io.restore = restore_nothing;
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
+    s.trainer.io = NULL;
+    CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
+    shop_close(&s);
+}
+
+/* --- contexts --------------------------------------------------------------------------------- */
+
+static void snapshots_are_of_a_slot_and_a_state(hotbed_backend backend) {
+    shop s;
+    hotbed_rewrite *rewrite;
+    hotbed_rewrite_options options;
+    hotbed_context_snapshot *started = NULL, *other = NULL;
+    hotbed_cell_state state;
+    shop_open(&s, backend);
+    hotbed_rewrite_options_init(&options);
+    options.depth = 2;
+    options.model = &s.model;
+    options.batch = &shop_batch_type;
+    options.kind = HOTBED_FORWARD_PREFETCH;
+    CHECK_OK(hotbed_rewrite_create(&options, s.stream, &rewrite));
+    CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, &started), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "context 0 is EMPTY") != NULL);
+    CHECK_STATUS(hotbed_context_capture(rewrite, 2, s.stream, &started), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_context_start(rewrite, 0, &s.batches[0], s.stream));
+    CHECK_OK(hotbed_context_capture(rewrite, 0, s.stream, &started));
+    CHECK_STATUS(hotbed_context_restore(rewrite, 0, started, s.stream), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "is STARTED, not EMPTY") != NULL);
+    CHECK_STATUS(hotbed_context_restore(rewrite, 1, started, s.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_context_cancel(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_context_start(rewrite, 0, &s.batches[1], s.stream)); /* in another context */
+    CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, &other), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "snapshots of another batch") != NULL);
+    CHECK_OK(hotbed_context_cancel(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_context_restore(rewrite, 0, started, s.stream));
+    CHECK_OK(hotbed_context_state(rewrite, 0, 0, &state));
+    CHECK_EQ(state, HOTBED_CELL_STARTED);
+    CHECK_OK(hotbed_context_wait(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_context_prefetch(rewrite, 0, s.stream));
+    hotbed_context_drop(started, s.stream); /* while its context is in use */
+    hotbed_context_drop(NULL, s.stream);
+    CHECK_OK(hotbed_context_forward(rewrite, 0, &s.batches[0], s.stream));
+    CHECK_OK(hotbed_context_backward(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_context_dequeue(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_stream_sync(s.stream));
+    CHECK_EQ(s.modules[0].contexts, 3);
+    hotbed_rewrite_destroy(rewrite);
+    CHECK_EQ(shop_pinned(&s), 0);
+    shop_close(&s);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_skipped_stage_gives_the_bytes_of_one_that_runs",
+     a_skipped_stage_gives_the_bytes_of_one_that_runs},
+    {"a_task_is_captured_once_in_each_slot", a_task_is_captured_once_in_each_slot},
+    {"contexts_of_snapshots_go_with_them", contexts_of_snapshots_go_with_them},
+    {"a_replayed_forward_trains_nothing", a_replayed_forward_trains_nothing},
+    {"exposed_times_of_train_pipelines_are_exact", exposed_times_of_train_pipelines_are_exact},
+    {"what_cannot_be_skipped_is_named", what_cannot_be_skipped_is_named},
+    {"io_of_trainers_is_checked", io_of_trainers_is_checked},
+    {"snapshots_are_of_a_slot_and_a_state", snapshots_are_of_a_slot_and_a_state},
+    {NULL, NULL},
+};

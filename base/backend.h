@@ -17,7 +17,8 @@ typedef struct hotbed_backend_ops {
     hotbed_status (*probe)(void);
     /* *out is the backend's own struct, which starts with a hotbed_stream; the operation sets its
      * fault, stream.c the other fields.  `wrap`: use `native` instead of a new stream. */
-    hotbed_status (*stream_create)(int device, bool wrap, void *native, hotbed_stream **out);
+    hotbed_status (*stream_create)(
+        int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out);
     void (*stream_destroy)(hotbed_stream *stream); /* its work is done */
     void *(*stream_native)(const hotbed_stream *stream);
     hotbed_status (*stream_sync)(hotbed_stream *stream);
@@ -59,6 +60,7 @@ struct hotbed_stream {
     const hotbed_backend_ops *ops;
     hotbed_backend backend;
     int device;
+    hotbed_priority priority;
     bool recording;
     hotbed_fault *fault;
     hotbed_memory workspace;

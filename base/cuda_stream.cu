@@ -136,7 +136,8 @@ static void free_stream(cuda_stream *stream) {
 }
 
 /* What a new stream owns; the caller frees the stream when it fails. */
-static hotbed_status fill_stream(cuda_stream *stream, int device, bool wrap, void *native) {
+static hotbed_status fill_stream(
+    cuda_stream *stream, int device, hotbed_priority priority, bool wrap, void *native) {
     int processors = 0;
     HOTBED_TRY(hotbed_cuda_check(
         cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
@@ -154,17 +155,23 @@ static hotbed_status fill_stream(cuda_stream *stream, int device, bool wrap, voi
         return HOTBED_OK;
     }
     stream->owned = true;
+    int least = 0, greatest = 0; /* the greatest one has the lowest number */
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
     return hotbed_cuda_check(
-        cudaStreamCreateWithFlags(&stream->native, cudaStreamNonBlocking),
-        "cudaStreamCreateWithFlags");
+        cudaStreamCreateWithPriority(
+            &stream->native, cudaStreamNonBlocking,
+            priority == HOTBED_PRIORITY_HIGH ? greatest : least),
+        "cudaStreamCreateWithPriority");
 }
 
-static hotbed_status stream_create(int device, bool wrap, void *native, hotbed_stream **out) {
+static hotbed_status stream_create(
+    int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out) {
     HOTBED_TRY(check_device(device));
     cuda_stream *stream = (cuda_stream *)hotbed_new(sizeof *stream);
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
-    hotbed_status status = fill_stream(stream, device, wrap, native);
+    hotbed_status status = fill_stream(stream, device, priority, wrap, native);
     if (status != HOTBED_OK) {
         free_stream(stream);
         return status;

@@ -362,8 +362,10 @@ static hotbed_status lane_create(lane **out) {
     return HOTBED_OK;
 }
 
-static hotbed_status stream_create(int device, bool wrap, void *native, hotbed_stream **out) {
-    (void)wrap; /* only cudaStream_t are wrapped */
+static hotbed_status stream_create(
+    int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out) {
+    (void)priority; /* lanes are all alike */
+    (void)wrap;     /* only cudaStream_t are wrapped */
     (void)native;
     if (device != 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d: the host has device 0 only", device);

@@ -92,16 +92,18 @@ static hotbed_status fail_recording(const char *function, const char *why) {
 /* --- streams -------------------------------------------------------------------------------- */
 
 static hotbed_status create(
-    hotbed_backend backend, int device, bool wrap, void *native, hotbed_stream **out) {
+    hotbed_backend backend, int device, hotbed_priority priority, bool wrap, void *native,
+    hotbed_stream **out) {
     const hotbed_backend_ops *ops = NULL;
     HOTBED_TRY(find_backend(backend, &ops));
     if (device < 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", device);
     hotbed_stream *stream = NULL;
-    HOTBED_TRY(ops->stream_create(device, wrap, native, &stream));
+    HOTBED_TRY(ops->stream_create(device, priority, wrap, native, &stream));
     stream->ops = ops;
     stream->backend = backend;
     stream->device = device;
+    stream->priority = priority;
     *out = stream;
     return HOTBED_OK;
 }
@@ -110,14 +112,28 @@ hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_st
     if (out == NULL)
         return fail_null("hotbed_stream_create", "out");
     *out = NULL;
-    return create(backend, device, false, NULL, out);
+    return create(backend, device, HOTBED_PRIORITY_NORMAL, false, NULL, out);
+}
+
+hotbed_status hotbed_stream_create_with_priority(
+    hotbed_backend backend, int device, hotbed_priority priority, hotbed_stream **out) {
+    if (out == NULL)
+        return fail_null("hotbed_stream_create_with_priority", "out");
+    *out = NULL;
+    if (priority != HOTBED_PRIORITY_NORMAL && priority != HOTBED_PRIORITY_HIGH)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "priority %d is unknown", (int)priority);
+    return create(backend, device, priority, false, NULL, out);
+}
+
+hotbed_priority hotbed_stream_priority(const hotbed_stream *stream) {
+    return stream->priority;
 }
 
 hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
     if (out == NULL)
         return fail_null("hotbed_stream_wrap_cuda", "out");
     *out = NULL;
-    return create(HOTBED_BACKEND_CUDA, device, true, native, out);
+    return create(HOTBED_BACKEND_CUDA, device, HOTBED_PRIORITY_NORMAL, true, native, out);
 }
 
 void hotbed_stream_destroy(hotbed_stream *stream) {

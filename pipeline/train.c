@@ -345,8 +345,11 @@ hotbed_status hotbed_train_schedule(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks,
             train->plan->name, made.plan.num_steps);
-    for (uint32_t s = 0; s < profile->num_tasks; s++)
-        costs[s] = profile->tasks[s].exposed;
+    for (uint32_t s = 0; s < profile->num_tasks; s++) {
+        /* A task cannot expose more than it takes; that of a busy machine may look like it. */
+        const hotbed_profile_task *task = &profile->tasks[s];
+        costs[s] = task->exposed < task->alone ? task->exposed : task->alone;
+    }
     hotbed_schedule_options_init(&options);
     options.costs = costs;
     options.max_depth = max_depth;
@@ -354,8 +357,12 @@ hotbed_status hotbed_train_schedule(
 }
 
 static hotbed_status make(hotbed_train *train, const hotbed_train_options *options) {
-    for (uint32_t s = 0; s < STREAMS; s++)
-        HOTBED_TRY(hotbed_stream_create(options->backend, options->device, &train->streams[s]));
+    for (uint32_t s = 0; s < STREAMS; s++) {
+        bool ahead = s + 1 < STREAMS && !options->same_priority;
+        HOTBED_TRY(hotbed_stream_create_with_priority(
+            options->backend, options->device,
+            ahead ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL, &train->streams[s]));
+    }
     HOTBED_TRY(make_pipeline(train, options));
     hotbed_rewrite_options rewrite;
     hotbed_rewrite_options_init(&rewrite);

@@ -47,6 +47,23 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_backend_probe(hotbed_backend bac
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_stream_create(hotbed_backend backend, int device, hotbed_stream **out);
 
+/* Which stream's work goes first where several have some.  On a GPU: thread blocks of a HIGH stream's
+ * kernels take the places that other kernels' blocks leave (nothing is interrupted), so a short kernel
+ * need not wait for a long one that fills the GPU; copies are not ordered by it.  On the host it is kept
+ * and has no effect: lanes are threads, which the system schedules alike. */
+typedef enum hotbed_priority {
+    HOTBED_PRIORITY_NORMAL = 0,
+    HOTBED_PRIORITY_HIGH = 1,
+} hotbed_priority;
+
+/* hotbed_stream_create() with a priority, which the stream keeps.
+ * Errors: as hotbed_stream_create(); ARGUMENT (priority out of range). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_create_with_priority(
+    hotbed_backend backend, int device, hotbed_priority priority, hotbed_stream **out);
+
+/* What it was created with; of a wrapped stream NORMAL, whatever the caller gave it. */
+HOTBED_API hotbed_priority hotbed_stream_priority(const hotbed_stream *stream);
+
 /* Use a caller's cudaStream_t of the current context's GPU `device` as a stream: `native` is the
  * cudaStream_t.  The caller keeps it, and destroys it after the hotbed_stream.
  * Errors: as hotbed_stream_create(). */

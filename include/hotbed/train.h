@@ -99,6 +99,9 @@ typedef struct hotbed_train_options {
     hotbed_backend backend; /* required */
     int device;
     hotbed_pipeline_options pipeline; /* size 0: defaults */
+    bool
+        same_priority; /* all streams have NORMAL priority; false: memcpy, dist and prefetch have HIGH,
+                         * so that what runs ahead gets through beside the model */
 } hotbed_train_options;
 
 static inline void hotbed_train_options_init(hotbed_train_options *options) {
@@ -129,8 +132,8 @@ HOTBED_API hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train);
 /* The rewrite: report, states; NULL with plans that do not pipeline modules.  Borrowed. */
 HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
 
-/* Find a schedule for the plan's tasks from a profile of this pipeline: for a plan of one stage,
- * "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
+/* Find a schedule for the plan's tasks from a profile of this pipeline, each with the lesser of its two
+ * times: for a plan of one stage, "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
  *
  *   max_depth  as of hotbed_schedule_options
  *

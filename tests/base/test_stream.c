@@ -103,6 +103,30 @@ static void streams_know_where_they_are(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void streams_keep_their_priority(hotbed_backend backend) {
+    static const hotbed_priority priorities[] = {HOTBED_PRIORITY_NORMAL, HOTBED_PRIORITY_HIGH};
+    hotbed_stream *stream = NULL;
+    int data = 0;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(hotbed_stream_create_with_priority(backend, 0, priorities[i], &stream));
+        CHECK_EQ(hotbed_stream_priority(stream), priorities[i]);
+        CHECK_OK(hotbed_stream_call(stream, add_one, &data));
+        CHECK_OK(hotbed_stream_sync(stream));
+        CHECK_EQ(data, i + 1);
+        hotbed_stream_destroy(stream);
+    }
+    stream = cases_stream(backend);
+    CHECK_EQ(hotbed_stream_priority(stream), HOTBED_PRIORITY_NORMAL);
+    hotbed_stream_destroy(stream);
+    CHECK_STATUS(
+        hotbed_stream_create_with_priority(backend, 0, HOTBED_PRIORITY_HIGH, NULL),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_stream_create_with_priority(backend, 0, (hotbed_priority)2, &stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK(stream == NULL);
+}
+
 static void null_is_refused_or_ignored(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     hotbed_event *event = new_event(stream), *none = NULL;
@@ -779,6 +803,7 @@ const hotbed_test hotbed_tests[] = {
     {"probe_says_what_can_run", probe_says_what_can_run},
     {"create_refuses_what_is_not_there", create_refuses_what_is_not_there},
     {"streams_know_where_they_are", streams_know_where_they_are},
+    {"streams_keep_their_priority", streams_keep_their_priority},
     {"null_is_refused_or_ignored", null_is_refused_or_ignored},
     {"events_of_another_backend_are_refused", events_of_another_backend_are_refused},
     {"a_wrapped_stream_is_the_callers", a_wrapped_stream_is_the_callers},

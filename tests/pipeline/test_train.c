@@ -393,10 +393,33 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     shop_close(&s);
 }
 
+/* What runs ahead goes first, unless that is not wanted. */
+static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
+    static const char *const names[] = {"memcpy", "dist", "prefetch", "default"};
+    for (int same = 0; same < 2; same++) {
+        shop s;
+        hotbed_train *train;
+        hotbed_train_options options;
+        shop_open(&s, backend);
+        hotbed_train_options_init(&options);
+        options.plan = "prefetch";
+        options.backend = backend;
+        options.same_priority = same != 0;
+        CHECK_OK(hotbed_train_create(&s.trainer, &options, &train));
+        for (int i = 0; i < 4; i++)
+            CHECK_EQ(
+                hotbed_stream_priority(hotbed_train_stream(train, names[i])),
+                i < 3 && same == 0 ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL);
+        hotbed_train_destroy(train);
+        shop_close(&s);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"every_plan_trains_to_the_bytes_of_the_plain_loop",
      every_plan_trains_to_the_bytes_of_the_plain_loop},
     {"the_order_of_steps_is_the_peers", the_order_of_steps_is_the_peers},
+    {"streams_that_run_ahead_have_priority", streams_that_run_ahead_have_priority},
     {"prefetches_and_backwards_alternate", prefetches_and_backwards_alternate},
     {"cells_are_empty_when_batches_are_over", cells_are_empty_when_batches_are_over},
     {"evaluation_in_between_leaves_nothing", evaluation_in_between_leaves_nothing},

@@ -87,6 +87,30 @@ hotbed_status bench_dense(uint64_t rounds, float *sink, hotbed_stream *stream) {
     return hotbed_host_launch(stream, hotbed_host_threads(), 1, dense_body, &args, sizeof args);
 }
 
+/* Rows of a layer; the inner loop is along a row of weights. */
+static void layer_body(const void *args, uint64_t begin, uint64_t end) {
+    const bench_layer *l = args;
+    const uint32_t width = l->width;
+    for (uint64_t r = begin; r < end; r++) {
+        const float *in = l->in + r * width;
+        float *out = l->out + r * width;
+        memset(out, 0, width * sizeof *out);
+        for (uint32_t k = 0; k < width; k++)
+            for (uint32_t c = 0; c < width; c++)
+                out[c] += in[k] * l->weights[(size_t)k * width + c];
+        for (uint32_t c = 0; c < width; c++)
+            out[c] = out[c] > 0.0F ? out[c] : 0.0F;
+    }
+}
+
+hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return bench_run_layer_cuda(layer, stream);
+#endif
+    return hotbed_host_launch(stream, layer->rows, 8, layer_body, layer, sizeof *layer);
+}
+
 /* "model name : X" of /proc/cpuinfo, and the number of threads. */
 static void host_name(char *device, size_t bytes) {
     char line[256];

@@ -85,6 +85,41 @@ __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
  * would stay there when it is gone. */
 enum { DENSE_BLOCKS = 264 * 64, DENSE_CHAINS = 4 };
 
+/* A block makes SIDE x SIDE results, DEPTH of the sum at a time from shared memory; a thread EACH x EACH of them. */
+enum { SIDE = 64, DEPTH = 16, EACH = 4, ACROSS = SIDE / EACH };
+
+__global__ void __launch_bounds__(ACROSS *ACROSS) layer_kernel(bench_layer l) {
+    __shared__ float in[DEPTH][SIDE + 1], weights[DEPTH][SIDE];
+    const uint32_t columns = l.width / SIDE;
+    const uint32_t first_row = blockIdx.x / columns * SIDE,
+                   first_column = blockIdx.x % columns * SIDE;
+    const uint32_t x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+    float sums[EACH][EACH] = {};
+    for (uint32_t k0 = 0; k0 < l.width; k0 += DEPTH) {
+        for (uint32_t i = threadIdx.x; i < SIDE * DEPTH; i += ACROSS * ACROSS) {
+            uint32_t row = i / DEPTH, k = i % DEPTH;
+            in[k][row] = l.in[(uint64_t)(first_row + row) * l.width + k0 + k];
+            weights[i / SIDE][i % SIDE] =
+                l.weights[(uint64_t)(k0 + i / SIDE) * l.width + first_column + i % SIDE];
+        }
+        __syncthreads();
+#pragma unroll
+        for (uint32_t k = 0; k < DEPTH; k++)
+#pragma unroll
+            for (uint32_t a = 0; a < EACH; a++)
+#pragma unroll
+                for (uint32_t b = 0; b < EACH; b++)
+                    sums[a][b] += in[k][y * EACH + a] * weights[k][x * EACH + b];
+        __syncthreads();
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < EACH; a++)
+#pragma unroll
+        for (uint32_t b = 0; b < EACH; b++)
+            l.out[(uint64_t)(first_row + y * EACH + a) * l.width + first_column + x * EACH + b] =
+                sums[a][b] > 0.0F ? sums[a][b] : 0.0F;
+}
+
 __global__ void __launch_bounds__(BLOCK) dense_kernel(uint64_t rounds, float *sink) {
     float x[DENSE_CHAINS];
     for (int c = 0; c < DENSE_CHAINS; c++)
@@ -164,4 +199,10 @@ hotbed_status bench_device_cuda(
     if (!driver_version(driver, driver_bytes))
         snprintf(driver, driver_bytes, "CUDA %d.%d", version / 1000, version % 1000 / 10);
     return HOTBED_OK;
+}
+
+hotbed_status bench_run_layer_cuda(const bench_layer *layer, hotbed_stream *stream) {
+    const unsigned blocks = layer->rows / SIDE * (layer->width / SIDE);
+    layer_kernel<<<blocks, ACROSS * ACROSS, 0, hotbed_cuda_native(stream)>>>(*layer);
+    return hotbed_cuda_launched("layer_kernel");
 }

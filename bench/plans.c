@@ -1,0 +1,353 @@
+/* bench/plans.c - hotbed-plans: what train pipelines hide of exchange and prefetch behind a dense model.
+ *
+ * A workload's steps (W5: cache with host memory behind it, Adam) through a sharded collection of one rank, beside
+ * layers that take as long as what runs ahead of them.  One run
+ *   - profiles the serial pipeline, and finds a schedule from that;
+ *   - times all plans in turn, several rounds: medians of a step, and of a step whose exchange and prefetch are
+ *     replayed by shortcuts.  The least of the latter is the floor: what is above it is exposed;
+ *   - writes the figures as JSON, and pictures of the serial plan and of the one with prefetch.
+ */
+#include "bench/plans.h"
+
+#include "base/error.h"
+#include "hotbed/timeline.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const char usage[] =
+    "usage: hotbed-plans [--workload W5] [--backend host|cuda] [--scale X] [--insertion "
+    "plain|probation]\n"
+    "                    [--dense X] [--rounds N] [--steps N] [--json FILE] [--pictures PREFIX]\n"
+    "  --dense     length of the dense model, in units of exchange and prefetch (1)\n"
+    "  --rounds    all plans are timed so many times, in turn (5)\n"
+    "  --steps     of one timing (60 on cuda, 12 on host)\n"
+    "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .json traces beside them\n"
+    "Status: 0; 1 something failed; 2 bad arguments; 77 the machine lacks the backend.\n";
+
+typedef struct program {
+    const workload *what;
+    double scale, dense;
+    hotbed_backend backend;
+    hotbed_insertion insertion;
+    uint32_t rounds, steps;
+    const char *json, *pictures;
+    workload_machine machine;
+} program;
+
+static const char legacy_ahead[] = "start_sparse_data_dist wait_sparse_data_dist prefetch";
+static const char tasks_ahead[] = "EmbInputDistStart EmbInputDistWait EmbPrefetch";
+
+enum { SERIAL, SPARSE_DIST, PREFETCH, SAME_PRIORITY, ASYNC, SW, AUTO, ENTRIES };
+
+typedef struct figures {
+    double wanted, dense, floor; /* seconds */
+    hotbed_profile profile;
+    hotbed_schedule *schedule;
+    plans_entry entries[ENTRIES];
+    double medians[ENTRIES][2]; /* of step and without */
+    double *times;
+} figures;
+
+/* --- measuring -------------------------------------------------------------------------------- */
+
+static hotbed_status profile_serial(plans_shop *shop, const program *p, figures *f) {
+    void *batches[4];
+    hotbed_train *train = NULL;
+    hotbed_profile_options options;
+    HOTBED_TRY(plans_make(shop, &f->entries[SERIAL], 0, &train));
+    hotbed_profile_options_init(&options);
+    for (uint64_t i = 0; i < 4; i++)
+        batches[i] = plans_batch(shop, i);
+    options.batches = batches;
+    options.num_batches = 4;
+    options.rounds = 3;
+    options.iterations = p->backend == HOTBED_BACKEND_CUDA ? 8 : 2;
+    options.stream = hotbed_train_stream(train, "default");
+    double unused = 0.0;
+    hotbed_status status = /* every batch once: the cache is warm then */
+        plans_time(shop, train, 0, shop->input.shape.batches, &unused);
+    if (status == HOTBED_OK && shop->layers == 0)
+        status =
+            hotbed_profile_set(hotbed_train_pipeline(train), &options, tasks_ahead, &f->wanted);
+    else if (status == HOTBED_OK)
+        status = hotbed_profile_run(hotbed_train_pipeline(train), &options, &f->profile);
+    if (status == HOTBED_OK && shop->layers != 0)
+        status = hotbed_train_schedule(train, &f->profile, 3, &f->schedule);
+    hotbed_train_destroy(train);
+    return status;
+}
+
+static hotbed_status time_entry(
+    plans_shop *shop, const program *p, plans_entry *entry, uint32_t round) {
+    hotbed_train *train = NULL;
+    HOTBED_TRY(plans_make(shop, entry, 0, &train));
+    hotbed_status status = plans_time(shop, train, 6, p->steps, &entry->step[round]);
+    if (status == HOTBED_OK && entry->ahead != NULL)
+        status = hotbed_pipeline_shortcut(hotbed_train_pipeline(train), entry->ahead, false);
+    if (status == HOTBED_OK && entry->ahead != NULL)
+        status = plans_time(shop, train, 6, p->steps, &entry->without[round]);
+    hotbed_train_destroy(train);
+    return status;
+}
+
+static void set_entries(const program *p, figures *f) {
+    const plans_entry entries[ENTRIES] = {
+        [SERIAL] = {.name = "sw-serial", .plan = "sw-serial", .ahead = tasks_ahead},
+        [SPARSE_DIST] = {.name = "sparse-dist", .plan = "sparse-dist"},
+        [PREFETCH] = {.name = "prefetch", .plan = "prefetch", .ahead = legacy_ahead},
+        [SAME_PRIORITY] =
+            {.name = "prefetch, one priority",
+             .plan = "prefetch",
+             .same_priority = true,
+             .ahead = legacy_ahead},
+        [ASYNC] =
+            {.name = "jagged-prefetch-async",
+             .plan = "jagged-prefetch-async",
+             .ahead = legacy_ahead},
+        [SW] = {.name = "sw-pipelined", .plan = "sw-pipelined", .ahead = tasks_ahead},
+        [AUTO] = {.name = "sw-auto", .plan = "sw-serial", .ahead = tasks_ahead},
+    };
+    memcpy(f->entries, entries, sizeof entries);
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        f->entries[e].step = f->times + (size_t)2 * e * p->rounds;
+        f->entries[e].without = f->entries[e].step + p->rounds;
+    }
+}
+
+static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
+    HOTBED_TRY(profile_serial(shop, p, f));
+    HOTBED_TRY(plans_set_dense(shop, p->dense * f->wanted, &f->dense));
+    HOTBED_TRY(profile_serial(shop, p, f));
+    plans_entry *found = &f->entries[AUTO];
+    found->steps = hotbed_schedule_steps(f->schedule, &found->num_steps);
+    for (uint32_t round = 0; round < p->rounds; round++)
+        for (uint32_t e = 0; e < ENTRIES; e++)
+            HOTBED_TRY(time_entry(shop, p, &f->entries[e], round));
+    f->floor = INFINITY;
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        f->medians[e][0] = workload_median(f->entries[e].step, p->rounds);
+        f->medians[e][1] = workload_median(f->entries[e].without, p->rounds);
+        if (f->entries[e].ahead != NULL && f->medians[e][1] < f->floor)
+            f->floor = f->medians[e][1];
+    }
+    return HOTBED_OK;
+}
+
+/* --- pictures --------------------------------------------------------------------------------- */
+
+static hotbed_status draw(
+    plans_shop *shop, const program *p, const plans_entry *entry, const char *name) {
+    char path[512];
+    hotbed_train *train = NULL;
+    double unused = 0.0;
+    HOTBED_TRY(plans_make(shop, entry, 1024, &train));
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    hotbed_status status = plans_time(shop, train, 6, 10, &unused);
+    (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
+    if (status == HOTBED_OK)
+        status = hotbed_timeline_write_picture(1, &pipeline, 6, path);
+    (void)snprintf(path, sizeof path, "%s.%s.json", p->pictures, name);
+    if (status == HOTBED_OK)
+        status = hotbed_timeline_write_trace(1, &pipeline, path);
+    hotbed_train_destroy(train);
+    return status;
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
+static double exposed(const figures *f, uint32_t e) {
+    return f->medians[e][0] > f->floor ? f->medians[e][0] - f->floor : 0.0;
+}
+
+/* Share of what the serial plan exposes that this one hides. */
+static double hidden(const figures *f, uint32_t e) {
+    double before = exposed(f, SERIAL);
+    return before > 0.0 ? 1.0 - exposed(f, e) / before : 0.0;
+}
+
+static void print_steps(FILE *to, const hotbed_schedule *schedule) {
+    uint32_t n;
+    const hotbed_step *steps = hotbed_schedule_steps(schedule, &n);
+    for (uint32_t s = 0; s < n; s++)
+        (void)fprintf(to, "%s%s:%u", s == 0 ? "" : " ", steps[s].task, steps[s].stage);
+}
+
+static void print(const program *p, const figures *f) {
+    char table[4096];
+    printf(
+        "%s, %s, scale %g, %s: %s\n", p->what->name, hotbed_backend_name(p->backend), p->scale,
+        p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain", p->machine.device);
+    printf(
+        "exchange and prefetch %.3f ms in a serial step; dense model %.3f ms\n\n", 1e3 * f->wanted,
+        1e3 * f->dense);
+    if (hotbed_profile_print(&f->profile, table, sizeof table, NULL) == HOTBED_OK)
+        printf("%s\n", table);
+    printf(
+        "schedule found, task:stage, %.3f ms predicted:\n  ",
+        1e3 * hotbed_schedule_seconds(f->schedule));
+    print_steps(stdout, f->schedule);
+    printf("\n\n%-24s %10s %12s %10s\n", "plan (medians)", "step ms", "exposed ms", "hidden");
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        printf(
+            "%-24s %10.3f %12.3f %9.1f%%\n", f->entries[e].name, 1e3 * f->medians[e][0],
+            1e3 * exposed(f, e), 100.0 * hidden(f, e));
+    printf(
+        "%-24s %10.3f\nsw-auto / prefetch: %.3f\n", "floor", 1e3 * f->floor,
+        f->medians[AUTO][0] / f->medians[PREFETCH][0]);
+}
+
+static void write_rounds(FILE *to, const char *name, const double *seconds, uint32_t n) {
+    (void)fprintf(to, ", \"%s\": [", name);
+    for (uint32_t i = 0; i < n; i++)
+        (void)fprintf(to, "%s%.6f", i == 0 ? "" : ", ", 1e3 * seconds[i]);
+    (void)fprintf(to, "]");
+}
+
+static hotbed_status write_json(const program *p, const figures *f) {
+    FILE *to = fopen(p->json, "w");
+    if (to == NULL)
+        return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
+    (void)fprintf(
+        to,
+        "{\n  \"program\": \"hotbed-plans\", \"commit\": \"%s\", \"date\": \"%s\",\n"
+        "  \"device\": \"%s\", \"driver\": \"%s\", \"backend\": \"%s\",\n"
+        "  \"workload\": \"%s\", \"scale\": %g, \"insertion\": \"%s\", \"steps\": %u, \"rounds\": "
+        "%u,\n"
+        "  \"ahead_ms\": %.6f, \"dense_ms\": %.6f, \"floor_ms\": %.6f,\n"
+        "  \"predicted_ms\": %.6f, \"auto_over_prefetch\": %.4f, \"schedule\": \"",
+        p->machine.commit, p->machine.date, p->machine.device, p->machine.driver,
+        hotbed_backend_name(p->backend), p->what->name, p->scale,
+        p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain", p->steps, p->rounds,
+        1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor, 1e3 * hotbed_schedule_seconds(f->schedule),
+        f->medians[AUTO][0] / f->medians[PREFETCH][0]);
+    print_steps(to, f->schedule);
+    (void)fprintf(to, "\",\n  \"profile\": [\n");
+    for (uint32_t t = 0; t < f->profile.num_tasks; t++)
+        (void)fprintf(
+            to,
+            "    {\"task\": \"%s\", \"exposed_ms\": %.6f, \"alone_ms\": %.6f, \"skipped\": %s}%s\n",
+            f->profile.tasks[t].name, 1e3 * f->profile.tasks[t].exposed,
+            1e3 * f->profile.tasks[t].alone, f->profile.tasks[t].skipped ? "true" : "false",
+            t + 1 < f->profile.num_tasks ? "," : "");
+    (void)fprintf(to, "  ],\n  \"plans\": [\n");
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        (void)fprintf(
+            to, "    {\"plan\": \"%s\", \"step_ms\": %.6f, \"exposed_ms\": %.6f, \"hidden\": %.4f",
+            f->entries[e].name, 1e3 * f->medians[e][0], 1e3 * exposed(f, e), hidden(f, e));
+        write_rounds(to, "step_ms_rounds", f->entries[e].step, p->rounds);
+        if (f->entries[e].ahead != NULL)
+            write_rounds(to, "without_ms_rounds", f->entries[e].without, p->rounds);
+        (void)fprintf(to, "}%s\n", e + 1 < ENTRIES ? "," : "");
+    }
+    (void)fprintf(to, "  ]\n}\n");
+    if (fclose(to) != 0)
+        return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
+    return HOTBED_OK;
+}
+
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static bool number(const char *text, double least, double most, double *out) {
+    char *end = NULL;
+    *out = text == NULL ? 0.0 : strtod(text, &end);
+    return text != NULL && end != text && *end == '\0' && *out >= least && *out <= most;
+}
+
+static bool take(program *p, const char *name, const char *value) {
+    double n = 0.0;
+    bool ok = value != NULL;
+    if (!ok)
+        return false;
+    if (strcmp(name, "--workload") == 0) {
+        p->what = NULL;
+        for (size_t w = 0; w < WORKLOADS; w++)
+            if (strcmp(workloads[w].name, value) == 0)
+                p->what = &workloads[w];
+        return p->what != NULL;
+    }
+    if (strcmp(name, "--backend") == 0) {
+        p->backend = strcmp(value, "cuda") == 0 ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
+        return strcmp(value, hotbed_backend_name(p->backend)) == 0;
+    }
+    if (strcmp(name, "--insertion") == 0) {
+        p->insertion =
+            strcmp(value, "probation") == 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN;
+        return p->insertion == HOTBED_INSERT_PROBATION || strcmp(value, "plain") == 0;
+    }
+    if (strcmp(name, "--json") == 0)
+        p->json = value;
+    else if (strcmp(name, "--pictures") == 0)
+        p->pictures = value;
+    else if (strcmp(name, "--commit") == 0)
+        p->machine.commit = value;
+    else if (strcmp(name, "--scale") == 0)
+        ok = number(value, 1e-4, 1.0, &p->scale);
+    else if (strcmp(name, "--dense") == 0)
+        ok = number(value, 0.01, 100.0, &p->dense);
+    else if (strcmp(name, "--rounds") == 0 || strcmp(name, "--steps") == 0) {
+        ok = number(value, 1.0, 1000.0, &n);
+        *(name[2] == 'r' ? &p->rounds : &p->steps) = (uint32_t)n;
+    } else
+        ok = false;
+    return ok;
+}
+
+static hotbed_status run(program *p) {
+    plans_shop shop;
+    static figures f;
+    HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->backend, &shop));
+    f.times = calloc((size_t)2 * ENTRIES * p->rounds, sizeof *f.times);
+    hotbed_status status = HOTBED_OK;
+    if (f.times == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u rounds", p->rounds);
+    if (status == HOTBED_OK)
+        status = workload_machine_read(shop.stream, &p->machine);
+    if (status == HOTBED_OK) {
+        set_entries(p, &f);
+        status = measure(&shop, p, &f);
+    }
+    if (status == HOTBED_OK)
+        print(p, &f);
+    if (status == HOTBED_OK && p->json != NULL)
+        status = write_json(p, &f);
+    if (status == HOTBED_OK && p->pictures != NULL)
+        status = draw(&shop, p, &f.entries[SERIAL], "serial");
+    if (status == HOTBED_OK && p->pictures != NULL)
+        status = draw(&shop, p, &f.entries[PREFETCH], "prefetch");
+    hotbed_schedule_destroy(f.schedule);
+    free(f.times);
+    plans_close(&shop);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    bool cuda = hotbed_backend_probe(HOTBED_BACKEND_CUDA) == HOTBED_OK;
+    program p = {
+        .what = &workloads[4],
+        .dense = 1.0,
+        .rounds = 5,
+        .backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST};
+    p.machine.commit = HOTBED_BENCH_COMMIT;
+    for (int i = 1; i < argc; i += 2)
+        if (!take(&p, argv[i], argv[i + 1])) {
+            (void)fprintf(stderr, "hotbed-plans: %s\n%s", argv[i], usage);
+            return 2;
+        }
+    if (p.scale == 0.0)
+        p.scale = p.backend == HOTBED_BACKEND_CUDA ? 1.0 : 0.02;
+    if (p.steps == 0)
+        p.steps = p.backend == HOTBED_BACKEND_CUDA ? 60 : 12;
+    hotbed_status status = hotbed_backend_probe(p.backend);
+    if (status == HOTBED_ERR_UNSUPPORTED) {
+        (void)fprintf(stderr, "hotbed-plans: skipped: %s\n", hotbed_last_error());
+        return 77;
+    }
+    if (status == HOTBED_OK)
+        status = run(&p);
+    if (status == HOTBED_OK)
+        return 0;
+    (void)fprintf(
+        stderr, "hotbed-plans: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
+    return 1;
+}

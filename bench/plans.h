@@ -1,0 +1,65 @@
+/* bench/plans.h - the parts of hotbed-plans: a trainer on a workload beside a stand-in of a dense model, and what
+ * plans make of it. */
+#ifndef HOTBED_BENCH_PLANS_H
+#define HOTBED_BENCH_PLANS_H
+
+#include "bench/limits.h"
+#include "bench/workload.h"
+
+#include "hotbed/sharded_module.h"
+#include "hotbed/train.h"
+
+enum { PLANS_SLOTS = 6, PLANS_ENTRIES_MOST = 16 };
+
+/* A sharded collection of one rank with the workload's tables and keys, and a dense model of `layers` layers in
+ * each of forward and backward. */
+typedef struct plans_shop {
+    hotbed_backend backend;
+    hotbed_insertion insertion;
+    hotbed_stream *stream;
+    workload_input input;
+    hotbed_comm *comm;
+    hotbed_sharded *collection;
+    hotbed_sharded_modules *modules;
+    hotbed_module *module;
+    hotbed_model model;
+    hotbed_trainer trainer;
+    hotbed_memory host, device, gradient, dense;
+    hotbed_kjt kjts[PLANS_SLOTS];
+    const hotbed_sharded_output *outputs[PLANS_SLOTS];
+    bench_layer layer;
+    uint32_t layers;
+    uint64_t pulled; /* batches that loaders gave; they start again after the last */
+} plans_shop;
+
+hotbed_status plans_open(
+    const workload *what, double scale, hotbed_insertion insertion, hotbed_backend backend,
+    plans_shop *shop);
+void plans_close(plans_shop *shop);
+
+/* Set `layers` such that the dense model takes about so long; *seconds is what it then takes alone. */
+hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds);
+
+/* Batches without end; batch number i. */
+hotbed_loader plans_loader(plans_shop *shop);
+void *plans_batch(const plans_shop *shop, uint64_t i);
+
+/* A plan to be timed. */
+typedef struct plans_entry {
+    const char *name;         /* of the result */
+    const char *plan;         /* of hotbed_train_options */
+    const hotbed_step *steps; /* NULL: the plan's own */
+    uint32_t num_steps;
+    bool same_priority;
+    const char *ahead; /* tasks of exchange and prefetch; NULL: they are not tasks of their own */
+    double *step, *without; /* [rounds] seconds of a step; with those tasks skipped */
+} plans_entry;
+
+hotbed_status plans_make(
+    plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out);
+
+/* Seconds of a step in the steady state: of `steps`, after `warmup`.  Then the pipeline is drained. */
+hotbed_status plans_time(
+    plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
+
+#endif

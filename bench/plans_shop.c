@@ -1,0 +1,257 @@
+/* bench/plans_shop.c - the trainer of hotbed-plans: W5's tables, keys and steps, and layers for a dense model. */
+#include "bench/plans.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* --- the trainer ------------------------------------------------------------------------------ */
+
+static const void *get_keys(const void *batch) {
+    return batch;
+}
+
+static const hotbed_field field = {"keys", HOTBED_FIELD_JAGGED, false, get_keys, NULL};
+static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
+
+static size_t batch_bytes(const plans_shop *s) {
+    return workload_keys_a_step(&s->input.shape) * sizeof(int64_t);
+}
+
+void *plans_batch(const plans_shop *s, uint64_t i) {
+    return (uint8_t *)s->host.data + i % s->input.shape.batches * batch_bytes(s);
+}
+
+static hotbed_status next_batch(void *self, void **batch, bool *end) {
+    plans_shop *s = self;
+    *batch = plans_batch(s, s->pulled++);
+    *end = false;
+    return HOTBED_OK;
+}
+
+hotbed_loader plans_loader(plans_shop *shop) {
+    return (hotbed_loader){.next = next_batch, .self = shop};
+}
+
+static hotbed_status copy_batch(
+    void *self, uint32_t slot, void *host, hotbed_stream *stream, void **batch) {
+    plans_shop *s = self;
+    hotbed_kjt *kjt = &s->kjts[slot];
+    uint8_t *keys = (uint8_t *)s->device.data + slot * batch_bytes(s);
+    hotbed_kjt_init(kjt);
+    kjt->num_features = s->input.shape.tables;
+    kjt->batch_size = s->input.shape.samples;
+    kjt->num_keys = workload_keys_a_step(&s->input.shape);
+    kjt->keys = (const int64_t *)(const void *)keys;
+    *batch = kjt;
+    return hotbed_copy(keys, host, batch_bytes(s), stream);
+}
+
+static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
+    plans_shop *s = self;
+    const hotbed_ref argument = hotbed_ref_field(batch, "keys");
+    hotbed_ref output;
+    HOTBED_TRY(hotbed_module_forward(s->module, &argument, 1, stream, &output));
+    if (!hotbed_ref_traced(batch))
+        s->outputs[(const hotbed_kjt *)hotbed_ref_data(batch) - s->kjts] = hotbed_ref_data(output);
+    return HOTBED_OK;
+}
+
+/* Layers, from one buffer to the other and back. */
+static hotbed_status run_layers(const plans_shop *s, uint32_t n, hotbed_stream *stream) {
+    bench_layer layer = s->layer;
+    for (uint32_t i = 0; i < n; i++) {
+        HOTBED_TRY(bench_run_layer(&layer, stream));
+        const float *in = layer.in;
+        layer.in = layer.out;
+        layer.out = (float *)(uintptr_t)in;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+    const plans_shop *s = self;
+    (void)slot;
+    (void)batch;
+    return run_layers(s, s->layers, stream);
+}
+
+static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+    const plans_shop *s = self;
+    (void)batch;
+    HOTBED_TRY(run_layers(s, s->layers, stream));
+    return hotbed_copy(
+        s->outputs[slot]->gradient, s->gradient.data, s->outputs[slot]->bytes, stream);
+}
+
+/* All of it is in their slot, or made anew by the next batch. */
+static const hotbed_trainer_io trainer_io[] = {
+    {.function = "copy_batch"},
+    {.function = "forward"},
+    {.function = "dense_forward"},
+    {.function = "dense_backward"}};
+
+/* --- open and close --------------------------------------------------------------------------- */
+
+static hotbed_status open_collection(plans_shop *s, const workload *what) {
+    static const char *const name = "tables";
+    const workload_shape *shape = &s->input.shape;
+    hotbed_table_options tables[WORKLOAD_TABLES];
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    workload_storage_options(what, shape, shape->rows, tables, &storage);
+    storage.mode = what->mode;
+    for (uint32_t t = 0; t < shape->tables && workload_tiered(what); t++) {
+        tables[t].upper_capacity = workload_upper_rows(what, &s->input, t);
+        tables[t].insertion = s->insertion;
+    }
+    hotbed_sharded_options_init(&options);
+    options.storage = &storage;
+    options.max_batch_size = shape->samples;
+    options.max_keys = workload_keys_a_step(shape);
+    options.capacity = options.max_keys;
+    HOTBED_TRY(hotbed_comm_create_self(NULL, &s->comm));
+    HOTBED_TRY(hotbed_sharded_create(&options, s->comm, s->stream, &s->collection));
+    HOTBED_TRY(hotbed_sharded_modules_create(1, &name, &s->collection, &s->modules));
+    s->module = hotbed_sharded_modules_get(s->modules, 0);
+    return HOTBED_OK;
+}
+
+/* A layer takes some 0.2 ms on an H200, of whose blocks it fills a half; a millisecond on a core. */
+static hotbed_status open_dense(plans_shop *s) {
+    bool cuda = s->backend == HOTBED_BACKEND_CUDA;
+    uint32_t rows = cuda ? 2048 : 128, width = cuda ? 1024 : 128;
+    size_t values = (size_t)rows * width, weights = (size_t)width * width;
+    HOTBED_TRY(hotbed_memory_alloc(
+        s->stream, HOTBED_MEMORY_DEVICE, (2 * values + weights) * sizeof(float), NULL, &s->dense));
+    float *at = s->dense.data;
+    HOTBED_TRY(hotbed_fill(at, 0, s->dense.bytes, s->stream));
+    /* Some small numbers, not zeros: GPUs draw less power for those, and run faster. */
+    size_t pattern =
+        values < s->gradient.bytes / sizeof(float) ? values : s->gradient.bytes / sizeof(float);
+    HOTBED_TRY(hotbed_copy(at, s->gradient.data, pattern * sizeof(float), s->stream));
+    pattern = weights < pattern ? weights : pattern;
+    HOTBED_TRY(hotbed_copy(at + 2 * values, s->gradient.data, pattern * sizeof(float), s->stream));
+    s->layer = (bench_layer){rows, width, at, at + 2 * values, at + values};
+    return HOTBED_OK;
+}
+
+static hotbed_status open_buffers(plans_shop *s) {
+    const workload_shape *shape = &s->input.shape;
+    size_t rows = workload_keys_a_step(shape) * shape->dim * sizeof(float);
+    HOTBED_TRY(hotbed_memory_alloc(
+        s->stream, HOTBED_MEMORY_PINNED, shape->batches * batch_bytes(s), NULL, &s->host));
+    HOTBED_TRY(hotbed_memory_alloc(
+        s->stream, HOTBED_MEMORY_DEVICE, PLANS_SLOTS * batch_bytes(s), NULL, &s->device));
+    HOTBED_TRY(hotbed_memory_alloc(s->stream, HOTBED_MEMORY_DEVICE, rows, NULL, &s->gradient));
+    memcpy(s->host.data, s->input.keys, shape->batches * batch_bytes(s));
+    HOTBED_TRY(hotbed_copy(s->gradient.data, s->input.gradient, rows, s->stream));
+    HOTBED_TRY(open_dense(s));
+    return hotbed_stream_sync(s->stream);
+}
+
+static hotbed_status open(plans_shop *s, const workload *what, double scale) {
+    HOTBED_TRY(workload_input_for(what, scale, &s->input));
+    HOTBED_TRY(hotbed_stream_create(s->backend, 0, &s->stream));
+    HOTBED_TRY(open_buffers(s));
+    HOTBED_TRY(open_collection(s, what));
+    s->model = (hotbed_model){
+        .modules = &s->module, .num_modules = 1, .forward = model_forward, .self = s};
+    hotbed_trainer_init(&s->trainer);
+    s->trainer.model = &s->model;
+    s->trainer.batch = &batch_type;
+    s->trainer.self = s;
+    s->trainer.copy_batch = copy_batch;
+    s->trainer.dense_forward = dense_forward;
+    s->trainer.dense_backward = dense_backward;
+    s->trainer.io = trainer_io;
+    s->trainer.num_io = sizeof trainer_io / sizeof *trainer_io;
+    return HOTBED_OK;
+}
+
+hotbed_status plans_open(
+    const workload *what, double scale, hotbed_insertion insertion, hotbed_backend backend,
+    plans_shop *shop) {
+    *shop = (plans_shop){.backend = backend, .insertion = insertion};
+    hotbed_status status = open(shop, what, scale);
+    if (status != HOTBED_OK)
+        plans_close(shop);
+    return status;
+}
+
+void plans_close(plans_shop *s) {
+    hotbed_sharded_modules_destroy(s->modules);
+    hotbed_sharded_destroy(s->collection);
+    hotbed_comm_destroy(s->comm);
+    hotbed_memory_free(&s->host);
+    hotbed_memory_free(&s->device);
+    hotbed_memory_free(&s->gradient);
+    hotbed_memory_free(&s->dense);
+    hotbed_stream_destroy(s->stream);
+    workload_input_destroy(&s->input);
+    *s = (plans_shop){0};
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+static hotbed_status time_layers(const plans_shop *s, uint32_t n, double *seconds) {
+    HOTBED_TRY(run_layers(s, 4, s->stream));
+    HOTBED_TRY(hotbed_stream_sync(s->stream));
+    double start = now();
+    HOTBED_TRY(run_layers(s, n, s->stream));
+    HOTBED_TRY(hotbed_stream_sync(s->stream));
+    *seconds = now() - start;
+    return HOTBED_OK;
+}
+
+hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds) {
+    enum { TRIED = 64 };
+    double tried = 0.0;
+    HOTBED_TRY(time_layers(shop, TRIED, &tried));
+    shop->layers = (uint32_t)(0.5 * wanted / (tried / TRIED) + 0.5);
+    if (wanted > 0.0 && shop->layers == 0)
+        shop->layers = 1;
+    *seconds = 0.0;
+    return shop->layers == 0 ? HOTBED_OK : time_layers(shop, 2 * shop->layers, seconds);
+}
+
+hotbed_status plans_make(
+    plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out) {
+    hotbed_train_options options;
+    hotbed_train_options_init(&options);
+    options.plan = entry->plan;
+    options.steps = entry->steps;
+    options.num_steps = entry->num_steps;
+    options.backend = shop->backend;
+    options.same_priority = entry->same_priority;
+    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline.log_entries = (uint32_t)log;
+    options.pipeline.timed = log > 0;
+    return hotbed_train_create(&shop->trainer, &options, out);
+}
+
+static hotbed_status run_steps(hotbed_train *train, uint32_t steps) {
+    const hotbed_iteration *iteration = NULL;
+    for (uint32_t i = 0; i < steps; i++)
+        HOTBED_TRY(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
+    return hotbed_stream_sync(hotbed_pipeline_stream(hotbed_train_pipeline(train)));
+}
+
+hotbed_status plans_time(
+    plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds) {
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    const hotbed_loader loader = plans_loader(shop);
+    HOTBED_TRY(hotbed_pipeline_bind(pipeline, &loader));
+    HOTBED_TRY(run_steps(train, warmup));
+    double start = now();
+    HOTBED_TRY(run_steps(train, steps));
+    *seconds = (now() - start) / steps;
+    return hotbed_pipeline_drain(pipeline);
+}

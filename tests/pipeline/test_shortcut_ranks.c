@@ -63,12 +63,13 @@ static const skippable lists[] = {
 };
 
 static void check_lists(
-    hotbed_backend backend, hotbed_plan exchange, const uint32_t *sizes, uint64_t capacity) {
+    hotbed_backend backend, hotbed_plan exchange, const uint32_t *sizes, uint64_t capacity,
+    size_t plans) {
     static team t;
     team_open(&t);
     t.capacity = capacity;
     for (int n = 0; sizes[n] != 0; n++)
-        for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
+        for (size_t l = 0; l < plans; l++) {
             skipped = NULL;
             team_run(backend, sizes[n], exchange, lists[l].plan, train_expected, &t);
             for (int i = 0; lists[l].tasks[i] != NULL; i++) {
@@ -82,24 +83,24 @@ static void check_lists(
 static const uint32_t one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0};
 
 static void skipped_stages_give_the_bytes_of_those_that_run(hotbed_backend backend) {
-    check_lists(backend, HOTBED_PLAN_FIXED, one_or_two, 0);
+    check_lists(backend, HOTBED_PLAN_FIXED, one_or_two, 0, sizeof lists / sizeof *lists);
 }
 
 static void on_four_ranks_too(hotbed_backend backend) {
-    check_lists(backend, HOTBED_PLAN_FIXED, four, 0);
+    check_lists(backend, HOTBED_PLAN_FIXED, four, 0, 1);
 }
 
 static void so_with_sizes_that_are_waited_for(hotbed_backend backend) {
-    check_lists(backend, HOTBED_PLAN_TWO_PHASE, two, 0);
+    check_lists(backend, HOTBED_PLAN_TWO_PHASE, two, 0, 2);
 }
 
 static void and_with_one_sided_exchanges(hotbed_backend backend) {
-    check_lists(backend, HOTBED_PLAN_ONE_SIDED, two, 0);
+    check_lists(backend, HOTBED_PLAN_ONE_SIDED, two, 0, 2);
 }
 
 /* Every batch overflows, and is sent again by its prefetch. */
 static void and_with_batches_that_overflow(hotbed_backend backend) {
-    check_lists(backend, HOTBED_PLAN_FIXED, two, 2);
+    check_lists(backend, HOTBED_PLAN_FIXED, two, 2, 1);
 }
 
 /* With a shuffle, whose exchanges are skipped too. */

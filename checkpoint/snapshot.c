@@ -112,11 +112,9 @@ static hotbed_status copy_table(
     hotbed_checkpoint_snapshot *s, hotbed_storage *storage, uint32_t number,
     hotbed_stream *stream) {
     const hotbed_manifest_table *table = &s->manifest.tables[number];
-    hotbed_table_info info;
     size_t row_bytes[HOTBED_ROW_COLUMNS], row = 0;
     image *to = &s->images[number];
     window windows[2] = {{.done = NULL}, {.done = NULL}};
-    HOTBED_TRY(hotbed_storage_table(storage, number, &info));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, table, i);
         row += row_bytes[i];
@@ -126,8 +124,8 @@ static hotbed_status copy_table(
                 HOTBED_ERR_MEMORY, "no memory for a snapshot of %" PRIu64 " rows of table '%s'",
                 to->capacity, table->name);
     }
-    uint64_t slots = info.slots + info.lower_slots + info.segment_slots,
-             step = WINDOW_BYTES / row + 1;
+    uint64_t slots = 0, step = WINDOW_BYTES / row + 1;
+    HOTBED_TRY(hotbed_storage_export_end(storage, number, &slots, stream));
     step = step < slots ? step : slots;
     hotbed_status status = open_window(&windows[0], number, step, row_bytes, stream);
     if (status == HOTBED_OK)

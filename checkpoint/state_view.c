@@ -96,7 +96,8 @@ static hotbed_status list_window(lister *l) {
 }
 
 static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
-    uint64_t slots = l->info.slots + l->info.lower_slots + l->info.segment_slots;
+    uint64_t slots = 0;
+    HOTBED_TRY(hotbed_storage_export_end(l->storage, table, &slots, l->stream));
     uint64_t step = slots < WINDOW ? slots : WINDOW;
     size_t bytes = (2 * step + 1) * sizeof(uint64_t);
     HOTBED_TRY(hotbed_memory_alloc(l->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &l->memory));

@@ -34,10 +34,6 @@ hotbed_status hotbed_storage_export(
     HOTBED_TRY(
         hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
-    if (storage->external != NULL)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
-            "rows in an external store have no slots: flush, and use its cursor");
     if (e.slots < 1 || e.slots > WINDOW_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
@@ -58,6 +54,8 @@ hotbed_status hotbed_storage_export(
             HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
             storage->tables[e.table].name);
     HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
+    if (storage->external != NULL)
+        return hotbed_export_external(storage, &e, stream);
     uint64_t slots = hotbed_table_all_slots(&storage->tables[e.table]);
     args.first = e.first < slots ? e.first : slots;
     args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
@@ -67,4 +65,15 @@ hotbed_status hotbed_storage_export(
     HOTBED_TRY(
         hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
     return storage->kernels.exports->give(&args, stream);
+}
+
+hotbed_status hotbed_storage_export_end(
+    hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (end == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end is NULL");
+    if (storage->external != NULL)
+        return hotbed_storage_size(storage, table, end, NULL, stream);
+    *end = hotbed_table_all_slots(&storage->tables[table]);
+    return HOTBED_OK;
 }

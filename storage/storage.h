@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "hotbed/export.h"
 #include "hotbed/external.h"
 #include "hotbed/storage.h"
 #include "storage/export_kernels.h"
@@ -69,6 +70,14 @@ typedef struct hotbed_desk {
     const hotbed_stream *stream;
     hotbed_external_batch batch;
 } hotbed_desk;
+
+/* An export of a table over an external store, window by window. */
+typedef struct hotbed_store_walk {
+    hotbed_external_cursor *cursor;
+    uint64_t at; /* keys that it has given */
+    bool ended;
+} hotbed_store_walk;
+
 /* Of a table: keys, and pinned slots. */
 typedef struct hotbed_key_counts {
     uint64_t keys, pinned;
@@ -127,6 +136,7 @@ struct hotbed_storage {
     hotbed_external *external; /* the home of all rows; NULL: there is none */
     pthread_mutex_t desks_lock;
     hotbed_desk *desks;
+    hotbed_store_walk *walks; /* [num_tables] of exports; NULL before the first */
 };
 
 struct hotbed_ticket {
@@ -286,6 +296,11 @@ hotbed_status hotbed_storage_clear_external(hotbed_storage *storage, uint32_t ta
 hotbed_status hotbed_storage_size_external(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t counts[2],
     hotbed_stream *stream);
+
+/* A window of a table, its fields checked.  Synchronous; and the end of all exports. */
+hotbed_status hotbed_export_external(
+    hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
+void hotbed_export_close_external(hotbed_storage *storage);
 
 /* hotbed_storage_export_keys() of a HASH table. */
 hotbed_status hotbed_storage_export_external(

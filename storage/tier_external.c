@@ -140,6 +140,7 @@ hotbed_status hotbed_desk_take(
 }
 
 void hotbed_storage_close_external(hotbed_storage *storage) {
+    hotbed_export_close_external(storage);
     while (storage->desks != NULL) {
         hotbed_desk *desk = storage->desks;
         storage->desks = desk->next;

@@ -8,16 +8,19 @@
  *     hotbed_export_init(&e);
  *     e.slots = 65536;
  *     e.keys = ..., e.rows.weights = ..., e.count = ...
- *     uint64_t end = info.slots + info.lower_slots + info.segment_slots;
+ *     uint64_t end = 0;
+ *     hotbed_storage_export_end(storage, e.table, &end, stream);
  *     for (e.first = 0; e.first < end; e.first += e.slots)
  *         hotbed_storage_export(storage, &e, stream), and use the arrays in stream order
  *
- * with info from hotbed_storage_table().  With two tiers the upper one's slots come first; with CACHE those
- * give nothing, and the lower one's the newest rows and scores.  What a table has grown comes last.
- *
- * Over an external store rows have no slots: flush, and use hotbed_external_cursor_next().
+ * With two tiers the upper one's slots come first; with CACHE those give nothing, and the lower one's the newest
+ * rows and scores.  What a table has grown comes last.
  *
  * `first` is all the state there is: an export is taken up again from it, in the same process.
+ *
+ * Over an external store the keys of a HASH table have the order that the store's cursor gives, and windows
+ * follow each other from 0 on; the first flushes the upper tier.  Calls are then synchronous, and read each row
+ * from the store twice.
  *
  * A table may be changed between batches.  Keys do not change their slot (with DEFAULT BY_SCORE they do), so
  * one that is in the table from the first batch to the last is given once.  One that comes or goes meanwhile is given or not, and one that
@@ -61,9 +64,16 @@ static inline void hotbed_export_init(hotbed_export *batch) {
  * Uses the stream's workspace, about half a byte a slot of the window: the first call with a larger window on
  * a stream allocates.
  * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have), MEMORY, STATE (the
- * workspace would have to grow while a graph is recorded), UNSUPPORTED (over an external store), DEVICE. */
+ * workspace would have to grow while a graph is recorded), DEVICE; over an external store also the store's, after
+ * which the export begins again at 0, and STATE (a graph is recorded; a window that does not begin where the one
+ * before ended). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
+
+/* Where windows of a table end: its slots of both tiers and all growths; over an external store its keys, and the
+ * call is then hotbed_storage_size().  Errors: ARGUMENT; over a store those of hotbed_storage_size(). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_end(
+    hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

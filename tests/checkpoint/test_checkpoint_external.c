@@ -1,0 +1,332 @@
+/* tests/checkpoint/test_checkpoint_external.c - checkpoints, snapshots and exports of rows in an external store. */
+#include "checkpoint/verify.h"
+#include "hotbed/export.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/bad_store.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASH = 0, PAIR = 1, STATIC = 2, TABLES = 3, KEYS = 150, ROWS = 60 };
+
+/* A storage over a store, or in device memory. */
+typedef struct box {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_external *external;
+    bad_store bad;
+} box;
+
+typedef enum store_kind { NO_STORE = 0, MEMORY = 1, ROCKSDB = 2, BAD = 3 } store_kind;
+
+static hotbed_status create_store(
+    box *b, store_kind kind, const hotbed_external_options *options, const char *path) {
+    if (kind == MEMORY)
+        return hotbed_external_create_memory(options, &b->external);
+    if (kind == ROCKSDB)
+        return hotbed_external_create_rocksdb(path, NULL, options, &b->external);
+    bad_store_start(&b->bad);
+    return hotbed_external_create(options, &bad_store_calls, &b->bad, &b->external);
+}
+
+/* "hash", "pair" and "static"; false: this build has no such store. */
+static bool open_box(box *b, hotbed_backend backend, store_kind kind, const char *path) {
+    static const char *const names[] = {"hash", "pair", "static"};
+    hotbed_table_options tables[TABLES];
+    hotbed_external_table rows[TABLES];
+    hotbed_storage_options options;
+    hotbed_external_options store;
+    memset(b, 0, sizeof *b);
+    for (int t = 0; t < TABLES; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = names[t];
+        tables[t].dim = 5 + (uint32_t)t;
+        tables[t].capacity = t == STATIC ? ROWS : 2 * (uint64_t)KEYS;
+        tables[t].upper_capacity = kind == NO_STORE ? 0 : 24;
+    }
+    tables[PAIR].dtype = HOTBED_BF16;
+    tables[PAIR].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    tables[STATIC].kind = HOTBED_TABLE_STATIC;
+    hotbed_storage_options_init(&options);
+    options.num_tables = TABLES;
+    options.tables = tables;
+    options.optimizer.kind = HOTBED_OPT_ADAM;
+    hotbed_external_options_init(&store);
+    store.num_tables = TABLES;
+    store.tables = rows;
+    CHECK_OK(hotbed_storage_external_tables(&options, rows));
+    if (kind != NO_STORE) {
+        hotbed_status status = create_store(b, kind, &store, path);
+        if (status == HOTBED_ERR_UNSUPPORTED)
+            return false;
+        CHECK_OK(status);
+        options.mode = HOTBED_MODE_CACHE;
+        options.external = b->external;
+    }
+    CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
+    CHECK_OK(hotbed_storage_create(&options, b->stream, &b->storage));
+    return true;
+}
+
+static void close_box(box *b) {
+    hotbed_storage_destroy(b->storage);
+    hotbed_stream_destroy(b->stream);
+    hotbed_external_destroy(b->external);
+}
+
+/* Rows of keys first, first + step, ... */
+static void fill(box *b, uint64_t first, uint64_t step) {
+    for (uint32_t t = 0; t < TABLES; t++) {
+        sample_image image = sample_new(b->storage, t, KEYS);
+        uint64_t n = 0;
+        for (uint64_t i = first; i < (t == STATIC ? ROWS : KEYS); i += step) {
+            image.keys[n] = t == STATIC ? i : i * 0x9E3779B97F4A7C15U;
+            image.scores[n] = i % 7 + 1;
+            if (image.times != NULL)
+                image.times[n] = i + 1000;
+            n++;
+        }
+        for (uint64_t i = 0; i < n * image.weight_bytes; i++)
+            image.weights[i] = (unsigned char)hotbed_test_random();
+        for (uint64_t i = 0; i < 2 * n * image.state_bytes; i++)
+            image.states[i % 2][i / 2] = (unsigned char)hotbed_test_random();
+        image.rows = n;
+        sample_store(b->storage, t, &image, b->stream);
+        sample_free(&image);
+    }
+}
+
+/* A batch that has rows come up, and changes them there. */
+static void train(box *b) {
+    enum { N = 8 };
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_memory keys;
+    uint64_t host[TABLES * N];
+    for (uint64_t i = 0; i < N; i++) {
+        host[i] = host[N + i] = (3 * i + 1) * 0x9E3779B97F4A7C15U;
+        host[2 * N + i] = 3 * i;
+    }
+    CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, sizeof host, NULL, &keys));
+    CHECK_OK(hotbed_copy(keys.data, host, sizeof host, b->stream));
+    CHECK_OK(hotbed_ticket_create(b->storage, TABLES * N, N, b->stream, &ticket));
+    memset(&batch, 0, sizeof batch);
+    batch.size = sizeof batch;
+    batch.batch_size = N;
+    batch.num_keys = TABLES * N;
+    batch.keys = keys.data;
+    CHECK_OK(hotbed_storage_prefetch(b->storage, &batch, ticket, b->stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, b->stream));
+    CHECK_OK(hotbed_stream_sync(b->stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&keys);
+}
+
+static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const char *parent) {
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.step = 5;
+    options.mark = mark;
+    options.parent = parent;
+    return options;
+}
+
+static void load_chain(box *b, const char *full, const char *increment) {
+    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options_init(&options);
+    options.increments = &increment;
+    options.num_increments = 1;
+    CHECK_OK(hotbed_checkpoint_load_with(full, b->storage, &options, NULL, NULL, NULL, b->stream));
+}
+
+/* Saved from a store, loaded into memory and into another store; increments and snapshots too. */
+static void check_round_trips(hotbed_backend backend, store_kind kind) {
+    box from, memory, other;
+    hotbed_checkpoint_mark *mark = NULL;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    sample_directory();
+    const char *full = sample_path("full"), *more = sample_path("more"), *cut = sample_path("cut");
+    if (!open_box(&from, backend, kind, sample_path("store")))
+        return;
+    CHECK(open_box(&memory, backend, NO_STORE, NULL));
+    CHECK(open_box(&other, backend, kind, sample_path("other")));
+    CHECK_OK(hotbed_checkpoint_mark_create(&mark));
+    fill(&from, 0, 2);
+    train(&from);
+    hotbed_checkpoint_options options = options_of(mark, NULL);
+    CHECK_OK(hotbed_checkpoint_save(full, from.storage, &options, from.stream));
+    fill(&from, 1, 3); /* some are up, some new, some were there */
+    train(&from);
+    options = options_of(mark, full);
+    CHECK_OK(hotbed_checkpoint_save(more, from.storage, &options, from.stream));
+    options = options_of(NULL, NULL);
+    CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
+    fill(&from, 0, 1); /* not in the cut */
+    CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, cut));
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, more, NULL));
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, cut, NULL));
+    fill(&other, 0, 5); /* what a load removes */
+    load_chain(&memory, full, more);
+    load_chain(&other, full, more);
+    sample_check_same(memory.storage, other.storage, memory.stream);
+    CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, from.stream));
+    sample_check_same(memory.storage, from.storage, memory.stream);
+    hotbed_checkpoint_mark_destroy(mark);
+    close_box(&from);
+    close_box(&memory);
+    close_box(&other);
+}
+
+static void a_table_in_a_store_is_saved_and_loaded(hotbed_backend backend) {
+    check_round_trips(backend, MEMORY);
+}
+
+static void a_table_in_rocksdb_is_saved_and_loaded(hotbed_backend backend) {
+    check_round_trips(backend, ROCKSDB);
+}
+
+/* --- exports ------------------------------------------------------------------------------------------- */
+
+/* Device arrays of a window. */
+typedef struct desk {
+    hotbed_memory keys, numbers, weights, scores, times, count;
+} desk;
+
+static hotbed_memory take(box *b, size_t bytes) {
+    hotbed_memory memory;
+    CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
+    return memory;
+}
+
+static desk desk_open(box *b, uint64_t room) {
+    return (desk){
+        .keys = take(b, room * 8),
+        .numbers = take(b, room * 8),
+        .weights = take(b, room * 7 * 4),
+        .scores = take(b, room * 8),
+        .times = take(b, room * 8),
+        .count = take(b, 8),
+    };
+}
+
+static void desk_close(desk *d) {
+    hotbed_memory *all[] = {&d->keys, &d->numbers, &d->weights, &d->scores, &d->times, &d->count};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        hotbed_memory_free(all[i]);
+}
+
+/* All windows of a table give each wanted key once, with its row. */
+static void check_export(
+    box *b, uint32_t table, uint64_t slots, uint64_t min_score, uint64_t min_time) {
+    desk d = desk_open(b, slots);
+    sample_image right = sample_read(b->storage, table, b->stream);
+    hotbed_export e;
+    uint64_t end = 0, n = 0, last = 0, wanted = 0, seen = 0;
+    hotbed_export_init(&e);
+    e.table = table;
+    e.slots = slots;
+    e.min_score = min_score;
+    e.min_time = min_time;
+    e.keys = d.keys.data;
+    e.numbers = d.numbers.data;
+    e.count = d.count.data;
+    e.rows.weights = d.weights.data;
+    e.rows.scores = d.scores.data;
+    e.rows.times = table == PAIR ? d.times.data : NULL;
+    for (uint64_t i = 0; i < right.rows; i++)
+        wanted += (table == STATIC ? 0 : right.scores[i]) >= min_score &&
+                  (min_time == 0 || right.times[i] >= min_time);
+    uint64_t keys[KEYS], numbers[KEYS], scores[KEYS], times[KEYS];
+    unsigned char weights[KEYS * 7 * 4];
+    CHECK_OK(hotbed_storage_export_end(b->storage, table, &end, b->stream));
+    CHECK_EQ(end, right.rows);
+    for (e.first = 0; e.first < end + slots; e.first += slots) {
+        CHECK_OK(hotbed_storage_export(b->storage, &e, b->stream));
+        CHECK_OK(hotbed_copy(&n, d.count.data, sizeof n, b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        CHECK(n <= slots && n <= KEYS);
+        CHECK_OK(hotbed_copy(keys, d.keys.data, n * 8, b->stream));
+        CHECK_OK(hotbed_copy(numbers, d.numbers.data, n * 8, b->stream));
+        CHECK_OK(hotbed_copy(scores, d.scores.data, n * 8, b->stream));
+        CHECK_OK(hotbed_copy(weights, d.weights.data, n * right.weight_bytes, b->stream));
+        if (table == PAIR)
+            CHECK_OK(hotbed_copy(times, d.times.data, n * 8, b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        for (uint64_t i = 0; i < n; i++, seen++) {
+            uint64_t k = 0;
+            while (k < right.rows && right.keys[k] != keys[i])
+                k++;
+            CHECK(k < right.rows && (seen == 0 || numbers[i] > last));
+            last = numbers[i];
+            CHECK_BYTES(
+                weights + i * right.weight_bytes, right.weights + k * right.weight_bytes,
+                right.weight_bytes);
+            CHECK(table == STATIC || scores[i] == right.scores[k]);
+            CHECK(table != PAIR || times[i] == right.times[k]);
+        }
+    }
+    CHECK_EQ(seen, wanted);
+    sample_free(&right);
+    desk_close(&d);
+}
+
+static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
+    for (int kind = MEMORY; kind <= ROCKSDB; kind++) {
+        box b;
+        sample_directory();
+        if (!open_box(&b, backend, (store_kind)kind, sample_path("store")))
+            continue;
+        for (uint32_t t = 0; t < TABLES; t++)
+            check_export(&b, t, 16, 0, 0); /* nothing, and rows as they begin */
+        fill(&b, 0, 1);
+        train(&b);
+        for (uint32_t t = 0; t < TABLES; t++) {
+            check_export(&b, t, 1000, 0, 0);
+            check_export(&b, t, 7, 0, 0);
+            check_export(&b, t, 64, 4, 0);
+        }
+        check_export(&b, PAIR, 64, 2, 1100);
+        close_box(&b);
+    }
+}
+
+/* Windows follow each other; a store that fails says so, and the next export begins anew. */
+static void exports_of_a_store_fail_as_it_does(hotbed_backend backend) {
+    box b;
+    CHECK(open_box(&b, backend, BAD, NULL));
+    fill(&b, 0, 1);
+    desk d = desk_open(&b, 32);
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.slots = 32;
+    e.count = d.count.data;
+    e.first = 32;
+    CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_STATE);
+    e.first = 0;
+    CHECK_OK(hotbed_storage_export(b.storage, &e, b.stream));
+    CHECK_STATUS(hotbed_storage_export_end(b.storage, 9, &e.first, b.stream), HOTBED_ERR_ARGUMENT);
+    e.first = 64;
+    CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_STATE);
+    e.first = 32;
+    b.bad.status = HOTBED_ERR_IO;
+    bad_store_next(&b.bad, BAD_FAIL, 1);
+    CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_IO);
+    CHECK_OK(hotbed_stream_sync(b.stream));
+    desk_close(&d);
+    for (uint32_t t = 0; t < TABLES; t++)
+        check_export(&b, t, 40, 0, 0);
+    close_box(&b);
+    bad_store_end(&b.bad);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_table_in_a_store_is_saved_and_loaded", a_table_in_a_store_is_saved_and_loaded},
+    {"a_table_in_rocksdb_is_saved_and_loaded", a_table_in_rocksdb_is_saved_and_loaded},
+    {"exports_of_a_store_give_each_key_once", exports_of_a_store_give_each_key_once},
+    {"exports_of_a_store_fail_as_it_does", exports_of_a_store_fail_as_it_does},
+    {NULL, NULL},
+};

@@ -1,9 +1,14 @@
 /* bench/bench_checkpoint.c - bytes of rows saved and loaded a second, beside what the disk does by itself.
  *
- * One table of Adam rows.  The probes write and read as many bytes of one file with O_DIRECT, 4 MiB at a time,
- * from one thread: the most that a save or load by one rank could get of this disk.  A save ends when all is
- * on disk, and so does the probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs), probes go
- * without.  `take` is what training waits for when a snapshot is taken, `write` what follows in the background.
+ * One table of Adam rows.  Before each save and load a probe writes or reads as many bytes of one file with
+ * O_DIRECT, 4 MiB at a time, from one thread: what a plain program gets of this disk at that moment.  A save ends
+ * when all is on disk, and so does the probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs),
+ * probes go without.  `take` is what training waits for when a snapshot is taken, `write` what follows in the
+ * background.  Counters, medians over the iterations:
+ *
+ *   probe_gb_per_s   the probe's bytes a second
+ *   of_probe         the case's bytes a second over those of the probe before it
+ *   others           share of the machine's processors that other programs had meanwhile
  */
 #define _GNU_SOURCE /* O_DIRECT */
 #include "bench/bench.h"
@@ -15,15 +20,19 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { DIM = 128, PATH_BYTES = 512, BLOCK = 4 << 20, ROW_BYTES = 16 + 3 * 4 * DIM };
+enum { DIM = 128, PATH_BYTES = 512, BLOCK = 4 << 20, ROW_BYTES = 16 + 3 * 4 * DIM, ROUNDS = 256 };
 
 typedef struct fixture {
     hotbed_storage *storage;
     int64_t rows;
-    char root[PATH_BYTES], path[PATH_BYTES];
+    char root[PATH_BYTES], path[PATH_BYTES], probe[PATH_BYTES];
+    void *block;
+    int rounds; /* that were measured */
+    double probe_rates[ROUNDS], shares[ROUNDS], others[ROUNDS];
 } fixture;
 
 static double now(void) {
@@ -51,6 +60,7 @@ static bool make_root(bench_state *state, fixture *f) {
         return false;
     }
     snprintf(f->path, sizeof f->path, "%.400s/checkpoint", f->root);
+    snprintf(f->probe, sizeof f->probe, "%.400s/probe", f->root);
     return true;
 }
 
@@ -97,26 +107,134 @@ static bool begin(bench_state *state, fixture *f) {
 
 static void end(fixture *f) {
     remove_directory(f->path);
+    (void)!unlink(f->probe);
+    free(f->block);
     if (f->root[0] != '\0')
         (void)!rmdir(f->root);
     hotbed_storage_destroy(f->storage);
 }
 
-static void report(bench_state *state, const fixture *f) {
+/* --- the disk by itself ---------------------------------------------------------------------------------- */
+
+static int open_direct(const char *path, int flags) {
+    int file = open(path, flags | O_DIRECT, 0600);
+    return file < 0 && errno == EINVAL ? open(path, flags, 0600) : file;
+}
+
+/* Move the bytes of all rows, a block at a time; false when the disk does not. */
+static bool move(int file, char *block, int64_t bytes, bool writes) {
+    for (int64_t at = 0; at < bytes; at += BLOCK) {
+        ssize_t n = writes ? pwrite(file, block, BLOCK, at) : pread(file, block, BLOCK, at);
+        if (n != BLOCK)
+            return false;
+    }
+    return !writes || fsync(file) == 0;
+}
+
+/* Seconds that the probe takes; below 0: it failed.  A probe that reads needs one that has written. */
+static double probe(fixture *f, bool writes) {
+    if (f->block == NULL && posix_memalign(&f->block, 4096, BLOCK) == 0)
+        for (int i = 0; i < BLOCK; i++)
+            ((unsigned char *)f->block)[i] = (unsigned char)(i * 31 >> 3);
+    if (writes)
+        (void)!unlink(f->probe);
+    int file = open_direct(f->probe, writes ? O_RDWR | O_CREAT : O_RDONLY);
+    double start = now();
+    bool moved = file >= 0 && f->block != NULL && move(file, f->block, f->rows * ROW_BYTES, writes);
+    double seconds = now() - start;
+    if (file >= 0)
+        close(file);
+    return moved ? seconds : -1;
+}
+
+/* --- rounds: a probe, and what is measured beside it ------------------------------------------------------- */
+
+/* Seconds that all processors were busy, and that they were there; 0 where the system does not say. */
+static void processor_time(double *busy, double *all) {
+    unsigned long long ticks[8] = {0};
+    FILE *file = fopen("/proc/stat", "r");
+    int n = 0;
+    if (file != NULL) {
+        n = fscanf(
+            file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0], &ticks[1], &ticks[2],
+            &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]);
+        fclose(file);
+    }
+    double tick = 1.0 / (double)sysconf(_SC_CLK_TCK), sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (double)ticks[i] * tick;
+    *all = sum;
+    *busy = sum - (double)(ticks[3] + ticks[4]) * tick; /* idle, waiting for a disk */
+}
+
+static double own_time(void) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+typedef struct round {
+    double probe, start;
+    double own, busy, all;
+} round;
+
+static bool begin_round(bench_state *state, fixture *f, bool writes, round *r) {
+    r->own = own_time();
+    processor_time(&r->busy, &r->all);
+    r->probe = probe(f, writes);
+    if (r->probe < 0)
+        bench_skip(state, "the probe's file cannot be moved");
+    if (writes)
+        (void)!unlink(f->probe);
+    r->start = now();
+    return r->probe >= 0;
+}
+
+/* The measured part is over. */
+static void end_round(bench_state *state, fixture *f, const round *r) {
+    double seconds = now() - r->start, busy = 0, all = 0;
+    int at = f->rounds++ % ROUNDS;
+    bench_seconds(state, seconds);
+    processor_time(&busy, &all);
+    f->probe_rates[at] = (double)(f->rows * ROW_BYTES) / r->probe * 1e-9;
+    f->shares[at] = r->probe / seconds;
+    f->others[at] = all > r->all ? (busy - r->busy - (own_time() - r->own)) / (all - r->all) : 0;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return values[n / 2];
+}
+
+static void report(bench_state *state, fixture *f) {
+    int n = f->rounds < ROUNDS ? f->rounds : ROUNDS;
     bench_items(state, f->rows);
     bench_bytes(state, f->rows * ROW_BYTES);
+    if (n == 0)
+        return;
+    bench_counter(state, "probe_gb_per_s", median(f->probe_rates, n));
+    bench_counter(state, "of_probe", median(f->shares, n));
+    bench_counter(state, "others", median(f->others, n));
 }
 
 static void run_save(bench_state *state) {
     fixture f = {.storage = NULL};
     hotbed_checkpoint_options options;
+    round r;
     hotbed_checkpoint_options_init(&options);
     bool good = begin(state, &f);
     while (good && bench_next(state)) {
-        double start = now();
-        good = bench_ok(
-            state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
-        bench_seconds(state, now() - start);
+        good = begin_round(state, &f, true, &r) &&
+               bench_ok(
+                   state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
+        end_round(state, &f, &r);
         remove_directory(f.path);
     }
     report(state, &f);
@@ -141,23 +259,24 @@ static void drop_pages(const char *path) {
 static void run_load(bench_state *state) {
     fixture f = {.storage = NULL};
     hotbed_checkpoint_options options;
+    round r;
     hotbed_checkpoint_options_init(&options);
     bool good =
-        begin(state, &f) &&
+        begin(state, &f) && probe(&f, true) >= 0 &&
         bench_ok(state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
     while (good && bench_next(state)) {
         drop_pages(f.path);
-        double start = now();
-        good = bench_ok(
-            state,
-            hotbed_checkpoint_load(f.path, f.storage, NULL, NULL, NULL, bench_stream(state)));
-        bench_seconds(state, now() - start);
+        good = begin_round(state, &f, false, &r) &&
+               bench_ok(
+                   state, hotbed_checkpoint_load(
+                              f.path, f.storage, NULL, NULL, NULL, bench_stream(state)));
+        end_round(state, &f, &r);
     }
     report(state, &f);
     end(&f);
 }
 
-static void run_snapshot(bench_state *state, bool writes) {
+static void run_take(bench_state *state) {
     fixture f = {.storage = NULL};
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
@@ -168,90 +287,41 @@ static void run_snapshot(bench_state *state, bool writes) {
         good = bench_ok(
             state,
             hotbed_checkpoint_snapshot_take(f.storage, &options, bench_stream(state), &snapshot));
-        if (good && writes) {
-            start = now();
-            good = bench_ok(state, hotbed_checkpoint_snapshot_write(snapshot, f.path));
-        }
         bench_seconds(state, now() - start);
         hotbed_checkpoint_snapshot_destroy(snapshot);
-        remove_directory(f.path);
     }
     report(state, &f);
     end(&f);
 }
 
-static void run_take(bench_state *state) {
-    run_snapshot(state, false);
-}
-
 static void run_write(bench_state *state) {
-    run_snapshot(state, true);
-}
-
-/* --- the disk by itself ---------------------------------------------------------------------------------- */
-
-static int open_direct(const char *path, int flags) {
-    int file = open(path, flags | O_DIRECT, 0600);
-    return file < 0 && errno == EINVAL ? open(path, flags, 0600) : file;
-}
-
-/* Move the bytes of all rows, a block at a time; false when the disk does not. */
-static bool move(int file, char *block, int64_t bytes, bool writes) {
-    for (int64_t at = 0; at < bytes; at += BLOCK) {
-        ssize_t n = writes ? pwrite(file, block, BLOCK, at) : pread(file, block, BLOCK, at);
-        if (n != BLOCK)
-            return false;
-    }
-    return !writes || fsync(file) == 0;
-}
-
-static void run_probe(bench_state *state, bool writes) {
-    fixture f = {.rows = bench_arg(state, 0)};
-    int64_t bytes = f.rows * ROW_BYTES;
-    void *block = NULL;
-    bool good = make_root(state, &f) && posix_memalign(&block, 4096, BLOCK) == 0;
-    for (int i = 0; good && i < BLOCK; i++)
-        ((unsigned char *)block)[i] = (unsigned char)(i * 31 >> 3);
-    int file = good ? open_direct(f.path, O_RDWR | O_CREAT | O_TRUNC) : -1;
-    good = file >= 0 && move(file, block, bytes, true);
-    if (!good)
-        bench_skip(state, "the probe's file cannot be written");
+    fixture f = {.storage = NULL};
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    round r;
+    hotbed_checkpoint_options_init(&options);
+    bool good =
+        begin(state, &f) &&
+        bench_ok(
+            state,
+            hotbed_checkpoint_snapshot_take(f.storage, &options, bench_stream(state), &snapshot));
     while (good && bench_next(state)) {
-        if (writes) {
-            close(file);
-            (void)!unlink(f.path);
-            file = open_direct(f.path, O_RDWR | O_CREAT | O_TRUNC);
-        }
-        double start = now();
-        good = file >= 0 && move(file, block, bytes, writes);
-        bench_seconds(state, now() - start);
-        if (!good)
-            bench_skip(state, "the probe's file cannot be moved");
+        good = begin_round(state, &f, true, &r) &&
+               bench_ok(state, hotbed_checkpoint_snapshot_write(snapshot, f.path));
+        end_round(state, &f, &r);
+        remove_directory(f.path);
     }
-    if (file >= 0)
-        close(file);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
     report(state, &f);
-    (void)!unlink(f.path);
-    (void)!rmdir(f.root);
-    free(block);
-}
-
-static void run_probe_write(bench_state *state) {
-    run_probe(state, true);
-}
-
-static void run_probe_read(bench_state *state) {
-    run_probe(state, false);
+    end(&f);
 }
 
 static const char *const names[] = {"rows", NULL};
-static const int64_t host_sizes[] = {1 << 17, INT64_MIN};
-static const int64_t cuda_sizes[] = {1 << 19, INT64_MIN};
+static const int64_t host_sizes[] = {1 << 17, 1 << 19, INT64_MIN};
+static const int64_t cuda_sizes[] = {1 << 19, 1 << 22, INT64_MIN};
 
 const bench_case bench_checkpoint_cases[] = {
-    {"checkpoint/probe_write", run_probe_write, names, host_sizes, cuda_sizes},
     {"checkpoint/save", run_save, names, host_sizes, cuda_sizes},
-    {"checkpoint/probe_read", run_probe_read, names, host_sizes, cuda_sizes},
     {"checkpoint/load", run_load, names, host_sizes, cuda_sizes},
     {"checkpoint/snapshot_take", run_take, names, host_sizes, cuda_sizes},
     {"checkpoint/snapshot_write", run_write, names, host_sizes, cuda_sizes},

@@ -170,6 +170,7 @@ static hotbed_status open_part(dealer *d) {
     uint64_t range = hotbed_manifest_range(&deal->manifest->tables[deal->table]);
     d->open = true;
     HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
+    HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, deal->directory, deal->lanes, true));
     HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table));
     hotbed_part_reader_range(
         &d->part, deal->share->rank * range / d->world, (deal->share->rank + 1) * range / d->world);

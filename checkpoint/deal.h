@@ -28,6 +28,7 @@ typedef struct hotbed_deal {
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
     uint32_t table; /* in the manifest */
+    hotbed_io_lanes *lanes;
 } hotbed_deal;
 
 /* Read this rank's range, and set the rows that all ranks send it.  Synchronous; all ranks call it.  One

@@ -8,13 +8,14 @@
 #include <string.h>
 
 static hotbed_status flush(hotbed_extent_stream *s) {
-    uint64_t block = s->extent.first_block + s->done / s->block_bytes;
-    s->blocks[block] = hotbed_digest_of(s->buffer, s->filled);
+    hotbed_digest *digest = &s->blocks[s->extent.first_block + s->done / s->block_bytes];
     uint64_t offset = s->extent.offset + s->done;
-    if (s->behind != NULL)
-        HOTBED_TRY(hotbed_write_behind_put(s->behind, &s->buffer, s->filled, offset));
-    else
+    if (s->behind != NULL) {
+        HOTBED_TRY(hotbed_write_behind_put(s->behind, &s->buffer, s->filled, offset, digest));
+    } else {
+        *digest = hotbed_digest_of(s->buffer, s->filled);
         HOTBED_TRY(hotbed_io_write(s->file, s->buffer, s->filled, offset));
+    }
     s->done += s->filled;
     s->filled = 0;
     return HOTBED_OK;
@@ -39,28 +40,27 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
     return HOTBED_OK;
 }
 
-static uint64_t num_blocks(const hotbed_extent_stream *s) {
-    return s->extent.bytes / s->block_bytes + (s->extent.bytes % s->block_bytes != 0);
+hotbed_digest hotbed_extent_root(
+    const hotbed_extent *extent, const hotbed_digest *blocks, size_t block_bytes) {
+    uint64_t n = extent->bytes / block_bytes + (extent->bytes % block_bytes != 0);
+    return hotbed_digest_of(blocks + extent->first_block, n * sizeof *blocks);
 }
 
-static hotbed_digest root_of(const hotbed_extent_stream *s) {
-    return hotbed_digest_of(s->blocks + s->extent.first_block, num_blocks(s) * sizeof *s->blocks);
-}
-
-hotbed_status hotbed_extent_end(hotbed_extent_stream *s, hotbed_digest *root) {
+hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
     if (s->filled > 0)
         HOTBED_TRY(flush(s));
     if (s->done != s->extent.bytes)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned",
             s->table, s->column, s->done, s->extent.bytes);
-    *root = root_of(s);
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_extent_write(hotbed_extent_stream *s, const void *data, hotbed_digest *root) {
     HOTBED_TRY(hotbed_extent_put(s, data, s->extent.bytes));
-    return hotbed_extent_end(s, root);
+    HOTBED_TRY(hotbed_extent_end(s));
+    *root = hotbed_extent_root(&s->extent, s->blocks, s->block_bytes);
+    return HOTBED_OK;
 }
 
 static hotbed_status damaged(
@@ -74,20 +74,78 @@ static hotbed_status damaged(
         table, column, block, a, b);
 }
 
+/* Bytes of the block at `at`. */
+static size_t block_at(const hotbed_extent_stream *s, uint64_t at) {
+    uint64_t left = s->extent.bytes - at;
+    return left < s->block_bytes ? (size_t)left : s->block_bytes;
+}
+
+/* Have blocks up to `limit` read, as many as there are jobs. */
+static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
+    if (s->num_ahead == 0)
+        s->begun = s->done;
+    for (; s->num_ahead < HOTBED_EXTENT_AHEAD && s->begun < limit; s->num_ahead++) {
+        hotbed_io_job *job = &s->ahead[(s->first + s->num_ahead) % HOTBED_EXTENT_AHEAD];
+        job->file = s->file;
+        job->bytes = block_at(s, s->begun);
+        job->offset = s->extent.offset + s->begun;
+        HOTBED_TRY(hotbed_io_lanes_begin(s->lanes, job));
+        s->begun += job->bytes;
+    }
+    return HOTBED_OK;
+}
+
+/* The oldest block on its way, which is taken off the way. */
+static hotbed_status next_ahead(hotbed_extent_stream *s, hotbed_io_job **out) {
+    *out = &s->ahead[s->first];
+    HOTBED_TRY(hotbed_io_lanes_await(*out));
+    s->first = (s->first + 1) % HOTBED_EXTENT_AHEAD;
+    s->num_ahead--;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_extent_ahead(hotbed_extent_stream *s, uint64_t limit) {
+    s->limit = limit;
+    return s->lanes == NULL ? HOTBED_OK : begin(s, limit);
+}
+
+void hotbed_extent_stop(hotbed_extent_stream *s) {
+    for (uint32_t i = 0; i < HOTBED_EXTENT_AHEAD; i++)
+        hotbed_io_job_destroy(&s->ahead[i]);
+}
+
+/* The block at s->done into the buffer. */
+static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
+    uint64_t offset = s->extent.offset + s->done;
+    hotbed_io_job *job;
+    if (s->lanes == NULL) {
+        HOTBED_TRY(hotbed_io_read(s->file, s->buffer, block_at(s, s->done), offset));
+        *found = hotbed_digest_of(s->buffer, block_at(s, s->done));
+        return HOTBED_OK;
+    }
+    while (s->num_ahead > 0 && s->ahead[s->first].offset != offset) /* passed over */
+        HOTBED_TRY(next_ahead(s, &job));
+    HOTBED_TRY(begin(s, s->limit > s->done ? s->limit : s->done + 1));
+    HOTBED_TRY(next_ahead(s, &job));
+    unsigned char *used = s->buffer;
+    s->buffer = job->buffer;
+    job->buffer = used;
+    *found = job->digest;
+    return HOTBED_OK;
+}
+
 static hotbed_status fill(hotbed_extent_stream *s) {
-    uint64_t left = s->extent.bytes - s->done;
-    size_t bytes = left < s->block_bytes ? (size_t)left : s->block_bytes;
+    size_t bytes = block_at(s, s->done);
     uint64_t number = s->done / s->block_bytes;
-    HOTBED_TRY(hotbed_io_read(s->file, s->buffer, bytes, s->extent.offset + s->done));
-    hotbed_digest found = hotbed_digest_of(s->buffer, bytes);
-    hotbed_digest right = s->blocks[s->extent.first_block + number];
+    hotbed_digest found = {0}, right = s->blocks[s->extent.first_block + number];
+    HOTBED_TRY(read_block(s, &found));
     if (!hotbed_digest_equal(found, right))
         return damaged(s->file->name, s->table, s->column, number, found, right);
     s->done += bytes;
     s->filled = bytes;
     s->taken = s->skip;
     s->skip = 0;
-    return HOTBED_OK;
+    return s->lanes == NULL ? HOTBED_OK : begin(s, s->limit);
 }
 
 void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
@@ -133,7 +191,7 @@ hotbed_status hotbed_extent_peek(hotbed_extent_stream *s, uint64_t *word) {
 }
 
 hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
-    hotbed_digest found = root_of(s);
+    hotbed_digest found = hotbed_extent_root(&s->extent, s->blocks, s->block_bytes);
     char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
     if (hotbed_digest_equal(found, s->extent.root))
         return HOTBED_OK;

@@ -1,7 +1,8 @@
 /* checkpoint/extent.h - bytes of an extent in order, block by block, each block with its digest.
  *
  * Writing, bytes gather in a buffer of one block, which is digested and written when it is full.
- * Reading, a block is read whole and its digest compared before a byte of it is given out.
+ * Reading, a block is read whole and its digest compared before a byte of it is given out.  With lanes the
+ * next ones are read while this one is given out.
  */
 #ifndef HOTBED_CHECKPOINT_EXTENT_H
 #define HOTBED_CHECKPOINT_EXTENT_H
@@ -9,6 +10,8 @@
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/write_behind.h"
+
+enum { HOTBED_EXTENT_AHEAD = 2 }; /* blocks that are read before they are asked for */
 
 typedef struct hotbed_extent_stream {
     hotbed_io_file *file;
@@ -21,16 +24,31 @@ typedef struct hotbed_extent_stream {
     unsigned char *buffer; /* [block_bytes], or of the extent's bytes if it has fewer; borrowed */
     size_t filled, taken;  /* bytes in the buffer, and those of them given out */
     size_t skip;           /* bytes of the next block that are not given out */
+    hotbed_io_lanes *lanes; /* read blocks; NULL: the caller's thread does.  Borrowed */
+    hotbed_io_job ahead[HOTBED_EXTENT_AHEAD]; /* with lanes: blocks from `done` on, in buffers as large */
+    uint32_t first, num_ahead;                /* of them that are on their way */
+    uint64_t begun;                           /* end of the last one on its way */
+    uint64_t limit; /* blocks from here on are not read before they are asked for */
 } hotbed_extent_stream;
 
 /* Append to the extent; not more than its bytes in all.  Errors: IO. */
 hotbed_status hotbed_extent_put(hotbed_extent_stream *stream, const void *data, size_t bytes);
 
-/* Hand on the last block, and set *root. */
-hotbed_status hotbed_extent_end(hotbed_extent_stream *stream, hotbed_digest *root);
+/* Hand on the last block; all bytes were put.  Errors: IO, STATE. */
+hotbed_status hotbed_extent_end(hotbed_extent_stream *stream);
+
+/* Root of an extent, from the blocks' digests of its shard. */
+hotbed_digest hotbed_extent_root(
+    const hotbed_extent *extent, const hotbed_digest *blocks, size_t block_bytes);
 
 /* Go on at byte `at` of the extent, at most its end.  A block that is in the buffer is not read again. */
 void hotbed_extent_seek(hotbed_extent_stream *stream, uint64_t at);
+
+/* Bytes up to `limit` will be asked for: have the first blocks of them read.  Without lanes nothing is done. */
+hotbed_status hotbed_extent_ahead(hotbed_extent_stream *stream, uint64_t limit);
+
+/* Waits for blocks on their way; the stream gives out no more.  Keeps the error text. */
+void hotbed_extent_stop(hotbed_extent_stream *stream);
 
 /* The extent's next bytes.  Errors: IO, CORRUPT (file, extent and block). */
 hotbed_status hotbed_extent_take(hotbed_extent_stream *stream, void *data, size_t bytes);

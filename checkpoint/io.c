@@ -1,5 +1,5 @@
 /* checkpoint/io.c - the system's calls, whole transfers, and errors with path and reason. */
-#define _GNU_SOURCE /* sync_file_range() */
+#define _GNU_SOURCE /* O_DIRECT, sync_file_range() */
 #include "checkpoint/io.h"
 
 #include "base/error.h"
@@ -14,8 +14,6 @@
 
 /* --- the operating system's calls ----------------------------------------------------------- */
 
-enum { AHEAD_BYTES = 1 << 20 }; /* transfers that are worth a hint */
-
 static int native(int directory) {
     return directory == HOTBED_IO_HERE ? AT_FDCWD : directory;
 }
@@ -28,8 +26,14 @@ static int system_open(void *self, int directory, const char *name, hotbed_io_op
     (void)self;
     int flags = O_CLOEXEC;
     switch (kind) {
+    case HOTBED_IO_READ_DIRECT:
+        flags |= O_DIRECT;
+        /* fall through */
     case HOTBED_IO_READ:
         flags |= O_RDONLY | O_NOFOLLOW | O_NONBLOCK; /* a pipe in a file's place does not hang us */
+        break;
+    case HOTBED_IO_WRITE_DIRECT:
+        flags |= O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_DIRECT;
         break;
     case HOTBED_IO_CREATE:
         flags |= O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW;
@@ -69,22 +73,21 @@ static int64_t system_write_at(
     void *self, int file, const void *data, size_t bytes, uint64_t offset) {
     (void)self;
     ssize_t n = pwrite(file, data, bytes, (off_t)offset);
-    if (n < 0)
-        return -errno;
-    if (n >=
-        AHEAD_BYTES) /* the disk begins now: the sync at the end, which says how it went, has little left */
-        (void)!sync_file_range(file, (off_t)offset, n, SYNC_FILE_RANGE_WRITE);
-    return n;
+    return n < 0 ? -errno : n;
 }
 
 static int64_t system_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
     (void)self;
     ssize_t n = pread(file, data, bytes, (off_t)offset);
-    if (n < 0)
-        return -errno;
-    if (n >= AHEAD_BYTES) /* the disk fetches as much again while the caller works */
-        (void)posix_fadvise(file, (off_t)offset + n, n, POSIX_FADV_WILLNEED);
-    return n;
+    return n < 0 ? -errno : n;
+}
+
+static void system_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
+    (void)self;
+    if (written) /* the sync at the end, which says how it went, has little left */
+        (void)!sync_file_range(file, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    else
+        (void)posix_fadvise(file, (off_t)(offset + bytes), (off_t)bytes, POSIX_FADV_WILLNEED);
 }
 
 static int system_sync(void *self, int file) {
@@ -121,6 +124,7 @@ const hotbed_io_calls hotbed_io_system = {
     .allocate = system_allocate,
     .write_at = system_write_at,
     .read_at = system_read_at,
+    .hint = system_hint,
     .sync = system_sync,
     .exists = system_exists,
     .make_directory = system_make_directory,
@@ -137,18 +141,27 @@ hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
     return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, reason);
 }
 
+/* A handle, or a negative errno. */
+static int open_any(
+    const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
+    hotbed_io_open_kind kind) {
+    int handle, from = directory == NULL ? HOTBED_IO_HERE : directory->handle;
+    do
+        handle = calls->open(calls->self, from, name, kind);
+    while (handle == -EINTR);
+    return handle;
+}
+
 hotbed_status hotbed_io_open(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
     hotbed_io_open_kind kind, hotbed_io_file *out) {
     out->calls = calls;
+    out->direct = -1;
     if (directory == NULL)
         snprintf(out->name, sizeof out->name, "%s", name);
     else
         snprintf(out->name, sizeof out->name, "%.160s/%.80s", directory->name, name);
-    int from = directory == NULL ? HOTBED_IO_HERE : directory->handle;
-    do
-        out->handle = calls->open(calls->self, from, name, kind);
-    while (out->handle == -EINTR);
+    out->handle = open_any(calls, directory, name, kind);
     if (out->handle < 0) {
         int error = out->handle;
         out->handle = -1;
@@ -157,18 +170,37 @@ hotbed_status hotbed_io_open(
     return HOTBED_OK;
 }
 
+/* The file system or its disk has no direct transfers, or not these. */
+static bool no_direct(int64_t error) {
+    return error == -EINVAL || error == -EOPNOTSUPP;
+}
+
+hotbed_status hotbed_io_open_direct(
+    hotbed_io_file *file, const hotbed_io_file *directory, const char *name,
+    hotbed_io_open_kind kind) {
+    int handle = open_any(file->calls, directory, name, kind);
+    if (handle < 0 && !no_direct(handle))
+        return hotbed_io_fail("cannot open", file->name, handle);
+    file->direct = handle < 0 ? -1 : handle;
+    return HOTBED_OK;
+}
+
+/* 0, or a negative errno; closed already: 0. */
+static int close_handle(const hotbed_io_file *file, int *handle) {
+    int closed = *handle < 0 ? 0 : file->calls->close(file->calls->self, *handle);
+    *handle = -1;
+    return closed;
+}
+
 hotbed_status hotbed_io_close(hotbed_io_file *file) {
-    if (file->handle < 0)
-        return HOTBED_OK;
-    int closed = file->calls->close(file->calls->self, file->handle);
-    file->handle = -1;
+    int direct = close_handle(file, &file->direct), closed = close_handle(file, &file->handle);
+    closed = closed < 0 ? closed : direct;
     return closed < 0 ? hotbed_io_fail("cannot close", file->name, closed) : HOTBED_OK;
 }
 
 void hotbed_io_drop(hotbed_io_file *file) {
-    if (file->handle >= 0)
-        file->calls->close(file->calls->self, file->handle);
-    file->handle = -1;
+    (void)close_handle(file, &file->direct);
+    (void)close_handle(file, &file->handle);
 }
 
 hotbed_status hotbed_io_size(hotbed_io_file *file, uint64_t *bytes) {
@@ -194,18 +226,41 @@ hotbed_status hotbed_io_allocate(hotbed_io_file *file, uint64_t bytes) {
     return hotbed_io_fail(what, file->name, error);
 }
 
+enum { HINT_BYTES = 1 << 20 }; /* transfers that are worth a hint */
+
+static void hint(hotbed_io_file *file, bool written, uint64_t offset, int64_t bytes) {
+    if (bytes >= HINT_BYTES)
+        file->calls->hint(file->calls->self, file->handle, written, offset, (uint64_t)bytes);
+}
+
+/* How many of the bytes the direct handle moves. */
+static size_t whole_pages(int direct, const void *data, size_t bytes, uint64_t offset) {
+    bool fits = direct >= 0 && offset % HOTBED_IO_PAGE == 0 && (uintptr_t)data % HOTBED_IO_PAGE == 0;
+    return fits ? bytes / HOTBED_IO_PAGE * HOTBED_IO_PAGE : 0;
+}
+
 hotbed_status hotbed_io_write(
     hotbed_io_file *file, const void *data, size_t bytes, uint64_t offset) {
+    const hotbed_io_calls *calls = file->calls;
     const char *from = data;
+    int direct = file->direct;
     while (bytes > 0) {
-        int64_t n = file->calls->write_at(file->calls->self, file->handle, from, bytes, offset);
+        size_t pages = whole_pages(direct, from, bytes, offset);
+        int64_t n = pages > 0 ? calls->write_at(calls->self, direct, from, pages, offset)
+                              : calls->write_at(calls->self, file->handle, from, bytes, offset);
         if (n == -EINTR)
             continue;
+        if (pages > 0 && no_direct(n)) {
+            direct = -1;
+            continue;
+        }
         if (n <= 0) { /* 0 bytes without an error would be tried for ever */
             char what[96];
             snprintf(what, sizeof what, "cannot write %zu bytes at %" PRIu64 " of", bytes, offset);
             return hotbed_io_fail(what, file->name, n == 0 ? -EIO : (int)n);
         }
+        if (pages == 0)
+            hint(file, true, offset, n);
         from += n;
         bytes -= (size_t)n;
         offset += (uint64_t)n;
@@ -214,11 +269,19 @@ hotbed_status hotbed_io_write(
 }
 
 hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uint64_t offset) {
+    const hotbed_io_calls *calls = file->calls;
     char *to = data;
+    int direct = file->direct;
     while (bytes > 0) {
-        int64_t n = file->calls->read_at(file->calls->self, file->handle, to, bytes, offset);
+        size_t pages = whole_pages(direct, to, bytes, offset);
+        int64_t n = pages > 0 ? calls->read_at(calls->self, direct, to, pages, offset)
+                              : calls->read_at(calls->self, file->handle, to, bytes, offset);
         if (n == -EINTR)
             continue;
+        if (pages > 0 && no_direct(n)) {
+            direct = -1;
+            continue;
+        }
         if (n < 0) {
             char what[96];
             snprintf(what, sizeof what, "cannot read %zu bytes at %" PRIu64 " of", bytes, offset);
@@ -228,6 +291,8 @@ hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uin
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset,
                 bytes);
+        if (pages == 0)
+            hint(file, false, offset, n);
         to += n;
         bytes -= (size_t)n;
         offset += (uint64_t)n;

@@ -30,6 +30,7 @@ typedef struct reader {
     link *links;       /* the full one, then increments */
     uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
     bool touched;      /* tables have been cleared */
+    hotbed_io_lanes lanes;
 } reader;
 
 /* --- MANIFEST and the storage ----------------------------------------------------------------------- */
@@ -258,6 +259,12 @@ static hotbed_status read_table(
     return status;
 }
 
+/* Whether no other rank reads the rows of a shard: those that do find them in the kernel's cache. */
+static bool is_alone(const reader *r, const hotbed_manifest *m, uint32_t number) {
+    return r->share.world == 1 || r->comm != NULL ||
+           (m->world == r->share.world && number == r->share.rank);
+}
+
 static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) {
     const link *from = &r->links[number_of];
     const hotbed_manifest *m = &from->manifest;
@@ -268,6 +275,9 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
     if (!wanted)
         return HOTBED_OK;
     hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, number);
+    if (status == HOTBED_OK)
+        status = hotbed_shard_reader_ahead(
+            &shard, &from->directory, &r->lanes, is_alone(r, m, number));
     for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
         if (needs(r, m, i, number))
             status = read_table(r, m, &shard, i, last);
@@ -368,6 +378,7 @@ static hotbed_status read_dealt(reader *r, const link *from) {
             .directory = &from->directory,
             .manifest = &from->manifest,
             .table = t,
+            .lanes = &r->lanes,
         };
         if (dealt(r, &from->manifest, t))
             HOTBED_TRY(hotbed_vote(r->comm, hotbed_deal_rows(&deal), r->stream));
@@ -387,6 +398,7 @@ static hotbed_status agree(reader *r, hotbed_status status) {
 }
 
 static hotbed_status read_rows_of_all(reader *r) {
+    HOTBED_TRY(agree(r, hotbed_io_lanes_open(&r->lanes)));
     HOTBED_TRY(agree(r, clear(r)));
     HOTBED_TRY(agree(r, make_rooms(r)));
     for (uint32_t k = 0; k < r->num_links; k++) {
@@ -463,6 +475,7 @@ hotbed_status hotbed_checkpoint_read(
     if (status == HOTBED_OK && extra_bytes != NULL)
         *extra_bytes = last_of(&r)->shards[0].extra.bytes;
     hotbed_delete(held);
+    hotbed_io_lanes_close(&r.lanes);
     for (uint32_t i = 0; i < r.num_links; i++) {
         hotbed_io_drop(&r.links[i].directory);
         hotbed_manifest_free(&r.links[i].manifest);

@@ -64,6 +64,15 @@ hotbed_status hotbed_shard_reader_open(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_shard_reader_ahead(
+    hotbed_shard_reader *r, const hotbed_io_file *directory, hotbed_io_lanes *lanes, bool alone) {
+    char name[32];
+    r->lanes = lanes;
+    hotbed_shard_name(r->number, r->manifest->world, name);
+    return alone ? hotbed_io_open_direct(&r->file, directory, name, HOTBED_IO_READ_DIRECT)
+                 : HOTBED_OK;
+}
+
 void hotbed_shard_reader_close(hotbed_shard_reader *r) {
     hotbed_io_drop(&r->file);
     hotbed_delete(r->blocks);
@@ -130,9 +139,48 @@ static hotbed_status read_counts(hotbed_part_reader *p) {
     return HOTBED_OK;
 }
 
+/* Room of a column's block, in whole pages. */
 static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
     uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
-    return (size_t)(bytes < block ? bytes : block);
+    uint64_t room = bytes < block ? bytes : block;
+    return (size_t)((room + HOTBED_IO_PAGE - 1) / HOTBED_IO_PAGE * HOTBED_IO_PAGE);
+}
+
+/* Columns that have something of each row are read ahead. */
+static bool is_ahead(const hotbed_part_reader *p, uint32_t column) {
+    return p->shard->lanes != NULL && column < HOTBED_ROW_COLUMNS &&
+           column != HOTBED_COLUMN_BUCKET && p->part->columns[column].bytes > 0;
+}
+
+static hotbed_status open_columns(hotbed_part_reader *p) {
+    hotbed_shard_reader *shard = p->shard;
+    const hotbed_manifest *m = shard->manifest;
+    unsigned char *at = NULL;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], NULL);
+        bytes += room_of(p, i) * (is_ahead(p, i) ? 1 + HOTBED_EXTENT_AHEAD : 1);
+        if (hotbed_manifest_has(m, p->table, i))
+            HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
+    }
+    if (shard->lanes != NULL)
+        HOTBED_TRY(hotbed_io_memory(shard->lanes, bytes, &p->memory, &at));
+    else
+        at = p->buffers = hotbed_new(bytes);
+    if (at == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for blocks of a table", bytes);
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        p->columns[i].buffer = at;
+        at += room_of(p, i);
+        if (!is_ahead(p, i))
+            continue;
+        p->columns[i].lanes = shard->lanes;
+        for (uint32_t k = 0; k < HOTBED_EXTENT_AHEAD; k++, at += room_of(p, i)) {
+            HOTBED_TRY(hotbed_io_job_create(shard->lanes, &p->columns[i].ahead[k]));
+            p->columns[i].ahead[k].buffer = at;
+        }
+    }
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_part_reader_open(
@@ -143,19 +191,7 @@ hotbed_status hotbed_part_reader_open(
         .table = &m->tables[table],
         .part = &m->parts[(uint64_t)table * m->world + shard->number],
     };
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-        bytes += room_of(p, i);
-    p->buffers = hotbed_new(bytes);
-    if (p->buffers == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for blocks of a table", bytes);
-    unsigned char *buffer = p->buffers;
-    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], buffer);
-        buffer += room_of(p, i);
-        if (hotbed_manifest_has(m, p->table, i))
-            HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
-    }
+    HOTBED_TRY(open_columns(p));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
     p->end_row = p->part->rows;
@@ -163,8 +199,11 @@ hotbed_status hotbed_part_reader_open(
 }
 
 void hotbed_part_reader_close(hotbed_part_reader *p) {
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        hotbed_extent_stop(&p->columns[i]);
     hotbed_delete(p->counts);
     hotbed_delete(p->buffers);
+    hotbed_memory_free(&p->memory);
     *p = (hotbed_part_reader){.shard = NULL};
 }
 
@@ -249,6 +288,9 @@ hotbed_status hotbed_part_reader_take(
     uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
     if (p->skipped)
         seek_columns(p);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (is_ahead(p, i))
+            HOTBED_TRY(hotbed_extent_ahead(&p->columns[i], p->end_row * p->row_bytes[i]));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (p->part->columns[i].bytes > 0 && i != HOTBED_COLUMN_BUCKET)
             HOTBED_TRY(hotbed_extent_take(&p->columns[i], columns[i], n * p->row_bytes[i]));

@@ -18,6 +18,7 @@ typedef struct hotbed_shard_reader {
     uint32_t number;
     hotbed_io_file file;
     hotbed_digest *blocks; /* of the shard, all of them */
+    hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
 } hotbed_shard_reader;
 
 /* Open shard `number`.  The caller calls hotbed_shard_reader_close() in any case.
@@ -25,6 +26,12 @@ typedef struct hotbed_shard_reader {
 hotbed_status hotbed_shard_reader_open(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
     uint32_t number);
+
+/* Have `lanes` read ahead for the parts that are opened from here on.  `alone`: nobody else reads these bytes, so
+ * past the kernel's cache where that can be.  `directory` as before.  Errors: IO. */
+hotbed_status hotbed_shard_reader_ahead(
+    hotbed_shard_reader *reader, const hotbed_io_file *directory, hotbed_io_lanes *lanes,
+    bool alone);
 
 /* {0} with a closed file is allowed; keeps the error text. */
 void hotbed_shard_reader_close(hotbed_shard_reader *reader);
@@ -35,13 +42,15 @@ hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *reader);
 /* Copy the caller's bytes, checked; room for shards[0].extra.bytes.  Shard 0. */
 hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *reader, void *extra);
 
+/* With lanes it stays where it was opened. */
 typedef struct hotbed_part_reader {
     hotbed_shard_reader *shard; /* borrowed */
     const hotbed_manifest_table *table;
     const hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers;
+    unsigned char *buffers; /* without lanes */
+    hotbed_memory memory;   /* with lanes: blocks of all columns */
     uint64_t *counts;        /* HASH: [end - first] keys of each bucket that are still to come */
     uint64_t row;            /* of the part: the next one */
     uint64_t end_row;        /* of the range */

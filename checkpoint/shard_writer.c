@@ -56,8 +56,20 @@ hotbed_status hotbed_shard_writer_open(
     return write_extra(w, extra);
 }
 
-hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w) {
-    return hotbed_write_behind_open(&w->behind, &w->file, w->manifest->block_bytes);
+hotbed_status hotbed_shard_writer_behind(
+    hotbed_shard_writer *w, const hotbed_io_file *directory) {
+    char name[32];
+    unsigned char *blocks = NULL;
+    size_t block_bytes = w->manifest->block_bytes;
+    hotbed_shard_name(w->number, w->manifest->world, name);
+    HOTBED_TRY(hotbed_io_open_direct(&w->file, directory, name, HOTBED_IO_WRITE_DIRECT));
+    HOTBED_TRY(
+        hotbed_write_behind_open(&w->behind, &w->file, block_bytes, HOTBED_COLUMNS, &blocks));
+    hotbed_delete(w->buffers);
+    w->buffers = NULL;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        w->columns[i].buffer = blocks + (size_t)i * block_bytes;
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) {
@@ -73,7 +85,7 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
         w->columns[i] = open_column(
             w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
             w->part->columns[i], buffer);
-        w->columns[i].behind = w->behind.lane == NULL ? NULL : &w->behind;
+        w->columns[i].behind = w->behind.file == NULL ? NULL : &w->behind;
     }
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         w->row_bytes[i] = hotbed_manifest_row_bytes(m, w->table, i);
@@ -122,14 +134,26 @@ hotbed_status hotbed_shard_writer_column(
 hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
         if (hotbed_manifest_has(w->manifest, w->table, i))
-            HOTBED_TRY(hotbed_extent_end(&w->columns[i], &w->part->columns[i].root));
+            HOTBED_TRY(hotbed_extent_end(&w->columns[i]));
     return HOTBED_OK;
+}
+
+/* All blocks' digests are there. */
+static void set_roots(hotbed_shard_writer *w) {
+    hotbed_manifest *m = w->manifest;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+            hotbed_extent *extent = &m->parts[(uint64_t)t * m->world + w->number].columns[i];
+            if (hotbed_manifest_has(m, &m->tables[t], i))
+                extent->root = hotbed_extent_root(extent, w->blocks, m->block_bytes);
+        }
 }
 
 hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
     hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
     uint64_t bytes = 0;
     HOTBED_TRY(hotbed_write_behind_drain(&w->behind));
+    set_roots(w);
     HOTBED_TRY(hotbed_io_write(&w->file, w->blocks, shard->blocks.bytes, shard->blocks.offset));
     shard->blocks.root =
         hotbed_digest_root(w->blocks, shard->blocks.bytes, w->manifest->block_bytes);

@@ -19,7 +19,7 @@ typedef struct hotbed_shard_writer {
     hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers; /* a block a column */
+    unsigned char *buffers; /* a block a column; NULL when they are written behind */
     unsigned char *row;     /* one row's bytes, for its digest */
 } hotbed_shard_writer;
 
@@ -30,9 +30,10 @@ hotbed_status hotbed_shard_writer_open(
     hotbed_shard_writer *writer, const hotbed_io_file *directory, hotbed_manifest *manifest,
     uint32_t number, const void *extra);
 
-/* Have what follows written by another thread while the caller goes on; failures come later.  *writer does not
- * move from here on.  Errors: MEMORY. */
-hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *writer);
+/* Have what follows written by other threads, past the kernel's cache where that can be, while the caller goes
+ * on; failures come later.  `directory` as before.  *writer does not move from here on.  Errors: IO, MEMORY. */
+hotbed_status hotbed_shard_writer_behind(
+    hotbed_shard_writer *writer, const hotbed_io_file *directory);
 
 hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *writer, uint32_t table);
 

@@ -331,6 +331,7 @@ static hotbed_status write_shard(
     }
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(hotbed_shard_writer_open(shard, &draft->directory, m, s->share.rank, s->extra));
+    HOTBED_TRY(hotbed_shard_writer_behind(shard, &draft->directory));
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(write_table(s, shard, t));
     HOTBED_TRY(hotbed_shard_writer_finish(shard));

@@ -346,7 +346,7 @@ static hotbed_status write_shard(writer *w, hotbed_draft *draft, hotbed_checkpoi
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(hotbed_shard_writer_open(
         &w->shard, &draft->directory, &w->manifest, w->share.rank, w->options->extra));
-    HOTBED_TRY(hotbed_shard_writer_behind(&w->shard));
+    HOTBED_TRY(hotbed_shard_writer_behind(&w->shard, &draft->directory));
     for (uint32_t i = 0; i < w->manifest.num_tables; i++)
         HOTBED_TRY(write_table(w, i));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));

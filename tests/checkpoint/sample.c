@@ -350,8 +350,7 @@ void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
 
 static const hotbed_io_calls *const real = &hotbed_io_system;
 
-/* 0, or what this call returns instead of being made. */
-static int next(sample_disk *disk) {
+static int fault_of(sample_disk *disk) {
     disk->count++;
     if (disk->fault == SAMPLE_FAULT_DEAD && disk->count >= disk->at)
         return -EIO;
@@ -367,14 +366,33 @@ static int next(sample_disk *disk) {
     case SAMPLE_FAULT_NONE:
     case SAMPLE_FAULT_SHORT:
     case SAMPLE_FAULT_DEAD:
+    case SAMPLE_FAULT_NO_DIRECT_OPEN:
+    case SAMPLE_FAULT_NO_DIRECT:
         break;
     }
     return 0;
 }
 
-static size_t cut(const sample_disk *disk, size_t bytes) {
-    return disk->fault == SAMPLE_FAULT_SHORT && disk->count >= disk->at && bytes > 1 ? bytes / 2
-                                                                                     : bytes;
+/* 0, or what this call returns instead of being made. */
+static int next(sample_disk *disk) {
+    pthread_mutex_lock(&disk->lock);
+    int error = fault_of(disk);
+    pthread_mutex_unlock(&disk->lock);
+    return error;
+}
+
+/* The same for a transfer, and how many of the bytes it moves. */
+static int next_transfer(sample_disk *disk, int file, size_t *bytes) {
+    pthread_mutex_lock(&disk->lock);
+    int error = fault_of(disk);
+    bool direct = file >= 0 && file < SAMPLE_FILES && disk->direct[file];
+    if (disk->fault == SAMPLE_FAULT_SHORT && disk->count >= disk->at && *bytes > 1)
+        *bytes = direct && *bytes > HOTBED_IO_PAGE ? HOTBED_IO_PAGE : *bytes / 2;
+    if (direct && disk->fault == SAMPLE_FAULT_NO_DIRECT)
+        error = -EINVAL;
+    disk->direct_bytes += direct && error == 0 ? *bytes : 0;
+    pthread_mutex_unlock(&disk->lock);
+    return error;
 }
 
 static uint64_t find_dirty(const sample_disk *disk, uint64_t inode) {
@@ -400,30 +418,48 @@ static void change(sample_disk *disk, int handle) {
         disk->dirty[disk->num_dirty++] = inode;
 }
 
-static void opened(sample_disk *disk, int handle) {
+static void changed(sample_disk *disk, int handle) {
+    pthread_mutex_lock(&disk->lock);
+    change(disk, handle);
+    pthread_mutex_unlock(&disk->lock);
+}
+
+static void opened(sample_disk *disk, int handle, bool direct) {
     struct stat info;
-    if (handle >= 0 && handle < SAMPLE_FILES && fstat(handle, &info) == 0)
-        disk->inodes[handle] = info.st_ino;
+    if (handle < 0 || handle >= SAMPLE_FILES || fstat(handle, &info) != 0)
+        return;
+    disk->inodes[handle] = info.st_ino;
+    disk->direct[handle] = direct;
+}
+
+static bool is_direct(hotbed_io_open_kind kind) {
+    return kind == HOTBED_IO_READ_DIRECT || kind == HOTBED_IO_WRITE_DIRECT;
 }
 
 static int fault_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
     sample_disk *disk = self;
     int error = next(disk);
+    if (error == 0 && disk->fault == SAMPLE_FAULT_NO_DIRECT_OPEN && is_direct(kind))
+        error = -EINVAL;
     int file = error != 0 ? error : real->open(NULL, directory, name, kind);
+    pthread_mutex_lock(&disk->lock);
     disk->open_files += file >= 0 ? 1 : 0;
-    opened(disk, file);
+    opened(disk, file, is_direct(kind));
     if (file >= 0 && kind == HOTBED_IO_CREATE) {
         change(disk, directory);
         change(disk, file);
     }
+    pthread_mutex_unlock(&disk->lock);
     return file;
 }
 
 static int fault_close(void *self, int file) {
     sample_disk *disk = self;
     int error = next(disk);
+    pthread_mutex_lock(&disk->lock);
     int closed = real->close(NULL, file); /* a close that fails has closed */
     disk->open_files--;
+    pthread_mutex_unlock(&disk->lock);
     /* The kernel's EINTR is taken care of below this table. */
     return error == 0 || error == -EINTR ? closed : error;
 }
@@ -440,23 +476,33 @@ static int fault_allocate(void *self, int file, uint64_t bytes) {
 
 static int64_t fault_write_at(
     void *self, int file, const void *data, size_t bytes, uint64_t offset) {
-    int error = next(self);
-    change(self, file);
-    return error != 0 ? error : real->write_at(NULL, file, data, cut(self, bytes), offset);
+    int error = next_transfer(self, file, &bytes);
+    changed(self, file);
+    return error != 0 ? error : real->write_at(NULL, file, data, bytes, offset);
 }
 
 static int64_t fault_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
     sample_disk *disk = self;
-    int error = next(disk);
-    int64_t n = error != 0 ? error : real->read_at(NULL, file, data, cut(disk, bytes), offset);
+    int error = next_transfer(disk, file, &bytes);
+    int64_t n = error != 0 ? error : real->read_at(NULL, file, data, bytes, offset);
+    pthread_mutex_lock(&disk->lock);
     disk->bytes_read += n > 0 ? (uint64_t)n : 0;
+    pthread_mutex_unlock(&disk->lock);
     return n;
 }
 
+static void fault_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
+    (void)self;
+    real->hint(NULL, file, written, offset, bytes);
+}
+
 static int fault_sync(void *self, int file) {
+    sample_disk *disk = self;
     int error = next(self);
+    pthread_mutex_lock(&disk->lock);
     if (error == 0)
-        clean_inode(self, inode_of(self, file));
+        clean_inode(disk, inode_of(disk, file));
+    pthread_mutex_unlock(&disk->lock);
     return error; /* the kernel's own sync would only take time */
 }
 
@@ -467,25 +513,30 @@ static int fault_exists(void *self, int directory, const char *name) {
 
 static int fault_make_directory(void *self, int directory, const char *name) {
     int error = next(self);
-    change(self, directory);
+    changed(self, directory);
     return error == 0 || error == -EINTR ? real->make_directory(NULL, directory, name) : error;
 }
 
 static int fault_rename(void *self, int directory, const char *from, const char *to) {
     sample_disk *disk = self;
     int error = next(self);
+    pthread_mutex_lock(&disk->lock);
     clean_inode(disk, inode_of(disk, directory));
     disk->lost_at_rename = disk->num_dirty;
     change(disk, directory);
+    pthread_mutex_unlock(&disk->lock);
     return error == 0 || error == -EINTR ? real->rename(NULL, directory, from, to) : error;
 }
 
 static int fault_remove(void *self, int directory, const char *name, bool is_directory) {
+    sample_disk *disk = self;
     int error = next(self);
     struct stat info;
+    pthread_mutex_lock(&disk->lock);
     if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) == 0)
-        clean_inode(self, info.st_ino);
-    change(self, directory);
+        clean_inode(disk, info.st_ino);
+    change(disk, directory);
+    pthread_mutex_unlock(&disk->lock);
     return error == 0 || error == -EINTR ? real->remove(NULL, directory, name, is_directory)
                                          : error;
 }
@@ -501,12 +552,14 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
                 .allocate = fault_allocate,
                 .write_at = fault_write_at,
                 .read_at = fault_read_at,
+                .hint = fault_hint,
                 .sync = fault_sync,
                 .exists = fault_exists,
                 .make_directory = fault_make_directory,
                 .rename = fault_rename,
                 .remove = fault_remove,
             },
+        .lock = PTHREAD_MUTEX_INITIALIZER,
         .fault = fault,
         .at = at,
     };

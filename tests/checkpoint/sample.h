@@ -6,6 +6,8 @@
 #include "checkpoint/io.h"
 #include "hotbed/storage.h"
 
+#include <pthread.h>
+
 enum { SAMPLE_TABLES = 5, SAMPLE_FILES = 256 };
 
 /* What a sample storage is like; {0} is SGD, i64 keys and small tables. */
@@ -76,10 +78,13 @@ typedef enum sample_fault {
     SAMPLE_FAULT_EINTR = 3, /* once: to be gone on with where that is right */
     SAMPLE_FAULT_SHORT = 4, /* transfers do half of what was asked, every time from then on */
     SAMPLE_FAULT_DEAD = 5,  /* this call and all that follow do nothing, as after a kill */
+    SAMPLE_FAULT_NO_DIRECT_OPEN = 6, /* the file system has no direct transfers, and says so at the open */
+    SAMPLE_FAULT_NO_DIRECT = 7,      /* or at the first transfer */
 } sample_fault;
 
 typedef struct sample_disk {
     hotbed_io_calls calls; /* what to hand to the library */
+    pthread_mutex_t lock;  /* of all that follows: transfers come from several threads */
     sample_fault fault;
     uint64_t at; /* number of the call, from 1 */
     uint64_t count;
@@ -90,9 +95,11 @@ typedef struct sample_disk {
     uint64_t num_dirty;
     uint64_t lost_at_rename; /* num_dirty at the last rename; the parent is left out */
     uint64_t bytes_read;
+    uint64_t direct_bytes;     /* that were moved past the kernel's cache, both ways */
+    bool direct[SAMPLE_FILES]; /* by handle */
 } sample_disk;
 
-/* Calls of the system with a fault in call number `at`. */
+/* Calls of the system with a fault in call number `at`; *disk stays where it is. */
 void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at);
 
 /* A new empty directory, and a path in it; the string is good until the 64th call from then. */

@@ -266,10 +266,11 @@ static void run_load(bench_state *state) {
         bench_ok(state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
     while (good && bench_next(state)) {
         drop_pages(f.path);
-        good = begin_round(state, &f, false, &r) &&
-               bench_ok(
-                   state, hotbed_checkpoint_load(
-                              f.path, f.storage, NULL, NULL, NULL, bench_stream(state)));
+        good =
+            begin_round(state, &f, false, &r) &&
+            bench_ok(
+                state,
+                hotbed_checkpoint_load(f.path, f.storage, NULL, NULL, NULL, bench_stream(state)));
         end_round(state, &f, &r);
     }
     report(state, &f);
@@ -301,10 +302,9 @@ static void run_write(bench_state *state) {
     round r;
     hotbed_checkpoint_options_init(&options);
     bool good =
-        begin(state, &f) &&
-        bench_ok(
-            state,
-            hotbed_checkpoint_snapshot_take(f.storage, &options, bench_stream(state), &snapshot));
+        begin(state, &f) && bench_ok(
+                                state, hotbed_checkpoint_snapshot_take(
+                                           f.storage, &options, bench_stream(state), &snapshot));
     while (good && bench_next(state)) {
         good = begin_round(state, &f, true, &r) &&
                bench_ok(state, hotbed_checkpoint_snapshot_write(snapshot, f.path));

@@ -27,8 +27,8 @@ typedef struct hotbed_deal {
     uint32_t number; /* of the table in the storage */
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
-    uint32_t table; /* in the manifest */
-    hotbed_io_lanes *lanes;
+    uint32_t table;         /* in the manifest */
+    hotbed_io_lanes *lanes; /* or NULL */
 } hotbed_deal;
 
 /* Read this rank's range, and set the rows that all ranks send it.  Synchronous; all ranks call it.  One

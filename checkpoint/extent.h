@@ -20,15 +20,16 @@ typedef struct hotbed_extent_stream {
     hotbed_extent extent;
     hotbed_digest *blocks; /* [num_blocks] of the shard; borrowed */
     size_t block_bytes;
-    uint64_t done;         /* bytes written to, or read from the file */
-    unsigned char *buffer; /* [block_bytes], or of the extent's bytes if it has fewer; borrowed */
-    size_t filled, taken;  /* bytes in the buffer, and those of them given out */
-    size_t skip;           /* bytes of the next block that are not given out */
+    uint64_t done;          /* bytes written to, or read from the file */
+    unsigned char *buffer;  /* [block_bytes], or of the extent's bytes if it has fewer; borrowed */
+    size_t filled, taken;   /* bytes in the buffer, and those of them given out */
+    size_t skip;            /* bytes of the next block that are not given out */
     hotbed_io_lanes *lanes; /* read blocks; NULL: the caller's thread does.  Borrowed */
-    hotbed_io_job ahead[HOTBED_EXTENT_AHEAD]; /* with lanes: blocks from `done` on, in buffers as large */
-    uint32_t first, num_ahead;                /* of them that are on their way */
-    uint64_t begun;                           /* end of the last one on its way */
-    uint64_t limit; /* blocks from here on are not read before they are asked for */
+    hotbed_io_job
+        ahead[HOTBED_EXTENT_AHEAD]; /* with lanes: blocks from `done` on, in buffers as large */
+    uint32_t first, num_ahead;      /* of them that are on their way */
+    uint64_t begun;                 /* end of the last one on its way */
+    uint64_t limit;                 /* blocks from here on are not read before they are asked for */
 } hotbed_extent_stream;
 
 /* Append to the extent; not more than its bytes in all.  Errors: IO. */

@@ -235,7 +235,8 @@ static void hint(hotbed_io_file *file, bool written, uint64_t offset, int64_t by
 
 /* How many of the bytes the direct handle moves. */
 static size_t whole_pages(int direct, const void *data, size_t bytes, uint64_t offset) {
-    bool fits = direct >= 0 && offset % HOTBED_IO_PAGE == 0 && (uintptr_t)data % HOTBED_IO_PAGE == 0;
+    bool fits =
+        direct >= 0 && offset % HOTBED_IO_PAGE == 0 && (uintptr_t)data % HOTBED_IO_PAGE == 0;
     return fits ? bytes / HOTBED_IO_PAGE * HOTBED_IO_PAGE : 0;
 }
 

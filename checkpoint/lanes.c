@@ -6,17 +6,17 @@
 
 #include <stdio.h>
 
-hotbed_status hotbed_io_lanes_open(hotbed_io_lanes *out) {
-    *out = (hotbed_io_lanes){.lanes = {{.stream = NULL}}};
-    for (uint32_t i = 0; i < HOTBED_IO_LANES; i++)
+hotbed_status hotbed_io_lanes_open(hotbed_io_lanes *out, uint32_t num) {
+    *out = (hotbed_io_lanes){.num = num};
+    for (uint32_t i = 0; i < num; i++)
         HOTBED_TRY(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &out->lanes[i].stream));
     return HOTBED_OK;
 }
 
 void hotbed_io_lanes_close(hotbed_io_lanes *lanes) {
-    for (uint32_t i = 0; i < HOTBED_IO_LANES; i++)
+    for (uint32_t i = 0; i < lanes->num; i++)
         hotbed_stream_destroy(lanes->lanes[i].stream); /* runs what it has */
-    *lanes = (hotbed_io_lanes){.lanes = {{.stream = NULL}}};
+    *lanes = (hotbed_io_lanes){.num = 0};
 }
 
 hotbed_status hotbed_io_job_create(hotbed_io_lanes *lanes, hotbed_io_job *out) {
@@ -50,7 +50,7 @@ static void move_block(void *argument) {
 
 hotbed_status hotbed_io_lanes_begin(hotbed_io_lanes *lanes, hotbed_io_job *job) {
     job->lane = &lanes->lanes[0];
-    for (uint32_t i = 1; i < HOTBED_IO_LANES; i++)
+    for (uint32_t i = 1; i < lanes->num; i++)
         if (lanes->lanes[i].bytes < job->lane->bytes)
             job->lane = &lanes->lanes[i];
     HOTBED_TRY(hotbed_stream_call(job->lane->stream, move_block, job));

@@ -11,7 +11,7 @@
 #include "checkpoint/io.h"
 #include "hotbed/stream.h"
 
-enum { HOTBED_IO_LANES = 4 };
+enum { HOTBED_IO_LANES = 4 }; /* at most */
 
 typedef struct hotbed_io_lane {
     hotbed_stream *stream;
@@ -21,6 +21,7 @@ typedef struct hotbed_io_lane {
 } hotbed_io_lane;
 
 typedef struct hotbed_io_lanes {
+    uint32_t num;
     hotbed_io_lane lanes[HOTBED_IO_LANES];
 } hotbed_io_lanes;
 
@@ -38,8 +39,14 @@ typedef struct hotbed_io_job {
     hotbed_event *done;
 } hotbed_io_job;
 
-/* *out does not move.  The caller calls hotbed_io_lanes_close() in any case.  Errors: MEMORY. */
-hotbed_status hotbed_io_lanes_open(hotbed_io_lanes *out);
+/* How many lanes so many blocks are worth; a thread takes longer to start than a few small blocks to move. */
+static inline uint32_t hotbed_io_lanes_for(uint64_t blocks) {
+    return blocks / 16 < HOTBED_IO_LANES ? (uint32_t)(blocks / 16) : HOTBED_IO_LANES;
+}
+
+/* Open `num` lanes, at most HOTBED_IO_LANES.  *out does not move.  The caller calls hotbed_io_lanes_close() in any
+ * case.  Errors: MEMORY. */
+hotbed_status hotbed_io_lanes_open(hotbed_io_lanes *out, uint32_t num);
 
 /* Waits for jobs on their way.  {0} is allowed; keeps the error text. */
 void hotbed_io_lanes_close(hotbed_io_lanes *lanes);

@@ -27,10 +27,10 @@ typedef struct reader {
     hotbed_checkpoint_share share;
     hotbed_comm *comm; /* NULL: this rank alone */
     uint32_t num_links;
-    link *links;       /* the full one, then increments */
-    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
-    bool touched;      /* tables have been cleared */
-    hotbed_io_lanes lanes;
+    link *links;           /* the full one, then increments */
+    uint32_t *numbers;     /* [num_tables] number in the storage of each table of the manifests */
+    bool touched;          /* tables have been cleared */
+    hotbed_io_lanes lanes; /* num 0: none */
 } reader;
 
 /* --- MANIFEST and the storage ----------------------------------------------------------------------- */
@@ -259,6 +259,21 @@ static hotbed_status read_table(
     return status;
 }
 
+/* Lanes for the largest shard. */
+static hotbed_status open_lanes(reader *r) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < r->num_links; k++)
+        for (uint32_t i = 0; i < r->links[k].manifest.world; i++) {
+            uint64_t blocks = r->links[k].manifest.shards[i].num_blocks;
+            most = blocks > most ? blocks : most;
+        }
+    return hotbed_io_lanes_open(&r->lanes, hotbed_io_lanes_for(most));
+}
+
+static hotbed_io_lanes *lanes_of(reader *r) {
+    return r->lanes.num == 0 ? NULL : &r->lanes;
+}
+
 /* Whether no other rank reads the rows of a shard: those that do find them in the kernel's cache. */
 static bool is_alone(const reader *r, const hotbed_manifest *m, uint32_t number) {
     return r->share.world == 1 || r->comm != NULL ||
@@ -277,7 +292,7 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
     hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, number);
     if (status == HOTBED_OK)
         status = hotbed_shard_reader_ahead(
-            &shard, &from->directory, &r->lanes, is_alone(r, m, number));
+            &shard, &from->directory, lanes_of(r), is_alone(r, m, number));
     for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
         if (needs(r, m, i, number))
             status = read_table(r, m, &shard, i, last);
@@ -378,7 +393,7 @@ static hotbed_status read_dealt(reader *r, const link *from) {
             .directory = &from->directory,
             .manifest = &from->manifest,
             .table = t,
-            .lanes = &r->lanes,
+            .lanes = lanes_of(r),
         };
         if (dealt(r, &from->manifest, t))
             HOTBED_TRY(hotbed_vote(r->comm, hotbed_deal_rows(&deal), r->stream));
@@ -398,7 +413,7 @@ static hotbed_status agree(reader *r, hotbed_status status) {
 }
 
 static hotbed_status read_rows_of_all(reader *r) {
-    HOTBED_TRY(agree(r, hotbed_io_lanes_open(&r->lanes)));
+    HOTBED_TRY(agree(r, open_lanes(r)));
     HOTBED_TRY(agree(r, clear(r)));
     HOTBED_TRY(agree(r, make_rooms(r)));
     for (uint32_t k = 0; k < r->num_links; k++) {

@@ -69,8 +69,9 @@ hotbed_status hotbed_shard_reader_ahead(
     char name[32];
     r->lanes = lanes;
     hotbed_shard_name(r->number, r->manifest->world, name);
-    return alone ? hotbed_io_open_direct(&r->file, directory, name, HOTBED_IO_READ_DIRECT)
-                 : HOTBED_OK;
+    return alone && lanes != NULL
+               ? hotbed_io_open_direct(&r->file, directory, name, HOTBED_IO_READ_DIRECT)
+               : HOTBED_OK;
 }
 
 void hotbed_shard_reader_close(hotbed_shard_reader *r) {

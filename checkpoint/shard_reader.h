@@ -17,7 +17,7 @@ typedef struct hotbed_shard_reader {
     const hotbed_manifest *manifest; /* borrowed */
     uint32_t number;
     hotbed_io_file file;
-    hotbed_digest *blocks; /* of the shard, all of them */
+    hotbed_digest *blocks;  /* of the shard, all of them */
     hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
 } hotbed_shard_reader;
 
@@ -27,7 +27,7 @@ hotbed_status hotbed_shard_reader_open(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
     uint32_t number);
 
-/* Have `lanes` read ahead for the parts that are opened from here on.  `alone`: nobody else reads these bytes, so
+/* Have `lanes`, unless NULL, read ahead for the parts that are opened from here on.  `alone`: nobody else reads these bytes, so
  * past the kernel's cache where that can be.  `directory` as before.  Errors: IO. */
 hotbed_status hotbed_shard_reader_ahead(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, hotbed_io_lanes *lanes,
@@ -49,8 +49,8 @@ typedef struct hotbed_part_reader {
     const hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers; /* without lanes */
-    hotbed_memory memory;   /* with lanes: blocks of all columns */
+    unsigned char *buffers;  /* without lanes */
+    hotbed_memory memory;    /* with lanes: blocks of all columns */
     uint64_t *counts;        /* HASH: [end - first] keys of each bucket that are still to come */
     uint64_t row;            /* of the part: the next one */
     uint64_t end_row;        /* of the range */

@@ -30,8 +30,8 @@ hotbed_status hotbed_shard_writer_open(
     hotbed_shard_writer *writer, const hotbed_io_file *directory, hotbed_manifest *manifest,
     uint32_t number, const void *extra);
 
-/* Have what follows written by other threads, past the kernel's cache where that can be, while the caller goes
- * on; failures come later.  `directory` as before.  *writer does not move from here on.  Errors: IO, MEMORY. */
+/* Have what follows, unless it is little, written by other threads, past the kernel's cache where that can be,
+ * while the caller goes on; failures come later.  `directory` as before.  *writer does not move from here on.  Errors: IO, MEMORY. */
 hotbed_status hotbed_shard_writer_behind(
     hotbed_shard_writer *writer, const hotbed_io_file *directory);
 

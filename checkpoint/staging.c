@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 enum {
-    CHUNK_BYTES = 4 << 20, /* of one staging; larger made no difference to a disk's write rate */
+    DEVICE_CHUNK_BYTES =
+        4 << 20, /* of one staging; larger made no difference to a disk's write rate */
+    HOST_CHUNK_BYTES = 1 << 20, /* stays in a core's cache until it is copied on */
     ALIGNMENT = 256,
 };
 
@@ -34,12 +36,13 @@ hotbed_status hotbed_staging_create(
         s.row_bytes[i] = hotbed_manifest_row_bytes(m, table, i);
         row += s.row_bytes[i];
     }
-    s.capacity = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
+    bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
+    s.capacity = (apart ? DEVICE_CHUNK_BYTES : HOST_CHUNK_BYTES) / row;
+    s.capacity = s.capacity < 1 ? 1 : s.capacity;
     if (s.capacity > rows)
         s.capacity = rows < 1 ? 1 : rows;
     uint64_t bytes = place(&s, NULL, s.columns, &s.found);
     hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
-    bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
     if (status == HOTBED_OK && apart)
         status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s.device);
     if (status == HOTBED_OK)

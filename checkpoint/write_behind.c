@@ -5,11 +5,11 @@
 #include "base/stream.h"
 
 hotbed_status hotbed_write_behind_open(
-    hotbed_write_behind *out, hotbed_io_file *file, size_t block_bytes, uint32_t spare,
-    unsigned char **blocks) {
+    hotbed_write_behind *out, hotbed_io_file *file, uint32_t lanes, size_t block_bytes,
+    uint32_t spare, unsigned char **blocks) {
     unsigned char *at = NULL;
     *out = (hotbed_write_behind){.file = file};
-    HOTBED_TRY(hotbed_io_lanes_open(&out->lanes));
+    HOTBED_TRY(hotbed_io_lanes_open(&out->lanes, lanes));
     HOTBED_TRY(hotbed_io_memory(
         &out->lanes, (HOTBED_WRITE_BEHIND_BLOCKS + spare) * block_bytes, &out->memory, &at));
     for (uint32_t i = 0; i < HOTBED_WRITE_BEHIND_BLOCKS; i++, at += block_bytes) {

@@ -4,7 +4,7 @@
 
 #include "checkpoint/lanes.h"
 
-enum { HOTBED_WRITE_BEHIND_BLOCKS = 8 }; /* on their way at a time */
+enum { HOTBED_WRITE_BEHIND_BLOCKS = 4 }; /* on their way at a time */
 
 typedef struct hotbed_write_behind_job {
     hotbed_io_job job;
@@ -19,11 +19,11 @@ typedef struct hotbed_write_behind {
     hotbed_memory memory;
 } hotbed_write_behind;
 
-/* With `spare` blocks of memory for the caller, at page boundaries, one after the other from *blocks on.
- * *out does not move.  The caller calls hotbed_write_behind_close() in any case.  Errors: MEMORY. */
+/* On `lanes` lanes, with `spare` blocks of memory for the caller, at page boundaries, one after the other from
+ * *blocks on.  *out does not move.  The caller calls hotbed_write_behind_close() in any case.  Errors: MEMORY. */
 hotbed_status hotbed_write_behind_open(
-    hotbed_write_behind *out, hotbed_io_file *file, size_t block_bytes, uint32_t spare,
-    unsigned char **blocks);
+    hotbed_write_behind *out, hotbed_io_file *file, uint32_t lanes, size_t block_bytes,
+    uint32_t spare, unsigned char **blocks);
 
 /* Have *buffer, [block_bytes], written at `offset`; *buffer becomes another one, which is free until
  * hotbed_write_behind_close().  *digest is set by hotbed_write_behind_drain() at the latest.  Waits while all

@@ -78,8 +78,9 @@ typedef enum sample_fault {
     SAMPLE_FAULT_EINTR = 3, /* once: to be gone on with where that is right */
     SAMPLE_FAULT_SHORT = 4, /* transfers do half of what was asked, every time from then on */
     SAMPLE_FAULT_DEAD = 5,  /* this call and all that follow do nothing, as after a kill */
-    SAMPLE_FAULT_NO_DIRECT_OPEN = 6, /* the file system has no direct transfers, and says so at the open */
-    SAMPLE_FAULT_NO_DIRECT = 7,      /* or at the first transfer */
+    SAMPLE_FAULT_NO_DIRECT_OPEN =
+        6, /* the file system has no direct transfers, and says so at the open */
+    SAMPLE_FAULT_NO_DIRECT = 7, /* or at the first transfer */
 } sample_fault;
 
 typedef struct sample_disk {

@@ -157,7 +157,7 @@ static hotbed_status write_behind(
     hotbed_write_behind behind;
     CHECK_OK(hotbed_io_open(&disk->calls, NULL, path, HOTBED_IO_CREATE, &file));
     CHECK_OK(hotbed_io_open_direct(&file, NULL, path, HOTBED_IO_WRITE_DIRECT));
-    CHECK_OK(hotbed_write_behind_open(&behind, &file, block, 1, &buffer));
+    CHECK_OK(hotbed_write_behind_open(&behind, &file, HOTBED_IO_LANES, block, 1, &buffer));
     hotbed_status status = HOTBED_OK;
     *bytes = 0;
     for (uint64_t i = 0; i < BLOCKS && status == HOTBED_OK; i++) {
@@ -212,7 +212,7 @@ static void blocks_are_written_behind(hotbed_backend backend) {
     }
 }
 
-/* The first failure in the order of blocks is the caller's; what is on the way then is the last. */
+/* A failure is the caller's at the latest when all blocks after it are on their way. */
 static void a_block_that_fails_is_the_last(hotbed_backend backend) {
     (void)backend;
     enum { OPENS = 2, CLOSES = 2 };
@@ -224,8 +224,9 @@ static void a_block_that_fails_is_the_last(hotbed_backend backend) {
         sample_disk_init(&disk, SAMPLE_FAULT_EIO, n + OPENS + 1);
         CHECK_STATUS(write_behind(&disk, path, BLOCK, &bytes), HOTBED_ERR_IO);
         CHECK(strstr(hotbed_last_error(), "cannot write 5") != NULL);
-        uint64_t most = n + HOTBED_WRITE_BEHIND_BLOCKS + OPENS + CLOSES;
-        CHECK(disk.count > n + OPENS && disk.count <= most + 1);
+        /* The call may be that of any block on its way, and is heard of when its memory is wanted again. */
+        uint64_t most = n + 2 * HOTBED_WRITE_BEHIND_BLOCKS + OPENS + CLOSES;
+        CHECK(disk.count > n + OPENS && disk.count <= most);
         CHECK_EQ(remove(path), 0);
     }
 }

@@ -318,7 +318,7 @@ static void run_write(bench_state *state) {
 
 static const char *const names[] = {"rows", NULL};
 static const int64_t host_sizes[] = {1 << 17, 1 << 19, INT64_MIN};
-static const int64_t cuda_sizes[] = {1 << 19, 1 << 22, INT64_MIN};
+static const int64_t cuda_sizes[] = {1 << 17, 1 << 21, INT64_MIN};
 
 const bench_case bench_checkpoint_cases[] = {
     {"checkpoint/save", run_save, names, host_sizes, cuda_sizes},

@@ -51,7 +51,7 @@ typedef struct rank {
 static void fill(
     const rank *r, uint32_t number, const hotbed_route *routes, uint64_t first, uint64_t after,
     hotbed_stream *stream) {
-    uint64_t keys[KEYS], counts[KEYS], n = 0;
+    uint64_t keys[KEYS] = {0}, counts[KEYS] = {0}, n = 0;
     static float weights[KEYS * 2];
     for (uint64_t i = first; i < KEYS; i += 3)
         if (hotbed_route_rank(&routes[0], i * 0x9E3779B97F4A7C15U) == number) {

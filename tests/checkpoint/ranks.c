@@ -215,6 +215,12 @@ void ranks_save(ranks *r, const char *path) {
     ranks_save_after(r, path, NULL);
 }
 
+const uint32_t ranks_worlds[RANKS_WORLDS] = {1, 2, 3, 4, 5, 7, 8, 16, RANKS_MOST};
+
+bool ranks_whole(void) {
+    return getenv("HOTBED_TEST_WHOLE") != NULL;
+}
+
 /* Syncs are most of the time of many small files; test_checkpoint_rank_faults.c looks after them. */
 static int no_sync(void *self, int file) {
     (void)self;

@@ -6,6 +6,10 @@
 
 enum { RANKS_MOST = 61, RANKS_TABLES = 3, RANKS_KEYS = 400 };
 
+/* Numbers of ranks that are tried with each other. */
+enum { RANKS_WORLDS = 9 };
+extern const uint32_t ranks_worlds[RANKS_WORLDS]; /* 1, 2, 3, 4, 5, 7, 8, 16, 61 */
+
 /* "hash": 400 keys, f32, dim 6; "static": `rows` rows, bf16, dim 3; "small": 5 keys, f32, dim 1. */
 typedef struct ranks_shape {
     hotbed_optimizer_kind optimizer;
@@ -49,6 +53,9 @@ hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls);
 
 /* The system's calls without syncs. */
 hotbed_io_calls ranks_calls(void);
+
+/* Whether the environment has HOTBED_TEST_WHOLE: all combinations, which takes minutes, and not a choice of them. */
+bool ranks_whole(void);
 
 /* Marks, so that increments can be saved. */
 void ranks_mark(ranks *r);

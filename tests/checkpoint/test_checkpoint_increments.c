@@ -92,6 +92,11 @@ static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backen
     hotbed_stream *stream = new_stream(backend);
     for (uint32_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         replay(stream, worlds[i][0], worlds[i][1], i);
+    uint32_t pairs = RANKS_WORLDS * RANKS_WORLDS;
+    for (uint32_t i = 0; ranks_whole() && i < 4 * pairs; i++) /* kind by kind of optimizer */
+        replay(
+            stream, ranks_worlds[i % pairs / RANKS_WORLDS], ranks_worlds[i % RANKS_WORLDS],
+            i / pairs + 4 * (i % 3));
     hotbed_stream_destroy(stream);
 }
 

@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint32_t worlds[] = {1, 2, 3, 4, 5, 7, 8, 16, 61};
-enum { WORLDS = 9 };
-
 static void check_content(const char *a, const char *b) {
     hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
     CHECK_EQ(x.num_tables, y.num_tables);
@@ -51,8 +48,9 @@ static void reshard_from(hotbed_backend backend, uint32_t index) {
     hotbed_stream *stream = NULL;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     sample_directory();
-    for (uint32_t i = 0; i < WORLDS; i++)
-        reshard(stream, worlds[index], worlds[i], index * 5 + i * 7);
+    for (uint32_t i = 0; i < RANKS_WORLDS; i++)
+        for (uint32_t kind = 0; kind < (ranks_whole() ? 4U : 1U); kind++)
+            reshard(stream, ranks_worlds[index], ranks_worlds[i], index * 5 + i * 7 + kind);
     hotbed_stream_destroy(stream);
 }
 

@@ -178,19 +178,19 @@ static hotbed_status export_hash(exporter *x) {
 }
 
 hotbed_status hotbed_export_external(
-    hotbed_storage *storage, const hotbed_export *e, hotbed_stream *stream) {
+    hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
     exporter x = {
         .storage = storage,
         .stream = stream,
-        .e = e,
-        .table = &storage->tables[e->table].view,
+        .e = batch,
+        .table = &storage->tables[batch->table].view,
     };
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     hotbed_status status = make_room(&x);
     if (status == HOTBED_OK)
         status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
     if (status == HOTBED_OK)
-        status = hotbed_copy(e->count, &x.given, sizeof x.given, stream);
+        status = hotbed_copy(batch->count, &x.given, sizeof x.given, stream);
     hotbed_status synced = hotbed_stream_sync(stream);
     hotbed_memory_free(&x.device);
     hotbed_delete(x.host);

@@ -44,12 +44,12 @@ HOTBED_HD hotbed_f32x4 hotbed_gradient4(
     uint64_t at = (uint64_t)(b - feature * s->batch_size) * gradient.stride + s->columns[feature];
     hotbed_f32x4 g =
         hotbed_clamp4(hotbed_load4(s->output_dtype, gradient.data, at + e, count), o->max_gradient);
-    float weight = s->weights == NULL ? 1.0F : s->weights[i];
-    if (s->pooling == HOTBED_POOL_MEAN) {
+    if (s->pooling ==
+        HOTBED_POOL_MEAN) { /* before the weight: ranks that share a bag know it alone */
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
-        return hotbed_scale4(g, weight / (float)(bag.end - bag.begin));
+        g = hotbed_scale4(g, 1.0F / (float)(bag.end - bag.begin));
     }
-    return s->weights == NULL ? g : hotbed_scale4(g, weight);
+    return s->weights == NULL ? g : hotbed_scale4(g, s->weights[i]);
 }
 
 /* Sum of occurrences begin .. end-1, at most a group, one after the other from zero.  The lanes read the

@@ -70,15 +70,16 @@ static inline const float *gradient_of(const update_args *a, uint32_t i) {
            s->columns[feature];
 }
 
-/* What pooling multiplied key number i with; false: nothing. */
-static inline bool scale_of(const hotbed_step_view *s, uint32_t i, float *scale) {
+/* What pooling multiplied key number i with: the share of a mean, then the weight; false: nothing. */
+static inline bool scales_of(const hotbed_step_view *s, uint32_t i, float *share, float *weight) {
     if (s->pooling == HOTBED_POOL_NONE || (s->pooling == HOTBED_POOL_SUM && s->weights == NULL))
         return false;
-    *scale = s->weights == NULL ? 1.0F : s->weights[i];
+    *share = 1.0F;
+    *weight = s->weights == NULL ? 1.0F : s->weights[i];
     if (s->pooling == HOTBED_POOL_MEAN) {
         uint32_t b = s->bags == NULL ? i : s->bags[i];
         hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch_size);
-        *scale = *scale / (float)(bag.end - bag.begin);
+        *share = 1.0F / (float)(bag.end - bag.begin);
     }
     return true;
 }
@@ -94,9 +95,9 @@ static inline void add(float *restrict sum, const float *restrict g, uint32_t co
 }
 
 static inline void add_scaled(
-    float *restrict sum, const float *restrict g, float scale, uint32_t count) {
+    float *restrict sum, const float *restrict g, float share, float weight, uint32_t count) {
     for (uint32_t e = 0; e < count; e++)
-        sum[e] = sum[e] + g[e] * scale;
+        sum[e] = sum[e] + g[e] * share * weight;
 }
 
 /* Elements first .. of the sum of occurrences begin .. end-1, one after the other. */
@@ -114,11 +115,11 @@ static void sum_group(
         }
         uint32_t i = s->positions[j];
         const float *g = gradient_of(a, i);
-        float scale = 1.0F;
+        float share = 1.0F, weight = 1.0F;
         if (g == NULL)
             continue; /* a sum from zero is never -0, so zeros would not change it */
-        if (scale_of(s, i, &scale))
-            add_scaled(sum, g + first, scale, count);
+        if (scales_of(s, i, &share, &weight))
+            add_scaled(sum, g + first, share, weight, count);
         else
             add(sum, g + first, count);
     }

@@ -289,7 +289,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_forward(
  *   gradient  in  shape, type and stride rules as the output's
  *
  * Order of a row's sum: its occurrences by position in the batch, in groups of 32 added one after the
- * other from zero; the groups' sums, in groups of 32 likewise; and so on.
+ * other from zero; the groups' sums, in groups of 32 likewise; and so on.  What a key of a bag takes of a mean's
+ * gradient is g * (1 / keys of the bag), then times its weight.
  * Errors: ARGUMENT, STATE (not prefetched; a storage without optimiser). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_backward(
     hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,

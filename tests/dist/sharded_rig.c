@@ -1,6 +1,7 @@
 /* tests/dist/sharded_rig.c - a sharded collection beside one storage that gets all ranks' batches at once. */
 #include "tests/dist/sharded_rig.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const char *const table_names[RIG_TABLES] = {"user", "item", "shop", "word"};
@@ -28,6 +29,11 @@ static void describe(sharded_rig *r) {
         if (how->pooling == HOTBED_POOL_NONE)
             o->initializer =
                 (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -0.5F, .upper = 0.5F};
+        if (how->one_sign && how->pooling == HOTBED_POOL_NONE)
+            o->initializer =
+                (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -1.0F, .upper = -0.5F};
+        else if (how->one_sign)
+            o->initializer.value = 0.0F; /* then rows have the last bits of what they lose */
         r->routes[t] =
             how->one_rule ? HOTBED_ROUTE_HASH_ROUND_ROBIN : (hotbed_route_kind)draw(&random, 3);
         if (how->counted && t != 2) {
@@ -75,11 +81,18 @@ static uint64_t width_of(const sharded_rig *r) {
     return r->how->pooling == HOTBED_POOL_NONE ? RIG_DIM : hotbed_sharded_columns(r->sharded);
 }
 
+/* Gradients of a rank's duplicates are summed, and the sums scaled; else they are scaled one by one. */
+static bool sums_first(const sharded_case *how) {
+    return how->pooling == HOTBED_POOL_NONE && how->dedup != HOTBED_DEDUP_OFF;
+}
+
 void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
     memset(r, 0, sizeof *r);
     r->how = how;
     r->me = me;
     describe(r);
+    r->rounds = how->scale_by_world && how->dedup != HOTBED_DEDUP_OFF && !how->own_keys &&
+                (me->size & (me->size - 1)) != 0;
     CHECK_OK(hotbed_sharded_create(&r->options, me->comm, me->stream, &r->sharded));
     CHECK_OK(hotbed_sharded_create_context(1, &r->sharded, me->stream, &r->context));
     uint64_t all = (uint64_t)me->size * RIG_KEYS, samples = (uint64_t)me->size * RIG_BATCH;
@@ -101,6 +114,8 @@ void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
     r->all_weights = world_alloc(me, all * sizeof(float));
     r->all_output = world_alloc(me, r->output.bytes * me->size);
     r->all_gradient = world_alloc(me, r->output.bytes * me->size);
+    if (sums_first(how))
+        r->all_sums = world_alloc(me, all * RIG_DIM * sizeof(float));
 }
 
 void sharded_rig_close(sharded_rig *r) {
@@ -113,9 +128,9 @@ void sharded_rig_free(sharded_rig *r) {
     hotbed_sharded_destroy(r->sharded);
     hotbed_ticket_destroy(r->ticket);
     hotbed_storage_destroy(r->model);
-    world_bytes *all[] = {&r->keys,        &r->lengths,    &r->offsets,     &r->weights,
-                          &r->output,      &r->gradient,   &r->all_keys,    &r->all_offsets,
-                          &r->all_weights, &r->all_output, &r->all_gradient};
+    world_bytes *all[] = {&r->keys,        &r->lengths,    &r->offsets,      &r->weights,
+                          &r->output,      &r->gradient,   &r->all_keys,     &r->all_offsets,
+                          &r->all_weights, &r->all_output, &r->all_gradient, &r->all_sums};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         world_free(all[i]);
     free(r->batches);
@@ -254,20 +269,35 @@ void sharded_rig_model_eval(sharded_rig *r) {
     world_download(r->me, &r->all_output);
 }
 
+/* n floats are the model's: all bytes, or within 1e-6 where they `round`. */
+static void check_floats(const void *got, const void *want, uint64_t n, bool round) {
+    const float *a = got, *b = want;
+    if (!round)
+        CHECK_BYTES(a, b, n * sizeof *a);
+    for (uint64_t i = 0; i < n && round; i++)
+        CHECK_NEAR(a[i], b[i], 1e-6 * fabs((double)b[i]));
+}
+
 void sharded_rig_check_output(sharded_rig *r) {
+    hotbed_pooling pooling = r->how->pooling;
+    bool sums = pooling == HOTBED_POOL_MEAN || /* of rows that are no dyadic numbers any more */
+                (pooling == HOTBED_POOL_SUM && r->how->scale_by_world);
+    bool round = r->moved && (r->rounds || sums);
     uint64_t row = width_of(r) * hotbed_dtype_bytes(
                                      r->how->output_dtype == 0 ? HOTBED_F32 : r->how->output_dtype);
     world_download(r->me, &r->output);
     const sharded_batch *b = &r->batches[r->me->rank];
-    if (r->how->pooling != HOTBED_POOL_NONE) {
-        CHECK_BYTES(
+    if (pooling != HOTBED_POOL_NONE) {
+        check_floats(
             r->output.host, r->all_output.host + r->me->rank * RIG_BATCH * row,
-            b->batch_size * row);
+            b->batch_size * row / sizeof(float), round);
         return;
     }
     for (uint64_t i = 0; i < b->n; i++) {
         uint32_t at = r->all_at[(size_t)r->me->rank * RIG_KEYS + i];
-        if (at != UINT32_MAX)
+        if (at != UINT32_MAX && round)
+            check_floats(r->output.host + i * row, r->all_output.host + at * row, RIG_DIM, true);
+        else if (at != UINT32_MAX)
             CHECK_BYTES(r->output.host + i * row, r->all_output.host + at * row, row);
     }
 }
@@ -276,11 +306,29 @@ void sharded_rig_check_output(sharded_rig *r) {
 static float gradient_of(const sharded_rig *r, uint32_t rank, uint64_t i, uint64_t e) {
     uint64_t state = r->how->seed + rank * 7919U + i * 104729U + e * 31U;
     float g = ((float)draw(&state, 33) - 16.0F) / 16.0F;
-    return r->how->own_keys ? g * 0.3F + (float)draw(&state, 1000) * 1e-6F : g;
+    /* Those of pooled rows are summed by the owner, in one process's order: they may round. */
+    if (r->how->own_keys || r->how->pooling == HOTBED_POOL_MEAN)
+        g = g * 0.3F + (float)draw(&state, 1000) * 1e-6F;
+    return r->how->one_sign ? fabsf(g) : g;
+}
+
+/* The model's step where sums are scaled. */
+static void apply_scaled_sums(sharded_rig *r) {
+    hotbed_stream *s = r->me->stream;
+    float *sums = (float *)(void *)r->all_sums.host;
+    void *device = r->all_sums.device.data;
+    CHECK_OK(hotbed_storage_reduce(
+        r->model, r->ticket, r->all_gradient.device.data, RIG_DIM, false, device, s));
+    world_download(r->me, &r->all_sums);
+    for (uint64_t i = 0; i < r->all_sums.bytes / sizeof *sums; i++)
+        sums[i] = sums[i] * r->options.gradient_scale;
+    world_upload(r->me, &r->all_sums);
+    CHECK_OK(hotbed_storage_apply(r->model, r->ticket, device, s));
 }
 
 void sharded_rig_model_backward(sharded_rig *r) {
     uint64_t width = width_of(r);
+    bool sums = sums_first(r->how);
     float *own = (float *)(void *)r->gradient.host;
     float *all = (float *)(void *)r->all_gradient.host;
     bool pooled = r->how->pooling != HOTBED_POOL_NONE;
@@ -299,14 +347,18 @@ void sharded_rig_model_backward(sharded_rig *r) {
                 if (most > 0.0F)
                     g = g > most ? most : g < -most ? -most : g;
                 if (at != UINT32_MAX)
-                    all[at * width + e] = g * r->options.gradient_scale;
+                    all[at * width + e] = sums ? g : g * r->options.gradient_scale;
             }
         }
     }
     world_upload(r->me, &r->gradient);
     world_upload(r->me, &r->all_gradient);
-    CHECK_OK(hotbed_storage_backward(
-        r->model, r->ticket, r->all_gradient.device.data, width, r->me->stream));
+    if (sums)
+        apply_scaled_sums(r);
+    else
+        CHECK_OK(hotbed_storage_backward(
+            r->model, r->ticket, r->all_gradient.device.data, width, r->me->stream));
+    r->moved = true;
 }
 
 void sharded_rig_step(sharded_rig *r, int step) {
@@ -369,14 +421,7 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
             continue;
         if (counted)
             CHECK_BYTES(scores.host + 8 * i, want_scores.host + 8 * i, 8);
-        const float *a = (const float *)(void *)(rows.host + i * row);
-        const float *b = (const float *)(void *)(want.host + i * row);
-        /* Means and scales by 1/world round before sums over ranks. */
-        if (r->how->pooling == HOTBED_POOL_MEAN || r->how->scale_by_world)
-            for (uint32_t e = 0; e < r->tables[table].dim; e++)
-                CHECK_NEAR(a[e], b[e], 1e-5);
-        else
-            CHECK_BYTES(a, b, row);
+        check_floats(rows.host + i * row, want.host + i * row, r->tables[table].dim, r->rounds);
     }
     world_bytes *all[] = {&names,      &locals, &found,  &rows,
                           &want_found, &want,   &scores, &want_scores};

@@ -2,7 +2,7 @@
  *
  * Batches and gradients are functions of the case, the step and the rank, so each rank knows those of all.
  * Gradients, first values and rates are multiples of small powers of two where sums over ranks should not
- * depend on their order.
+ * depend on their order.  Then, and where no key is on two ranks, all bytes are the model's.
  */
 #ifndef HOTBED_TESTS_SHARDED_RIG_H
 #define HOTBED_TESTS_SHARDED_RIG_H
@@ -37,9 +37,10 @@ typedef struct sharded_case {
     bool weighted;
     bool own_keys;       /* no key on two ranks: gradients may be any */
     bool one_rule;       /* all tables are routed by hash */
-    bool scale_by_world; /* gradient_scale is 1/world */
-    bool counted;        /* tables count occurrences: LFU, its pair, and admission by frequency */
-    bool steady;         /* batches differ in their keys only, as a graph wants them */
+    bool scale_by_world; /* gradient_scale is 1/world, which rounds */
+    bool one_sign; /* rows and what they lose are of one sign, so that roundings stay relative */
+    bool counted;  /* tables count occurrences: LFU, its pair, and admission by frequency */
+    bool steady;   /* batches differ in their keys only, as a graph wants them */
 } sharded_case;
 
 /* One rank's batch in host memory. */
@@ -66,9 +67,12 @@ typedef struct sharded_rig {
     hotbed_sharded_context *context;
     hotbed_storage *model;
     hotbed_ticket *ticket;
+    bool rounds; /* what is summed over ranks: rows are within 1e-6 of the model's, relatively */
+    bool moved;  /* rows are no longer their first values: sums of them round */
     sharded_batch *batches;                                        /* [size] of this step */
     world_bytes keys, lengths, offsets, weights, output, gradient; /* this rank's */
-    world_bytes all_keys, all_offsets, all_weights, all_output, all_gradient; /* the model's */
+    world_bytes all_keys, all_offsets, all_weights, all_output, all_gradient,
+        all_sums; /* the model's */
     uint32_t *
         all_at; /* [size][RIG_KEYS] where a rank's key stands in the model's batch, or UINT32_MAX */
     hotbed_kjt kjt;

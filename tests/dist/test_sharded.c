@@ -80,9 +80,13 @@ static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
     c.own_keys = true;
     c.key_space = 8;
     c.seed = 14;
-    run_plans(8, &c);
-    c.dedup = HOTBED_DEDUP_OFF;
-    run_plans(8, &c);
+    for (int scaled = 0; scaled < 2; scaled++) {
+        c.scale_by_world = scaled == 1;
+        c.dedup = HOTBED_DEDUP_ON;
+        run_plans(8, &c);
+        c.dedup = HOTBED_DEDUP_OFF;
+        run_plans(8, &c);
+    }
 }
 
 static void sums_equal_one_process(hotbed_backend backend) {
@@ -102,10 +106,12 @@ static void means_equal_one_process(hotbed_backend backend) {
     sharded_case c = base;
     c.pooling = HOTBED_POOL_MEAN;
     c.seed = 16;
-    c.steps = 1; /* rows differ by roundings after the first */
-    c.max_gradient = 0.5F;
+    c.one_sign =
+        true; /* sums of rows over ranks round; those of gradients are in one process's order */
     run_plans(8, &c);
     c.weighted = true;
+    run_plans(8, &c);
+    c.max_gradient = 0.125F;
     run_plans(8, &c);
 }
 
@@ -113,8 +119,12 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
     (void)backend;
     sharded_case c = base;
     c.scale_by_world = true;
-    c.steps = 1;
+    c.one_sign = true;
     c.seed = 17;
+    run_plans(8, &c);
+    c.dedup = HOTBED_DEDUP_OFF; /* one by one, as one process would */
+    run_plans(8, &c);
+    c.pooling = HOTBED_POOL_SUM;
     run_plans(8, &c);
 }
 

@@ -649,10 +649,9 @@ static float share(
         g = g > limit ? limit : g < -limit ? -limit : g;
     if (!pooled)
         return g;
-    float scale = ticket->batch.weights == NULL ? 1.0F : ticket->batch.weights[i];
     if (model->options.pooling == HOTBED_POOL_MEAN)
-        scale = scale / (float)(ticket->offsets[bag + 1] - ticket->offsets[bag]);
-    return g * scale;
+        g = g * (1.0F / (float)(ticket->offsets[bag + 1] - ticket->offsets[bag]));
+    return ticket->batch.weights == NULL ? g : g * ticket->batch.weights[i];
 }
 
 /* Positions of each unique, unique by unique, each in batch order. */

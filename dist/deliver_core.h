@@ -86,8 +86,9 @@ HOTBED_HD void hotbed_take_row(
     uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
     uint8_t *to = output + d->sources[i] * stride;
     if (*d->overflow != 0) {
-        for (uint32_t e = hotbed_tile_rank(width); e < d->dim; e += width)
-            hotbed_store1(d->dtype, to, e, 0.0F);
+        for (uint64_t at = 2 * (uint64_t)hotbed_tile_rank(width); at < bytes;
+             at += 2 * (uint64_t)width)
+            *(uint16_t *)(void *)(to + at) = 0; /* half of a float, or a float of half the size */
         return;
     }
     hotbed_copy_row(

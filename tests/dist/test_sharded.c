@@ -1,7 +1,7 @@
 /* tests/dist/test_sharded.c - training over ranks is training on one rank; the plans give the same bytes. */
 #include "tests/dist/sharded_rig.h"
 
-#include <stdio.h>
+#include <math.h>
 
 static void run_case(world_rank *me) {
     const sharded_case *how = me->argument;
@@ -70,7 +70,7 @@ static void adam_equals_one_process(hotbed_backend backend) {
     c.optimizer = HOTBED_OPT_ADAM;
     c.seed = 13;
     c.max_gradient = 0.5F;
-    run_plans(8, &c);
+    run_plans(33, &c);
 }
 
 static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
@@ -95,7 +95,7 @@ static void sums_equal_one_process(hotbed_backend backend) {
     c.pooling = HOTBED_POOL_SUM;
     c.statics = true;
     c.seed = 15;
-    run_plans(8, &c);
+    run_plans(33, &c);
     c.weighted = true;
     c.gradient_scale = 0.5F;
     run_plans(8, &c);
@@ -128,6 +128,71 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
     run_plans(8, &c);
 }
 
+/* --- a law of its own ----------------------------------------------------------------------------------- */
+
+/* All ranks ask for the same keys, and give what they got as the gradient: rows lose rate * world * scale of
+ * themselves. */
+static void law_body(world_rank *me) {
+    enum { KEYS = 10, DIM = 4 };
+    const float rate = 0.0625F, *scale = me->argument;
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    hotbed_sharded *sharded = NULL;
+    hotbed_sharded_context *context = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "user";
+    table.dim = DIM;
+    table.capacity = 1000;
+    table.initializer.kind = HOTBED_INIT_DEBUG; /* the key */
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = 1;
+    storage.tables = &table;
+    storage.optimizer.kind = HOTBED_OPT_SGD;
+    storage.optimizer.learning_rate = rate;
+    hotbed_sharded_options_init(&options);
+    options.storage = &storage;
+    options.max_batch_size = KEYS;
+    options.max_keys = KEYS;
+    options.capacity = KEYS;
+    options.gradient_scale = *scale == 0.0F ? 1.0F / (float)me->size : *scale;
+    CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+    CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
+    world_bytes keys = world_alloc(me, KEYS * sizeof(uint64_t));
+    world_bytes rows = world_alloc(me, KEYS * DIM * sizeof(float));
+    for (uint64_t i = 0; i < KEYS; i++)
+        memcpy(keys.host + i * sizeof i, &i, sizeof i);
+    world_upload(me, &keys);
+    hotbed_kjt kjt;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = 1;
+    kjt.batch_size = KEYS;
+    kjt.num_keys = KEYS;
+    kjt.keys = keys.device.data;
+    double left = 1.0;
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(hotbed_sharded_forward(context, 0, &kjt, rows.device.data, 0, me->stream));
+        CHECK_OK(hotbed_sharded_backward(context, 0, rows.device.data, 0, me->stream));
+        world_download(me, &rows);
+        for (int i = 0; i < KEYS * DIM; i++) {
+            double want = left * (i / DIM);
+            CHECK_NEAR(((const float *)(void *)rows.host)[i], want, 1e-6 * fabs(want));
+        }
+        left *= 1.0 - (double)rate * (double)me->size * (double)options.gradient_scale;
+    }
+    hotbed_sharded_context_destroy(context);
+    hotbed_sharded_destroy(sharded);
+    world_free(&keys);
+    world_free(&rows);
+}
+
+static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) {
+    static float scales[] = {1.0F, 0.25F, 0.0F}; /* the last: 1/world */
+    (void)backend;
+    for (int i = 0; i < 3; i++)
+        sharded_rig_run(33, law_body, &scales[i]);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"sequences_equal_one_process", sequences_equal_one_process},
     {"occurrences_are_counted_as_in_one_process", occurrences_are_counted_as_in_one_process},
@@ -136,5 +201,6 @@ const hotbed_test hotbed_tests[] = {
     {"sums_equal_one_process", sums_equal_one_process},
     {"means_equal_one_process", means_equal_one_process},
     {"gradients_are_scaled_by_world", gradients_are_scaled_by_world},
+    {"outputs_as_gradients_take_world_times_scale", outputs_as_gradients_take_world_times_scale},
     {NULL, NULL},
 };

@@ -4,8 +4,8 @@
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
 # The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
-# Results go to OUT/workloads-<device>.json and OUT/micro-<device>.json.  On the host the workloads are a
-# tenth of their size.  Status 1 when a check fails.
+# Results go to OUT/workloads-<device>.json, exchange-<device>.json and micro-<device>.json.  On the host the
+# workloads are a tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
     sed -n '2,9p' "$0" >&2
@@ -51,6 +51,32 @@ run "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$s
 run "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 if [ "$backend" = cuda ]; then
     run "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
+fi
+# Exchanges between ranks, where there is more than one GPU, or on the host.
+exchange() { # file, then the command
+    local out=$out/exchange-$1.json
+    shift
+    echo "-- $* --json $out"
+    "$@" --commit "$commit" --json "$out"
+    case $? in
+    0 | 77) ;;
+    *) status=1 ;;
+    esac
+}
+as_root="env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+sizes="--scale $scale --steps $steps"
+# shellcheck disable=SC2086 # several words
+if [ "$backend" = host ]; then
+    exchange "$device" "$binaries/hotbed-exchange" --transport threads --ranks 1,2,4 $sizes
+    if command -v mpirun >/dev/null 2>&1; then
+        exchange "$device-mpi" $as_root mpirun --oversubscribe -n 2 "$binaries/hotbed-exchange" --transport mpi $sizes
+    fi
+elif [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 4 ]; then
+    exchange "4-$device" env NCCL_NVLS_ENABLE=0 "$binaries/hotbed-exchange" --transport nccl --ranks 1,2,4 $sizes
+elif [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 2 ]; then
+    exchange "2-$device" env NCCL_NVLS_ENABLE=0 "$binaries/hotbed-exchange" --transport nccl --ranks 1,2 $sizes
+else
+    echo "-- exchanges between ranks are left out: one GPU"
 fi
 if [ -x "$binaries/hotbed-bench" ]; then
     run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \

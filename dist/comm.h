@@ -85,6 +85,9 @@ typedef struct hotbed_comm_ops {
     void (*window_destroy)(hotbed_window *window);
     /* NULL: a batch without parts. */
     hotbed_status (*window_barrier)(hotbed_window *window, hotbed_stream *stream);
+    /* hotbed_comm_bare_all_to_all(); NULL: copies are all there is. */
+    hotbed_status (*bare)(
+        hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
 } hotbed_comm_ops;
 
 /* A transport's own struct starts with it. */
@@ -167,6 +170,12 @@ hotbed_comm_batch hotbed_comm_batch_of(
 
 hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
+
+/* hotbed_comm_all_to_all() as the transport itself does it, NCCL's or MPI's own; where ranks are threads, a copy of as
+ * many bytes.  Without order log, comparison, deadline or a watch over the others: it is there to be measured
+ * beside.  Errors: COMM, DEVICE. */
+hotbed_status hotbed_comm_bare_all_to_all(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
 
 /* OK where the transport can be used.  Errors: UNSUPPORTED. */
 hotbed_status hotbed_comm_probe_mpi(void);

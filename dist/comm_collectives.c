@@ -120,6 +120,13 @@ static hotbed_status enqueue_exchanges(
     return hotbed_comm_enqueue(comm, &batch, stream);
 }
 
+hotbed_status hotbed_comm_bare_all_to_all(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
+    if (comm->ops->bare != NULL)
+        return comm->ops->bare(comm, bytes, send, recv, stream);
+    return hotbed_copy(recv, send, comm->size * bytes, stream);
+}
+
 hotbed_status hotbed_comm_all_to_all_v(
     hotbed_comm *comm, const hotbed_exchange *exchange, hotbed_stream *stream) {
     return enqueue_exchanges("hotbed_comm_all_to_all_v", comm, 1, exchange, stream);

@@ -8,9 +8,11 @@
 #include "dist/comm_link.h"
 
 #include "base/error.h"
+#include "base/host_launch.h"
 #include "base/stream.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -341,6 +343,33 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     return true;
 }
 
+typedef struct bare_args {
+    hotbed_comm *comm;
+    int bytes;
+    const void *send;
+    void *recv;
+} bare_args;
+
+static void bare_body(const void *args, uint64_t begin, uint64_t end) {
+    const bare_args *a = args;
+    (void)begin, (void)end; /* one call */
+    int error = MPI_Alltoall(
+        a->send, a->bytes, MPI_BYTE, a->recv, a->bytes, MPI_BYTE, mpi_of(a->comm)->mpi);
+    if (error != MPI_SUCCESS)
+        (void)hotbed_comm_record_fault(
+            a->comm, HOTBED_COMM_TRANSPORT, -1, 0, "MPI_Alltoall: error %d", error);
+}
+
+static hotbed_status bare(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
+    if (bytes > INT_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "MPI_Alltoall takes parts of up to %d bytes, not %" PRIu64,
+            INT_MAX, bytes);
+    bare_args args = {comm, (int)bytes, send, recv};
+    return hotbed_host_launch(stream, 1, 0, bare_body, &args, sizeof args);
+}
+
 static void look(hotbed_comm *comm) {
     hotbed_link_poll(mpi_of(comm)->link, comm, 0);
 }
@@ -392,6 +421,7 @@ static const hotbed_comm_ops ops = {
     .poll = look,
     .spread = spread,
     .destroy = destroy,
+    .bare = bare,
 };
 
 /* Rank 0 says where it listens, and all meet there. */

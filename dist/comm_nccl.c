@@ -263,6 +263,21 @@ static hotbed_status enqueue(
     return fail_submit(n, status);
 }
 
+static hotbed_status bare(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
+    nccl_comm *n = nccl_of(comm);
+    pthread_mutex_lock(&n->submit);
+    hotbed_status status = n->nccl == NULL ? hotbed_comm_fail(comm) : take_turn(n, stream);
+    if (status == HOTBED_OK)
+        status = check_nccl(
+            ncclAlltoAll(send, recv, bytes, ncclUint8, n->nccl, hotbed_stream_native(stream)),
+            "ncclAlltoAll");
+    if (status == HOTBED_OK)
+        status = end_turn(n, stream);
+    pthread_mutex_unlock(&n->submit);
+    return status;
+}
+
 static void spread(hotbed_comm *comm) {
     hotbed_link_spread(nccl_of(comm)->link, comm); /* the watching thread does the rest */
 }
@@ -432,6 +447,7 @@ static const hotbed_comm_ops ops = {
     .window_create = window_create,
     .window_destroy = window_destroy,
     .window_barrier = window_barrier,
+    .bare = bare,
 };
 
 /* --- create: NCCL ----------------------------------------------------------------------------- */

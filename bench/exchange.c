@@ -1,0 +1,248 @@
+/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows beside the transport's own; weak scaling; arguments. */
+#include "bench/exchange.h"
+
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static const char usage[] =
+    "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
+    "                       [--steps N] [--no-scaling] [--json FILE] [--commit TEXT]\n"
+    "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
+    "              mpi: host backend, started by mpirun (nccl where there is a GPU, else threads)\n"
+    "  --ranks     numbers of ranks to try (1,2,4); mpi: the job's\n"
+    "  --scale     share of 131,072 keys a rank, and of W1 (1 on GPUs, 0.1 on the host)\n"
+    "  --steps     timed steps (50)\n"
+    "  --no-scaling leave weak scaling out\n"
+    "  --json      write the results to FILE\n"
+    "  --commit    what was built, for the results (git describe when configured)\n"
+    "Status: 0; 1 something failed or is not as it should be; 2 bad arguments; 77 the machine "
+    "lacks\n"
+    "the transport, or GPUs.\n";
+
+/* --- ranks ------------------------------------------------------------------------------------------- */
+
+static hotbed_status measure(exchange_rank *me) {
+    HOTBED_TRY(exchange_measure_keys(me));
+    return me->p->scaling ? exchange_measure_scaling(me) : HOTBED_OK;
+}
+
+/* Digests and allocations between two operations may take a while. */
+static hotbed_comm_options patient(void) {
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = 300000;
+    return options;
+}
+
+/* The whole of a rank whose communicator is there. */
+static hotbed_status run_rank(exchange_rank *me) {
+    exchange_program *p = me->p;
+    hotbed_backend backend =
+        p->transport == HOTBED_TRANSPORT_NCCL ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
+    exchange_result result = {.size = me->size};
+    me->result = &result;
+    hotbed_status status = hotbed_stream_create(
+        backend, backend == HOTBED_BACKEND_CUDA ? (int)me->rank : 0, &me->stream);
+    if (status == HOTBED_OK)
+        status = measure(me);
+    if (status != HOTBED_OK) {
+        (void)fprintf(
+            stderr, "hotbed-exchange: rank %u of %u: %s\n", me->rank, me->size,
+            hotbed_last_error());
+        hotbed_comm_abort(me->comm); /* the others wait for this one */
+    } else if (me->rank == 0) {
+        status = workload_machine_read(me->stream, &p->machine);
+        p->results[p->num_results++] = result;
+    }
+    hotbed_stream_destroy(me->stream);
+    hotbed_comm_destroy(me->comm);
+    return status;
+}
+
+typedef struct rank_thread {
+    pthread_t thread;
+    exchange_rank me;
+    hotbed_comm *bootstrap;
+    hotbed_status status;
+} rank_thread;
+
+static void *thread_main(void *argument) {
+    rank_thread *t = argument;
+    const hotbed_comm_options options = patient();
+    t->me.comm = t->bootstrap;
+    if (t->me.p->transport == HOTBED_TRANSPORT_NCCL) {
+        t->status = hotbed_comm_create_nccl(&options, (int)t->me.rank, t->bootstrap, &t->me.comm);
+        if (t->status != HOTBED_OK)
+            (void)fprintf(stderr, "hotbed-exchange: %s\n", hotbed_last_error());
+        hotbed_comm_destroy(t->bootstrap);
+    }
+    if (t->status == HOTBED_OK)
+        t->status = run_rank(&t->me);
+    return NULL;
+}
+
+static hotbed_status run_threads(exchange_program *p, uint32_t size) {
+    static rank_thread threads[EXCHANGE_WORLDS];
+    hotbed_comm *comms[EXCHANGE_WORLDS];
+    hotbed_status first = HOTBED_OK;
+    const hotbed_comm_options options = patient();
+    HOTBED_TRY(hotbed_comm_create_threads(&options, size, comms));
+    for (uint32_t r = 0; r < size; r++) {
+        threads[r] = (rank_thread){
+            .me = {.p = p, .rank = r, .size = size}, .bootstrap = comms[r], .status = HOTBED_OK};
+        if (pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]) != 0)
+            abort();
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        (void)pthread_join(threads[r].thread, NULL);
+        first = first == HOTBED_OK ? threads[r].status : first;
+    }
+    return first;
+}
+
+static hotbed_status run_mpi(exchange_program *p, bool *reports) {
+    exchange_rank me = {.p = p};
+    const hotbed_comm_options options = patient();
+    HOTBED_TRY(hotbed_comm_create_mpi(&options, &me.comm));
+    me.rank = hotbed_comm_rank(me.comm);
+    me.size = hotbed_comm_size(me.comm);
+    *reports = me.rank == 0;
+    return run_rank(&me);
+}
+
+static hotbed_status report(const exchange_program *p) {
+    if (p->num_results == 1)
+        printf("%s, commit %s\n", p->machine.device, p->machine.commit);
+    exchange_print(stdout, p, &p->results[p->num_results - 1]);
+    (void)fflush(stdout);
+    return p->json != NULL ? exchange_write_json(p) : HOTBED_OK;
+}
+
+static hotbed_status run_program(exchange_program *p) {
+    bool reports = true;
+    if (p->scaling)
+        HOTBED_TRY(workload_input_for(&workloads[0], p->scale, &p->input));
+    if (p->transport == HOTBED_TRANSPORT_MPI) {
+        HOTBED_TRY(run_mpi(p, &reports));
+        return reports ? report(p) : HOTBED_OK;
+    }
+    for (uint32_t w = 0; w < p->num_worlds; w++) {
+        HOTBED_TRY(run_threads(p, p->worlds[w]));
+        HOTBED_TRY(report(p));
+    }
+    return HOTBED_OK;
+}
+
+/* --- arguments ------------------------------------------------------------------------------------------ */
+
+static bool read_worlds(const char *text, exchange_program *p) {
+    p->num_worlds = 0;
+    while (p->num_worlds < EXCHANGE_WORLDS) {
+        char *end = NULL;
+        unsigned long size = strtoul(text, &end, 10);
+        if (end == text || size == 0 || size > EXCHANGE_WORLDS)
+            return false;
+        p->worlds[p->num_worlds++] = (uint32_t)size;
+        if (*end == '\0')
+            return true;
+        if (*end != ',')
+            return false;
+        text = end + 1;
+    }
+    return false;
+}
+
+static bool read_transport(const char *text, exchange_program *p) {
+    for (int t = HOTBED_TRANSPORT_THREADS; t <= HOTBED_TRANSPORT_NCCL; t++)
+        if (strcmp(text, hotbed_transport_name((hotbed_transport)t)) == 0) {
+            p->transport = (hotbed_transport)t;
+            return true;
+        }
+    return false;
+}
+
+static bool take(exchange_program *p, const char *name, const char *value) {
+    char *end = NULL;
+    if (strcmp(name, "--transport") == 0)
+        return read_transport(value, p);
+    if (strcmp(name, "--ranks") == 0)
+        return read_worlds(value, p);
+    if (strcmp(name, "--scale") == 0) {
+        p->scale = strtod(value, &end);
+        return end != value && *end == '\0' && p->scale >= 1e-3 && p->scale <= 1;
+    }
+    if (strcmp(name, "--steps") == 0) {
+        p->steps = (uint32_t)strtoul(value, &end, 10);
+        return end != value && *end == '\0' && p->steps > 0 && p->steps <= 1000;
+    }
+    if (strcmp(name, "--json") == 0)
+        p->json = value;
+    else if (strcmp(name, "--commit") == 0)
+        p->machine.commit = value;
+    else
+        return false;
+    return true;
+}
+
+static bool parse(int argc, char **argv, exchange_program *p, char *command, size_t bytes) {
+    size_t at = (size_t)snprintf(command, bytes, "hotbed-exchange");
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool alone = strcmp(name, "--no-scaling") == 0;
+        if (alone)
+            p->scaling = false;
+        else if (value == NULL || !take(p, name, value)) {
+            (void)fprintf(stderr, "hotbed-exchange: %s\n%s", name, usage);
+            return false;
+        }
+        if (strcmp(name, "--json") != 0 && strcmp(name, "--commit") != 0 && at < bytes)
+            at += (size_t)snprintf(
+                command + at, bytes - at, alone ? " %s" : " %s %s", name, alone ? "" : value);
+        i += !alone;
+    }
+    if (p->scale == 0)
+        p->scale = p->transport == HOTBED_TRANSPORT_NCCL ? 1 : 0.1;
+    return true;
+}
+
+/* Why the worlds cannot be here; NULL: they can. */
+static const char *missing(const exchange_program *p) {
+    static char text[64];
+    if (hotbed_transport_probe(p->transport) != HOTBED_OK)
+        return hotbed_last_error();
+    for (uint32_t w = 0; w < p->num_worlds && p->transport == HOTBED_TRANSPORT_NCCL; w++) {
+        hotbed_stream *stream = NULL;
+        if (hotbed_stream_create(HOTBED_BACKEND_CUDA, (int)p->worlds[w] - 1, &stream) !=
+            HOTBED_OK) {
+            (void)snprintf(text, sizeof text, "there are not %u GPUs here", p->worlds[w]);
+            return text;
+        }
+        hotbed_stream_destroy(stream);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    static char command[512];
+    static exchange_program p = {
+        .worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .scaling = true};
+    bool gpu = hotbed_transport_probe(HOTBED_TRANSPORT_NCCL) == HOTBED_OK;
+    p.transport = gpu ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS;
+    p.machine.commit = HOTBED_BENCH_COMMIT;
+    p.machine.command = command;
+    if (!parse(argc, argv, &p, command, sizeof command))
+        return 2;
+    const char *reason = missing(&p);
+    if (reason != NULL) {
+        (void)fprintf(stderr, "hotbed-exchange: skipped: %s\n", reason);
+        return 77;
+    }
+    hotbed_status status = run_program(&p);
+    if (status != HOTBED_OK)
+        (void)fprintf(
+            stderr, "hotbed-exchange: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
+    workload_input_destroy(&p.input);
+    return status == HOTBED_OK ? 0 : 1;
+}

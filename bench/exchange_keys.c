@@ -1,0 +1,239 @@
+/* bench/exchange_keys.c - distinct keys to their owners, their rows back, gradients to the rows; and bare all-to-alls. */
+#include "bench/exchange.h"
+
+#include "base/error.h"
+#include "dist/comm.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { BATCHES = 4, KEYS = 131072, DIM = 128, WARM_UP = 2 * BATCHES };
+
+static const float rate = 0.125F;
+
+/* --- what ranks tell each other ------------------------------------------------------------------------ */
+
+hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all) {
+    hotbed_memory room = {0};
+    hotbed_stream *s = me->stream;
+    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, (me->size + 1) * bytes, NULL, &room));
+    char *mine = room.data, *others = mine + bytes;
+    hotbed_status status = hotbed_copy(mine, own, bytes, s);
+    if (status == HOTBED_OK)
+        status = hotbed_comm_all_gather(me->comm, bytes, mine, others, s);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(all, others, me->size * bytes, s);
+    hotbed_status synced = hotbed_stream_sync(s);
+    hotbed_memory_free(&room);
+    return status != HOTBED_OK ? status : synced;
+}
+
+hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t n) {
+    double *all = malloc((size_t)me->size * n * sizeof *all);
+    if (all == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for times");
+    hotbed_status status = exchange_tell(me, times, n * sizeof *times, all);
+    for (size_t i = 0; i < (size_t)me->size * n && status == HOTBED_OK; i++)
+        times[i % n] = fmax(times[i % n], all[i]);
+    free(all);
+    return status;
+}
+
+/* --- bare bytes ------------------------------------------------------------------------------------------ */
+
+typedef struct bare {
+    const exchange_rank *me;
+    hotbed_memory send, recv;
+    hotbed_event *marks[2];
+    uint64_t part; /* bytes for each rank */
+} bare;
+
+typedef hotbed_status (*bare_call)(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
+
+static hotbed_status copy_all(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
+    return hotbed_copy(recv, send, hotbed_comm_size(comm) * bytes, stream);
+}
+
+/* The slowest rank's median. */
+static hotbed_status time_bare(bare *b, bare_call call, double *out) {
+    enum { TIMES = 15 };
+    double seconds[TIMES];
+    const exchange_rank *me = b->me;
+    for (int i = 0; i < TIMES + 2; i++) { /* 2 warm up */
+        HOTBED_TRY(hotbed_comm_barrier(me->comm, me->stream));
+        HOTBED_TRY(hotbed_event_record(b->marks[0], me->stream));
+        HOTBED_TRY(call(me->comm, b->part, b->send.data, b->recv.data, me->stream));
+        HOTBED_TRY(hotbed_event_record(b->marks[1], me->stream));
+        HOTBED_TRY(hotbed_stream_sync(me->stream));
+        HOTBED_TRY(hotbed_event_seconds(b->marks[0], b->marks[1], &seconds[i % TIMES]));
+    }
+    *out = workload_median(seconds, TIMES);
+    return exchange_slowest(me, out, 1);
+}
+
+static hotbed_status open_bare(bare *b) {
+    hotbed_stream *s = b->me->stream;
+    size_t bytes = b->me->size * b->part;
+    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, bytes, NULL, &b->send));
+    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, bytes, NULL, &b->recv));
+    HOTBED_TRY(hotbed_event_create(s, &b->marks[0]));
+    HOTBED_TRY(hotbed_event_create(s, &b->marks[1]));
+    HOTBED_TRY(hotbed_fill(b->recv.data, 0xff, bytes, s));
+    return hotbed_fill(b->send.data, 0x35, bytes, s);
+}
+
+static hotbed_status close_bare(bare *b, hotbed_status status) {
+    (void)!hotbed_stream_sync(b->me->stream);
+    hotbed_event_destroy(b->marks[0]);
+    hotbed_event_destroy(b->marks[1]);
+    hotbed_memory_free(&b->send);
+    hotbed_memory_free(&b->recv);
+    return status;
+}
+
+/* `bytes` of a rank, cut evenly. */
+static hotbed_status measure_raw(const exchange_rank *me, uint64_t bytes, exchange_raw *out) {
+    bare b = {.me = me, .part = (bytes / me->size + 15) / 16 * 16};
+    hotbed_status status = open_bare(&b);
+    out->bytes = (double)(me->size * b.part);
+    if (status == HOTBED_OK)
+        status = time_bare(&b, hotbed_comm_bare_all_to_all, &out->own);
+    if (status == HOTBED_OK)
+        status = time_bare(&b, hotbed_comm_all_to_all, &out->comm);
+    return close_bare(&b, status);
+}
+
+static hotbed_status measure_copy(const exchange_rank *me, double *out) {
+    bool cuda = hotbed_stream_backend(me->stream) == HOTBED_BACKEND_CUDA;
+    bare b = {.me = me, .part = ((size_t)1 << (cuda ? 30 : 26)) / me->size};
+    double seconds = 0;
+    hotbed_status status = open_bare(&b);
+    if (status == HOTBED_OK)
+        status = time_bare(&b, copy_all, &seconds);
+    *out = 2.0 * (double)(b.part * me->size) / seconds;
+    return close_bare(&b, status);
+}
+
+/* --- keys and rows ------------------------------------------------------------------------------------------ */
+
+/* Batch b of rank r has keys b * span + r * n / 2 + i: each but the outer ones on two ranks. */
+static uint64_t span_of(uint64_t n, uint32_t world) {
+    return n / 2 * (world + 1);
+}
+
+static uint64_t key_of(uint64_t n, uint32_t world, uint32_t batch, uint32_t rank, uint64_t i) {
+    return batch * span_of(n, world) + rank * (n / 2) + i;
+}
+
+/* Ranks that have key number `at` of a batch's span. */
+static uint32_t owners_of(uint64_t n, uint32_t world, uint64_t at) {
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < world; r++)
+        count += at >= r * (n / 2) && at < r * (n / 2) + n;
+    return count;
+}
+
+/* A row begins as its key mod 100000 (HOTBED_INIT_DEBUG); each step of its batch takes rate from it for each rank that
+ * has it, gradients being 1: all of it exact in floats. */
+static hotbed_status check_rows(exchange_run *run) {
+    uint32_t world = run->me->size, rank = run->me->rank;
+    float *rows = malloc(run->output.bytes);
+    if (rows == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory to check rows");
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t batch = 0; batch < BATCHES && status == HOTBED_OK; batch++) {
+        uint64_t steps = run->steps / BATCHES + (batch < run->steps % BATCHES);
+        status = exchange_run_forward(run, batch);
+        if (status == HOTBED_OK)
+            status = hotbed_copy(rows, run->output.data, run->output.bytes, run->me->stream);
+        if (status == HOTBED_OK)
+            status = hotbed_stream_sync(run->me->stream);
+        for (uint64_t i = 0; i < run->n * DIM && status == HOTBED_OK; i++) {
+            uint64_t key = key_of(run->n, world, batch, rank, i / DIM);
+            uint32_t ranks = owners_of(run->n, world, key - batch * span_of(run->n, world));
+            float want = (float)(key % 100000) - rate * (float)(steps * ranks);
+            if (rows[i] != want)
+                status = hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "%s, rank %u, key %llu: %g, should be %g",
+                    exchange_plans[run->plan], rank, (unsigned long long)key, (double)rows[i],
+                    (double)want);
+        }
+    }
+    free(rows);
+    return status;
+}
+
+static hotbed_status time_plan(exchange_run *run) {
+    exchange_result *result = run->me->result;
+    uint32_t steps = run->me->p->steps;
+    HOTBED_TRY(exchange_run_steps(run, WARM_UP));
+    HOTBED_TRY(exchange_run_time(run, steps, &result->eager[run->plan]));
+    if (run->plan != HOTBED_PLAN_TWO_PHASE) {
+        HOTBED_TRY(exchange_run_record(run));
+        HOTBED_TRY(exchange_run_time(run, steps, &result->graph[run->plan]));
+    }
+    return check_rows(run);
+}
+
+static hotbed_status measure_plan(
+    const exchange_rank *me, hotbed_plan plan, const exchange_batches *batches) {
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    exchange_run run;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = DIM;
+    table.capacity = BATCHES * span_of(batches->samples, me->size);
+    table.initializer.kind = HOTBED_INIT_DEBUG;
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = 1;
+    storage.tables = &table;
+    storage.optimizer.kind = HOTBED_OPT_SGD;
+    storage.optimizer.learning_rate = rate;
+    hotbed_status status =
+        exchange_run_create(me, &storage, plan, me->result->capacity, batches, &run);
+    if (status == HOTBED_OK)
+        status = time_plan(&run);
+    (void)!hotbed_stream_sync(me->stream);
+    exchange_run_destroy(&run);
+    return status;
+}
+
+static hotbed_status measure_plans(const exchange_rank *me, const exchange_batches *batches) {
+    for (int plan = HOTBED_PLAN_FIXED; plan <= HOTBED_PLAN_ONE_SIDED; plan++)
+        if (plan != HOTBED_PLAN_ONE_SIDED || me->p->transport != HOTBED_TRANSPORT_MPI)
+            HOTBED_TRY(measure_plan(me, (hotbed_plan)plan, batches));
+    return HOTBED_OK;
+}
+
+hotbed_status exchange_measure_keys(const exchange_rank *me) {
+    exchange_result *result = me->result;
+    uint64_t n = (uint64_t)floor(KEYS * me->p->scale) / 2 * 2;
+    double mean = (double)n / me->size;
+    int64_t *keys = malloc(BATCHES * n * sizeof *keys);
+    float *gradients = malloc(n * DIM * sizeof *gradients);
+    result->keys = n;
+    result->row_bytes = DIM * sizeof(float);
+    result->capacity = me->size == 1 ? n : (uint64_t)(mean + 6 * sqrt(mean)) + 64;
+    exchange_batches batches = {keys, BATCHES, 1, (uint32_t)n, gradients};
+    hotbed_status status = HOTBED_OK;
+    if (keys == NULL || gradients == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for keys");
+    for (uint64_t i = 0; i < BATCHES * n && status == HOTBED_OK; i++)
+        keys[i] = (int64_t)key_of(n, me->size, (uint32_t)(i / n), me->rank, i % n);
+    for (uint64_t i = 0; i < n * DIM && status == HOTBED_OK; i++)
+        gradients[i] = 1.0F;
+    if (status == HOTBED_OK)
+        status = measure_copy(me, &result->copy);
+    if (status == HOTBED_OK)
+        status = measure_raw(me, n * sizeof *keys, &result->raw_keys);
+    if (status == HOTBED_OK)
+        status = measure_raw(me, n * result->row_bytes, &result->raw_rows);
+    if (status == HOTBED_OK)
+        status = measure_plans(me, &batches);
+    free(keys);
+    free(gradients);
+    return status;
+}

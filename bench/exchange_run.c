@@ -1,0 +1,183 @@
+/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between events. */
+#include "bench/exchange.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+
+const char *const exchange_phases[EXCHANGE_PHASES] = {"keys", "rows", "gradients"};
+const char *const exchange_plans[EXCHANGE_PLANS] = {"fixed", "two_phase", "one_sided"};
+
+/* --- create ---------------------------------------------------------------------------------------- */
+
+static hotbed_status create_buffers(exchange_run *run, const exchange_batches *batches) {
+    hotbed_stream *s = run->me->stream;
+    const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
+    size_t keys = run->n * sizeof(int64_t), rows = run->n * run->dim * sizeof(float);
+    HOTBED_TRY(hotbed_memory_alloc(s, device, keys * batches->count, NULL, &run->keys));
+    HOTBED_TRY(hotbed_memory_alloc(s, device, keys, NULL, &run->fixed));
+    HOTBED_TRY(hotbed_memory_alloc(s, device, rows, NULL, &run->output));
+    HOTBED_TRY(hotbed_memory_alloc(s, device, rows, NULL, &run->gradient));
+    for (int i = 0; i < 2 * EXCHANGE_PHASES; i++)
+        HOTBED_TRY(hotbed_event_create(s, &run->marks[i]));
+    HOTBED_TRY(hotbed_copy(run->gradient.data, batches->gradients, rows, s));
+    HOTBED_TRY(hotbed_copy(run->keys.data, batches->keys, keys * batches->count, s));
+    return hotbed_stream_sync(s);
+}
+
+static hotbed_status create_collection(
+    exchange_run *run, const hotbed_storage_options *storage, uint64_t capacity, uint32_t samples) {
+    hotbed_sharded_options options;
+    hotbed_sharded_options_init(&options);
+    options.storage = storage;
+    options.plan = run->plan;
+    options.overflow =
+        HOTBED_OVERFLOW_REPORT; /* for graphs; what would be missing is missed below */
+    options.max_batch_size = samples;
+    options.max_keys = run->n;
+    options.capacity = capacity;
+    HOTBED_TRY(hotbed_sharded_create(&options, run->me->comm, run->me->stream, &run->sharded));
+    return hotbed_sharded_create_context(1, &run->sharded, run->me->stream, &run->context);
+}
+
+hotbed_status exchange_run_create(
+    const exchange_rank *me, const hotbed_storage_options *storage, hotbed_plan plan,
+    uint64_t capacity, const exchange_batches *batches, exchange_run *out) {
+    *out = (exchange_run){.me = me, .plan = plan, .batches = batches->count};
+    out->dim = storage->tables[0].dim;
+    out->n = (uint64_t)batches->features * batches->samples;
+    hotbed_status status = create_buffers(out, batches);
+    if (status == HOTBED_OK)
+        status = create_collection(out, storage, capacity, batches->samples);
+    hotbed_kjt_init(&out->kjt);
+    out->kjt.num_features = batches->features;
+    out->kjt.batch_size = batches->samples;
+    out->kjt.num_keys = out->n;
+    out->kjt.keys = out->fixed.data;
+    return status;
+}
+
+void exchange_run_destroy(exchange_run *run) {
+    for (int i = 0; i < EXCHANGE_PHASES; i++)
+        hotbed_graph_destroy(run->graphs[i]);
+    for (int i = 0; i < 2 * EXCHANGE_PHASES; i++)
+        hotbed_event_destroy(run->marks[i]);
+    hotbed_sharded_context_destroy(run->context);
+    hotbed_sharded_destroy(run->sharded);
+    hotbed_memory_free(&run->keys);
+    hotbed_memory_free(&run->fixed);
+    hotbed_memory_free(&run->output);
+    hotbed_memory_free(&run->gradient);
+}
+
+/* --- phases ------------------------------------------------------------------------------------------ */
+
+static hotbed_status send_keys(exchange_run *run) {
+    hotbed_stream *s = run->me->stream;
+    HOTBED_TRY(hotbed_sharded_input_dist(run->context, &run->kjt, s));
+    HOTBED_TRY(hotbed_sharded_wait_splits(run->context, s));
+    return hotbed_sharded_wait_input(run->context, s);
+}
+
+static hotbed_status send_rows(exchange_run *run) {
+    hotbed_stream *s = run->me->stream;
+    HOTBED_TRY(hotbed_sharded_prefetch(run->context, 0, s));
+    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(run->context, 0, s));
+    return hotbed_sharded_wait_output(run->context, 0, run->output.data, 0, s);
+}
+
+static hotbed_status send_gradients(exchange_run *run) {
+    return hotbed_sharded_backward(run->context, 0, run->gradient.data, 0, run->me->stream);
+}
+
+static hotbed_status (*const phases[EXCHANGE_PHASES])(exchange_run *run) = {
+    send_keys, send_rows, send_gradients};
+
+static hotbed_status put_keys(exchange_run *run, uint64_t step) {
+    const int64_t *keys = run->keys.data;
+    return hotbed_copy(
+        run->fixed.data, keys + step % run->batches * run->n, run->fixed.bytes, run->me->stream);
+}
+
+static hotbed_status run_phase(exchange_run *run, int phase) {
+    if (run->graphs[phase] != NULL)
+        return hotbed_graph_launch(run->graphs[phase], run->me->stream);
+    return phases[phase](run);
+}
+
+hotbed_status exchange_run_steps(exchange_run *run, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        HOTBED_TRY(put_keys(run, run->steps++));
+        for (int phase = 0; phase < EXCHANGE_PHASES; phase++)
+            HOTBED_TRY(run_phase(run, phase));
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status exchange_run_record(exchange_run *run) {
+    HOTBED_TRY(hotbed_stream_sync(run->me->stream));
+    for (int phase = 0; phase < EXCHANGE_PHASES; phase++) {
+        HOTBED_TRY(hotbed_graph_begin(run->me->stream));
+        hotbed_status status = phases[phase](run);
+        hotbed_graph *graph = NULL;
+        hotbed_status ended = hotbed_graph_end(run->me->stream, &graph);
+        run->graphs[phase] = graph;
+        HOTBED_TRY(status != HOTBED_OK ? status : ended);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status exchange_run_forward(exchange_run *run, uint64_t step) {
+    HOTBED_TRY(put_keys(run, step));
+    HOTBED_TRY(send_keys(run));
+    HOTBED_TRY(send_rows(run));
+    HOTBED_TRY(hotbed_sharded_cancel(run->context, run->me->stream));
+    return hotbed_stream_sync(run->me->stream);
+}
+
+/* --- time --------------------------------------------------------------------------------------------- */
+
+/* One step, each phase timed. */
+static hotbed_status time_phases(exchange_run *run, double *seconds, uint32_t n, uint32_t step) {
+    const exchange_rank *me = run->me;
+    HOTBED_TRY(put_keys(run, run->steps++));
+    for (int phase = 0; phase < EXCHANGE_PHASES; phase++) {
+        HOTBED_TRY(hotbed_comm_barrier(me->comm, me->stream));
+        HOTBED_TRY(hotbed_event_record(run->marks[2 * phase], me->stream));
+        HOTBED_TRY(run_phase(run, phase));
+        HOTBED_TRY(hotbed_event_record(run->marks[2 * phase + 1], me->stream));
+    }
+    HOTBED_TRY(hotbed_stream_sync(me->stream));
+    for (uint32_t phase = 0; phase < EXCHANGE_PHASES; phase++)
+        HOTBED_TRY(hotbed_event_seconds(
+            run->marks[2 * phase], run->marks[2 * phase + 1], &seconds[phase * n + step]));
+    return HOTBED_OK;
+}
+
+static hotbed_status time_steps(exchange_run *run, uint32_t n, double *seconds) {
+    const exchange_rank *me = run->me;
+    HOTBED_TRY(hotbed_comm_barrier(me->comm, me->stream));
+    HOTBED_TRY(hotbed_event_record(run->marks[0], me->stream));
+    HOTBED_TRY(exchange_run_steps(run, n));
+    HOTBED_TRY(hotbed_event_record(run->marks[1], me->stream));
+    HOTBED_TRY(hotbed_stream_sync(me->stream));
+    HOTBED_TRY(hotbed_event_seconds(run->marks[0], run->marks[1], seconds));
+    *seconds /= n;
+    return HOTBED_OK;
+}
+
+hotbed_status exchange_run_time(exchange_run *run, uint32_t n, exchange_times *out) {
+    double *seconds = malloc((size_t)EXCHANGE_PHASES * n * sizeof *seconds);
+    if (seconds == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for %u steps", n);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t step = 0; step < n && status == HOTBED_OK; step++)
+        status = time_phases(run, seconds, n, step);
+    for (uint32_t phase = 0; phase < EXCHANGE_PHASES && status == HOTBED_OK; phase++)
+        out->phase[phase] = workload_median(seconds + (size_t)phase * n, n);
+    free(seconds);
+    HOTBED_TRY(status);
+    HOTBED_TRY(time_steps(run, n, &out->step));
+    HOTBED_TRY(exchange_slowest(run->me, out->phase, EXCHANGE_PHASES));
+    return exchange_slowest(run->me, &out->step, 1);
+}

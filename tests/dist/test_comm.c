@@ -1,4 +1,5 @@
 /* tests/dist/test_comm.c - collectives: the same on every transport. */
+#include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
@@ -85,6 +86,37 @@ static void all_to_all_body(world_rank *me) {
 static void each_part_goes_to_its_rank(hotbed_backend backend) {
     (void)backend;
     world_run_all(NULL, all_to_all_body, NULL);
+}
+
+/* What exchanges are measured beside is one: by MPI and NCCL themselves; of threads it is a copy. */
+static void bare_body(world_rank *me) {
+    enum { BYTES = 4096 };
+    hotbed_transport transport = hotbed_comm_transport(me->comm);
+    bool copies = transport == HOTBED_TRANSPORT_SELF || transport == HOTBED_TRANSPORT_THREADS;
+    world_bytes send = world_alloc(me, me->size * BYTES), recv = world_alloc(me, me->size * BYTES);
+    for (uint32_t p = 0; p < me->size; p++)
+        fill(send.host + p * BYTES, BYTES, me->rank, p, 0);
+    world_upload(me, &send);
+    CHECK_OK(hotbed_comm_bare_all_to_all(
+        me->comm, BYTES, send.device.data, recv.device.data, me->stream));
+    world_download(me, &recv);
+    for (uint32_t p = 0; p < me->size && !copies; p++)
+        check(recv.host + p * BYTES, BYTES, p, me->rank, 0);
+    if (copies)
+        CHECK_BYTES(recv.host, send.host, me->size * BYTES);
+    CHECK_OK(
+        hotbed_comm_all_to_all(/* and the communicator goes on */
+                               me->comm, BYTES, send.device.data, recv.device.data, me->stream));
+    world_download(me, &recv);
+    for (uint32_t p = 0; p < me->size; p++)
+        check(recv.host + p * BYTES, BYTES, p, me->rank, 0);
+    world_free(&send);
+    world_free(&recv);
+}
+
+static void the_transports_own_all_to_all(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, bare_body, NULL);
 }
 
 /* One exchange with sizes from `state`: matrix[from * size + to]. */
@@ -600,6 +632,7 @@ static void arguments_are_checked(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"every_rank_gets_every_part", every_rank_gets_every_part},
     {"each_part_goes_to_its_rank", each_part_goes_to_its_rank},
+    {"the_transports_own_all_to_all", the_transports_own_all_to_all},
     {"parts_have_sizes_of_their_own", parts_have_sizes_of_their_own},
     {"several_exchanges_at_once", several_exchanges_at_once},
     {"every_root_is_heard", every_root_is_heard},

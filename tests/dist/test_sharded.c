@@ -175,7 +175,8 @@ static void law_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_backward(context, 0, rows.device.data, 0, me->stream));
         world_download(me, &rows);
         for (int i = 0; i < KEYS * DIM; i++) {
-            double want = left * (i / DIM);
+            const int key = i / DIM;
+            double want = left * key;
             CHECK_NEAR(((const float *)(void *)rows.host)[i], want, 1e-6 * fabs(want));
         }
         left *= 1.0 - (double)rate * (double)me->size * (double)options.gradient_scale;

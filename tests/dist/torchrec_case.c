@@ -38,15 +38,18 @@ typedef struct torchrec_case {
 /* --- the case --------------------------------------------------------------------------------------- */
 
 static uint64_t read_number(FILE *from, uint64_t most) {
-    uint64_t value = 0;
-    CHECK_EQ(fscanf(from, "%" SCNu64, &value), 1);
-    CHECK(value <= most);
+    char word[64], *end;
+    CHECK_EQ(fscanf(from, "%63s", word), 1);
+    uint64_t value = strtoull(word, &end, 10);
+    CHECK(*end == '\0' && value <= most);
     return value;
 }
 
 static float read_float(FILE *from) {
-    float value = 0.0F;
-    CHECK_EQ(fscanf(from, "%f", &value), 1);
+    char word[64], *end;
+    CHECK_EQ(fscanf(from, "%63s", word), 1);
+    float value = strtof(word, &end);
+    CHECK(*end == '\0');
     return value;
 }
 

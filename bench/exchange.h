@@ -78,6 +78,7 @@ hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t byt
 typedef struct exchange_batches {
     const int64_t *keys; /* host: [count][features * samples], one key a bag */
     uint32_t count, features, samples;
+    bool distinct;          /* each key once a batch, as after dedup */
     const float *gradients; /* host: [features * samples][dim], of every step */
 } exchange_batches;
 

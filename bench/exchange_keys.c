@@ -217,7 +217,14 @@ hotbed_status exchange_measure_keys(const exchange_rank *me) {
     result->keys = n;
     result->row_bytes = DIM * sizeof(float);
     result->capacity = me->size == 1 ? n : (uint64_t)(mean + 6 * sqrt(mean)) + 64;
-    exchange_batches batches = {keys, BATCHES, 1, (uint32_t)n, gradients};
+    exchange_batches batches = {
+        .keys = keys,
+        .count = BATCHES,
+        .features = 1,
+        .samples = (uint32_t)n,
+        .distinct = true,
+        .gradients = gradients,
+    };
     hotbed_status status = HOTBED_OK;
     if (keys == NULL || gradients == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for keys");

@@ -26,14 +26,16 @@ static hotbed_status create_buffers(exchange_run *run, const exchange_batches *b
 }
 
 static hotbed_status create_collection(
-    exchange_run *run, const hotbed_storage_options *storage, uint64_t capacity, uint32_t samples) {
+    exchange_run *run, const hotbed_storage_options *storage, uint64_t capacity,
+    const exchange_batches *batches) {
     hotbed_sharded_options options;
     hotbed_sharded_options_init(&options);
     options.storage = storage;
     options.plan = run->plan;
     options.overflow =
         HOTBED_OVERFLOW_REPORT; /* for graphs; what would be missing is missed below */
-    options.max_batch_size = samples;
+    options.dedup = batches->distinct ? HOTBED_DEDUP_OFF : HOTBED_DEDUP_ON;
+    options.max_batch_size = batches->samples;
     options.max_keys = run->n;
     options.capacity = capacity;
     HOTBED_TRY(hotbed_sharded_create(&options, run->me->comm, run->me->stream, &run->sharded));
@@ -48,7 +50,7 @@ hotbed_status exchange_run_create(
     out->n = (uint64_t)batches->features * batches->samples;
     hotbed_status status = create_buffers(out, batches);
     if (status == HOTBED_OK)
-        status = create_collection(out, storage, capacity, batches->samples);
+        status = create_collection(out, storage, capacity, batches);
     hotbed_kjt_init(&out->kjt);
     out->kjt.num_features = batches->features;
     out->kjt.batch_size = batches->samples;

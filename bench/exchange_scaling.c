@@ -153,8 +153,12 @@ hotbed_status exchange_measure_scaling(const exchange_rank *me) {
     uint64_t n = workload_keys_a_step(&input->shape);
     uint64_t first = (uint64_t)me->rank * BATCHES % (input->shape.batches - BATCHES + 1);
     exchange_batches batches = {
-        input->keys + first * n, BATCHES, input->shape.tables, input->shape.samples,
-        input->gradient};
+        .keys = input->keys + first * n,
+        .count = BATCHES,
+        .features = input->shape.tables,
+        .samples = input->shape.samples,
+        .gradients = input->gradient,
+    };
     double uniques = 0;
     workload_digest want = {0}, got = {0};
     HOTBED_TRY(count_uniques(&input->shape, batches.keys, &result->step_uniques));

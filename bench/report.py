@@ -40,7 +40,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "micro": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "micro": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -50,6 +50,8 @@ def load():
             kinds["workloads"].append(document)
         elif form.startswith("hotbed-baseline"):
             kinds["baseline"].append(document)
+        elif form.startswith("hotbed-exchange"):
+            kinds["exchange"].append(document)
         elif "benchmarks" in document:
             kinds["micro"].append(document)
         else:
@@ -349,6 +351,67 @@ def micro_section(kinds):
     return "\n\n".join(parts)
 
 
+# --- ranks -----------------------------------------------------------------------------------------
+
+EXCHANGES = {"keys": "keys", "rows": "rows", "gradients": "rows"}  # beside which all-to-all each phase stands
+
+
+def exchange_table(document):
+    """Phases of each plan beside an all-to-all of as many bytes."""
+    plans = sorted({plan for result in document["results"] for plan in result["exchange"]})
+    rows = []
+    for result in document["results"]:
+        for phase, beside in EXCHANGES.items():
+            own = result[f"{beside}_own_ms"]
+            times = [result["exchange"].get(plan, {}).get(f"{phase}_ms") for plan in plans]
+            rows.append(
+                [str(result["ranks"]), phase, f"{result[f'{beside}_bytes'] / 1e6:.2f}", ms(own)]
+                + [f"{ms(t)} ({ratio(t, own)})" if t else "" for t in [result[f"{beside}_comm_ms"]] + times]
+            )
+    names = [plan.replace("_eager", "").replace("_graph", ", graph") for plan in plans]
+    return table(["ranks", "phase", "MB a rank", document["own"], "communicator"] + names, rows)
+
+
+def scaling_table(document):
+    """Steps of W1 by each plan: ms, and how much of one rank's speed each rank keeps."""
+    alone = {plan: times["step_ms"] for result in document["results"] if result["ranks"] == 1
+             for plan, times in result["scaling"].items()}
+    plans = sorted({plan for result in document["results"] for plan in result["scaling"]})
+    rows = []
+    for result in document["results"]:
+        cells = []
+        for plan in plans:
+            step = result["scaling"].get(plan, {}).get("step_ms")
+            share = alone[plan] / step if step and plan in alone and result["ranks"] > 1 else None
+            cells.append("" if not step else ms(step) + (f" ({share:.2f})" if share else ""))
+        rows.append([str(result["ranks"]), ms(result["single_ms"]) if result["single_ms"] else ""] + cells)
+    names = [plan.replace("_eager", "").replace("_graph", ", graph") for plan in plans]
+    return table(["ranks", "a storage alone"] + names, rows)
+
+
+def exchange_section(kinds):
+    parts = []
+    for document in kinds["exchange"]:
+        first = document["results"][0]
+        parts.append(f"### {document['device']}, {document['transport']}")
+        parts.append(
+            f"`{document['command']}`, commit {document['commit']}, {document['date']} "
+            f"([{document['file']}](../bench/results/{document['file']})); {first['keys']:,} keys a rank, "
+            f"{first['row_bytes']} bytes a row; a copy by all ranks at once: "
+            + ", ".join(f"{r['copy_gb_per_s']:,.1f} GB/s a rank of {r['ranks']}" for r in document["results"])
+        )
+        parts.append(exchange_table(document))
+        if "scaling" in first:
+            parts.append(
+                f"W1 at scale {document['scale']}, ms a step (efficiency), {first['step_keys']:,} keys a rank, "
+                f"up to {first['step_uniques']:,} distinct:"
+            )
+            parts.append(scaling_table(document))
+    if not parts:
+        parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with several GPUs.")
+    return "\n\n".join(parts)
+
+
 # --- picture -------------------------------------------------------------------------------------
 
 COLOURS = {
@@ -437,6 +500,7 @@ def main():
     kinds = load()
     old = read(PAGE)
     page = replace(replace(old, "workloads", workload_section(kinds)), "micro", micro_section(kinds))
+    page = replace(page, "exchange", exchange_section(kinds))
     files = {PAGE: page}
     if kinds["workloads"]:
         files[PICTURE] = picture(kinds)

@@ -72,7 +72,7 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
             c.how.capacity = capacities[i / 2];
             if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows())
                 continue;
-            sharded_rig_run(i == 2 ? 33 : 8, replay_body, &c);
+            sharded_rig_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
             if (c.replayed + c.whole == 0)
                 return; /* no such ranks here: the test is skipped */
             CHECK(c.replayed > 0 || c.how.capacity == 20);
@@ -183,7 +183,7 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
         for (int pooled = 0; pooled < 2; pooled++)
             for (const world *w = world_list(); w->size != 0; w++) {
                 if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows()) ||
-                    (w->size > 8 && pooled == 1))
+                    (w->size > 8 && (plan != HOTBED_PLAN_FIXED || pooled == 1)))
                     continue;
                 counted_case c = {.how = base};
                 c.how.plan = (hotbed_plan)plan;
@@ -216,7 +216,7 @@ static void all_ranks_do_the_same(hotbed_backend backend) {
         c.capacity = 8; /* with replays */
         c.steps = 8;
         if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(33, order_body, &c);
+            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, order_body, &c);
     }
 }
 
@@ -372,7 +372,7 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
             c.steady = true;
             c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
             if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-                sharded_rig_run(pooled == 0 ? 33 : 8, graph_body, &c);
+                sharded_rig_run(plan == HOTBED_PLAN_FIXED && pooled == 0 ? 33 : 8, graph_body, &c);
         }
 }
 

@@ -3,7 +3,7 @@
 usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 
 A program saves three tables of four ranks beside an older checkpoint.  It is killed at each EVERY-th system call of
-the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and for good (23 unless given; 1 takes
+the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and for good (37 unless given; 1 takes
 minutes): the older one stays as it was, and the new one is whole or not there.  strace counts a thread's
 calls of one name, so these are the calls of the thread that saves; tests of the I/O table have those of the thread
 that writes behind.
@@ -114,7 +114,7 @@ def main():
                       stderr=subprocess.DEVNULL).returncode != 0:
         print("skipped: strace may not trace here")
         return 77
-    every = int(sys.argv[3]) if len(sys.argv) > 3 else 23
+    every = int(sys.argv[3]) if len(sys.argv) > 3 else 37
     root = tempfile.mkdtemp(prefix="hotbed-strace-")
     try:
         bench = Bench(sys.argv[1], sys.argv[2], root)

@@ -97,9 +97,9 @@ HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint3
                : slot;
 }
 
-/* Copy out the row of key number i. */
-HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t slot = hotbed_rows_find(a, i, width);
+/* Copy out the row of key number i, which is in `slot` or missing. */
+HOTBED_HD void hotbed_rows_get_slot(
+    const hotbed_rows_args *a, uint64_t i, uint64_t slot, uint32_t width) {
     if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
         a->flags[i] = slot != HOTBED_SLOT_NONE;
     if (slot == HOTBED_SLOT_NONE)
@@ -112,6 +112,11 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
                 : hotbed_meta_score(hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)));
     if (hotbed_tile_rank(width) == 0 && a->rows.times != NULL)
         a->rows.times[i] = hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot));
+}
+
+/* Copy out the row of key number i. */
+HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    hotbed_rows_get_slot(a, i, hotbed_rows_find(a, i, width), width);
 }
 
 /* The score of a key that set() inserts, where it gives none. */

@@ -4,11 +4,38 @@
 #include "base/host_launch.h"
 #include "storage/index_kernels.h"
 
-enum { GRAIN = 256, ROWS_GRAIN = 4096 };
+enum { GRAIN = 256, ROWS_GRAIN = 4096, AHEAD = 8 };
 
+/* Ask for the lines where key number i may be. */
+static void want(const hotbed_rows_args *a, uint64_t i, uint64_t end) {
+    const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
+    if (i >= end || !hotbed_table_indexed(&a->table))
+        return;
+    uint64_t key = hotbed_rows_key(a, i);
+    hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&a->table, key), key);
+    hotbed_prefetch_item(a->index.keys + probe.first, line);
+    hotbed_prefetch_item(a->index.keys + probe.second, line);
+}
+
+/* AHEAD keys are found, then their rows copied: a row comes while others are copied. */
 static void get_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_get(args, i, 1);
+    const hotbed_rows_args *a = args;
+    for (uint64_t i = begin; i < begin + AHEAD; i++)
+        want(a, i, end);
+    for (uint64_t i = begin; i < end; i += AHEAD) {
+        uint64_t slots[AHEAD], n = end - i < AHEAD ? end - i : AHEAD;
+        for (uint64_t k = 0; k < n; k++) {
+            want(a, i + AHEAD + k, end);
+            slots[k] = hotbed_rows_find(a, i + k, 1);
+            if (slots[k] == HOTBED_SLOT_NONE)
+                continue;
+            if (hotbed_table_indexed(&a->table))
+                hotbed_prefetch(hotbed_index_meta(a->index, slots[k]));
+            hotbed_prefetch_item(hotbed_row_at(a->index, &a->table, slots[k]), a->table.row_bytes);
+        }
+        for (uint64_t k = 0; k < n; k++)
+            hotbed_rows_get_slot(a, i + k, slots[k], 1);
+    }
 }
 
 static void set_body(const void *args, uint64_t begin, uint64_t end) {

@@ -11,7 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/write_behind.h"
 
-enum { HOTBED_EXTENT_AHEAD = 2 }; /* blocks that are read before they are asked for */
+enum { HOTBED_EXTENT_AHEAD = 3 }; /* blocks that are read before they are asked for */
 
 typedef struct hotbed_extent_stream {
     hotbed_io_file *file;

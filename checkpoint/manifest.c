@@ -72,8 +72,8 @@ static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     hotbed_codec_number32(c, &m->world, 1, HOTBED_WORLD_MAX);
     hotbed_codec_literal(c, " block ");
     hotbed_codec_number(
-        c, &block, m->minor == 0 ? HOTBED_BLOCK_BYTES : HOTBED_BLOCK_BYTES_LEAST,
-        HOTBED_BLOCK_BYTES);
+        c, &block, m->minor == 0 ? HOTBED_BLOCK_BYTES_MOST : HOTBED_BLOCK_BYTES_LEAST,
+        HOTBED_BLOCK_BYTES_MOST);
     if ((block & (block - 1)) != 0)
         hotbed_codec_expected(c, "a power of two");
     m->block_bytes = (uint32_t)block;

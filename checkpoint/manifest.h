@@ -19,8 +19,10 @@ enum {
     HOTBED_FORMAT_MINOR = 2,       /* something new that older readers must not overlook */
     HOTBED_FORMAT_MINOR_PLAIN = 1, /* what is written where nothing asks for more */
     HOTBED_FORMAT_MINOR_TIMES = 2, /* a table has times */
-    HOTBED_BLOCK_BYTES = 4 << 20,  /* most bytes of a block: each has a digest of its own */
+    HOTBED_BLOCK_BYTES =
+        1 << 20, /* of a block, where nothing asks for others: each has a digest of its own */
     HOTBED_BLOCK_BYTES_LEAST = 4 << 10,
+    HOTBED_BLOCK_BYTES_MOST = 4 << 20, /* what format 1.0 always has */
     HOTBED_MANIFEST_BYTES_MAX = 64 << 20,
     HOTBED_WORLD_MAX = 65536,
 };

@@ -4,7 +4,7 @@
 
 #include "checkpoint/lanes.h"
 
-enum { HOTBED_WRITE_BEHIND_BLOCKS = 4 }; /* on their way at a time */
+enum { HOTBED_WRITE_BEHIND_BLOCKS = 8 }; /* on their way at a time */
 
 typedef struct hotbed_write_behind_job {
     hotbed_io_job job;

@@ -157,7 +157,7 @@ static hotbed_status open_buffers(plans_shop *s) {
     return hotbed_stream_sync(s->stream);
 }
 
-static hotbed_status open(plans_shop *s, const workload *what, double scale) {
+static hotbed_status make(plans_shop *s, const workload *what, double scale) {
     HOTBED_TRY(workload_input_for(what, scale, &s->input));
     HOTBED_TRY(hotbed_stream_create(s->backend, 0, &s->stream));
     HOTBED_TRY(open_buffers(s));
@@ -180,7 +180,7 @@ hotbed_status plans_open(
     const workload *what, double scale, hotbed_insertion insertion, hotbed_backend backend,
     plans_shop *shop) {
     *shop = (plans_shop){.backend = backend, .insertion = insertion};
-    hotbed_status status = open(shop, what, scale);
+    hotbed_status status = make(shop, what, scale);
     if (status != HOTBED_OK)
         plans_close(shop);
     return status;

@@ -2,7 +2,7 @@
  * tool. */
 #include "pipeline/nvtx.h"
 
-#if defined(HOTBED_WITH_CUDA)
+#if defined(HOTBED_WITH_NVTX)
 #include <nvtx3/nvToolsExt.h>
 
 void hotbed_nvtx_push(const char *name) {

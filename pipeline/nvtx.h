@@ -1,4 +1,4 @@
-/* pipeline/nvtx.h - ranges that NVIDIA's tools show; nothing in a build without CUDA. */
+/* pipeline/nvtx.h - ranges that NVIDIA's tools show; nothing in a build without NVTX. */
 #ifndef HOTBED_PIPELINE_NVTX_H
 #define HOTBED_PIPELINE_NVTX_H
 

@@ -31,7 +31,7 @@ void hotbed_pipeline_fail(
 
 /* --- one task --------------------------------------------------------------------------------- */
 
-hotbed_status hotbed_task_run(
+static hotbed_status run_task(
     hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream,
     hotbed_task_mode *mode) {
     const hotbed_program *program = pipeline->program;
@@ -53,6 +53,15 @@ hotbed_status hotbed_task_run(
         return HOTBED_OK;
     *mode = HOTBED_TASK_CAPTURE;
     return hotbed_capture_take(capture, step, iteration, stream);
+}
+
+hotbed_status hotbed_task_run(
+    hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream,
+    hotbed_task_mode *mode) {
+    hotbed_nvtx_push(pipeline->program->steps[s].name);
+    hotbed_status status = run_task(pipeline, s, iteration, stream, mode);
+    hotbed_nvtx_pop();
+    return status;
 }
 
 /* FNV-1a over the bytes of a word. */
@@ -156,11 +165,9 @@ static hotbed_status submit(
     hotbed_mark_harvest(pipeline, mark, false);
     HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
     HOTBED_TRY(record(mark->begin, stream, &did->events));
-    hotbed_nvtx_push(step->name);
     entry->begin = hotbed_pipeline_now() - pipeline->started;
     hotbed_status status = hotbed_task_run(pipeline, queued->step, iteration, stream, &entry->mode);
     entry->end = hotbed_pipeline_now() - pipeline->started;
-    hotbed_nvtx_pop();
     HOTBED_TRY(status);
     HOTBED_TRY(record(mark->end, stream, &did->events));
     return check_fault(pipeline, step->stream);

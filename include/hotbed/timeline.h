@@ -5,8 +5,8 @@
  * on the host.  Several pipelines in one file are the ranks of one process: their times count from
  * the same start.
  *
- * In a build with CUDA each task is also an NVTX range on the thread that submits it, so that
- * NVIDIA's tools show it above the kernels.
+ * In a build with NVTX, which comes with the CUDA toolkit, each task is also a range on the thread that
+ * submits it, by the task's name, so that NVIDIA's tools show it above the kernels.
  */
 #ifndef HOTBED_TIMELINE_H
 #define HOTBED_TIMELINE_H

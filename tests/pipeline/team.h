@@ -85,7 +85,7 @@ hotbed_loader rank_loader(rank *r);
 hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
 
 /* The plain loop, as a body: what all plans are to equal goes to `expected`. */
-void *rank_train_plainly(void *rank);
+void *rank_train_plainly(void *argument);
 
 void team_open(team *t);
 void team_close(team *t);

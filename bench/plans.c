@@ -51,7 +51,7 @@ typedef struct figures {
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-static hotbed_status profile_serial(plans_shop *shop, const program *p, figures *f) {
+static hotbed_status profile_serial(plans_shop *shop, const program *p, bool schedule, figures *f) {
     void *batches[4];
     hotbed_train *train = NULL;
     hotbed_profile_options options;
@@ -67,12 +67,9 @@ static hotbed_status profile_serial(plans_shop *shop, const program *p, figures 
     double unused = 0.0;
     hotbed_status status = /* every batch once: the cache is warm then */
         plans_time(shop, train, 0, shop->input.shape.batches, &unused);
-    if (status == HOTBED_OK && shop->layers == 0)
-        status =
-            hotbed_profile_set(hotbed_train_pipeline(train), &options, tasks_ahead, &f->wanted);
-    else if (status == HOTBED_OK)
+    if (status == HOTBED_OK)
         status = hotbed_profile_run(hotbed_train_pipeline(train), &options, &f->profile);
-    if (status == HOTBED_OK && shop->layers != 0)
+    if (status == HOTBED_OK && schedule)
         status = hotbed_train_schedule(train, &f->profile, 3, &f->schedule);
     hotbed_train_destroy(train);
     return status;
@@ -116,9 +113,12 @@ static void set_entries(const program *p, figures *f) {
 }
 
 static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
-    HOTBED_TRY(profile_serial(shop, p, f));
+    HOTBED_TRY(profile_serial(shop, p, false, f));
+    for (uint32_t t = 0; t < f->profile.num_tasks; t++) /* no name is part of another */
+        if (strstr(tasks_ahead, f->profile.tasks[t].name) != NULL)
+            f->wanted += f->profile.tasks[t].alone;
     HOTBED_TRY(plans_set_dense(shop, p->dense * f->wanted, &f->dense));
-    HOTBED_TRY(profile_serial(shop, p, f));
+    HOTBED_TRY(profile_serial(shop, p, true, f));
     plans_entry *found = &f->entries[AUTO];
     found->steps = hotbed_schedule_steps(f->schedule, &found->num_steps);
     for (uint32_t round = 0; round < p->rounds; round++)

@@ -4,8 +4,8 @@
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
 # The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
-# Results go to OUT/workloads-<device>.json, exchange-<device>.json and micro-<device>.json.  On the host the
-# workloads are a tenth of their size.  Status 1 when a check fails.
+# Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json and
+# micro-<device>.json.  On the host the workloads are a tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
     sed -n '2,9p' "$0" >&2
@@ -20,11 +20,11 @@ mkdir -p "$out"
 case $backend in
 cuda)
     device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-    scale=1 steps=100 replay_scale=0.05 replays=1000
+    scale=1 steps=100 replay_scale=0.05 replays=1000 plans=()
     ;;
 host)
     device=host-$(nproc)-cores
-    scale=0.1 steps=20 replay_scale=0.01 replays=1000
+    scale=0.1 steps=20 replay_scale=0.01 replays=1000 plans=(env HOTBED_THREADS=1)
     ;;
 *)
     echo "bench/run.sh: no backend '$backend'" >&2
@@ -32,9 +32,10 @@ host)
     ;;
 esac
 device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
-iterations=()
+iterations=() short=()
 if [ "$quick" = quick ]; then
     scale=0.01 steps=5 replay_scale=0.002 replays=100 iterations=(--iterations 2)
+    short=(--scale 0.005 --rounds 2 --steps 6)
 fi
 
 run() {
@@ -49,6 +50,9 @@ run "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$s
 # The run above looked for the earlier result, which may be this very file.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
 run "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
+# One thread a lane on the host: what is not the dense model's then has a core of its own.
+run "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \
+    --json "$out/plans-$device.json" --pictures "$out/plans-$device"
 if [ "$backend" = cuda ]; then
     run "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
 fi

@@ -31,8 +31,9 @@ static hotbed_status create(overlap *o) {
     o->ends = calloc(o->steps, sizeof(hotbed_event *));
     if (!o->ends)
         return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
-    HOTBED_TRY(hotbed_stream_create(
-        hotbed_stream_backend(run->stream), hotbed_stream_device(run->stream), &o->side));
+    HOTBED_TRY(hotbed_stream_create_with_priority(
+        hotbed_stream_backend(run->stream), hotbed_stream_device(run->stream), HOTBED_PRIORITY_HIGH,
+        &o->side));
     HOTBED_TRY(hotbed_ticket_create(
         run->storage, workload_keys_a_step(shape), shape->samples, o->side, &o->second));
     HOTBED_TRY(

@@ -330,6 +330,14 @@ static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_optio
         &made.plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
 }
 
+/* What a task exposes is at most what it takes alone.  On a busy machine both vary, and the difference of two
+ * measurements more than one: a stage that comes out as nothing would be put anywhere. */
+static double cost_of(const hotbed_profile_task *task) {
+    const double least = 0.5 * task->alone;
+    double cost = task->exposed < task->alone ? task->exposed : task->alone;
+    return cost > least ? cost : least;
+}
+
 hotbed_status hotbed_train_schedule(
     hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out) {
     hotbed_schedule_options options;
@@ -345,11 +353,8 @@ hotbed_status hotbed_train_schedule(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks,
             train->plan->name, made.plan.num_steps);
-    for (uint32_t s = 0; s < profile->num_tasks; s++) {
-        /* A task cannot expose more than it takes; that of a busy machine may look like it. */
-        const hotbed_profile_task *task = &profile->tasks[s];
-        costs[s] = task->exposed < task->alone ? task->exposed : task->alone;
-    }
+    for (uint32_t s = 0; s < profile->num_tasks; s++)
+        costs[s] = cost_of(&profile->tasks[s]);
     hotbed_schedule_options_init(&options);
     options.costs = costs;
     options.max_depth = max_depth;

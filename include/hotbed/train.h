@@ -132,8 +132,9 @@ HOTBED_API hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train);
 /* The rewrite: report, states; NULL with plans that do not pipeline modules.  Borrowed. */
 HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
 
-/* Find a schedule for the plan's tasks from a profile of this pipeline, each with the lesser of its two
- * times: for a plan of one stage, "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
+/* Find a schedule for the plan's tasks from a profile of this pipeline, each with its exposed
+ * time, but at most what it takes alone, and at least a half of that: for a plan of one stage,
+ * "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
  *
  *   max_depth  as of hotbed_schedule_options
  *

@@ -52,7 +52,7 @@ typedef struct rank {
     float (*kept)[COLLECTIONS][ROWS]; /* pinned: of each batch */
     hotbed_memory kept_memory;
     hotbed_balance *balances[DEPTH];
-    uint64_t next, limit, period, iterations, fails_at;
+    uint64_t next, limit, period, iterations, fails_at, order;
     hotbed_status status;
     char text[512];
 } rank;

@@ -250,7 +250,7 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
         {.name = "d", .stage = 1, .stream = "s3", .group = "g0", .after = "b"},
         {.name = NULL}};
     uint64_t hash = 0;
-    for (int run = 0; run < 30; run++) {
+    for (int run = 0; run < 100; run++) {
         parts p;
         hotbed_log_entry log[64];
         uint64_t n, ticket = 0;

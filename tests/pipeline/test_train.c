@@ -61,6 +61,7 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
             shop_bind(&s, train, 0, 20);
             CHECK_EQ(shop_run(train), 20);
             check_results(&s, &e, 0, 20);
+            CHECK_EQ(s.pulled, 20);
             CHECK_EQ(s.given_back, 20);
             for (int m = 0; m < SHOP_MODULES; m++) {
                 CHECK_EQ(s.modules[m].starts, 20);
@@ -85,6 +86,85 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
             check_rows(&s, &e);
             shop_close(&s);
         }
+}
+
+/* Fewer batches than the pipeline is deep, none too; the next loader goes on where they ended. */
+static void few_batches_are_enough(hotbed_backend backend) {
+    static expected e;
+    train_plainly(backend, false, 10, &e);
+    const char *plan;
+    for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++) {
+        shop s;
+        const hotbed_iteration *iteration;
+        shop_open(&s, backend);
+        hotbed_train *train = shop_train(&s, plan, 0);
+        for (uint64_t n = 0, first = 0; n < 5; first += n++) {
+            shop_bind(&s, train, first, n);
+            CHECK_EQ(shop_run(train), n);
+            CHECK_EQ(s.given_back, n);
+            CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
+            CHECK(iteration == NULL); /* the end, again */
+        }
+        check_results(&s, &e, 0, 10);
+        hotbed_train_destroy(train);
+        check_rows(&s, &e);
+        shop_close(&s);
+    }
+}
+
+/* Who does not finish what is in flight drops as many batches as the peers' pipelines with
+ * execute_all_batches=False: two. */
+static void destroy_drops_what_is_in_flight(hotbed_backend backend) {
+    static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
+    for (int p = 0; p < 3; p++)
+        for (uint64_t taken = 1; taken < 6; taken++) {
+            shop s;
+            const hotbed_iteration *iteration;
+            shop_open(&s, backend);
+            hotbed_train *train = shop_train(&s, names[p], 0);
+            shop_bind(&s, train, 0, 40);
+            for (uint64_t i = 0; i < taken; i++)
+                CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
+            CHECK_EQ(s.pulled, taken + 2);
+            hotbed_train_destroy(train);
+            CHECK_EQ(shop_pinned(&s), 0);
+            shop_close(&s);
+        }
+}
+
+/* Which stream each stage of a context is on, by the peers' table of fields. */
+static void stages_are_on_the_peers_streams(hotbed_backend backend) {
+    static const char *const wanted[][2] = {
+        {"copy_batch_to_gpu", "memcpy"},
+        {"start_shuffle", "memcpy"},
+        {"finish_shuffle", "memcpy"},
+        {"start_sparse_data_dist", "dist"},
+        {"wait_sparse_data_dist", "dist"},
+        {"prefetch", "prefetch"},
+        {"forward", "default"},
+        {"loss", "default"},
+        {"backward", "default"},
+        {"finalize_model_grads", "default"},
+        {"optimizer", "default"},
+        {"dequeue_batch", "default"},
+    };
+    static const char *const names[] = {
+        "sparse-dist", "prefetch", "jagged-sparse-dist", "jagged-prefetch",
+        "jagged-prefetch-async"};
+    uint32_t seen = 0;
+    (void)backend;
+    for (int p = 0; p < 5; p++) {
+        const hotbed_step *steps;
+        uint32_t n;
+        CHECK_OK(hotbed_train_plan_steps(names[p], &steps, &n));
+        for (uint32_t i = 0; i < n; i++)
+            for (size_t w = 0; w < sizeof wanted / sizeof *wanted; w++)
+                if (strcmp(steps[i].task, wanted[w][0]) == 0) {
+                    CHECK_STRING(steps[i].stream, wanted[w][1]);
+                    seen++;
+                }
+    }
+    CHECK_EQ(seen, 7 + 8 + 11 + 12 + 12);
 }
 
 /* What a period does in the steady state: task and batch, relative to the batch that it hands
@@ -418,6 +498,9 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"every_plan_trains_to_the_bytes_of_the_plain_loop",
      every_plan_trains_to_the_bytes_of_the_plain_loop},
+    {"few_batches_are_enough", few_batches_are_enough},
+    {"destroy_drops_what_is_in_flight", destroy_drops_what_is_in_flight},
+    {"stages_are_on_the_peers_streams", stages_are_on_the_peers_streams},
     {"the_order_of_steps_is_the_peers", the_order_of_steps_is_the_peers},
     {"streams_that_run_ahead_have_priority", streams_that_run_ahead_have_priority},
     {"prefetches_and_backwards_alternate", prefetches_and_backwards_alternate},

@@ -4,8 +4,11 @@
  */
 #include "tests/pipeline/team.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+static pthread_barrier_t meeting; /* of a team's ranks */
 
 /* --- bodies ----------------------------------------------------------------------------------- */
 
@@ -15,6 +18,7 @@ static void *train_by_plan(void *argument) {
     hotbed_train *train = rank_train(r, NULL);
     CHECK_OK(rank_run(r, train, BATCHES));
     CHECK_EQ(r->iterations, BATCHES);
+    r->order = hotbed_pipeline_order_hash(hotbed_train_pipeline(train));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     CHECK_EQ(rank_pinned(r), 0);
@@ -31,8 +35,11 @@ static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) 
         const char *plan;
         team_run(backend, sizes[n], exchange, NULL, rank_train_plainly, &t);
         for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++)
-            if (all || strcmp(plan, "prefetch") == 0 || strcmp(plan, "sparse-dist") == 0)
+            if (all || strcmp(plan, "prefetch") == 0 || strcmp(plan, "sparse-dist") == 0) {
                 team_run(backend, sizes[n], exchange, plan, train_by_plan, &t);
+                for (uint32_t r = 1; r < sizes[n]; r++) /* turns were the same */
+                    CHECK_EQ(t.ranks[r].order, t.ranks[0].order);
+            }
     }
     team_close(&t);
 }
@@ -139,10 +146,51 @@ static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
     static const char *const plans[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
     static team t;
     team_open(&t);
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < 3; n++) {
         team_run(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
         for (int p = 0; p < 4; p++)
             team_run(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
+    }
+    team_close(&t);
+}
+
+/* Once warm, no step of any rank allocates or waits on the host: counters are of all of them. */
+static void *train_without_allocations(void *argument) {
+    rank *r = argument;
+    hotbed_counters before, after;
+    const hotbed_iteration *iteration;
+    rank_open(r);
+    hotbed_train *train = rank_train(r, NULL);
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    const hotbed_loader loader = rank_loader(r);
+    r->limit = UINT64_MAX;
+    CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
+    for (int i = 0; i < 12; i++)
+        CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+    CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline))); /* queues have an end */
+    (void)pthread_barrier_wait(&meeting);
+    hotbed_counters_read(&before);
+    (void)pthread_barrier_wait(&meeting);
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
+    (void)pthread_barrier_wait(&meeting);
+    hotbed_counters_read(&after);
+    (void)pthread_barrier_wait(&meeting);
+    CHECK_EQ(after.allocations, before.allocations);
+    CHECK_EQ(after.host_waits, before.host_waits);
+    CHECK_OK(hotbed_pipeline_drain(pipeline));
+    hotbed_train_destroy(train);
+    rank_close(r);
+    return NULL;
+}
+
+static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
+    static team t;
+    team_open(&t);
+    for (int n = 0; n < 3; n++) {
+        CHECK_EQ(pthread_barrier_init(&meeting, NULL, sizes[n]), 0);
+        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
+        CHECK_EQ(pthread_barrier_destroy(&meeting), 0);
     }
     team_close(&t);
 }
@@ -192,6 +240,7 @@ const hotbed_test hotbed_tests[] = {
      shuffled_batches_give_the_bytes_of_the_plain_loop},
     {"unequal_ranks_end_together", unequal_ranks_end_together},
     {"evaluation_in_between_changes_nothing", evaluation_in_between_changes_nothing},
+    {"steps_of_ranks_allocate_nothing", steps_of_ranks_allocate_nothing},
     {"a_failure_ends_all_ranks", a_failure_ends_all_ranks},
     {NULL, NULL},
 };

@@ -159,12 +159,16 @@ const char *take(int *argc, char **argv, const char *name) {
 } // namespace
 
 int main(int argc, char **argv) {
+    std::string command = "hotbed-bench";
+    for (int i = 1; i < argc; i++)
+        command += std::string(" ") + argv[i];
     const char *backend = take(&argc, argv, "--backend");       // host or cuda; both unless given
     const char *iterations = take(&argc, argv, "--iterations"); // of each case
     const char *commit = take(&argc, argv, "--commit");
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))
         return 2;
+    benchmark::AddCustomContext("command", command);
     benchmark::AddCustomContext("commit", commit != nullptr ? commit : HOTBED_BENCH_COMMIT);
     int quick = iterations != nullptr ? std::max(1, std::atoi(iterations)) : 0;
     bool any = false;

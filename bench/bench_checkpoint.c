@@ -1,16 +1,16 @@
 /* bench/bench_checkpoint.c - bytes of rows saved and loaded a second, beside what the disk does by itself.
  *
- * One table of Adam rows.  Before each save and load a probe writes or reads as many bytes of one file with
- * O_DIRECT, 4 MiB at a time, from one thread: what a plain program gets of this disk at that moment.  A save ends
- * when all is on disk, and so does the probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs),
+ * One table of Adam rows.  Before each save and load two probes write or read as many bytes of one file with
+ * O_DIRECT, 4 MiB at a time, from one thread, the first with memory as malloc() has it, the second with huge pages:
+ * what plain programs get of this disk at that moment.  A save ends when all is on disk, and so does a probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs),
  * probes go without.  `take` is what training waits for when a snapshot is taken, `write` what follows in the
  * background.  Counters, medians over the iterations:
  *
- *   probe_gb_per_s   the probe's bytes a second
- *   of_probe         the case's bytes a second over those of the probe before it
- *   others           share of the machine's processors that other programs had meanwhile
+ *   probe_gb_per_s, huge_probe_gb_per_s   bytes a second of the first and of the second probe
+ *   of_probe, of_huge_probe               the case's bytes a second over those of the probe before it
+ *   others                                share of the machine's processors that other programs had meanwhile
  */
-#define _GNU_SOURCE /* O_DIRECT */
+#define _GNU_SOURCE /* O_DIRECT, madvise() */
 #include "bench/bench.h"
 
 #include "hotbed/checkpoint.h"
@@ -20,19 +20,22 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { DIM = 128, PATH_BYTES = 512, BLOCK = 4 << 20, ROW_BYTES = 16 + 3 * 4 * DIM, ROUNDS = 256 };
 
+enum { PLAIN = 0, HUGE = 1, PROBES = 2, HUGE_PAGE = 2 << 20 };
+
 typedef struct fixture {
     hotbed_storage *storage;
     int64_t rows;
     char root[PATH_BYTES], path[PATH_BYTES], probe[PATH_BYTES];
-    void *block;
+    void *blocks[PROBES];
     int rounds; /* that were measured */
-    double probe_rates[ROUNDS], shares[ROUNDS], others[ROUNDS];
+    double rates[PROBES][ROUNDS], shares[PROBES][ROUNDS], others[ROUNDS];
 } fixture;
 
 static double now(void) {
@@ -108,7 +111,8 @@ static bool begin(bench_state *state, fixture *f) {
 static void end(fixture *f) {
     remove_directory(f->path);
     (void)!unlink(f->probe);
-    free(f->block);
+    free(f->blocks[PLAIN]);
+    free(f->blocks[HUGE]);
     if (f->root[0] != '\0')
         (void)!rmdir(f->root);
     hotbed_storage_destroy(f->storage);
@@ -131,23 +135,34 @@ static bool move(int file, char *block, int64_t bytes, bool writes) {
     return !writes || fsync(file) == 0;
 }
 
-/* Seconds that the probe takes; below 0: it failed.  A probe that reads needs one that has written. */
-static double probe(fixture *f, bool writes) {
-    if (f->block == NULL && posix_memalign(&f->block, 4096, BLOCK) == 0)
+static char *block_of(fixture *f, int which) {
+    unsigned char *block = NULL;
+    if (f->blocks[which] == NULL &&
+        posix_memalign(&f->blocks[which], which == HUGE ? HUGE_PAGE : 4096, BLOCK) == 0) {
+        block = f->blocks[which];
+        if (which == HUGE)
+            (void)madvise(block, BLOCK, MADV_HUGEPAGE);
         for (int i = 0; i < BLOCK; i++)
-            ((unsigned char *)f->block)[i] = (unsigned char)(i * 31 >> 3);
+            block[i] = (unsigned char)(i * 31 >> 3);
+    }
+    return f->blocks[which];
+}
+
+/* Seconds that a probe takes; below 0: it failed.  A probe that reads needs one that has written. */
+static double probe(fixture *f, int which, bool writes) {
+    char *block = block_of(f, which);
     if (writes)
         (void)!unlink(f->probe);
     int file = open_direct(f->probe, writes ? O_RDWR | O_CREAT : O_RDONLY);
     double start = now();
-    bool moved = file >= 0 && f->block != NULL && move(file, f->block, f->rows * ROW_BYTES, writes);
+    bool moved = file >= 0 && block != NULL && move(file, block, f->rows * ROW_BYTES, writes);
     double seconds = now() - start;
     if (file >= 0)
         close(file);
     return moved ? seconds : -1;
 }
 
-/* --- rounds: a probe, and what is measured beside it ------------------------------------------------------- */
+/* --- rounds: probes, and what is measured beside it ------------------------------------------------------- */
 
 /* Seconds that all processors were busy, and that they were there; 0 where the system does not say. */
 static void processor_time(double *busy, double *all) {
@@ -176,20 +191,22 @@ static double own_time(void) {
 }
 
 typedef struct round {
-    double probe, start;
+    double probes[PROBES], start;
     double own, busy, all;
 } round;
 
 static bool begin_round(bench_state *state, fixture *f, bool writes, round *r) {
     r->own = own_time();
     processor_time(&r->busy, &r->all);
-    r->probe = probe(f, writes);
-    if (r->probe < 0)
+    for (int i = 0; i < PROBES; i++)
+        r->probes[i] = probe(f, i, writes);
+    bool moved = r->probes[PLAIN] > 0 && r->probes[HUGE] > 0;
+    if (!moved)
         bench_skip(state, "the probe's file cannot be moved");
     if (writes)
         (void)!unlink(f->probe);
     r->start = now();
-    return r->probe >= 0;
+    return moved;
 }
 
 /* The measured part is over. */
@@ -198,8 +215,10 @@ static void end_round(bench_state *state, fixture *f, const round *r) {
     int at = f->rounds++ % ROUNDS;
     bench_seconds(state, seconds);
     processor_time(&busy, &all);
-    f->probe_rates[at] = (double)(f->rows * ROW_BYTES) / r->probe * 1e-9;
-    f->shares[at] = r->probe / seconds;
+    for (int i = 0; i < PROBES; i++) {
+        f->rates[i][at] = (double)(f->rows * ROW_BYTES) / r->probes[i] * 1e-9;
+        f->shares[i][at] = r->probes[i] / seconds;
+    }
     f->others[at] = all > r->all ? (busy - r->busy - (own_time() - r->own)) / (all - r->all) : 0;
 }
 
@@ -219,8 +238,10 @@ static void report(bench_state *state, fixture *f) {
     bench_bytes(state, f->rows * ROW_BYTES);
     if (n == 0)
         return;
-    bench_counter(state, "probe_gb_per_s", median(f->probe_rates, n));
-    bench_counter(state, "of_probe", median(f->shares, n));
+    bench_counter(state, "probe_gb_per_s", median(f->rates[PLAIN], n));
+    bench_counter(state, "of_probe", median(f->shares[PLAIN], n));
+    bench_counter(state, "huge_probe_gb_per_s", median(f->rates[HUGE], n));
+    bench_counter(state, "of_huge_probe", median(f->shares[HUGE], n));
     bench_counter(state, "others", median(f->others, n));
 }
 
@@ -262,7 +283,7 @@ static void run_load(bench_state *state) {
     round r;
     hotbed_checkpoint_options_init(&options);
     bool good =
-        begin(state, &f) && probe(&f, true) >= 0 &&
+        begin(state, &f) && probe(&f, PLAIN, true) >= 0 &&
         bench_ok(state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
     while (good && bench_next(state)) {
         drop_pages(f.path);

@@ -40,7 +40,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "micro": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -53,7 +53,9 @@ def load():
         elif form.startswith("hotbed-exchange"):
             kinds["exchange"].append(document)
         elif "benchmarks" in document:
-            kinds["micro"].append(document)
+            names = [entry["name"] for entry in document["benchmarks"]]
+            disk = all(name.startswith("checkpoint/") for name in names)
+            kinds["checkpoint" if disk else "micro"].append(document)
         else:
             print(f"report: {path}: not a result of the benchmarks, left out", file=sys.stderr)
     kinds["workloads"].sort(key=lambda d: (d["backend"] != "cuda", d["device"]))
@@ -351,6 +353,43 @@ def micro_section(kinds):
     return "\n\n".join(parts)
 
 
+# --- checkpoints ------------------------------------------------------------------------------------
+
+
+def checkpoint_section(kinds):
+    parts = []
+    for document in kinds["checkpoint"]:
+        context = document["context"]
+        rows = []
+        for entry in document["benchmarks"]:
+            if entry.get("error_occurred") or "median_us" not in entry:
+                continue
+            operation, arguments = micro_name(entry["name"])
+            backend = entry["name"].split("/")[2]
+            count = int(dict(a.split(":") for a in arguments.split())["rows"])
+            median = entry["median_us"] * 1e-6
+            moved = entry["bytes_per_second"] * entry["real_time"] * 1e-6 / 1e9
+            probes = [("probe_gb_per_s", "of_probe"), ("huge_probe_gb_per_s", "of_huge_probe")]
+            rows.append(
+                [operation[len("checkpoint/") :], backend, f"{count:,}", f"{moved:.2f}", f"{median * 1e3:,.0f}"]
+                + [f"{moved / median:.2f}"]
+                + [
+                    f"{entry[rate_of]:.2f}, **{entry[share]:.2f}**" if share in entry else ""
+                    for rate_of, share in probes
+                ]
+                + [f"{entry['others'] * 100:.0f} %" if "others" in entry else ""]
+            )
+        devices = [context[key] for key in sorted(context) if key.endswith("_device")]
+        parts.append(
+            f"{'; '.join(devices)}; commit {context.get('commit', 'unknown')}, {context.get('date', '')} "
+            f"([{document['file']}](../bench/results/{document['file']})):\n"
+            f"`{context.get('command', '')}`"
+        )
+        header = ["", "backend", "rows", "GB", "median ms", "GB/s", "probe: GB/s, share", "huge pages", "others"]
+        parts.append(table(header, rows))
+    return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU."
+
+
 # --- ranks -----------------------------------------------------------------------------------------
 
 EXCHANGES = {"keys": "keys", "rows": "rows", "gradients": "rows"}  # beside which all-to-all each phase stands
@@ -501,6 +540,7 @@ def main():
     old = read(PAGE)
     page = replace(replace(old, "workloads", workload_section(kinds)), "micro", micro_section(kinds))
     page = replace(page, "exchange", exchange_section(kinds))
+    page = replace(page, "checkpoint", checkpoint_section(kinds))
     files = {PAGE: page}
     if kinds["workloads"]:
         files[PICTURE] = picture(kinds)

@@ -84,7 +84,10 @@ else
 fi
 if [ -x "$binaries/hotbed-bench" ]; then
     run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
-        --benchmark_out="$out/micro-$device.json" --benchmark_out_format=json
+        --benchmark_filter=-checkpoint/ --benchmark_out="$out/micro-$device.json" --benchmark_out_format=json
+    run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
+        --benchmark_filter=checkpoint/ --benchmark_out="$out/checkpoint-$device.json" \
+        --benchmark_out_format=json
     if [ "$backend" = host ]; then # the hash maps beside the index, on one thread
         run env HOTBED_THREADS=1 "$binaries/hotbed-bench" --backend host --commit "$commit" "${iterations[@]}" \
             --benchmark_filter='index/alone_find/|peer/' --benchmark_out="$out/micro-$device-1-thread.json" \

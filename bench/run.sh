@@ -4,11 +4,12 @@
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
 # The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
-# Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json and
-# micro-<device>.json.  On the host the workloads are a tenth of their size.  Status 1 when a check fails.
+# Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
+# micro-<device>.json and checkpoint-<device>.json, whose files lie in TMPDIR or /tmp meanwhile.  On the host the
+# workloads are a tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
-    sed -n '2,9p' "$0" >&2
+    sed -n '2,10p' "$0" >&2
     exit 2
 fi
 binaries=$1 backend=$2 out=$3 quick=${4:-}

@@ -16,7 +16,8 @@ enum { WINDOW_BYTES = 8 << 20 }; /* of rows that are on their way; two of them a
 /* A table's rows in order of slots. */
 typedef struct image {
     uint64_t rows, capacity;
-    void *columns[HOTBED_ROW_COLUMNS]; /* [capacity] */
+    hotbed_memory memory[HOTBED_ROW_COLUMNS];
+    void *columns[HOTBED_ROW_COLUMNS]; /* [capacity], in memory */
     uint64_t *counted;                 /* as hotbed_plan_counted() */
 } image;
 
@@ -35,24 +36,36 @@ typedef struct window {
     hotbed_export batch;
     void *columns[HOTBED_ROW_COLUMNS];
     hotbed_event *done;
+    hotbed_event *kept; /* of the copier: its rows are in the image */
 } window;
+
+/* A table on its way into an image. */
+typedef struct taker {
+    hotbed_storage *storage;
+    hotbed_stream *stream;
+    hotbed_stream *
+        copier; /* of the host backend: it copies, and first touches, memory with several threads */
+    const char *name; /* of the table */
+    image *to;
+    size_t row_bytes[HOTBED_ROW_COLUMNS];
+    window windows[2];
+} taker;
 
 static size_t align(size_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
-static hotbed_status open_window(
-    window *w, uint32_t table, uint64_t slots, const size_t row_bytes[HOTBED_ROW_COLUMNS],
-    hotbed_stream *stream) {
+static hotbed_status open_window(const taker *t, window *w, uint32_t table, uint64_t slots) {
     size_t bytes = 256, at = 256;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        bytes += align(slots * row_bytes[i]);
-    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &w->memory));
-    HOTBED_TRY(hotbed_event_create(stream, &w->done));
+        bytes += align(slots * t->row_bytes[i]);
+    HOTBED_TRY(hotbed_memory_alloc(t->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &w->memory));
+    HOTBED_TRY(hotbed_event_create(t->stream, &w->done));
+    HOTBED_TRY(hotbed_event_create(t->copier, &w->kept));
     char *base = w->memory.data;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        w->columns[i] = row_bytes[i] == 0 ? NULL : base + at;
-        at += align(slots * row_bytes[i]);
+        w->columns[i] = t->row_bytes[i] == 0 ? NULL : base + at;
+        at += align(slots * t->row_bytes[i]);
     }
     hotbed_export_init(&w->batch);
     w->batch.table = table;
@@ -68,75 +81,77 @@ static hotbed_status open_window(
 }
 
 static void close_window(window *w) {
+    hotbed_event_destroy(w->kept);
     hotbed_event_destroy(w->done);
     hotbed_memory_free(&w->memory);
 }
 
-static hotbed_status ask(
-    hotbed_storage *storage, window *w, uint64_t first, hotbed_stream *stream) {
+/* Have a window filled, when what it had is kept. */
+static hotbed_status ask(const taker *t, window *w, uint64_t first) {
+    HOTBED_TRY(hotbed_event_sync(w->kept));
     w->batch.first = first;
-    HOTBED_TRY(hotbed_storage_export(storage, &w->batch, stream));
-    return hotbed_event_record(w->done, stream);
+    HOTBED_TRY(hotbed_storage_export(t->storage, &w->batch, t->stream));
+    return hotbed_event_record(w->done, t->stream);
 }
 
-/* Wait for a window, and keep its rows. */
-static hotbed_status keep(
-    window *w, image *to, const char *name, const size_t row_bytes[HOTBED_ROW_COLUMNS]) {
+/* Wait for a window, and have its rows kept. */
+static hotbed_status keep(const taker *t, window *w) {
+    image *to = t->to;
     HOTBED_TRY(hotbed_event_sync(w->done));
     uint64_t n = *w->batch.count;
     if (n > to->capacity - to->rows)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", name);
+            HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", t->name);
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        if (row_bytes[i] > 0)
-            memcpy(
-                (char *)to->columns[i] + to->rows * row_bytes[i], w->columns[i], n * row_bytes[i]);
+        if (n * t->row_bytes[i] > 0)
+            HOTBED_TRY(hotbed_copy(
+                (char *)to->columns[i] + to->rows * t->row_bytes[i], w->columns[i],
+                n * t->row_bytes[i], t->copier));
     to->rows += n;
-    return HOTBED_OK;
+    return hotbed_event_record(w->kept, t->copier);
 }
 
 /* Two windows in turn: one is filled while the other is copied away. */
-static hotbed_status copy_windows(
-    hotbed_storage *storage, window windows[2], uint64_t slots, image *to, const char *name,
-    const size_t row_bytes[HOTBED_ROW_COLUMNS], hotbed_stream *stream) {
-    uint64_t step = windows[0].batch.slots, asked = 0, turn = 0;
+static hotbed_status copy_windows(taker *t, uint64_t slots) {
+    uint64_t step = t->windows[0].batch.slots, asked = 0, turn = 0;
     for (uint64_t kept = 0; kept < slots; kept += step, turn++) {
         for (; asked < slots && asked < kept + 2 * step; asked += step)
-            HOTBED_TRY(ask(storage, &windows[asked / step % 2], asked, stream));
-        HOTBED_TRY(keep(&windows[turn % 2], to, name, row_bytes));
+            HOTBED_TRY(ask(t, &t->windows[asked / step % 2], asked));
+        HOTBED_TRY(keep(t, &t->windows[turn % 2]));
     }
     return HOTBED_OK;
 }
 
 static hotbed_status copy_table(
-    hotbed_checkpoint_snapshot *s, hotbed_storage *storage, uint32_t number,
-    hotbed_stream *stream) {
+    hotbed_checkpoint_snapshot *s, hotbed_storage *storage, uint32_t number, hotbed_stream *stream,
+    hotbed_stream *copier) {
     const hotbed_manifest_table *table = &s->manifest.tables[number];
-    size_t row_bytes[HOTBED_ROW_COLUMNS], row = 0;
     image *to = &s->images[number];
-    window windows[2] = {{.done = NULL}, {.done = NULL}};
+    size_t row = 0;
+    taker t = {
+        .storage = storage, .stream = stream, .copier = copier, .name = table->name, .to = to};
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, table, i);
-        row += row_bytes[i];
-        to->columns[i] = hotbed_new(to->capacity * row_bytes[i]);
-        if (to->columns[i] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no memory for a snapshot of %" PRIu64 " rows of table '%s'",
-                to->capacity, table->name);
+        t.row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, table, i);
+        row += t.row_bytes[i];
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_PAGEABLE, to->capacity * t.row_bytes[i], NULL, &to->memory[i]));
+        to->columns[i] = to->memory[i].data;
     }
     uint64_t slots = 0, step = WINDOW_BYTES / row + 1;
     HOTBED_TRY(hotbed_storage_export_end(storage, number, &slots, stream));
     step = step < slots ? step : slots;
-    hotbed_status status = open_window(&windows[0], number, step, row_bytes, stream);
+    hotbed_status status = open_window(&t, &t.windows[0], number, step);
     if (status == HOTBED_OK)
-        status = open_window(&windows[1], number, step, row_bytes, stream);
+        status = open_window(&t, &t.windows[1], number, step);
     if (status == HOTBED_OK)
-        status = copy_windows(storage, windows, slots, to, table->name, row_bytes, stream);
+        status = copy_windows(&t, slots);
     hotbed_status synced = hotbed_stream_sync(stream); /* of what a failure left enqueued */
-    close_window(&windows[0]);
-    close_window(&windows[1]);
+    hotbed_status copied = hotbed_stream_sync(copier);
+    close_window(&t.windows[0]);
+    close_window(&t.windows[1]);
     HOTBED_TRY(status);
     HOTBED_TRY(synced);
+    HOTBED_TRY(copied);
     return to->rows == to->capacity
                ? HOTBED_OK
                : hotbed_fail(
@@ -166,7 +181,7 @@ static hotbed_status copy_options(
 
 static hotbed_status take(
     hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_config *config, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    const hotbed_checkpoint_options *options, hotbed_stream *stream, hotbed_stream *copier) {
     uint32_t tables = hotbed_storage_num_tables(storage);
     hotbed_checkpoint_share share;
     HOTBED_TRY(hotbed_share_read(&options->share, storage, &share));
@@ -186,7 +201,7 @@ static hotbed_status take(
             to->capacity =
                 info.capacity; /* rows that are not the rank's are left when it is written */
         HOTBED_TRY(hotbed_plan_counted(storage, &s->share, t, &s->manifest, &to->counted, stream));
-        HOTBED_TRY(copy_table(s, storage, t, stream));
+        HOTBED_TRY(copy_table(s, storage, t, stream, copier));
     }
     return HOTBED_OK;
 }
@@ -196,10 +211,14 @@ hotbed_status hotbed_snapshot_take(
     const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
     *out = NULL;
+    hotbed_stream *copier = NULL;
     hotbed_checkpoint_snapshot *s = hotbed_new(sizeof *s);
     if (s == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
-    hotbed_status status = take(s, config, storage, options, stream);
+    hotbed_status status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &copier);
+    if (status == HOTBED_OK)
+        status = take(s, config, storage, options, stream, copier);
+    hotbed_stream_destroy(copier);
     if (status == HOTBED_OK)
         *out = s;
     else
@@ -212,7 +231,7 @@ void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
         return;
     for (uint32_t t = 0; s->images != NULL && t < s->manifest.num_tables; t++) {
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-            hotbed_delete(s->images[t].columns[i]);
+            hotbed_memory_free(&s->images[t].memory[i]);
         hotbed_delete(s->images[t].counted);
     }
     hotbed_delete(s->images);

@@ -69,9 +69,9 @@ hotbed_status hotbed_draft_make(hotbed_draft *draft);
 /* Open the directory that another made. */
 hotbed_status hotbed_draft_enter(hotbed_draft *draft);
 
-/* Write a whole new file, and sync it if asked. */
+/* Write a whole new file. */
 hotbed_status hotbed_draft_file(
-    hotbed_draft *draft, const char *name, const void *data, size_t bytes, bool sync);
+    hotbed_draft *draft, const char *name, const void *data, size_t bytes);
 
 /* Everything is written: sync, give the directory its final name, and sync that. */
 hotbed_status hotbed_draft_commit(hotbed_draft *draft);

@@ -70,14 +70,16 @@ hotbed_status hotbed_draft_enter(hotbed_draft *draft) {
         draft->parent.calls, &draft->parent, draft->name, HOTBED_IO_DIRECTORY, &draft->directory);
 }
 
+static hotbed_status write_file(
+    hotbed_draft *draft, const char *name, const void *data, size_t bytes, hotbed_io_file *out) {
+    HOTBED_TRY(hotbed_io_open(draft->parent.calls, &draft->directory, name, HOTBED_IO_CREATE, out));
+    return hotbed_io_write(out, data, bytes, 0);
+}
+
 hotbed_status hotbed_draft_file(
-    hotbed_draft *draft, const char *name, const void *data, size_t bytes, bool sync) {
+    hotbed_draft *draft, const char *name, const void *data, size_t bytes) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
-    HOTBED_TRY(
-        hotbed_io_open(draft->parent.calls, &draft->directory, name, HOTBED_IO_CREATE, &file));
-    hotbed_status status = hotbed_io_write(&file, data, bytes, 0);
-    if (status == HOTBED_OK && sync)
-        status = hotbed_io_sync(&file);
+    hotbed_status status = write_file(draft, name, data, bytes, &file);
     if (status == HOTBED_OK)
         status = hotbed_io_close(&file);
     hotbed_io_drop(&file);
@@ -156,7 +158,7 @@ hotbed_status hotbed_draft_describe(
     hotbed_shard_part_name(number, m->world, name);
     HOTBED_TRY(hotbed_manifest_print_shard(m, number, &text, &bytes));
     /* It is gone before the checkpoint has its name, and need not be on disk. */
-    hotbed_status status = hotbed_draft_file(draft, name, text, bytes, false);
+    hotbed_status status = hotbed_draft_file(draft, name, text, bytes);
     hotbed_delete(text);
     return status;
 }
@@ -191,19 +193,38 @@ static hotbed_status add_shard(
     return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
 }
 
+/* Sync and close files that have `bytes` bytes.  A file system with a journal has all of them in its next commit
+ * when the disk has begun with all of them. */
+static hotbed_status sync_files(uint32_t n, hotbed_io_file *files, const size_t *bytes) {
+    for (uint32_t i = 0; i < n; i++)
+        hotbed_io_begin_sync(&files[i], bytes[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        HOTBED_TRY(hotbed_io_sync(&files[i]));
+        HOTBED_TRY(hotbed_io_close(&files[i]));
+    }
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_draft_manifest(hotbed_draft *draft, hotbed_manifest *m) {
+    enum { INDEX, MANIFEST, FILES };
+    hotbed_io_file files[FILES] = {HOTBED_IO_CLOSED, HOTBED_IO_CLOSED};
+    size_t bytes[FILES] = {0};
     void *index = NULL;
-    size_t index_bytes = 0, bytes = 0;
     char *text = NULL;
     HOTBED_TRY(hotbed_manifest_complete(m));
-    HOTBED_TRY(hotbed_layout_index(m, &index, &index_bytes));
-    m->index_bytes = index_bytes;
-    m->index = hotbed_digest_root(index, index_bytes, m->block_bytes);
-    hotbed_status status = hotbed_draft_file(draft, HOTBED_INDEX_NAME, index, index_bytes, true);
+    HOTBED_TRY(hotbed_layout_index(m, &index, &bytes[INDEX]));
+    m->index_bytes = bytes[INDEX];
+    m->index = hotbed_digest_root(index, bytes[INDEX], m->block_bytes);
+    hotbed_status status = hotbed_manifest_print(m, &text, &bytes[MANIFEST]);
+    if (status == HOTBED_OK)
+        status = write_file(draft, HOTBED_INDEX_NAME, index, bytes[INDEX], &files[INDEX]);
+    if (status == HOTBED_OK)
+        status = write_file(draft, HOTBED_MANIFEST_NAME, text, bytes[MANIFEST], &files[MANIFEST]);
+    if (status == HOTBED_OK)
+        status = sync_files(FILES, files, bytes);
+    for (uint32_t i = 0; i < FILES; i++)
+        hotbed_io_drop(&files[i]);
     hotbed_delete(index);
-    HOTBED_TRY(status);
-    HOTBED_TRY(hotbed_manifest_print(m, &text, &bytes));
-    status = hotbed_draft_file(draft, HOTBED_MANIFEST_NAME, text, bytes, true);
     hotbed_delete(text);
     return status;
 }

@@ -305,3 +305,7 @@ hotbed_status hotbed_io_sync(hotbed_io_file *file) {
     int error = file->calls->sync(file->calls->self, file->handle);
     return error < 0 ? hotbed_io_fail("cannot sync", file->name, error) : HOTBED_OK;
 }
+
+void hotbed_io_begin_sync(hotbed_io_file *file, uint64_t bytes) {
+    file->calls->hint(file->calls->self, file->handle, true, 0, bytes);
+}

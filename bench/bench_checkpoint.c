@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -166,20 +167,23 @@ static double probe(fixture *f, int which, bool writes) {
 
 /* Seconds that all processors were busy, and that they were there; 0 where the system does not say. */
 static void processor_time(double *busy, double *all) {
-    unsigned long long ticks[8] = {0};
+    enum { KINDS = 8, IDLE = 3, WAITING = 4 };
+    unsigned long long ticks[KINDS] = {0};
+    char line[256] = "";
     FILE *file = fopen("/proc/stat", "r");
-    int n = 0;
     if (file != NULL) {
-        n = fscanf(
-            file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0], &ticks[1], &ticks[2],
-            &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]);
+        if (fgets(line, sizeof line, file) == NULL)
+            line[0] = '\0';
         fclose(file);
     }
+    char *at = strchr(line, ' '); /* "cpu  1 2 ..." */
+    for (int i = 0; at != NULL && i < KINDS; i++)
+        ticks[i] = strtoull(at, &at, 10);
     double tick = 1.0 / (double)sysconf(_SC_CLK_TCK), sum = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < KINDS; i++)
         sum += (double)ticks[i] * tick;
     *all = sum;
-    *busy = sum - (double)(ticks[3] + ticks[4]) * tick; /* idle, waiting for a disk */
+    *busy = sum - (double)(ticks[IDLE] + ticks[WAITING]) * tick;
 }
 
 static double own_time(void) {

@@ -127,9 +127,11 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "table %s: a static table is routed CONTINUOUS, not %s",
                 o->name, hotbed_route_name(kind) == NULL ? "so" : hotbed_route_name(kind));
-        HOTBED_TRY(hotbed_route_init(&info->route, kind, c->world, o->capacity));
         info->name = o->name;
         info->capacity = o->capacity;
+        info->max_capacity = o->max_capacity > o->capacity ? o->max_capacity : o->capacity;
+        /* By what it may grow to: a key has its rank for good. */
+        HOTBED_TRY(hotbed_route_init(&info->route, kind, c->world, info->max_capacity));
         info->local_ids = is_static;
     }
     return HOTBED_OK;
@@ -180,11 +182,10 @@ static hotbed_status make_groups(hotbed_sharded *c) {
 
 /* --- groups ----------------------------------------------------------------------------------------------- */
 
-/* Rows for a rank's share of a table: of a HASH table six standard deviations over the mean, so that with even
- * routing no rank is full before the whole is. */
-static uint64_t share_of(const hotbed_sharded *c, uint32_t table) {
-    uint64_t capacity = c->tables[table].capacity;
-    if (c->world <= 1)
+/* Rows for a rank's share of `capacity` of a table: of a HASH table six standard deviations over the mean, so that
+ * with even routing no rank is full before the whole is. */
+static uint64_t share_of(const hotbed_sharded *c, uint32_t table, uint64_t capacity) {
+    if (c->world <= 1 || capacity == 0)
         return capacity;
     if (c->tables[table].kind == HOTBED_TABLE_STATIC) {
         uint64_t rows = hotbed_route_rows(&c->table_info[table].route, c->rank);
@@ -231,7 +232,8 @@ static hotbed_status make_lookup(
     }
     for (uint32_t t = 0; t < g->num_tables; t++) {
         tables[t] = c->tables[g->tables[t]];
-        tables[t].capacity = share_of(c, g->tables[t]);
+        tables[t].capacity = share_of(c, g->tables[t], tables[t].capacity);
+        tables[t].max_capacity = share_of(c, g->tables[t], tables[t].max_capacity);
     }
     for (uint32_t f = 0; f < g->num_features; f++)
         features[f] = c->table_info[c->feature_tables[c->order[g->first_feature + f]]].table;
@@ -428,7 +430,7 @@ static hotbed_status create(
                 c->tables[t].name, c->tables[t].dim, c->dim);
     for (uint32_t g = 0; g < c->num_groups; g++)
         HOTBED_TRY(make_group(c, &c->groups[g], s, stream));
-    return HOTBED_OK;
+    return hotbed_sharded_growth_create(c, stream);
 }
 
 hotbed_status hotbed_sharded_create(
@@ -478,6 +480,7 @@ void hotbed_sharded_destroy(hotbed_sharded *sharded) {
         hotbed_delete(group->tables);
         hotbed_delete(group->counts);
     }
+    hotbed_sharded_growth_destroy(sharded);
     hotbed_delete(sharded->groups);
     hotbed_delete(sharded->feature_columns);
     hotbed_delete(sharded->order);
@@ -607,6 +610,8 @@ static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
             info.kind == HOTBED_TABLE_STATIC ? "static" : "hash", info.dim,
             hotbed_dtype_name(info.dtype), (unsigned long long)info.capacity,
             (unsigned long long)o->capacity);
+        if (o->max_capacity > o->capacity)
+            put(w, ", growing to %llu", (unsigned long long)info.max_capacity);
         const char *separator = "; features ";
         for (uint32_t f = 0; f < c->num_features; f++)
             if (c->feature_tables[f] == g->tables[i]) {

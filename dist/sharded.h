@@ -15,6 +15,8 @@
 #include "hotbed/sharded.h"
 #include "storage/storage.h"
 
+#include <pthread.h>
+
 /* --- collections ----------------------------------------------------------------------------------- */
 
 typedef struct hotbed_group {
@@ -58,9 +60,25 @@ struct hotbed_sharded {
     hotbed_group *groups;             /* [num_groups] */
     uint32_t dim;                     /* pooling NONE */
     bool training;
+    bool grows;                  /* a table has a max_capacity: the next three are there */
+    pthread_mutex_t growth_lock; /* from where a stream waits for `searched` to where it marks it */
+    hotbed_event *searched;      /* the last growth or eval */
+    uint32_t unpolled;           /* prefetches since the last poll of growth */
     hotbed_sharded_forward_function forward;
     void *forward_self;
 };
+
+/* Growth, in sharded_growth.c.  What orders it with evals; and free that. */
+hotbed_status hotbed_sharded_growth_create(hotbed_sharded *sharded, hotbed_stream *stream);
+void hotbed_sharded_growth_destroy(hotbed_sharded *sharded);
+
+/* Poll when it is time to: a prefetch is enqueued next.  Errors: of hotbed_sharded_poll_growth(). */
+hotbed_status hotbed_sharded_growth_due(hotbed_sharded *sharded, hotbed_stream *stream);
+
+/* Evals are enqueued between the two: after growths before them, and before those after. */
+hotbed_status hotbed_sharded_search_begin(hotbed_sharded *sharded, hotbed_stream *stream);
+hotbed_status hotbed_sharded_search_end(
+    hotbed_sharded *sharded, hotbed_status status, hotbed_stream *stream);
 
 /* --- contexts --------------------------------------------------------------------------------------- */
 

@@ -95,6 +95,7 @@ static hotbed_pool_view pool_of(const hotbed_member *m, const hotbed_part *part)
 static hotbed_status prefetch(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_context_settle(context, stream));
+    HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         hotbed_part *part = part_of(context, m, g);
         hotbed_batch batch = batch_of(context, part);
@@ -127,7 +128,9 @@ static hotbed_status compute(
             continue;
         }
         hotbed_batch batch = batch_of(context, part);
-        HOTBED_TRY(hotbed_storage_eval(lookup, &batch, output, stride, stream));
+        HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+        hotbed_status status = hotbed_storage_eval(lookup, &batch, output, stride, stream);
+        HOTBED_TRY(hotbed_sharded_search_end(m->sharded, status, stream));
     }
     return HOTBED_OK;
 }

@@ -45,6 +45,11 @@
  * hotbed/comm.h.  Sums of duplicates are taken where the batch is, in the order of hotbed_storage_backward(),
  * then over ranks by the owner in rank order; so the rows of keys that one rank alone has get the bytes of
  * one process.
+ *
+ * Tables with max_capacity grow (hotbed/growth.h), each rank's part by itself when that is nearly full: no rank waits
+ * for, or hears of, another's growth.  Every growth_every-th prefetch polls, on its stream, before it looks for
+ * keys; batches that are under way keep their rows.  The collection orders growths with its evals; calls of the
+ * caller's own that look for keys in a lookup are ordered with prefetches by the caller.
  */
 #ifndef HOTBED_SHARDED_H
 #define HOTBED_SHARDED_H
@@ -89,8 +94,8 @@ typedef enum hotbed_dedup {
  * other field's default.  Fields are only ever appended. */
 typedef struct hotbed_sharded_options {
     uint32_t size; /* set by init */
-    /* Tables, features and all else, as for one process; copied; required.  A table's capacity is over all
-     * ranks: a rank's share of a HASH table is a little larger than 1/world, since routing is not exactly
+    /* Tables, features and all else, as for one process; copied; required.  A table's capacity and max_capacity are
+     * over all ranks: a rank's share of a HASH table is a little larger than 1/world, since routing is not exactly
      * even.  hbm_bytes is a rank's; so is `external`, a store of its own, for collections whose tables make one
      * lookup.  pooling NONE: all tables have one dim.  output_dtype is of outputs and gradients, and of what
      * travels, but pooled sums travel as F32. */
@@ -112,6 +117,7 @@ typedef struct hotbed_sharded_options {
     uint32_t
         kjt_features; /* features of the largest batch that is given; 0: those of the collection */
     bool weighted;    /* pooled: keys come with weights */
+    uint32_t growth_every; /* prefetches from one poll of tables that grow to the next; 0: 16 */
 } hotbed_sharded_options;
 
 static inline void hotbed_sharded_options_init(hotbed_sharded_options *options) {
@@ -169,8 +175,10 @@ hotbed_sharded_wait_splits(hotbed_sharded_context *context, hotbed_stream *strea
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* Find or insert the received keys, and pin their rows.  Async, but for an overflow: see above.
- * Errors besides: STATE (the collection is in eval mode).  Faults: of hotbed_storage_prefetch(). */
+/* Find or insert the received keys, and pin their rows.  Async, but for an overflow: see above.  A growth allocates, and
+ * does not wait.
+ * Errors besides: STATE (the collection is in eval mode).  MEMORY of a growth: nothing is prefetched yet; called again,
+ * it goes on with the table as it is.  Faults: of hotbed_storage_prefetch(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_prefetch(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
@@ -264,6 +272,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_set_training(hotbed_sharded *sharded, bool training);
 HOTBED_API bool hotbed_sharded_training(const hotbed_sharded *sharded); /* the mode */
 
+/* Poll tables that grow, of this rank, beside the polls that prefetch makes: for steps in graphs, which make none.
+ * Ordered by the caller as a prefetch.  Never waits, and is not collective.
+ *
+ *   grown  out  tables that have grown in this call, also where it fails; may be NULL
+ *
+ * Errors: as hotbed_storage_poll_growth(). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_sharded_poll_growth(hotbed_sharded *sharded, hotbed_stream *stream, uint32_t *grown);
+
 /* Set the learning rate of all lookups for later updates on `stream`.  Async.
  * Errors: ARGUMENT (not finite). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_learning_rate(
@@ -283,8 +300,9 @@ HOTBED_API uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded);
 /* One table, TorchRec's named_parameters_by_table: this rank's part is table number `table` of `lookup`, and
  * hotbed_storage_table() of these has the address of its rows: the memory that computes. */
 typedef struct hotbed_sharded_table {
-    const char *name;  /* valid while the collection is */
-    uint64_t capacity; /* over all ranks */
+    const char *name;      /* valid while the collection is */
+    uint64_t capacity;     /* over all ranks, as given; hotbed_storage_table() has this rank's */
+    uint64_t max_capacity; /* the same; `capacity` where the table does not grow */
     hotbed_route route;
     bool local_ids; /* the lookup knows keys by hotbed_route_local(): STATIC tables */
     uint32_t lookup, table;

@@ -41,7 +41,7 @@ if(open_mpi)
   set(mpirun ${MPIEXEC_EXECUTABLE} --oversubscribe)
   foreach(ranks IN ITEMS 2 3 4)
     foreach(program IN ITEMS test_comm test_comm_fail test_sharded test_sharded_context
-                             test_balance ${checkpoints})
+                             test_sharded_growth test_balance ${checkpoints})
       add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
                      $<TARGET_FILE:${program}>)
     endforeach()
@@ -54,7 +54,7 @@ endif()
 
 if(HOTBED_CUDA) # several ranks on one GPU
   foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_context
-                           test_sharded_contract test_balance ${checkpoints})
+                           test_sharded_contract test_sharded_growth test_balance ${checkpoints})
     add_ranks_test(${program}.gpu gpu HOTBED_TEST_TRANSPORT=gpu $<TARGET_FILE:${program}>)
   endforeach()
 endif()
@@ -64,7 +64,7 @@ if(HOTBED_NCCL)
   set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
   foreach(gpus IN ITEMS 2 4)
     foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded
-                             test_sharded_context test_balance ${checkpoints})
+                             test_sharded_context test_sharded_growth test_balance ${checkpoints})
       # A thread a GPU, and a process a GPU.
       add_ranks_test(${program}.nccl${gpus} "gpu;slow"
                      "${environment};HOTBED_TEST_TRANSPORT=nccl;HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)

@@ -15,6 +15,27 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
     return hotbed_test_random_r(state) % below;
 }
 
+/* The collection's tables are the model's, in other memory. */
+static void describe_own(sharded_rig *r) {
+    r->own_options = r->storage_options;
+    r->own_options.tables = r->own_tables;
+    r->options.storage = &r->own_options;
+    r->options.growth_every = 1;
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_table_options *o = &r->own_tables[t];
+        *o = r->tables[t];
+        if (r->how->grows && o->kind == HOTBED_TABLE_HASH) {
+            o->capacity = (uint64_t)128 * r->me->size;
+            o->max_capacity = RIG_CAPACITY;
+            o->growth_load = 0.0625F; /* what is left has room for the batches until a poll knows */
+        }
+        if (r->how->cached)
+            o->upper_capacity = 40;
+    }
+    if (r->how->cached)
+        r->own_options.mode = HOTBED_MODE_CACHE;
+}
+
 static void describe(sharded_rig *r) {
     const sharded_case *how = r->how;
     uint64_t random = how->seed;
@@ -24,7 +45,7 @@ static void describe(sharded_rig *r) {
         hotbed_table_options_init(o);
         o->name = table_names[t];
         o->dim = how->pooling == HOTBED_POOL_NONE ? RIG_DIM : 1 + t;
-        o->capacity = 4000;
+        o->capacity = RIG_CAPACITY;
         o->initializer = (hotbed_initializer){.value = 0.5F};
         if (how->pooling == HOTBED_POOL_NONE)
             o->initializer =
@@ -75,6 +96,8 @@ static void describe(sharded_rig *r) {
     o->capacity = how->capacity;
     o->kjt_features = RIG_FEATURES + 1;
     o->weighted = how->weighted;
+    if (how->grows || how->cached)
+        describe_own(r);
 }
 
 static uint64_t width_of(const sharded_rig *r) {

@@ -19,6 +19,7 @@ enum {
     RIG_ROWS = (RIG_FEATURES + 1) * RIG_BATCH,
     RIG_KEYS = RIG_ROWS * RIG_BAG,
     RIG_DIM = 6,
+    RIG_CAPACITY = 4000,
 };
 
 typedef struct sharded_case {
@@ -41,6 +42,8 @@ typedef struct sharded_case {
     bool one_sign; /* rows and what they lose are of one sign, so that roundings stay relative */
     bool counted;  /* tables count occurrences: LFU, its pair, and admission by frequency */
     bool steady;   /* batches differ in their keys only, as a graph wants them */
+    bool grows;    /* the collection's hash tables begin small; the model's have room at once */
+    bool cached;   /* and have two tiers */
 } sharded_case;
 
 /* One rank's batch in host memory. */
@@ -62,6 +65,9 @@ typedef struct sharded_rig {
     hotbed_table_options tables[RIG_TABLES];
     hotbed_route_kind routes[RIG_TABLES];
     hotbed_storage_options storage_options;
+    hotbed_table_options
+        own_tables[RIG_TABLES]; /* of the collection, where they are not the model's */
+    hotbed_storage_options own_options;
     hotbed_sharded_options options;
     hotbed_sharded *sharded;
     hotbed_sharded_context *context;

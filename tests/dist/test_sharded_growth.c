@@ -1,0 +1,356 @@
+/* tests/dist/test_sharded_growth.c - collections whose tables begin small are those that had room from the start. */
+#include "tests/dist/sharded_rig.h"
+#include "tests/support/fault.h"
+
+#include <string.h>
+
+static const sharded_case base = {
+    .seed = 41,
+    .optimizer = HOTBED_OPT_SGD,
+    .capacity = RIG_KEYS,
+    .key_space = 400,
+    .steps = 24,
+    .grows = true,
+    .one_rule = true,
+};
+
+/* How often tables of this rank have grown. */
+static uint32_t growths(const sharded_rig *r) {
+    uint32_t sum = 0;
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_sharded_table table;
+        hotbed_table_info info;
+        CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
+        CHECK_OK(hotbed_storage_table(
+            hotbed_sharded_lookup(r->sharded, table.lookup), table.table, &info));
+        sum += info.segments;
+    }
+    return sum;
+}
+
+static void check_tables(const sharded_rig *r) {
+    char text[4096];
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_sharded_table table;
+        CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
+        CHECK_EQ(table.capacity, r->own_tables[t].capacity);
+        CHECK_EQ(table.max_capacity, r->tables[t].capacity);
+        if (table.route.kind == HOTBED_ROUTE_CONTINUOUS)
+            CHECK_EQ(table.route.rows, table.max_capacity); /* keys do not change ranks */
+    }
+    CHECK_OK(hotbed_sharded_print(r->sharded, text, sizeof text, NULL));
+    CHECK(strstr(text, ", growing to ") != NULL);
+}
+
+/* --- the same bytes ------------------------------------------------------------------------------------------ */
+
+static void grow_body(world_rank *me) {
+    sharded_rig r;
+    sharded_rig_open(&r, me, me->argument);
+    check_tables(&r);
+    CHECK_EQ(growths(&r), 0);
+    for (int step = 0; step < r.how->steps; step++)
+        sharded_rig_step(&r, step);                 /* no key is refused */
+    CHECK(growths(&r) >= (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
+    sharded_rig_close(&r);
+}
+
+static void run_plans(const sharded_case *how) {
+    for (int plan = 0; plan < 3; plan++) {
+        sharded_case c = *how;
+        c.plan = (hotbed_plan)plan;
+        c.seed = how->seed + hotbed_test_seed() * 100;
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
+            sharded_rig_run(4, grow_body, &c);
+    }
+}
+
+static void sequences_are_those_of_large_tables(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    run_plans(&c);
+    c.statics = true;
+    c.optimizer = HOTBED_OPT_ADAM;
+    c.own_keys = true;
+    run_plans(&c);
+    c = base;
+    c.one_rule = false;
+    c.key_space =
+        RIG_CAPACITY; /* so that every rank has its share of keys that are routed in one piece */
+    run_plans(&c);
+}
+
+static void sums_are_those_of_large_tables(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.pooling = HOTBED_POOL_SUM;
+    c.weighted = true;
+    c.seed = 42;
+    run_plans(&c);
+}
+
+/* Scores, times and counts of admission are in segments too. */
+static void occurrences_are_those_of_large_tables(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.counted = true;
+    c.seed = 43;
+    run_plans(&c);
+}
+
+static void cached_tables_are_those_of_large_ones(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.cached = true;
+    c.seed = 44;
+    run_plans(&c);
+}
+
+/* --- batches under way --------------------------------------------------------------------------------------- */
+
+/* A batch is prefetched, and tables grow, before the one before it is trained, on another stream. */
+static void ahead_body(world_rank *me) {
+    enum { STEPS = 24 };
+    sharded_rig r[2]; /* the second's arrays are for every other batch */
+    hotbed_stream *early;
+    CHECK_OK(hotbed_stream_create(
+        hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
+    sharded_rig_open(&r[0], me, me->argument);
+    sharded_rig_open(&r[1], me, me->argument);
+    hotbed_sharded_context *second;
+    CHECK_OK(hotbed_sharded_create_context(1, &r[0].sharded, me->stream, &second));
+    hotbed_sharded_context *contexts[2] = {r[0].context, second};
+    hotbed_storage *model = r[1].model;
+    hotbed_ticket *ticket = r[1].ticket;
+    r[1].model = r[0].model; /* batches come in order: one model has both */
+    r[1].ticket = r[0].ticket;
+    for (int step = 0; step <= STEPS; step++) {
+        hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
+        sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
+        if (step < STEPS) {
+            hotbed_counters before, after;
+            uint32_t grown = growths(&r[0]);
+            sharded_rig_fill(n, step);
+            CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
+            CHECK_OK(hotbed_sharded_wait_splits(next, early));
+            CHECK_OK(hotbed_sharded_wait_input(next, early));
+            hotbed_counters_read(&before);
+            CHECK_OK(hotbed_sharded_prefetch(next, 0, early));
+            hotbed_counters_read(&after);
+            if (me->size == 1) { /* counters are of all threads */
+                CHECK_EQ(after.host_waits - before.host_waits, 0);
+                CHECK((after.allocations == before.allocations) == (growths(&r[0]) == grown));
+            }
+        }
+        if (step > 0) {
+            CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
+            sharded_rig_model_forward(w);
+            sharded_rig_check_output(w);
+            sharded_rig_model_backward(w);
+            CHECK_OK(hotbed_sharded_backward(now, 0, w->gradient.device.data, 0, me->stream));
+        }
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    CHECK_OK(hotbed_stream_sync(early));
+    CHECK(growths(&r[0]) >= 2);
+    r[1].model = model;
+    r[1].ticket = ticket;
+    hotbed_sharded_context_destroy(second);
+    sharded_rig_close(&r[0]);
+    sharded_rig_free(&r[1]);
+    hotbed_stream_destroy(early);
+}
+
+static void batches_under_way_keep_their_rows(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 4; i++) {
+        sharded_case c = base;
+        c.plan = i < 2 ? HOTBED_PLAN_FIXED : HOTBED_PLAN_TWO_PHASE;
+        c.cached = i % 2 == 1;
+        c.seed = 45;
+        sharded_rig_run(4, ahead_body, &c);
+    }
+}
+
+/* An eval on another stream looks for keys while tables grow: TSan sees whether the collection orders them. */
+static void eval_body(world_rank *me) {
+    sharded_rig r, e;
+    hotbed_stream *aside;
+    hotbed_sharded_context *eval;
+    CHECK_OK(hotbed_stream_create(
+        hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &aside));
+    sharded_rig_open(&r, me, me->argument);
+    sharded_rig_open(&e, me, me->argument); /* its arrays are for evals */
+    CHECK_OK(hotbed_sharded_create_context(1, &r.sharded, aside, &eval));
+    for (int step = 0; step < r.how->steps; step++) {
+        sharded_rig_fill(&r, step);
+        sharded_rig_fill(&e, step + 1000);
+        CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
+        CHECK_OK(hotbed_sharded_input_dist(eval, &e.kjt, aside));
+        CHECK_OK(hotbed_sharded_set_training(r.sharded, true));
+        CHECK_OK(hotbed_sharded_wait_splits(eval, aside));
+        CHECK_OK(hotbed_sharded_wait_input(eval, aside));
+        CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, me->stream));
+        CHECK_OK(hotbed_sharded_wait_splits(r.context, me->stream));
+        CHECK_OK(hotbed_sharded_wait_input(r.context, me->stream));
+        CHECK_OK(hotbed_sharded_compute_and_output_dist(eval, 0, aside));
+        CHECK_OK(hotbed_sharded_prefetch(r.context, 0, me->stream));
+        CHECK_OK(hotbed_sharded_wait_output(eval, 0, e.output.device.data, 0, aside));
+        CHECK_OK(hotbed_stream_sync(aside));
+        CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    CHECK(growths(&r) >= 2);
+    hotbed_sharded_context_destroy(eval);
+    sharded_rig_free(&r);
+    sharded_rig_free(&e);
+    hotbed_stream_destroy(aside);
+}
+
+static void evals_run_beside_growths(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.seed = 46;
+    sharded_rig_run(4, eval_body, &c);
+}
+
+/* --- graphs -------------------------------------------------------------------------------------------------- */
+
+static void graph_body(world_rank *me) {
+    if (!world_records(me))
+        return;
+    sharded_rig r;
+    hotbed_graph *graph;
+    hotbed_stream *s = me->stream;
+    uint32_t grown = 9, sum = 0;
+    sharded_rig_open(&r, me, me->argument);
+    sharded_rig_step(&r, 0); /* so that workspaces are large enough */
+    CHECK_OK(hotbed_graph_begin(s));
+    CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, s));
+    CHECK_OK(hotbed_sharded_wait_splits(r.context, s));
+    CHECK_OK(hotbed_sharded_wait_input(r.context, s));
+    CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, s, &grown), HOTBED_ERR_STATE);
+    CHECK_EQ(grown, 0);
+    CHECK_OK(hotbed_sharded_compute_and_output_dist(r.context, 0, s));
+    CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, s));
+    CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, s));
+    CHECK_OK(hotbed_graph_end(s, &graph));
+    for (int step = 1; step < r.how->steps; step++) {
+        uint64_t calls, calls_after;
+        sharded_rig_fill(&r, step);
+        sharded_rig_model_forward(&r);
+        sharded_rig_model_backward(&r);
+        CHECK_OK(hotbed_graph_launch(graph, s));
+        CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
+        CHECK_OK(hotbed_sharded_poll_growth(r.sharded, s, &grown));
+        CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
+        CHECK_EQ(calls_after, calls); /* a rank grows by itself */
+        CHECK_OK(hotbed_stream_sync(s));
+        sharded_rig_check_output(&r);
+        sum += grown;
+    }
+    CHECK(sum >= 2);
+    CHECK_EQ(growths(&r), sum);
+    hotbed_graph_destroy(graph);
+    sharded_rig_close(&r);
+}
+
+static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.steady = true;
+    c.seed = 47;
+    sharded_rig_run(4, graph_body, &c);
+}
+
+/* --- what goes wrong ----------------------------------------------------------------------------------------- */
+
+static void no_memory_body(world_rank *me) {
+    sharded_rig r;
+    int failures = 0;
+    sharded_rig_open(&r, me, me->argument);
+    for (int step = 0; step < r.how->steps; step++) {
+        uint32_t grown = growths(&r);
+        sharded_rig_fill(&r, step);
+        CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, me->stream));
+        CHECK_OK(hotbed_sharded_wait_splits(r.context, me->stream));
+        CHECK_OK(hotbed_sharded_wait_input(r.context, me->stream));
+        fault_arm(failures == 0 ? 1 : UINT64_MAX);
+        hotbed_status status = hotbed_sharded_prefetch(r.context, 0, me->stream);
+        if (fault_disarm()) { /* the first growth */
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            CHECK_EQ(growths(&r), grown);
+            status = hotbed_sharded_prefetch(r.context, 0, me->stream);
+            CHECK_EQ(growths(&r), grown);
+            failures++;
+        }
+        CHECK_OK(status);
+        CHECK_OK(hotbed_sharded_compute_and_output_dist(r.context, 0, me->stream));
+        CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+        sharded_rig_model_forward(&r);
+        sharded_rig_check_output(&r);
+        sharded_rig_model_backward(&r);
+        CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
+        CHECK_OK(hotbed_stream_sync(me->stream));
+    }
+    CHECK_EQ(failures, 1);
+    CHECK(growths(&r) >= 2);
+    sharded_rig_close(&r);
+}
+
+static void without_memory_a_batch_is_prefetched_again(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.seed = 48;
+    sharded_rig_run(1, no_memory_body, &c);
+}
+
+static void refusals_body(world_rank *me) {
+    sharded_rig r;
+    hotbed_sharded *sharded;
+    uint32_t grown = 9;
+    sharded_rig_open(&r, me, me->argument);
+    CHECK_STATUS(hotbed_sharded_poll_growth(NULL, me->stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_sharded_poll_growth(r.sharded, me->stream, &grown)); /* nothing grows */
+    CHECK_EQ(grown, 0);
+    r.tables[0].max_capacity = r.tables[0].capacity - 1;
+    CHECK_STATUS(
+        hotbed_sharded_create(&r.options, me->comm, me->stream, &sharded), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "table user: max_capacity") != NULL);
+    for (uint64_t n = 1;; n++) {
+        r.tables[0].max_capacity = 2 * r.tables[0].capacity;
+        fault_arm(n);
+        hotbed_status status = hotbed_sharded_create(&r.options, me->comm, me->stream, &sharded);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_sharded_destroy(sharded);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(sharded == NULL);
+    }
+    sharded_rig_free(&r);
+}
+
+static void what_cannot_grow_is_refused(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.grows = false;
+    sharded_rig_run(1, refusals_body, &c);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sequences_are_those_of_large_tables", sequences_are_those_of_large_tables},
+    {"sums_are_those_of_large_tables", sums_are_those_of_large_tables},
+    {"occurrences_are_those_of_large_tables", occurrences_are_those_of_large_tables},
+    {"cached_tables_are_those_of_large_ones", cached_tables_are_those_of_large_ones},
+    {"batches_under_way_keep_their_rows", batches_under_way_keep_their_rows},
+    {"evals_run_beside_growths", evals_run_beside_growths},
+    {"launches_use_what_polls_between_them_add", launches_use_what_polls_between_them_add},
+    {"without_memory_a_batch_is_prefetched_again", without_memory_a_batch_is_prefetched_again},
+    {"what_cannot_grow_is_refused", what_cannot_grow_is_refused},
+    {NULL, NULL},
+};

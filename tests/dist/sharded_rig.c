@@ -498,6 +498,19 @@ void sharded_rig_check_rows(sharded_rig *r) {
     free(keys);
 }
 
+uint32_t sharded_rig_growths(const sharded_rig *r) {
+    uint32_t sum = 0;
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_sharded_table table;
+        hotbed_table_info info;
+        CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
+        CHECK_OK(hotbed_storage_table(
+            hotbed_sharded_lookup(r->sharded, table.lookup), table.table, &info));
+        sum += info.segments;
+    }
+    return sum;
+}
+
 /* --- worlds ------------------------------------------------------------------------------------------------ */
 
 void sharded_rig_run(uint32_t most, world_body body, void *argument) {

@@ -107,4 +107,7 @@ bool sharded_rig_has_windows(void);
 /* Rows of this rank's lookups against the model's. */
 void sharded_rig_check_rows(sharded_rig *r);
 
+/* How often tables of this rank have grown. */
+uint32_t sharded_rig_growths(const sharded_rig *r);
+
 #endif

@@ -14,20 +14,6 @@ static const sharded_case base = {
     .one_rule = true,
 };
 
-/* How often tables of this rank have grown. */
-static uint32_t growths(const sharded_rig *r) {
-    uint32_t sum = 0;
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
-        hotbed_sharded_table table;
-        hotbed_table_info info;
-        CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
-        CHECK_OK(hotbed_storage_table(
-            hotbed_sharded_lookup(r->sharded, table.lookup), table.table, &info));
-        sum += info.segments;
-    }
-    return sum;
-}
-
 static void check_tables(const sharded_rig *r) {
     char text[4096];
     for (uint32_t t = 0; t < RIG_TABLES; t++) {
@@ -48,10 +34,10 @@ static void grow_body(world_rank *me) {
     sharded_rig r;
     sharded_rig_open(&r, me, me->argument);
     check_tables(&r);
-    CHECK_EQ(growths(&r), 0);
+    CHECK_EQ(sharded_rig_growths(&r), 0);
     for (int step = 0; step < r.how->steps; step++)
-        sharded_rig_step(&r, step);                 /* no key is refused */
-    CHECK(growths(&r) >= (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
+        sharded_rig_step(&r, step);                             /* no key is refused */
+    CHECK(sharded_rig_growths(&r) >= (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
     sharded_rig_close(&r);
 }
 
@@ -129,7 +115,7 @@ static void ahead_body(world_rank *me) {
         sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
         if (step < STEPS) {
             hotbed_counters before, after;
-            uint32_t grown = growths(&r[0]);
+            uint32_t grown = sharded_rig_growths(&r[0]);
             sharded_rig_fill(n, step);
             CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
             CHECK_OK(hotbed_sharded_wait_splits(next, early));
@@ -139,7 +125,9 @@ static void ahead_body(world_rank *me) {
             hotbed_counters_read(&after);
             if (me->size == 1) { /* counters are of all threads */
                 CHECK_EQ(after.host_waits - before.host_waits, 0);
-                CHECK((after.allocations == before.allocations) == (growths(&r[0]) == grown));
+                CHECK(
+                    (after.allocations == before.allocations) ==
+                    (sharded_rig_growths(&r[0]) == grown));
             }
         }
         if (step > 0) {
@@ -153,7 +141,7 @@ static void ahead_body(world_rank *me) {
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     CHECK_OK(hotbed_stream_sync(early));
-    CHECK(growths(&r[0]) >= 2);
+    CHECK(sharded_rig_growths(&r[0]) >= 2);
     r[1].model = model;
     r[1].ticket = ticket;
     hotbed_sharded_context_destroy(second);
@@ -201,7 +189,7 @@ static void eval_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
-    CHECK(growths(&r) >= 2);
+    CHECK(sharded_rig_growths(&r) >= 2);
     hotbed_sharded_context_destroy(eval);
     sharded_rig_free(&r);
     sharded_rig_free(&e);
@@ -251,7 +239,7 @@ static void graph_body(world_rank *me) {
         sum += grown;
     }
     CHECK(sum >= 2);
-    CHECK_EQ(growths(&r), sum);
+    CHECK_EQ(sharded_rig_growths(&r), sum);
     hotbed_graph_destroy(graph);
     sharded_rig_close(&r);
 }
@@ -271,7 +259,7 @@ static void no_memory_body(world_rank *me) {
     int failures = 0;
     sharded_rig_open(&r, me, me->argument);
     for (int step = 0; step < r.how->steps; step++) {
-        uint32_t grown = growths(&r);
+        uint32_t grown = sharded_rig_growths(&r);
         sharded_rig_fill(&r, step);
         CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, me->stream));
         CHECK_OK(hotbed_sharded_wait_splits(r.context, me->stream));
@@ -280,9 +268,9 @@ static void no_memory_body(world_rank *me) {
         hotbed_status status = hotbed_sharded_prefetch(r.context, 0, me->stream);
         if (fault_disarm()) { /* the first growth */
             CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-            CHECK_EQ(growths(&r), grown);
+            CHECK_EQ(sharded_rig_growths(&r), grown);
             status = hotbed_sharded_prefetch(r.context, 0, me->stream);
-            CHECK_EQ(growths(&r), grown);
+            CHECK_EQ(sharded_rig_growths(&r), grown);
             failures++;
         }
         CHECK_OK(status);
@@ -296,7 +284,7 @@ static void no_memory_body(world_rank *me) {
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     CHECK_EQ(failures, 1);
-    CHECK(growths(&r) >= 2);
+    CHECK(sharded_rig_growths(&r) >= 2);
     sharded_rig_close(&r);
 }
 

@@ -1,0 +1,101 @@
+/* tests/checkpoint/test_checkpoint_sharded.c - a collection whose tables have grown is saved, and goes on with other
+ * numbers of ranks. */
+#include "hotbed/checkpoint.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/dist/sharded_rig.h"
+
+#include <stdio.h>
+
+enum { STEPS = 20, MORE = 6 };
+
+typedef struct grown_case {
+    sharded_case how;
+    const char *path, *model; /* of the collection, and of the model that has all of its rows */
+} grown_case;
+
+/* The collection's one lookup, and the share of it that this rank has. */
+static hotbed_storage *lookup_of(
+    const sharded_rig *r, hotbed_route *routes, hotbed_checkpoint_share *share) {
+    CHECK_EQ(hotbed_sharded_num_lookups(r->sharded), 1);
+    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        hotbed_sharded_table table;
+        CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
+        routes[t] = table.route;
+    }
+    *share = (hotbed_checkpoint_share){r->me->rank, r->me->size, routes};
+    return hotbed_sharded_lookup(r->sharded, 0);
+}
+
+static void save_body(world_rank *me) {
+    const grown_case *c = me->argument;
+    hotbed_route routes[RIG_TABLES];
+    hotbed_checkpoint_options options;
+    sharded_rig r;
+    sharded_rig_open(&r, me, &c->how);
+    for (int step = 0; step < STEPS; step++)
+        sharded_rig_step(&r, step);
+    CHECK(sharded_rig_growths(&r) >= 2);
+    hotbed_checkpoint_options_init(&options);
+    options.comm = me->comm;
+    hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
+    CHECK_OK(hotbed_checkpoint_save(c->path, lookup, &options, me->stream));
+    hotbed_checkpoint_options_init(&options);
+    if (me->rank == 0)
+        CHECK_OK(hotbed_checkpoint_save(c->model, r.model, &options, me->stream));
+    sharded_rig_close(&r);
+}
+
+/* Other ranks, whose tables begin small again, go on as one that has room for all. */
+static void load_body(world_rank *me) {
+    const grown_case *c = me->argument;
+    hotbed_route routes[RIG_TABLES];
+    hotbed_checkpoint_load_options options;
+    sharded_rig r;
+    sharded_rig_open(&r, me, &c->how);
+    hotbed_checkpoint_load_options_init(&options);
+    options.comm = me->comm;
+    hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
+    CHECK_OK(hotbed_checkpoint_load_with(c->path, lookup, &options, NULL, NULL, NULL, me->stream));
+    CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, me->stream));
+    CHECK(
+        me->size > 1 || sharded_rig_growths(&r) > 0); /* one rank has not begun with room for all */
+    sharded_rig_check_rows(&r);
+    for (int step = STEPS; step < STEPS + MORE; step++)
+        sharded_rig_step(&r, step);
+    CHECK(sharded_rig_growths(&r) > 0);
+    sharded_rig_close(&r);
+}
+
+static void grown_tables_go_on_with_other_ranks(hotbed_backend backend) {
+    static const uint32_t pairs[][2] = {{1, 2}, {2, 1}, {4, 1}, {2, 3}, {4, 2}};
+    (void)backend;
+    sample_directory();
+    for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char path[256], model[256];
+        snprintf(path, sizeof path, "%s", sample_path("collection"));
+        snprintf(model, sizeof model, "%s", sample_path("model"));
+        grown_case c = {
+            .how =
+                {.seed = 51 + i,
+                 .optimizer = i % 2 == 0 ? HOTBED_OPT_ADAM : HOTBED_OPT_SGD,
+                 .plan = i % 3 == 0 ? HOTBED_PLAN_TWO_PHASE : HOTBED_PLAN_FIXED,
+                 .capacity = RIG_KEYS,
+                 .key_space = 400,
+                 .one_rule = true,
+                 .grows = true,
+                 .cached = i >= 3},
+            .path = path,
+            .model = model};
+        world from = {HOTBED_TRANSPORT_THREADS, pairs[i][0]};
+        world to = {HOTBED_TRANSPORT_THREADS, pairs[i][1]};
+        world_run(&from, NULL, save_body, &c);
+        world_run(&to, NULL, load_body, &c);
+        sample_remove(path);
+        sample_remove(model);
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"grown_tables_go_on_with_other_ranks", grown_tables_go_on_with_other_ranks},
+    {NULL, NULL},
+};

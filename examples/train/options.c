@@ -25,6 +25,10 @@ static const char usage_text[] =
     "  --batch N           rows a step (default 4096)\n"
     "  --epochs N          times the training rows are read (default 1)\n"
     "  --capacity N        keys that each categorical table can hold (default 1048576)\n"
+    "  --max-capacity N    let tables grow to N keys: they double when they are half full "
+    "(default: "
+    "they do not)\n"
+    "  --growth-every N    steps from one look at how full tables are to the next (default 16)\n"
     "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
     "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
     "  --store DIR         with --mode cache: all rows are in a RocksDB database in DIR, and stay\n"
@@ -126,6 +130,8 @@ enum {
     OPT_BATCH,
     OPT_EPOCHS,
     OPT_CAPACITY,
+    OPT_MAX_CAPACITY,
+    OPT_GROWTH_EVERY,
     OPT_MODE,
     OPT_HBM_MB,
     OPT_STORE,
@@ -229,6 +235,10 @@ static bool set_option(int option, const char *text, hotbed_run_options *o) {
         return parse_u32(text, 1, 1U << 20, &o->epochs);
     case OPT_CAPACITY:
         return parse_count(text, 1, (uint64_t)1 << 36, &o->capacity);
+    case OPT_MAX_CAPACITY:
+        return parse_count(text, 1, (uint64_t)1 << 36, &o->max_capacity);
+    case OPT_GROWTH_EVERY:
+        return parse_u32(text, 1, UINT32_MAX, &o->growth_every);
     case OPT_HBM_MB:
         if (!parse_count(text, 1, (uint64_t)1 << 40, &o->hbm_bytes))
             return false;
@@ -268,6 +278,8 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         {"batch", required_argument, NULL, OPT_BATCH},
         {"epochs", required_argument, NULL, OPT_EPOCHS},
         {"capacity", required_argument, NULL, OPT_CAPACITY},
+        {"max-capacity", required_argument, NULL, OPT_MAX_CAPACITY},
+        {"growth-every", required_argument, NULL, OPT_GROWTH_EVERY},
         {"mode", required_argument, NULL, OPT_MODE},
         {"hbm-mb", required_argument, NULL, OPT_HBM_MB},
         {"store", required_argument, NULL, OPT_STORE},
@@ -294,6 +306,7 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     o->batch = 4096;
     o->epochs = 1;
     o->capacity = (uint64_t)1 << 20;
+    o->growth_every = 16;
     o->seed = 1;
     o->ranks = 1;
     o->plan = HOTBED_PLAN_TWO_PHASE;
@@ -329,6 +342,10 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         return usage("the standard input can be read by one: --ranks needs a file");
     if (o->store != NULL && o->mode != HOTBED_MODE_CACHE)
         return usage("--store needs --mode cache");
+    if (o->max_capacity > 0 && o->max_capacity < o->capacity)
+        return usage("--max-capacity is below --capacity");
+    if (o->max_capacity > 0 && o->store != NULL)
+        return usage("--max-capacity is not for --store, which holds any number of keys");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
     if (o->resume && (o->save == NULL || o->load != NULL))

@@ -23,6 +23,8 @@ typedef struct hotbed_run_options {
     const char *store;      /* NULL: none */
     hotbed_backend backend; /* 0: auto */
     uint64_t capacity;      /* keys of each categorical table */
+    uint64_t max_capacity;  /* to which it may grow; 0: it does not */
+    uint32_t growth_every;  /* steps from one poll of how full tables are to the next */
     uint64_t save_every;    /* steps; 0: at the end only */
     uint64_t seed;
     uint64_t skip_bad;

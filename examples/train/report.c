@@ -40,8 +40,9 @@ static void print_curve(const hotbed_run *t, FILE *file) {
     fputs("  ],\n", file);
 }
 
-/* Counts of a table: keys stored, then hotbed_table_stats in its order. */
-enum { COUNTS = 8 };
+/* Counts of a table: keys that it is made for by now, how often it has grown, keys stored, then
+ * hotbed_table_stats in its order. */
+enum { COUNTS = 10 };
 
 typedef struct table_counts {
     uint64_t count[HOTBED_CRITEO_FIELDS][COUNTS];
@@ -53,14 +54,17 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
     bool ok = true;
     for (uint32_t i = 0; ok && i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_stats s;
+        hotbed_table_info info;
         uint64_t keys = 0;
         ok = hotbed_run_ok(t, hotbed_storage_stats(t->storage, i, &s, t->stream), "statistics") &&
+             hotbed_run_ok(t, hotbed_storage_table(t->storage, i, &info), "table") &&
              hotbed_run_ok(t, hotbed_storage_size(t->storage, i, &keys, NULL, t->stream), "size");
         if (ok)
             memcpy(
                 own.count[i],
                 (const uint64_t[COUNTS]){
-                    keys, s.keys, s.uniques, s.hits, s.inserts, s.evictions, s.refused, s.rejected},
+                    info.capacity, info.segments, keys, s.keys, s.uniques, s.hits, s.inserts,
+                    s.evictions, s.refused, s.rejected},
                 sizeof own.count[i]);
     }
     table_counts *all = calloc(t->ranks, sizeof *all);
@@ -76,8 +80,9 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
 }
 
 static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) {
-    static const char *const names[COUNTS] = {"keys_stored", "keys",      "uniques", "hits",
-                                              "inserts",     "evictions", "refused", "rejected"};
+    static const char *const names[COUNTS] = {
+        "grown_capacity", "growths", "keys_stored", "keys",    "uniques",
+        "hits",           "inserts", "evictions",   "refused", "rejected"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_info info;
@@ -86,9 +91,11 @@ static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) 
             !hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, i, &table), "table"))
             return false;
         fprintf(
-            file, "    {\"name\": \"%s\", \"dim\": %u, \"capacity\": %llu, \"row_bytes\": %llu",
-            info.name, info.dim, (unsigned long long)table.capacity,
-            (unsigned long long)info.row_bytes);
+            file,
+            "    {\"name\": \"%s\", \"dim\": %u, \"row_bytes\": %llu, \"capacity\": %llu, "
+            "\"max_capacity\": %llu",
+            info.name, info.dim, (unsigned long long)info.row_bytes,
+            (unsigned long long)table.capacity, (unsigned long long)table.max_capacity);
         for (int c = 0; c < COUNTS; c++)
             fprintf(file, ", \"%s\": %llu", names[c], (unsigned long long)counts->count[i][c]);
         fputs(i + 1 < HOTBED_CRITEO_FIELDS ? "},\n" : "}\n", file);

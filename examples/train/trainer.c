@@ -14,6 +14,9 @@
 /* Half of the width of the first factors; small against 1 / sqrt(fields). */
 static const float first_factors = 0.02F;
 
+/* Of its capacity, what a table holds when it grows: polls know of keys some steps after they came. */
+static const float growth_load = 0.5F;
+
 bool hotbed_run_fail(hotbed_run *trainer, const char *format, ...) {
     va_list arguments;
     if (trainer->error[0] != '\0')
@@ -33,7 +36,8 @@ bool hotbed_run_forgive(void *self, hotbed_status fault) {
     pthread_mutex_unlock(&trainer->mutex);
     if (first)
         hotbed_train_say(
-            "warning: %s; keys without a slot are not trained: give a larger --capacity",
+            "warning: %s; keys without a slot are not trained: give a larger --capacity or "
+            "--max-capacity",
             hotbed_last_error());
     return true;
 }
@@ -97,7 +101,12 @@ static bool create_storage(hotbed_run *trainer) {
         hotbed_table_options_init(&tables[f]);
         tables[f].name = hotbed_criteo_field_name(f);
         tables[f].dim = o->dim + 1;
-        tables[f].capacity = f < HOTBED_CRITEO_INTEGERS ? HOTBED_CRITEO_BUCKETS : o->capacity;
+        tables[f].capacity = HOTBED_CRITEO_BUCKETS;
+        if (f >= HOTBED_CRITEO_INTEGERS) {
+            tables[f].capacity = o->capacity;
+            tables[f].max_capacity = o->max_capacity;
+            tables[f].growth_load = growth_load;
+        }
         tables[f].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[f].initializer.lower = -first_factors;
         tables[f].initializer.upper = first_factors;
@@ -122,6 +131,7 @@ static bool create_storage(hotbed_run *trainer) {
     sharded.max_batch_size = trainer->share;
     sharded.max_keys = (uint64_t)trainer->share * HOTBED_CRITEO_FIELDS;
     sharded.plan = o->plan;
+    sharded.growth_every = o->growth_every;
     if (trainer->ranks == 1) { /* no sizes to wait for, and nobody to send fewer keys to */
         sharded.plan = HOTBED_PLAN_FIXED;
         sharded.dedup = HOTBED_DEDUP_OFF;

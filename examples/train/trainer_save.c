@@ -57,15 +57,34 @@ static bool copy_dense(hotbed_run *t, bool to_device) {
     return true;
 }
 
-/* Fill the tables, and the place that is read. */
-static hotbed_status load(hotbed_run *t, const char *path) {
+/* Which rows of the tables this rank has. */
+static bool share_of(
+    hotbed_run *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
+    for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
+        hotbed_sharded_table table;
+        if (!hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
+            return false;
+        routes[f] = table.route;
+    }
+    *share = (hotbed_checkpoint_share){.rank = t->rank, .world = t->ranks, .routes = routes};
+    return true;
+}
+
+/* Fill the tables, and the place that is read, on all ranks together. */
+static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     uint64_t step = 0, bytes = sizeof t->loaded;
+    hotbed_route routes[HOTBED_CRITEO_FIELDS];
+    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options_init(&options);
+    options.comm = t->comm;
+    if (!share_of(t, routes, &options.share))
+        return false;
     memset(&t->loaded, 0, sizeof t->loaded);
-    hotbed_status status =
-        hotbed_checkpoint_load(path, t->storage, &step, &t->loaded, &bytes, t->stream);
+    *status = hotbed_checkpoint_load_with(
+        path, t->storage, &options, &step, &t->loaded, &bytes, t->stream);
     if (bytes != sizeof t->loaded)
         t->loaded.magic[0] = 0;
-    return status;
+    return true;
 }
 
 /* Take the place over. */
@@ -103,28 +122,16 @@ bool hotbed_run_prepare_save(hotbed_run *t) {
     return true;
 }
 
-/* Which rows of the tables this rank has. */
-static bool share_of(
-    hotbed_run *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
-    for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
-        hotbed_sharded_table table;
-        if (!hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
-            return false;
-        routes[f] = table.route;
-    }
-    *share = (hotbed_checkpoint_share){.rank = t->rank, .world = t->ranks, .routes = routes};
-    return true;
-}
-
 bool hotbed_run_load(hotbed_run *t) {
     char path[PATH_BYTES];
     char name[256];
     bool found;
     uint64_t step = 0;
-    struct stat status;
+    struct stat file;
+    hotbed_status status = HOTBED_OK;
     const char *directory = t->options.load;
     snprintf(path, sizeof path, "%s/MANIFEST", directory);
-    if (stat(path, &status) == 0) {
+    if (stat(path, &file) == 0) {
         snprintf(path, sizeof path, "%s", directory);
     } else {
         if (!newest(t, directory, &found, &step, name))
@@ -134,27 +141,44 @@ bool hotbed_run_load(hotbed_run *t) {
                 t, "%s: neither a checkpoint nor a directory of them", directory);
         snprintf(path, sizeof path, "%s/%s", directory, name);
     }
-    return hotbed_run_ok(t, load(t, path), "--load") && place_loaded(t, path);
+    return load(t, path, &status) && hotbed_run_ok(t, status, "--load") && place_loaded(t, path);
+}
+
+/* The name of the newest checkpoint, as rank 0 finds it; "" when there is none. */
+static bool newest_of_all(hotbed_run *t, const char *directory, char name[256]) {
+    bool found;
+    uint64_t step = 0;
+    memset(name, 0, 256);
+    return (t->rank > 0 || newest(t, directory, &found, &step, name)) &&
+           hotbed_run_share(t, 256, name);
+}
+
+/* Rank 0 does it, while the others wait for the next name. */
+static bool put_aside(hotbed_run *t, const char *path) {
+    char aside[PATH_BYTES + 16];
+    if (t->rank > 0)
+        return true;
+    hotbed_train_say("%s is damaged, and put aside: %s", path, hotbed_last_error());
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    return rename(path, aside) == 0 || hotbed_run_fail(t, "%s: %s", aside, strerror(errno));
 }
 
 bool hotbed_run_resume(hotbed_run *t) {
-    char path[PATH_BYTES], aside[PATH_BYTES + 16], name[256];
-    bool found = true;
-    uint64_t step = 0;
+    char path[PATH_BYTES], name[256];
     const char *directory = t->options.save;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
-    while (newest(t, directory, &found, &step, name)) {
-        if (!found)
+    while (newest_of_all(t, directory, name)) {
+        hotbed_status status = HOTBED_OK;
+        if (name[0] == '\0')
             return true;
         snprintf(path, sizeof path, "%.3800s/%s", directory, name);
-        hotbed_status status = load(t, path);
+        if (!load(t, path, &status))
+            return false;
         if (status != HOTBED_ERR_CORRUPT)
             return hotbed_run_ok(t, status, "--resume") && place_loaded(t, path);
-        hotbed_train_say("%s is damaged, and put aside: %s", path, hotbed_last_error());
-        snprintf(aside, sizeof aside, "%s.damaged", path);
-        if (rename(path, aside) != 0)
-            return hotbed_run_fail(t, "%s: %s", aside, strerror(errno));
+        if (!put_aside(t, path))
+            return false;
     }
     return false;
 }

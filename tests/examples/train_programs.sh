@@ -64,6 +64,9 @@ says 2 "unexpected 'more'" --data train.tsv more
 says 2 "--epochs needs a file" --data - --epochs 2
 says 2 "--save-every needs --save" --data train.tsv --save-every 5
 says 2 "--store needs --mode cache" --data train.tsv --store db
+says 2 "--max-capacity is below --capacity" --data train.tsv --max-capacity 1999
+says 2 "--max-capacity is not for --store" --data train.tsv --max-capacity 2000 --mode cache --store db
+says 2 "'0' is not a value of --growth-every" --data train.tsv --growth-every 0
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
 says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
@@ -181,6 +184,29 @@ grep -q 'warning: .*--capacity' err || die "no warning about full tables"
 grep -q '"refused": [1-9]' full.json || die "no key was refused"
 ok "full tables: a warning, and training goes on"
 
+# --- tables that grow --------------------------------------------------------------------------------------
+# total FILE NAME: sum over all tables
+total() { grep -o "\"$2\": [0-9]*" "$1" | awk '{ n += $2 } END { print n }'; }
+# Half of the capacity is the room for keys until a poll knows of them: 12 batches of 250 rows at most.
+growing() { train --data train.tsv --eval eval.tsv --batch 250 --max-capacity 2000 --growth-every 1 --quiet "$@"; }
+# grown FILE: tables have grown, and no key was refused
+grown() { [ "$(total "$1" growths)" -gt 0 ] && [ "$(total "$1" refused)" = 0 ]; }
+train --data train.tsv --eval eval.tsv --batch 250 --json large.json --quiet || die "large tables"
+[ "$(total large.json growths)" = 0 ] || die "tables without --max-capacity have grown"
+train --data train.tsv --batch 250 --capacity 700 --json small.json --quiet || die "small tables"
+[ "$(total small.json refused)" -gt 0 ] || die "small tables have room for all keys"
+for how in "--pipeline none" "--pipeline prefetch" "--pipeline sw-pipelined" "--pipeline sw-auto" "--mode cache --hbm-mb 1"; do
+    # shellcheck disable=SC2086 # options
+    growing --capacity 700 --json b.json $how || die "tables that grow, $how"
+    grown b.json || die "$how: $(total b.json growths) growths, $(total b.json refused) keys refused"
+    [ "$(number b.json host_waits_per_step)" = 0 ] || die "$how: a growth waits"
+    diff <(points large.json) <(points b.json) >/dev/null || die "$how: growth changes the loss"
+    [ "$(number b.json auc)" = "$(number large.json auc)" ] || die "$how: growth changes the AUC"
+done
+grep -q '"name": "c19".*"capacity": 700, "max_capacity": 2000, "grown_capacity": 2000, "growths": 2, ' b.json ||
+    die "c19 has not grown to 2000: $(grep c19 b.json)"
+ok "tables that grow: the loss of large ones, bit for bit, and no host wait"
+
 # --- ranks -----------------------------------------------------------------------------------------------
 # close FILE FILE: the same loss within a millionth, and the same AUC
 close() {
@@ -208,6 +234,14 @@ if [ "$backend" = host ]; then
         [ "$(number b.json auc)" = "$(number none.json auc)" ] || die "2 ranks: --pipeline $pipeline changes the AUC"
         [ "$(number b.json allocations_per_step)" = 0 ] || die "2 ranks: --pipeline $pipeline allocates"
     done
+    for ranks in 2 4; do
+        train --data train.tsv --eval eval.tsv --batch 250 --json b.json --quiet --ranks $ranks || die "$ranks ranks"
+        growing --capacity 560 --ranks $ranks --json c.json || die "$ranks ranks that grow"
+        grown c.json || die "$ranks ranks: $(total c.json growths) growths, $(total c.json refused) keys refused"
+        diff <(points b.json) <(points c.json) >/dev/null || die "$ranks ranks: growth changes the loss"
+        [ "$(number b.json auc)" = "$(number c.json auc)" ] || die "$ranks ranks: growth changes the AUC"
+    done
+    ok "2 and 4 ranks that grow, each by itself: the loss of large tables, bit for bit"
     says 1 "none.tsv: No such file" --data none.tsv --ranks 2
     says 1 "bad.tsv:701: field 3" --data bad.tsv --ranks 2
     says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000 --ranks 2
@@ -288,3 +322,23 @@ for ranks in 1 2 3; do
     [ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC on $ranks ranks after a load differs"
 done
 ok "save on 2 ranks, go on with 1, 2 and 3"
+printf x >>ck2/step-0000000024/MANIFEST
+printf x >>ck2/step-0000000020/MANIFEST
+train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ranks 3 || die "--resume on 3 ranks"
+[ "$(number part.json first_step)" = 10 ] || die "--resume on 3 ranks: first step $(number part.json first_step)"
+[ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC after --resume on 3 ranks differs"
+ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020.damaged step-0000000024 step-0000000024.damaged $' ||
+    die "after --resume on 3 ranks: $(ls ck2)"
+ok "--resume on other ranks passes damaged checkpoints over"
+growing --capacity 560 --ranks 2 --save ck4 --save-every 20 --json whole.json || die "--save of 2 ranks that grow"
+for ranks in 1 2 4; do
+    growing --capacity 560 --ranks $ranks --load ck4/step-0000000020 --json part.json || die "--load on $ranks ranks that grow"
+    grown part.json || die "--load on $ranks ranks: $(total part.json growths) growths, $(total part.json refused) keys refused"
+    paste -d, <(points whole.json | tail -n 2) <(points part.json) |
+        awk -F, '{ d = $2 > $4 ? $2 - $4 : $4 - $2; if ($1 != $3 || d > 1e-6 * $2) exit 1; n++ } END { exit n != 2 }' ||
+        die "the loss on $ranks ranks that grow after a load differs"
+    awk -v a="$(number part.json auc)" -v b="$(number whole.json auc)" 'BEGIN { d = a - b; exit d * d > 1e-10 }' ||
+        die "the AUC on $ranks ranks that grow after a load differs"
+    [ $ranks != 2 ] || diff <(points whole.json | tail -n 2) <(points part.json) >/dev/null || die "as many ranks, another loss"
+done
+ok "save on 2 ranks that have grown, go on with 1, 2 and 4"

@@ -41,8 +41,8 @@ static void print_curve(const hotbed_run *t, FILE *file) {
 }
 
 /* Counts of a table: keys that it is made for by now, how often it has grown, keys stored, then
- * hotbed_table_stats in its order. */
-enum { COUNTS = 10 };
+ * hotbed_table_stats in its order, but for bytes and what is used in place. */
+enum { COUNTS = 12 };
 
 typedef struct table_counts {
     uint64_t count[HOTBED_CRITEO_FIELDS][COUNTS];
@@ -64,7 +64,7 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
                 own.count[i],
                 (const uint64_t[COUNTS]){
                     info.capacity, info.segments, keys, s.keys, s.uniques, s.hits, s.inserts,
-                    s.evictions, s.refused, s.rejected},
+                    s.evictions, s.refused, s.rejected, s.fetches, s.write_backs},
                 sizeof own.count[i]);
     }
     table_counts *all = calloc(t->ranks, sizeof *all);
@@ -81,8 +81,8 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
 
 static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) {
     static const char *const names[COUNTS] = {
-        "grown_capacity", "growths", "keys_stored", "keys",    "uniques",
-        "hits",           "inserts", "evictions",   "refused", "rejected"};
+        "grown_capacity", "growths",   "keys_stored", "keys",     "uniques", "hits",
+        "inserts",        "evictions", "refused",     "rejected", "fetches", "write_backs"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_info info;

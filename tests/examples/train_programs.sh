@@ -8,8 +8,10 @@ programs=$(cd "$1" && pwd) || exit 1
 backend=$2
 pipelines="none sparse-dist prefetch jagged-prefetch jagged-prefetch-async sw-serial sw-pipelined sw-auto"
 cached="sparse-dist sw-pipelined sw-auto" worlds="2 3 5" optimizers="sgd adam adagrad rowwise-adagrad"
+growths="none prefetch sw-pipelined sw-auto" growing_worlds="2 4"
 if [ "${3-}" = few ]; then
     pipelines="none prefetch sw-auto" cached=sw-pipelined worlds=2 optimizers=rowwise-adagrad
+    growths=sw-pipelined growing_worlds=2
 fi
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hotbed-train-XXXXXX") || exit 1
 trap 'rm -rf "$folder"' EXIT
@@ -195,9 +197,11 @@ train --data train.tsv --eval eval.tsv --batch 250 --json large.json --quiet || 
 [ "$(total large.json growths)" = 0 ] || die "tables without --max-capacity have grown"
 train --data train.tsv --batch 250 --capacity 700 --json small.json --quiet || die "small tables"
 [ "$(total small.json refused)" -gt 0 ] || die "small tables have room for all keys"
-for how in "--pipeline none" "--pipeline prefetch" "--pipeline sw-pipelined" "--pipeline sw-auto" "--mode cache --hbm-mb 1"; do
-    # shellcheck disable=SC2086 # options
-    growing --capacity 700 --json b.json $how || die "tables that grow, $how"
+for how in $growths cache; do
+    options="--pipeline $how"
+    [ "$how" != cache ] || options="--mode cache --hbm-mb 1"
+    # shellcheck disable=SC2086 # words
+    growing --capacity 700 --json b.json $options || die "tables that grow, $how"
     grown b.json || die "$how: $(total b.json growths) growths, $(total b.json refused) keys refused"
     [ "$(number b.json host_waits_per_step)" = 0 ] || die "$how: a growth waits"
     diff <(points large.json) <(points b.json) >/dev/null || die "$how: growth changes the loss"
@@ -234,14 +238,14 @@ if [ "$backend" = host ]; then
         [ "$(number b.json auc)" = "$(number none.json auc)" ] || die "2 ranks: --pipeline $pipeline changes the AUC"
         [ "$(number b.json allocations_per_step)" = 0 ] || die "2 ranks: --pipeline $pipeline allocates"
     done
-    for ranks in 2 4; do
+    for ranks in $growing_worlds; do
         train --data train.tsv --eval eval.tsv --batch 250 --json b.json --quiet --ranks $ranks || die "$ranks ranks"
         growing --capacity 560 --ranks $ranks --json c.json || die "$ranks ranks that grow"
         grown c.json || die "$ranks ranks: $(total c.json growths) growths, $(total c.json refused) keys refused"
         diff <(points b.json) <(points c.json) >/dev/null || die "$ranks ranks: growth changes the loss"
         [ "$(number b.json auc)" = "$(number c.json auc)" ] || die "$ranks ranks: growth changes the AUC"
     done
-    ok "2 and 4 ranks that grow, each by itself: the loss of large tables, bit for bit"
+    ok "$growing_worlds ranks that grow, each by itself: the loss of large tables, bit for bit"
     says 1 "none.tsv: No such file" --data none.tsv --ranks 2
     says 1 "bad.tsv:701: field 3" --data bad.tsv --ranks 2
     says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000 --ranks 2
@@ -331,7 +335,7 @@ ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020.damaged step-00
     die "after --resume on 3 ranks: $(ls ck2)"
 ok "--resume on other ranks passes damaged checkpoints over"
 growing --capacity 560 --ranks 2 --save ck4 --save-every 20 --json whole.json || die "--save of 2 ranks that grow"
-for ranks in 1 2 4; do
+for ranks in 1 $growing_worlds; do
     growing --capacity 560 --ranks $ranks --load ck4/step-0000000020 --json part.json || die "--load on $ranks ranks that grow"
     grown part.json || die "--load on $ranks ranks: $(total part.json growths) growths, $(total part.json refused) keys refused"
     paste -d, <(points whole.json | tail -n 2) <(points part.json) |
@@ -341,4 +345,4 @@ for ranks in 1 2 4; do
         die "the AUC on $ranks ranks that grow after a load differs"
     [ $ranks != 2 ] || diff <(points whole.json | tail -n 2) <(points part.json) >/dev/null || die "as many ranks, another loss"
 done
-ok "save on 2 ranks that have grown, go on with 1, 2 and 4"
+ok "save on 2 ranks that have grown, go on with 1 $growing_worlds"

@@ -121,9 +121,10 @@ void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *st
 /* False: the machine cannot run the backend. */
 bool add_backend(hotbed_backend backend, int quick) {
     static const bench_case *const tables[] = {
-        bench_base_cases,     bench_index_cases,    bench_unique_cases,     bench_lookup_cases,
-        bench_score_cases,    bench_update_cases,   bench_rows_cases,       bench_storage_cases,
-        bench_external_cases, bench_pipeline_cases, bench_checkpoint_cases, bench_peer_cases};
+        bench_base_cases,   bench_index_cases,    bench_unique_cases,   bench_lookup_cases,
+        bench_score_cases,  bench_update_cases,   bench_rows_cases,     bench_storage_cases,
+        bench_growth_cases, bench_external_cases, bench_pipeline_cases, bench_checkpoint_cases,
+        bench_peer_cases};
     hotbed_stream *stream = bench_open(backend);
     char device[128];
     char driver[64];

@@ -44,6 +44,7 @@ extern const bench_case bench_update_cases[];
 extern const bench_case bench_score_cases[];
 extern const bench_case bench_rows_cases[];
 extern const bench_case bench_storage_cases[];
+extern const bench_case bench_growth_cases[];
 extern const bench_case bench_external_cases[];
 extern const bench_case bench_pipeline_cases[];
 extern const bench_case bench_checkpoint_cases[];
@@ -76,6 +77,9 @@ void bench_flush_cache(hotbed_stream *stream);
 /* Events around what is enqueued between the two; stop waits, and gives the time to the state. */
 void bench_start(hotbed_stream *stream);
 void bench_stop(hotbed_stream *stream, bench_state *state);
+
+/* Seconds of a clock that only goes forward, for what the caller's thread does. */
+double bench_now(void);
 
 /* --- memory: device memory that lasts until the case returns ------------------------------------ */
 

@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BATCHES = 16, IN_MEMORY = 0, IN_ROCKSDB = 1, PATH_BYTES = 512 };
@@ -23,12 +22,6 @@ typedef struct fixture {
     uint8_t *rows, *found;
     char path[PATH_BYTES]; /* of the database, or "" */
 } fixture;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* A directory that holds files only. */
 static void remove_directory(const char *path) {
@@ -104,12 +97,12 @@ static void run(bench_state *state, bool writes) {
     bool ok = true;
     for (uint64_t b = 0; ok && bench_next(state); b++) {
         choose(&f, b * 5);
-        double start = now();
+        double start = bench_now();
         ok = bench_ok(
             state,
             writes ? hotbed_external_insert(f.external, 0, f.n, f.keys, f.rows, f.scores)
                    : hotbed_external_find(f.external, 0, f.n, f.keys, f.found, f.rows, f.scores));
-        bench_seconds(state, now() - start);
+        bench_seconds(state, bench_now() - start);
     }
     bench_items(state, (int64_t)f.n);
     bench_bytes(state, (int64_t)(2 * f.n * f.row_bytes)); /* read here, written there */

@@ -6,14 +6,6 @@
 
 #include "hotbed/pipeline.h"
 
-#include <time.h>
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* Batches without end. */
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
     *batch = self;
@@ -27,14 +19,14 @@ enum { STEPS = 20 };
 static void measure(bench_state *state, hotbed_pipeline *pipeline, hotbed_stream *last) {
     const hotbed_iteration *iteration;
     while (bench_next(state)) {
-        double start = now();
+        double start = bench_now();
         for (int i = 0; i < STEPS; i++)
             if (!bench_ok(state, hotbed_pipeline_progress(pipeline, &iteration)))
                 return;
         if (!bench_ok(state, hotbed_stream_sync(hotbed_pipeline_stream(pipeline))) ||
             !bench_ok(state, hotbed_stream_sync(last)))
             return;
-        bench_seconds(state, (now() - start) / STEPS);
+        bench_seconds(state, (bench_now() - start) / STEPS);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* What a backend's benchmarks share. */
 typedef struct environment {
@@ -115,6 +116,12 @@ void bench_stop(hotbed_stream *stream, bench_state *state) {
         bench_seconds(state, seconds);
     else
         bench_skip(state, hotbed_last_error());
+}
+
+double bench_now(void) {
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 /* --- memory -------------------------------------------------------------------------------------- */

@@ -1,0 +1,212 @@
+/* bench/bench_growth.c - tables that grow: a growth, the poll that asks for it, and steps after k of them.
+ *
+ * The table of a step has the same keys whatever it began with, as many as it is made for: `grows` 0 is one that had
+ * room from the start, and whose kernels know of no segments; `growths` says how often the other has doubled until
+ * all were in it.  Batches are of distinct keys from all over the table, half of which came after the last growth.
+ */
+#include "bench/bench.h"
+
+#include "hotbed/growth.h"
+
+#include <stdlib.h>
+
+enum { DIM = 32 };
+
+typedef struct fixture {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    uint64_t *numbers;
+    uint64_t *keys;   /* on the device */
+    float *rows;      /* output, then gradients */
+    uint64_t n, size; /* keys of a batch, and of the table */
+} fixture;
+
+static hotbed_status create_storage(
+    uint64_t capacity, uint64_t max_capacity, hotbed_stream *stream, hotbed_storage **out) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_table_options_init(&table);
+    table.name = "table";
+    table.dim = DIM;
+    table.capacity = capacity;
+    table.max_capacity = max_capacity;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    return hotbed_storage_create(&options, stream, out);
+}
+
+/* --- steps ------------------------------------------------------------------------------------------- */
+
+/* The first n of `numbers` are the batch. */
+static bool upload(bench_state *state, fixture *f, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        f->numbers[i] = bench_key(f->numbers[i]);
+    f->batch.batch_size = (uint32_t)n;
+    f->batch.num_keys = n;
+    return bench_ok(state, hotbed_copy(f->keys, f->numbers, n * sizeof *f->keys, f->stream)) &&
+           bench_ok(state, hotbed_stream_sync(f->stream));
+}
+
+/* Keys 0 .. size-1, each growth where there is no room for the next batch. */
+static bool fill(bench_state *state, fixture *f, uint64_t capacity) {
+    for (uint64_t first = 0, n; first < f->size; first += n) {
+        if (first == capacity) {
+            capacity *= 2;
+            if (!bench_ok(state, hotbed_storage_grow(f->storage, 0, capacity, f->stream)))
+                return false;
+        }
+        n = capacity - first < f->n ? capacity - first : f->n;
+        for (uint64_t i = 0; i < n; i++)
+            f->numbers[i] = first + i;
+        if (!upload(state, f, n) ||
+            !bench_ok(state, hotbed_storage_prefetch(f->storage, &f->batch, f->ticket, f->stream)))
+            return false;
+    }
+    return bench_ok(state, hotbed_stream_sync(f->stream)); /* no key was refused */
+}
+
+static bool prepare(bench_state *state, fixture *f) {
+    *f = (fixture){
+        .stream = bench_stream(state),
+        .n = (uint64_t)bench_arg(state, 0),
+        .size = (uint64_t)bench_arg(state, 1)};
+    uint64_t capacity = f->size >> bench_arg(state, 3);
+    f->numbers = malloc(f->n * sizeof *f->numbers);
+    f->keys = bench_alloc(state, f->n * sizeof *f->keys);
+    f->rows = bench_alloc(state, f->n * DIM * sizeof *f->rows);
+    hotbed_batch_init(&f->batch);
+    f->batch.keys = f->keys;
+    if (f->numbers == NULL || f->keys == NULL || f->rows == NULL) {
+        bench_skip(state, "no memory");
+        return false;
+    }
+    return bench_ok(
+               state,
+               create_storage(
+                   capacity, bench_arg(state, 2) != 0 ? 2 * f->size : 0, f->stream, &f->storage)) &&
+           bench_ok(
+               state,
+               hotbed_ticket_create(f->storage, f->n, (uint32_t)f->n, f->stream, &f->ticket)) &&
+           fill(state, f, capacity);
+}
+
+static hotbed_status prefetch(fixture *f) {
+    return hotbed_storage_prefetch(f->storage, &f->batch, f->ticket, f->stream);
+}
+
+static hotbed_status step(fixture *f) {
+    hotbed_status status = prefetch(f);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_forward(f->storage, f->ticket, f->rows, 0, f->stream);
+    if (status == HOTBED_OK)
+        status = hotbed_storage_backward(f->storage, f->ticket, f->rows, 0, f->stream);
+    return status;
+}
+
+static hotbed_status eval(fixture *f) {
+    return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
+}
+
+/* Time `call` on batches of keys of the table, or of as many others. */
+static void time_call(bench_state *state, hotbed_status (*call)(fixture *f), bool absent) {
+    fixture f;
+    bool ok = prepare(state, &f);
+    for (uint64_t round = 0; ok && bench_next(state); round++) {
+        uint64_t first = bench_random(round, f.size);
+        for (uint64_t i = 0; i < f.n; i++) /* distinct: an odd step, and a power of two */
+            f.numbers[i] = (absent ? f.size : 0) + (first + i * 40503) % f.size;
+        ok = upload(state, &f, f.n);
+        bench_flush_cache(f.stream);
+        bench_start(f.stream);
+        ok = ok && bench_ok(state, call(&f));
+        bench_stop(f.stream, state);
+    }
+    bench_items(state, (int64_t)f.n);
+    hotbed_ticket_destroy(f.ticket);
+    hotbed_storage_destroy(f.storage);
+    free(f.numbers);
+}
+
+static void run_prefetch(bench_state *state) {
+    time_call(state, prefetch, false);
+}
+
+static void run_step(bench_state *state) {
+    time_call(state, step, false);
+}
+
+static void run_eval_absent(bench_state *state) {
+    time_call(state, eval, true);
+}
+
+/* --- growths ----------------------------------------------------------------------------------------- */
+
+/* A table doubles: from the call until its new slots are free.  call_us is what the caller waits for the memory. */
+static void run_grow(bench_state *state) {
+    uint64_t capacity = (uint64_t)bench_arg(state, 0);
+    hotbed_stream *stream = bench_stream(state);
+    hotbed_segment_info segment = {0};
+    double calls = 0;
+    uint64_t rounds = 0;
+    for (bool ok = true; ok && bench_next(state); rounds++) {
+        hotbed_storage *storage = NULL;
+        ok = bench_ok(state, create_storage(capacity, 2 * capacity, stream, &storage));
+        double start = bench_now();
+        ok = ok && bench_ok(state, hotbed_storage_grow(storage, 0, 2 * capacity, stream));
+        double called = bench_now();
+        ok = ok && bench_ok(state, hotbed_stream_sync(stream));
+        bench_seconds(state, bench_now() - start);
+        calls += called - start;
+        ok = ok && bench_ok(state, hotbed_storage_segment(storage, 0, 0, &segment));
+        hotbed_storage_destroy(storage);
+    }
+    bench_counter(state, "call_us", rounds > 0 ? 1e6 * calls / (double)rounds : 0);
+    bench_items(state, (int64_t)capacity);
+    bench_bytes(state, (int64_t)(segment.slots * 16)); /* what is cleared */
+}
+
+/* A poll that has all slots counted. */
+static void run_poll(bench_state *state) {
+    uint64_t capacity = (uint64_t)bench_arg(state, 0);
+    hotbed_stream *stream = bench_stream(state);
+    hotbed_storage *storage = NULL;
+    hotbed_table_info info = {0};
+    bool ok = bench_ok(state, create_storage(capacity, 2 * capacity, stream, &storage)) &&
+              bench_ok(state, hotbed_storage_table(storage, 0, &info));
+    while (ok && bench_next(state)) {
+        bench_flush_cache(stream);
+        bench_start(stream);
+        ok = bench_ok(state, hotbed_storage_poll_growth(storage, stream, NULL));
+        bench_stop(stream, state);
+    }
+    bench_items(state, (int64_t)info.slots);
+    bench_bytes(state, (int64_t)(info.slots * 8));
+    hotbed_storage_destroy(storage);
+}
+
+/* --- cases ------------------------------------------------------------------------------------------- */
+
+static const char *const step_names[] = {"keys", "size", "grows", "growths", NULL};
+static const char *const names[] = {"capacity", NULL};
+#define STEPS(keys, size)                                                                          \
+    {                                                                                              \
+        keys, size, 0, 0, keys, size, 1, 0, keys, size, 1, 1, keys, size, 1, 2, keys, size, 1, 4,  \
+            keys, size, 1, 6, INT64_MIN                                                            \
+    }
+static const int64_t host_steps[] = STEPS(1 << 16, 1 << 19);
+static const int64_t cuda_steps[] = STEPS(1 << 18, 1 << 24);
+static const int64_t host_tables[] = {1 << 14, 1 << 19, INT64_MIN};
+static const int64_t cuda_tables[] = {1 << 14, 1 << 24, INT64_MIN};
+
+const bench_case bench_growth_cases[] = {
+    {"growth/grow", run_grow, names, host_tables, cuda_tables},
+    {"growth/poll", run_poll, names, host_tables, cuda_tables},
+    {"growth/prefetch", run_prefetch, step_names, host_steps, cuda_steps},
+    {"growth/step", run_step, step_names, host_steps, cuda_steps},
+    {"growth/eval_absent", run_eval_absent, step_names, host_steps, cuda_steps},
+    {NULL, NULL, NULL, NULL, NULL},
+};

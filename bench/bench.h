@@ -81,6 +81,9 @@ void bench_stop(hotbed_stream *stream, bench_state *state);
 /* Seconds of a clock that only goes forward, for what the caller's thread does. */
 double bench_now(void);
 
+/* Seconds that processors have worked for this program, all threads together. */
+double bench_own_time(void);
+
 /* --- memory: device memory that lasts until the case returns ------------------------------------ */
 
 /* NULL when there is none; the state is skipped then. */

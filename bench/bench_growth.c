@@ -11,7 +11,6 @@
 #include "hotbed/growth.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { DIM = 32 };
 
@@ -21,18 +20,12 @@ typedef struct processor {
     uint64_t n;
 } processor;
 
-static double processor_now(void) {
-    struct timespec time;
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void processor_start(processor *p) {
-    p->start = processor_now();
+    p->start = bench_own_time();
 }
 
 static void processor_stop(processor *p) {
-    p->sum += processor_now() - p->start;
+    p->sum += bench_own_time() - p->start;
     p->n++;
 }
 

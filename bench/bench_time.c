@@ -118,10 +118,18 @@ void bench_stop(hotbed_stream *stream, bench_state *state) {
         bench_skip(state, hotbed_last_error());
 }
 
-double bench_now(void) {
+static double read_clock(clockid_t clock) {
     struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    (void)clock_gettime(clock, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+double bench_now(void) {
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+double bench_own_time(void) {
+    return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 /* --- memory -------------------------------------------------------------------------------------- */

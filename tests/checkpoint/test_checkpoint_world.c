@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 8, PATH_BYTES = 512 };
+enum { MOST = 4, PATH_BYTES = 512 };
 
 /* A directory that all ranks see: rank 0's. */
 static void share_directory(const world_rank *me, char path[PATH_BYTES]) {

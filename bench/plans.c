@@ -22,7 +22,7 @@ static const char usage[] =
     "  --dense     length of the dense model, in units of exchange and prefetch (1)\n"
     "  --rounds    all plans are timed so many times, in turn (5)\n"
     "  --steps     of one timing (60 on cuda, 12 on host)\n"
-    "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .json traces beside them\n"
+    "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .trace files for Perfetto\n"
     "Status: 0; 1 something failed; 2 bad arguments; 77 the machine lacks the backend.\n";
 
 typedef struct program {
@@ -147,7 +147,7 @@ static hotbed_status draw(
     (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
     if (status == HOTBED_OK)
         status = hotbed_timeline_write_picture(1, &pipeline, 6, path);
-    (void)snprintf(path, sizeof path, "%s.%s.json", p->pictures, name);
+    (void)snprintf(path, sizeof path, "%s.%s.trace", p->pictures, name);
     if (status == HOTBED_OK)
         status = hotbed_timeline_write_trace(1, &pipeline, path);
     hotbed_train_destroy(train);
@@ -210,7 +210,7 @@ static hotbed_status write_json(const program *p, const figures *f) {
         return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
     (void)fprintf(
         to,
-        "{\n  \"program\": \"hotbed-plans\", \"commit\": \"%s\", \"date\": \"%s\",\n"
+        "{\n  \"format\": \"hotbed-plans 1\", \"commit\": \"%s\", \"date\": \"%s\",\n"
         "  \"device\": \"%s\", \"driver\": \"%s\", \"backend\": \"%s\",\n"
         "  \"workload\": \"%s\", \"scale\": %g, \"insertion\": \"%s\", \"steps\": %u, \"rounds\": "
         "%u,\n"

@@ -40,7 +40,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -52,6 +52,8 @@ def load():
             kinds["baseline"].append(document)
         elif form.startswith("hotbed-exchange"):
             kinds["exchange"].append(document)
+        elif form.startswith("hotbed-plans"):
+            kinds["plans"].append(document)
         elif "benchmarks" in document:
             names = [entry["name"] for entry in document["benchmarks"]]
             disk = all(name.startswith("checkpoint/") for name in names)
@@ -451,6 +453,29 @@ def exchange_section(kinds):
     return "\n\n".join(parts)
 
 
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def plans_section(kinds):
+    parts = []
+    for document in kinds["plans"]:
+        parts.append(f"### {document['workload']}, {document['device']} ({document['backend']})")
+        parts.append(
+            f"Scale {document['scale']}, {document['insertion']}, {document['rounds']} rounds of {document['steps']} "
+            f"steps, commit {document['commit']}, {document['date']} "
+            f"([{document['file']}](../bench/results/{document['file']})): exchange and prefetch "
+            f"{ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor {ms(document['floor_ms'])} ms; "
+            f"sw-auto / prefetch {document['auto_over_prefetch']:.3f}."
+        )
+        rows = [
+            [plan["plan"], ms(plan["step_ms"]), ms(plan["exposed_ms"]), f"{100 * plan['hidden']:.0f} %"]
+            for plan in document["plans"]
+        ]
+        parts.append(table(["plan", "step, ms", "exposed, ms", "hidden"], rows))
+        parts.append(f"Schedule found (task:stage): {document['schedule']}.")
+    return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench`."
+
+
 # --- picture -------------------------------------------------------------------------------------
 
 COLOURS = {
@@ -541,6 +566,7 @@ def main():
     page = replace(replace(old, "workloads", workload_section(kinds)), "micro", micro_section(kinds))
     page = replace(page, "exchange", exchange_section(kinds))
     page = replace(page, "checkpoint", checkpoint_section(kinds))
+    page = replace(page, "plans", plans_section(kinds))
     files = {PAGE: page}
     if kinds["workloads"]:
         files[PICTURE] = picture(kinds)

@@ -51,8 +51,10 @@ EXPORTED unsigned nvtx_record_take(nvtx_record *records) {
 }
 
 /* NVTX calls this once, at the first range: 1 is success. */
+/* NOLINTBEGIN(readability-identifier-naming): NVTX's name */
 EXPORTED int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table);
 EXPORTED int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table) {
+    /* NOLINTEND(readability-identifier-naming) */
     const NvtxExportTableCallbacks *callbacks = get_table(NVTX_ETID_CALLBACKS);
     NvtxFunctionTable functions = NULL;
     unsigned size = 0;

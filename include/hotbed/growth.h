@@ -6,7 +6,8 @@
  * stays valid and uses the new slots.  Just a recorded hotbed_storage_export() or hotbed_storage_load_histogram()
  * has to be recorded again to see the new slots.
  *
- * A training loop polls between steps, outside of graphs; see hotbed_storage_poll_growth().  What it costs: a
+ * A training loop polls between steps, outside of graphs; see hotbed_storage_poll_growth().  Sharded collections
+ * poll by themselves, each rank its own part (hotbed/sharded.h).  What it costs: a
  * growth takes the memory of the new slots and no other, so that no more is used at any time than by the
  * table that it makes.  A key of segment n is found by looking at two lines of 128 bytes in each of the
  * segments before it, so a table should begin large enough to double a few times, not twenty.

@@ -54,13 +54,11 @@ hotbed_status hotbed_bucket_sort(
     return HOTBED_OK;
 }
 
-/* A key's place in canonical order, by binary search. */
-static uint64_t place_of(const uint64_t *sorted, uint64_t n, uint64_t key, uint32_t bits) {
-    uint64_t low = 0, high = n, bucket = hotbed_logical_bucket(key, bits);
+/* The place of a key in [low, high), a bucket in order of keys. */
+static uint64_t place_of(const uint64_t *sorted, uint64_t low, uint64_t high, uint64_t key) {
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        uint64_t other = hotbed_logical_bucket(sorted[middle], bits);
-        if (other < bucket || (other == bucket && sorted[middle] < key))
+        if (sorted[middle] < key)
             low = middle + 1;
         else
             high = middle;
@@ -70,12 +68,17 @@ static uint64_t place_of(const uint64_t *sorted, uint64_t n, uint64_t key, uint3
 
 hotbed_status hotbed_bucket_sort_pairs(
     uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs) {
-    uint64_t *counts = hotbed_new(((size_t)1 << bits) * sizeof *counts);
-    if (counts == NULL)
+    uint64_t buckets = (uint64_t)1 << bits;
+    uint64_t *ends = hotbed_new(buckets * sizeof *ends); /* first each bucket's keys are counted */
+    if (ends == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for 2^%" PRIu32 " buckets", bits);
-    hotbed_status status = hotbed_bucket_sort(n, keys, bits, pairs, counts);
-    for (uint64_t i = 0; status == HOTBED_OK && i < n; i++)
-        pairs[n + place_of(pairs, n, keys[i], bits)] = numbers[i];
-    hotbed_delete(counts);
+    hotbed_status status = hotbed_bucket_sort(n, keys, bits, pairs, ends);
+    for (uint64_t b = 1; b < buckets; b++)
+        ends[b] += ends[b - 1];
+    for (uint64_t i = 0; status == HOTBED_OK && i < n; i++) {
+        uint64_t b = hotbed_logical_bucket(keys[i], bits);
+        pairs[n + place_of(pairs, b == 0 ? 0 : ends[b - 1], ends[b], keys[i])] = numbers[i];
+    }
+    hotbed_delete(ends);
     return status;
 }

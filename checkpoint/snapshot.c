@@ -1,5 +1,6 @@
 /* checkpoint/snapshot.c - one cut of a storage in host memory, written while training goes on. */
 #include "base/error.h"
+#include "base/port.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/chain.h"
@@ -281,22 +282,39 @@ static hotbed_status order_rows(
     return status;
 }
 
+/* Copy row `row` of the image to place `to` of a chunk. */
+static void copy_row(
+    const size_t row_bytes[HOTBED_ROW_COLUMNS], const image *from, uint64_t row,
+    const hotbed_chunk *chunk, uint64_t to) {
+    for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
+        if (row_bytes[c] > 0)
+            memcpy(
+                (char *)chunk->columns[c] + to * row_bytes[c],
+                (const char *)from->columns[c] + row * row_bytes[c], row_bytes[c]);
+}
+
+/* Rows lie anywhere in the image: ask for one a little before it is copied. */
+static void want_row(const size_t row_bytes[HOTBED_ROW_COLUMNS], const image *from, uint64_t row) {
+    for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
+        if (row_bytes[c] > 0)
+            hotbed_prefetch_item((const char *)from->columns[c] + row * row_bytes[c], row_bytes[c]);
+}
+
 static hotbed_status write_rows(
     hotbed_shard_writer *shard, const image *from, const uint64_t *pairs, uint64_t rows) {
+    enum { AHEAD = 8 };
+    const uint64_t *numbers = pairs + rows;
     hotbed_chunk chunk;
     HOTBED_TRY(hotbed_chunk_create(shard->row_bytes, &chunk));
     hotbed_status status = HOTBED_OK;
     for (uint64_t first = 0; first < rows && status == HOTBED_OK; first += chunk.capacity) {
         uint64_t n = rows - first < chunk.capacity ? rows - first : chunk.capacity;
         memcpy(chunk.columns[HOTBED_COLUMN_KEYS], pairs + first, n * sizeof *pairs);
-        for (uint64_t i = 0; i < n; i++)
-            for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++) {
-                size_t width = shard->row_bytes[c];
-                if (width > 0)
-                    memcpy(
-                        (char *)chunk.columns[c] + i * width,
-                        (const char *)from->columns[c] + pairs[rows + first + i] * width, width);
-            }
+        for (uint64_t i = 0; i < n; i++) {
+            if (first + i + AHEAD < rows)
+                want_row(shard->row_bytes, from, numbers[first + i + AHEAD]);
+            copy_row(shard->row_bytes, from, numbers[first + i], &chunk, i);
+        }
         status = hotbed_shard_writer_rows(shard, n, chunk.columns, NULL);
     }
     hotbed_chunk_destroy(&chunk);

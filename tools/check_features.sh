@@ -24,7 +24,7 @@ function report(text) { printf "docs/features.md:%d: %s\n", FNR, text; bad = 1 }
             if (words[w] ~ /_.*_/ && at[2] ~ /^test_/)
                 print FNR, at[2], words[w] >"'"$work/tests"'"
     }
-    if (/\| done/ && !named && !/\.ci\/run/)
+    if (/\| (done|host)/ && !named && !/\.ci\/run/)
         report($2 "is done without a test")
 }
 END { exit bad }' docs/features.md

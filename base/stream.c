@@ -31,6 +31,8 @@ void hotbed_counters_read(hotbed_counters *out) {
     out->launches = hotbed_load_relaxed_u64(&counters.launches);
     out->copies = hotbed_load_relaxed_u64(&counters.copies);
     out->copied_bytes = hotbed_load_relaxed_u64(&counters.copied_bytes);
+    for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
+        out->memory_bytes[k] = hotbed_load_relaxed_u64(&counters.memory_bytes[k]);
 }
 
 void *hotbed_new(size_t bytes) {
@@ -403,7 +405,7 @@ hotbed_status hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, doub
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-static const char *memory_name(hotbed_memory_kind kind) {
+const char *hotbed_memory_name(hotbed_memory_kind kind) {
     switch (kind) {
     case HOTBED_MEMORY_DEVICE:
         return "device";
@@ -425,7 +427,7 @@ hotbed_status hotbed_memory_alloc(
     *out = (hotbed_memory){0};
     if (stream == NULL)
         return fail_null("hotbed_memory_alloc", "stream");
-    if (memory_name(kind) == NULL)
+    if (hotbed_memory_name(kind) == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_memory_alloc: kind %d is unknown", (int)kind);
     if (stream->recording)
@@ -446,9 +448,10 @@ hotbed_status hotbed_memory_alloc(
             memory.data = hotbed_host_alloc(bytes);
         if (memory.data == NULL)
             return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no %s memory for %zu bytes on %s %d", memory_name(kind), bytes,
-                hotbed_backend_name(stream->backend), stream->device);
+                HOTBED_ERR_MEMORY, "no %s memory for %zu bytes on %s %d", hotbed_memory_name(kind),
+                bytes, hotbed_backend_name(stream->backend), stream->device);
         hotbed_count_allocation(bytes);
+        hotbed_add_relaxed_u64(&counters.memory_bytes[kind], bytes);
     }
     *out = memory;
     return HOTBED_OK;

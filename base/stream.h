@@ -27,6 +27,9 @@ hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void 
  * Errors: DEVICE; STATE (a graph is recorded). */
 hotbed_status hotbed_stream_finish(hotbed_stream *stream);
 
+/* "pinned", for texts; NULL: there is no such kind. */
+const char *hotbed_memory_name(hotbed_memory_kind kind);
+
 /* True between hotbed_graph_begin() and hotbed_graph_end(). */
 bool hotbed_stream_recording(const hotbed_stream *stream);
 

@@ -197,6 +197,8 @@ typedef struct hotbed_counters {
     uint64_t launches;        /* kernels, host tasks and graphs enqueued */
     uint64_t copies;          /* hotbed_copy() calls, the library's own included */
     uint64_t copied_bytes;
+    uint64_t memory_bytes[HOTBED_MEMORY_FILE + 1]; /* of hotbed_memory_alloc(), by kind: a part of
+                                                    * allocated_bytes; [0] is 0 */
 } hotbed_counters;
 
 /* Read the counters; the difference of two reads says what the calls between them did. */

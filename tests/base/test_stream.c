@@ -728,6 +728,10 @@ static void counters_tell_waits_copies_and_allocations(hotbed_backend backend) {
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 777, NULL, &c));
     CHECK_EQ(read_counters().allocations - after.allocations, 1);
     CHECK_EQ(read_counters().allocated_bytes - after.allocated_bytes, 777);
+    for (int kind = 0; kind <= HOTBED_MEMORY_FILE; kind++)
+        CHECK_EQ(
+            read_counters().memory_bytes[kind] - after.memory_bytes[kind],
+            kind == HOTBED_MEMORY_PINNED ? 777 : 0);
     hotbed_memory_free(&c);
     hotbed_memory_free(&b);
     hotbed_memory_free(&a);

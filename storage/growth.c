@@ -6,18 +6,6 @@
 
 /* --- segments -------------------------------------------------------------------------------------- */
 
-uint64_t hotbed_table_all_slots(const hotbed_table *table) {
-    uint64_t slots = table->view.slots + table->view.lower_slots;
-    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next)
-        slots += hotbed_index_range_slots(g->segment.range);
-    return slots;
-}
-
-hotbed_index_view hotbed_grown_index(const hotbed_grown *grown) {
-    hotbed_index_view view = {grown->segment.keys, grown->segment.metas, NULL};
-    return view;
-}
-
 static void free_grown(hotbed_grown *grown) {
     hotbed_memory_free(&grown->index);
     hotbed_memory_free(&grown->rows);
@@ -49,7 +37,8 @@ static hotbed_status allocate(
         storage->lower_directory, &grown->rows);
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_DEVICE, words * (timed ? 3 : 2), NULL, &grown->index);
+            stream, lower ? storage->lower_index_memory : HOTBED_MEMORY_DEVICE,
+            words * (timed ? 3 : 2), storage->lower_directory, &grown->index);
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(
             stream, HOTBED_MEMORY_PINNED, sizeof grown->segment, NULL, &grown->staging);
@@ -69,8 +58,9 @@ static hotbed_status allocate(
 static hotbed_status publish(
     const hotbed_storage *storage, const hotbed_table *table, const hotbed_grown *grown,
     hotbed_stream *stream) {
-    hotbed_rows_args args = {.table = table->view, .index = hotbed_grown_index(grown)};
-    args.table.range = grown->segment.range;
+    hotbed_index_part part = hotbed_segment_part(&grown->segment);
+    hotbed_rows_args args = {.table = table->view, .index = part.index};
+    args.table.range = part.range;
     HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
     memcpy(grown->staging.data, &grown->segment, sizeof grown->segment);
     return hotbed_copy(
@@ -114,7 +104,7 @@ hotbed_status hotbed_storage_grow(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     hotbed_table *t = &storage->tables[table];
-    if (hotbed_table_growing(&t->view).segment == 0)
+    if (!hotbed_table_grows(t))
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s does not grow: it has no max_capacity", t->name);
     if (capacity > t->most)
@@ -160,7 +150,10 @@ hotbed_status hotbed_storage_segment(
 hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_growth *growth = &storage->growth;
     size_t bytes = (size_t)storage->num_tables * sizeof *growth->counts;
-    if (storage->num_segments == 0)
+    uint32_t t = 0;
+    while (t < storage->num_tables && !hotbed_table_grows(&storage->tables[t]))
+        t++;
+    if (t == storage->num_tables)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &growth->counting));
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &growth->counted));
@@ -186,16 +179,12 @@ static hotbed_status count(hotbed_storage *storage, uint32_t number, hotbed_stre
     const hotbed_table *table = &storage->tables[number];
     hotbed_key_counts *device = storage->growth.counting.data;
     uint64_t *counts = &device[number].keys;
-    hotbed_rows_args args = {.table = table->view, .index = storage->index};
-    args.table.range = hotbed_table_growing(&table->view);
-    HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
-    if (storage->tiers == HOTBED_TIERS_SCORE || storage->tiers == HOTBED_TIERS_HASH) {
-        args.table.range = table->view.range;
-        HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
-    }
-    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next) {
-        args.table.range = g->segment.range;
-        args.index = hotbed_grown_index(g);
+    hotbed_rows_args args = {.table = table->view};
+    hotbed_index_part at;
+    for (uint32_t part = storage->tiers == HOTBED_TIERS_CACHE ? 1 : 0;
+         hotbed_table_part(storage, table, part, &at); part++) {
+        args.table.range = at.range;
+        args.index = at.index;
         HOTBED_TRY(storage->kernels.rows->list(&args, NULL, NULL, counts, stream));
     }
     return HOTBED_OK;

@@ -20,7 +20,8 @@
  *
  * A table that has grown has more than one part: its first range, and segments, each with memory, buckets and
  * candidates of its own.  A key is in one of them and stays there.  Finds go from the oldest to the newest,
- * since the keys that are used most came early; new keys go to the newest that has room.
+ * since the keys that are used most came early; new keys go to the newest that has room.  A first range whose
+ * words are not in the memory of the others', as those of a lower tier may be, is a segment too.
  *
  * Ideas: scored buckets and eviction in place, HierarchicalKV; two choices, Azar et al. 1999.
  */
@@ -51,17 +52,19 @@ enum {
 /* Slot i of segment number n is n << SEGMENT_SHIFT | i; segments count from 1. */
 #define HOTBED_SEGMENT_SHIFT 38
 #define HOTBED_SEGMENT_SLOT  (((uint64_t)1 << HOTBED_SEGMENT_SHIFT) - 1)
+/* The same of buckets, of 2^4 slots: in hotbed_index_range.first_bucket. */
+#define HOTBED_SEGMENT_BUCKET_SHIFT (HOTBED_SEGMENT_SHIFT - 4)
 /* Slots below it are in the index; rows of static tables without index come after. */
 #define HOTBED_SLOT_UNINDEXED ((uint64_t)1 << 62)
 
 /* One table's part of the index. */
 typedef struct hotbed_index_range {
-    uint64_t first_bucket;
-    uint32_t buckets; /* at least 2 */
-    uint32_t choices; /* candidates of a key: below `buckets` */
-    uint16_t evicts;  /* whether a full candidate set gives up its lowest score */
-    uint16_t marks;   /* whether a marked slot is kept, as a pinned one is */
-    uint32_t segment; /* number of the first that growth adds; 0: the table does not grow */
+    uint64_t first_bucket; /* of a range that is a segment, its number is in the upper bits */
+    uint32_t buckets;      /* at least 2 */
+    uint32_t choices;      /* candidates of a key: below `buckets` */
+    uint16_t evicts;       /* whether a full candidate set gives up its lowest score */
+    uint16_t marks;        /* whether a marked slot is kept, as a pinned one is */
+    uint32_t segment;      /* number of the first that growth adds; 0: the table does not grow */
     uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
 } hotbed_index_range;
 
@@ -69,8 +72,8 @@ HOTBED_HD uint64_t hotbed_index_range_slots(hotbed_index_range range) {
     return (uint64_t)range.buckets * HOTBED_BUCKET_SLOTS;
 }
 
-/* What a growth adds to a table.  Numbers of a table follow each other; after the last that is there comes
- * one without buckets. */
+/* What a growth adds to a table, or a first range with words of its own.  Numbers of a table follow each
+ * other; after the last that has grown comes one without buckets. */
 typedef struct hotbed_index_segment {
     uint64_t *keys;      /* [slots] */
     uint64_t *metas;     /* [slots] */
@@ -83,7 +86,7 @@ typedef struct hotbed_index_segment {
 typedef struct hotbed_index_view {
     uint64_t *keys;                       /* [slots] */
     uint64_t *metas;                      /* [slots] */
-    const hotbed_index_segment *segments; /* by number; NULL: no table grows, and kernels that
+    const hotbed_index_segment *segments; /* by number; NULL: there are none, and kernels that
                                            * set it so are compiled without what follows from it */
 } hotbed_index_view;
 
@@ -126,9 +129,10 @@ hotbed_index_part_at(hotbed_index_view index, hotbed_index_range range, uint32_t
 /* The part of a table that a slot is in. */
 HOTBED_HD hotbed_index_part
 hotbed_index_part_of(hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
-    uint64_t number = index.segments == NULL ? 0 : slot >> HOTBED_SEGMENT_SHIFT;
-    return hotbed_index_part_at(
-        index, range, number == 0 ? 0 : (uint32_t)(number - range.segment) + 1);
+    uint64_t number = slot >> HOTBED_SEGMENT_SHIFT;
+    bool first =
+        index.segments == NULL || number == range.first_bucket >> HOTBED_SEGMENT_BUCKET_SHIFT;
+    return hotbed_index_part_at(index, range, first ? 0 : (uint32_t)(number - range.segment) + 1);
 }
 
 /* Whether a table may have segments. */
@@ -249,8 +253,8 @@ HOTBED_HD hotbed_probe hotbed_index_probe(hotbed_index_range range, uint64_t key
 /* Bits of the key's slots in the two lines, of those that this lane reads. */
 HOTBED_HD uint32_t
 hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
-    uint32_t bits = hotbed_line_match(index.keys + probe.first, probe.key, width);
-    return bits | hotbed_line_match(index.keys + probe.second, probe.key, width)
+    uint32_t bits = hotbed_line_match(hotbed_index_key(index, probe.first), probe.key, width);
+    return bits | hotbed_line_match(hotbed_index_key(index, probe.second), probe.key, width)
                       << HOTBED_BUCKET_SLOTS;
 }
 
@@ -268,23 +272,23 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
         return HOTBED_SLOT_NONE;
     hotbed_candidates c = hotbed_index_candidates(range, key);
     uint32_t bits = hotbed_line_match(
-        index.keys + hotbed_index_slot(range, c.first), hotbed_index_marker(range, c.first, false),
-        width);
+        hotbed_index_key(index, hotbed_index_slot(range, c.first)),
+        hotbed_index_marker(range, c.first, false), width);
     bits |= hotbed_line_match(
-        index.keys + hotbed_index_slot(range, c.second),
+        hotbed_index_key(index, hotbed_index_slot(range, c.second)),
         hotbed_index_marker(range, c.second, false), width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
         if (hotbed_tile_ballot(width, bits != 0) != 0)
             return HOTBED_SLOT_NONE; /* a candidate before this one was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
-        bits = hotbed_line_match(index.keys + slot, key, width);
+        const uint64_t *line = hotbed_index_key(index, slot);
+        bits = hotbed_line_match(line, key, width);
         uint32_t hit = hotbed_tile_ballot(width, bits != 0);
         if (hit != 0)
             return slot +
                    hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
-        bits =
-            hotbed_line_match(index.keys + slot, hotbed_index_marker(range, bucket, false), width);
+        bits = hotbed_line_match(line, hotbed_index_marker(range, bucket, false), width);
     }
     return HOTBED_SLOT_NONE;
 }
@@ -485,9 +489,10 @@ HOTBED_HD uint32_t hotbed_index_scan(
     hotbed_index_view index, hotbed_index_range range, uint64_t line, hotbed_bucket_scan *scan,
     uint32_t width) {
     const uint64_t kept = HOTBED_META_PINS | (range.marks != 0 ? HOTBED_META_MARKED : 0);
+    const uint64_t *words = hotbed_index_meta(index, line);
     uint32_t free = 0;
     for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
-        hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(index.metas + line + (size_t)2 * pair);
+        hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(words + (size_t)2 * pair);
         free |= (metas.a == 0 ? 1U : 0U) << (2 * pair);
         free |= (metas.b == 0 ? 2U : 0U) << (2 * pair);
         for (uint32_t half = 0; range.evicts != 0 && half < 2; half++) {
@@ -516,7 +521,8 @@ HOTBED_HD void hotbed_index_forget(
     hotbed_index_part part = hotbed_index_part_of(index, range, slot);
     slot -= part.first;
     uint32_t bucket = (uint32_t)(slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
-    hotbed_store_release_u64(&part.index.keys[slot], hotbed_index_marker(part.range, bucket, true));
+    hotbed_store_release_u64(
+        hotbed_index_key(part.index, slot), hotbed_index_marker(part.range, bucket, true));
     hotbed_fence(); /* an eval that reads the new row sees that the key is gone */
 }
 
@@ -526,7 +532,8 @@ HOTBED_HD uint64_t hotbed_index_take(
     uint32_t width) {
     uint32_t after = free >> from << from;
     uint64_t slot = line + hotbed_lowest_bit(after != 0 ? after : free);
-    bool won = hotbed_tile_rank(width) == 0 && hotbed_cas_u64(&index.metas[slot], 0, meta);
+    bool won =
+        hotbed_tile_rank(width) == 0 && hotbed_cas_u64(hotbed_index_meta(index, slot), 0, meta);
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
@@ -599,9 +606,9 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         bool won = false;
         uint64_t evicted = 0;
         if (hotbed_tile_rank(width) == 0 &&
-            hotbed_cas_u64(&index.metas[scan.victim_slot], scan.victim_meta, meta)) {
+            hotbed_cas_u64(hotbed_index_meta(index, scan.victim_slot), scan.victim_meta, meta)) {
             won = true;
-            evicted = hotbed_load_relaxed_u64(&index.keys[scan.victim_slot]);
+            evicted = hotbed_load_relaxed_u64(hotbed_index_key(index, scan.victim_slot));
             if (!stay)
                 hotbed_index_forget(index, range, scan.victim_slot);
         }
@@ -728,16 +735,17 @@ HOTBED_HD bool hotbed_index_vacate(
     uint64_t empty = hotbed_index_marker(part.range, bucket, false);
     /* A slot that is claimed and not published still has EMPTY for its key, but is not free: the bucket may be
      * full, and keys may have gone on from it. */
-    uint32_t unused = hotbed_line_match(part.index.keys + line, empty, width) &
-                      hotbed_line_match(part.index.metas + line, 0, width);
+    uint32_t unused = hotbed_line_match(hotbed_index_key(part.index, line), empty, width) &
+                      hotbed_line_match(hotbed_index_meta(part.index, line), 0, width);
     bool never_full = hotbed_tile_ballot(width, unused != 0) != 0;
     bool won = false;
     if (hotbed_tile_rank(width) == 0) {
-        uint64_t old = hotbed_load_relaxed_u64(&part.index.metas[slot]);
+        uint64_t *meta = hotbed_index_meta(part.index, slot);
+        uint64_t old = hotbed_load_relaxed_u64(meta);
         if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == pins &&
-            hotbed_cas_u64(&part.index.metas[slot], old, 0)) {
+            hotbed_cas_u64(meta, old, 0)) {
             hotbed_store_relaxed_u64(
-                &part.index.keys[slot],
+                hotbed_index_key(part.index, slot),
                 never_full ? empty : hotbed_index_marker(part.range, bucket, true));
             won = true;
         }

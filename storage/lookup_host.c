@@ -87,8 +87,8 @@ static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint6
         return;
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
     w->probe = hotbed_index_probe(hotbed_table_range(&s->tables[table], key), key);
-    hotbed_prefetch_item(s->index.keys + w->probe.first, line);
-    hotbed_prefetch_item(s->index.keys + w->probe.second, line);
+    hotbed_prefetch_item(hotbed_index_key(s->index, w->probe.first), line);
+    hotbed_prefetch_item(hotbed_index_key(s->index, w->probe.second), line);
 }
 
 /* Where a table's keys are row numbers there are none to find. */
@@ -154,8 +154,8 @@ static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
     uint64_t key = s->unique_keys[u];
     hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&s->tables[t], key), key);
-    hotbed_prefetch_item(s->index.metas + probe.first, line);
-    hotbed_prefetch_item(s->index.metas + probe.second, line);
+    hotbed_prefetch_item(hotbed_index_meta(s->index, probe.first), line);
+    hotbed_prefetch_item(hotbed_index_meta(s->index, probe.second), line);
 }
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {

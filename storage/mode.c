@@ -100,11 +100,16 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
         options->mode == HOTBED_MODE_AUTO ? "" : " (as asked for)");
     if (storage->tiers == HOTBED_TIERS_ONE)
         return HOTBED_OK;
-    if (storage->backend == HOTBED_BACKEND_CUDA && options->lower_memory != 0 &&
-        options->lower_memory != HOTBED_MEMORY_PINNED)
+    if (storage->backend == HOTBED_BACKEND_CUDA && storage->lower_memory != HOTBED_MEMORY_PINNED)
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED, "lower_memory %d: a GPU reads and writes PINNED memory only",
-            (int)options->lower_memory);
+            (int)storage->lower_memory);
+    if (storage->backend == HOTBED_BACKEND_CUDA &&
+        storage->lower_index_memory > HOTBED_MEMORY_PINNED)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "lower_index_memory %d: a GPU reads and writes DEVICE and PINNED memory only",
+            (int)storage->lower_index_memory);
     return size_uppers(storage, options, bytes);
 }
 
@@ -113,7 +118,22 @@ hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, 
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
-    (void)snprintf(text, capacity, "%s", storage->why);
+    hotbed_index_bytes all = {0, 0};
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_index_bytes bytes = hotbed_table_index_bytes(&storage->tables[t]);
+        all.upper += bytes.upper;
+        all.lower += bytes.lower;
+    }
+    char upper[32], lower[32];
+    if (all.lower == 0)
+        (void)snprintf(
+            text, capacity, "%s; index %s in device memory", storage->why,
+            bytes_text(upper, all.upper));
+    else
+        (void)snprintf(
+            text, capacity, "%s; index %s in device memory, the lower tier's %s in %s memory",
+            storage->why, bytes_text(upper, all.upper), bytes_text(lower, all.lower),
+            hotbed_memory_name(storage->lower_index_memory));
     return HOTBED_OK;
 }
 
@@ -171,21 +191,29 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
         double share = (double)table->upper_capacity / (double)table->most;
         view->split = share >= 1.0 ? UINT64_MAX : (uint64_t)(share * 18446744073709551616.0);
     }
+    uint64_t keys = hotbed_mode_growing_keys(storage, table, table->capacity);
     view->lower_first = storage->index_slots;
-    view->lower = take_range(
-        storage, hotbed_mode_growing_keys(storage, table, table->capacity), table->evicts);
+    view->lower = storage->lower_index_memory == HOTBED_MEMORY_DEVICE
+                      ? take_range(storage, keys, table->evicts)
+                      : hotbed_index_range_make(keys, table->evicts, 0);
     view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
     view->lower_slots = hotbed_index_range_slots(view->lower);
 }
 
-/* Numbers for the segments of tables that grow. */
+/* Numbers for the segments of tables that grow, and before those of a table for its lower tier, where that
+ * is a segment. */
 static void lay_out_segments(hotbed_storage *storage) {
     uint32_t next = 1;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
+        hotbed_table_view *view = &table->view;
+        if (view->lower_slots > 0 && storage->lower_index_memory != HOTBED_MEMORY_DEVICE) {
+            view->lower.first_bucket = (uint64_t)next << HOTBED_SEGMENT_BUCKET_SHIFT;
+            view->lower_first = hotbed_index_slot(view->lower, 0);
+            next++;
+        }
         if (table->most == table->capacity)
             continue;
-        hotbed_table_view *view = &table->view;
         hotbed_index_range *range = view->lower.buckets != 0 ? &view->lower : &view->range;
         range->segment = next;
         next += HOTBED_GROWTHS_MOST + 1;

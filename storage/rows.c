@@ -97,20 +97,19 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
 hotbed_status hotbed_storage_empty_table(
     hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
     hotbed_rows_args args;
+    hotbed_index_part at;
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
-    HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
-    const hotbed_index_range others[] = {args.table.lower, args.table.counter};
-    for (int r = 0; r < 2; r++) {
-        hotbed_rows_args other = args;
-        other.table.range = others[r];
-        if (others[r].buckets > 0)
-            HOTBED_TRY(storage->kernels.rows->clear(&other, stream));
+    for (uint32_t part = 0; hotbed_table_part(storage, &storage->tables[table], part, &at);
+         part++) {
+        hotbed_rows_args one = args;
+        one.table.range = at.range;
+        one.index = at.index;
+        HOTBED_TRY(storage->kernels.rows->clear(&one, stream));
     }
-    for (const hotbed_grown *g = storage->tables[table].grown; g != NULL; g = g->next) {
-        hotbed_rows_args segment = args;
-        segment.table.range = g->segment.range;
-        segment.index = hotbed_grown_index(g);
-        HOTBED_TRY(storage->kernels.rows->clear(&segment, stream));
+    if (args.table.counter.buckets > 0) {
+        hotbed_rows_args counter = args;
+        counter.table.range = args.table.counter;
+        HOTBED_TRY(storage->kernels.rows->clear(&counter, stream));
     }
     if (args.table.is_static != 0 && args.table.lower.buckets > 0) {
         args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */
@@ -119,11 +118,11 @@ hotbed_status hotbed_storage_empty_table(
     return hotbed_stream_finish(stream);
 }
 
-/* Number of keys and of pinned slots of a table with an index, and the keys themselves where keys is not
- * NULL.  With CACHE, scores are as of the last flush. */
+/* Number of keys and of pinned slots in `table`, or, where it is NULL, in the range of *args; and the keys
+ * themselves where keys is not NULL.  With CACHE, scores are as of the last flush. */
 static hotbed_status list(
-    const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores,
-    uint64_t counts[2], hotbed_stream *stream) {
+    const hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
+    uint64_t *keys, uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
     uint64_t *device;
     uint64_t host[4];
     void *memory;
@@ -133,21 +132,18 @@ static hotbed_status list(
     HOTBED_TRY(hotbed_fill(device, 0, sizeof host, stream));
     /* The upper tier of CACHE has nothing but copies: its keys are counted elsewhere, and not listed. */
     bool copies = args->table.tiers == HOTBED_TIERS_CACHE;
-    hotbed_rows_args all = *args; /* the arrays have room for the keys of all parts */
-    all.table.slots = hotbed_table_all_slots(&storage->tables[args->table_number]);
-    HOTBED_TRY(storage->kernels.rows->list(
-        &all, copies ? NULL : keys, copies ? NULL : scores, copies ? device + 2 : device, stream));
-    if (args->table.tiers != HOTBED_TIERS_ONE) {
-        hotbed_rows_args lower = all;
-        lower.table.range = args->table.lower;
-        HOTBED_TRY(storage->kernels.rows->list(&lower, keys, scores, device, stream));
-    }
-    for (const hotbed_grown *g = storage->tables[args->table_number].grown; g != NULL;
-         g = g->next) {
-        hotbed_rows_args segment = all;
-        segment.table.range = g->segment.range;
-        segment.index = hotbed_grown_index(g);
-        HOTBED_TRY(storage->kernels.rows->list(&segment, keys, scores, device, stream));
+    hotbed_rows_args one = *args;
+    if (table == NULL)
+        HOTBED_TRY(storage->kernels.rows->list(&one, keys, scores, device, stream));
+    else /* the arrays have room for the keys of all parts */
+        one.table.slots = hotbed_table_all_slots(table);
+    hotbed_index_part at;
+    for (uint32_t part = 0; table != NULL && hotbed_table_part(storage, table, part, &at); part++) {
+        bool skip = copies && part == 0;
+        one.table.range = at.range;
+        one.index = at.index;
+        HOTBED_TRY(storage->kernels.rows->list(
+            &one, skip ? NULL : keys, skip ? NULL : scores, skip ? device + 2 : device, stream));
     }
     HOTBED_TRY(hotbed_copy(host, device, sizeof host, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
@@ -167,7 +163,7 @@ hotbed_status hotbed_storage_size(
     else if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_size_external(storage, &args, counts, stream));
     else
-        HOTBED_TRY(list(storage, &args, NULL, NULL, counts, stream));
+        HOTBED_TRY(list(storage, &storage->tables[table], &args, NULL, NULL, counts, stream));
     if (keys != NULL)
         *keys = counts[0];
     if (pinned != NULL)
@@ -193,12 +189,12 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
-/* Keys and scores of the index range of *args. */
-static hotbed_status export_range(
-    hotbed_storage *storage, const hotbed_rows_args *args, uint64_t capacity, uint64_t *keys,
-    uint64_t *scores, uint64_t *n, hotbed_stream *stream) {
+/* Keys and scores, of what list() is told. */
+static hotbed_status export_listed(
+    hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
+    uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t *n, hotbed_stream *stream) {
     uint64_t counts[2];
-    HOTBED_TRY(list(storage, args, NULL, NULL, counts, stream));
+    HOTBED_TRY(list(storage, table, args, NULL, NULL, counts, stream));
     *n = counts[0];
     if (*n == 0 || (keys == NULL && scores == NULL))
         return HOTBED_OK;
@@ -210,7 +206,7 @@ static hotbed_status export_range(
     size_t bytes = *n * sizeof(uint64_t);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &memory));
     uint64_t *device = memory.data;
-    hotbed_status status = list(storage, args, device, device + *n, counts, stream);
+    hotbed_status status = list(storage, table, args, device, device + *n, counts, stream);
     if (status == HOTBED_OK && keys != NULL)
         status = hotbed_copy(keys, device, bytes, stream);
     if (status == HOTBED_OK && scores != NULL)
@@ -233,7 +229,8 @@ hotbed_status hotbed_storage_export_keys(
     if (storage->external != NULL)
         return hotbed_storage_export_external(storage, &args, capacity, keys, scores, n, stream);
     HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
-    return export_range(storage, &args, capacity, keys, scores, n, stream);
+    return export_listed(
+        storage, &storage->tables[table], &args, capacity, keys, scores, n, stream);
 }
 
 hotbed_status hotbed_storage_export_counts(
@@ -249,8 +246,7 @@ hotbed_status hotbed_storage_export_counts(
     }
     args.table.range = args.table.counter;
     args.table.slots = hotbed_index_range_slots(args.table.counter);
-    args.table.tiers = HOTBED_TIERS_ONE; /* keys that are counted have no row in any */
-    return export_range(storage, &args, capacity, keys, counts, n, stream);
+    return export_listed(storage, NULL, &args, capacity, keys, counts, n, stream);
 }
 
 hotbed_status hotbed_storage_import_counts(

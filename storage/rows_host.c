@@ -13,8 +13,8 @@ static void want(const hotbed_rows_args *a, uint64_t i, uint64_t end) {
         return;
     uint64_t key = hotbed_rows_key(a, i);
     hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&a->table, key), key);
-    hotbed_prefetch_item(a->index.keys + probe.first, line);
-    hotbed_prefetch_item(a->index.keys + probe.second, line);
+    hotbed_prefetch_item(hotbed_index_key(a->index, probe.first), line);
+    hotbed_prefetch_item(hotbed_index_key(a->index, probe.second), line);
 }
 
 /* AHEAD keys are found, then their rows copied: a row comes while others are copied. */

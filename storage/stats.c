@@ -117,11 +117,8 @@ hotbed_status hotbed_storage_load_histogram(
     /* Counted in device memory, since atomics across the bus are slow. */
     HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &loads));
     HOTBED_TRY(hotbed_fill(loads, 0, bytes, stream));
-    HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.range, loads, stream));
-    if (t->view.lower.buckets != 0)
-        HOTBED_TRY(storage->kernels.stats->load(storage->index, t->view.lower, loads, stream));
-    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next)
-        HOTBED_TRY(
-            storage->kernels.stats->load(hotbed_grown_index(g), g->segment.range, loads, stream));
+    hotbed_index_part at;
+    for (uint32_t part = 0; hotbed_table_part(storage, t, part, &at); part++)
+        HOTBED_TRY(storage->kernels.stats->load(at.index, at.range, loads, stream));
     return hotbed_copy(buckets, loads, bytes, stream);
 }

@@ -100,12 +100,19 @@ static hotbed_status check_home(const hotbed_storage_options *o) {
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
             (int)o->lower_memory);
+    if ((int)o->lower_index_memory != 0 && (o->lower_index_memory < HOTBED_MEMORY_DEVICE ||
+                                            o->lower_index_memory > HOTBED_MEMORY_FILE))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
+            (int)o->lower_index_memory);
     if (o->external == NULL)
         return HOTBED_OK;
-    if (o->lower_memory != 0 || o->lower_directory != NULL)
+    if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "external and %s are set: rows have one home",
-            o->lower_memory != 0 ? "lower_memory" : "lower_directory");
+            o->lower_memory != 0         ? "lower_memory"
+            : o->lower_index_memory != 0 ? "lower_index_memory"
+                                         : "lower_directory");
     if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "external is set, but mode %d is not CACHE", (int)o->mode);
@@ -287,37 +294,57 @@ static hotbed_status allocate_tier(
     return HOTBED_OK;
 }
 
-/* TIMESTAMP_LFU: a time beside each slot. */
-static hotbed_status allocate_times(hotbed_table *table, hotbed_stream *stream) {
+/* TIMESTAMP_LFU: a time beside each slot, but for those of a lower tier whose index is `apart`. */
+static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stream *stream) {
     hotbed_table_view *view = &table->view;
     if (view->score != HOTBED_SCORE_TIMESTAMP_LFU)
         return HOTBED_OK;
-    size_t bytes = (view->slots + view->lower_slots) * sizeof(uint64_t);
-    hotbed_status status =
-        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &table->times);
+    uint64_t slots = view->slots + (apart ? 0 : view->lower_slots);
+    hotbed_status status = hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, slots * sizeof(uint64_t), NULL, &table->times);
     if (status != HOTBED_OK)
         return hotbed_fail(
             status, "table %s: no memory for the times of %llu slots", table->name,
-            (unsigned long long)(view->slots + view->lower_slots));
+            (unsigned long long)slots);
     view->range.times = table->times.data;
-    if (view->lower_slots > 0)
+    if (view->lower_slots > 0 && !apart)
         view->lower.times = view->range.times + view->slots;
     return HOTBED_OK;
 }
 
+/* The index of a lower tier that is not beside the upper's. */
+static hotbed_status allocate_lower_index(
+    const hotbed_storage *storage, hotbed_table *table, hotbed_stream *stream) {
+    hotbed_table_view *view = &table->view;
+    bool timed = view->range.times != NULL;
+    size_t bytes = view->lower_slots * (timed ? 3 : 2) * sizeof(uint64_t);
+    hotbed_status status = hotbed_memory_alloc(
+        stream, storage->lower_index_memory, bytes, storage->lower_directory, &table->lower_index);
+    if (status != HOTBED_OK)
+        return hotbed_fail(
+            status, "table %s: no %s memory for %llu bytes of the lower tier's index", table->name,
+            hotbed_memory_name(storage->lower_index_memory), (unsigned long long)bytes);
+    if (timed)
+        view->lower.times = (uint64_t *)table->lower_index.data + 2 * view->lower_slots;
+    return HOTBED_OK;
+}
+
 static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *stream) {
+    bool apart = storage->lower_index_memory != HOTBED_MEMORY_DEVICE;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
         HOTBED_TRY(allocate_tier(
             table, HOTBED_MEMORY_DEVICE, NULL, table->view.slots, stream, &table->rows));
         table->view.rows = table->rows.data;
-        HOTBED_TRY(allocate_times(table, stream));
+        HOTBED_TRY(allocate_times(table, apart, stream));
         if (table->view.lower_slots == 0)
             continue;
         HOTBED_TRY(allocate_tier(
             table, storage->lower_memory, storage->lower_directory, table->view.lower_slots, stream,
             &table->lower_rows));
         table->view.lower_rows = table->lower_rows.data;
+        if (apart)
+            HOTBED_TRY(allocate_lower_index(storage, table, stream));
     }
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(
@@ -371,8 +398,13 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     (void)carve_description(storage, storage->described.data);
     if (storage->num_segments > 0)
         storage->index.segments = storage->device_segments;
-    for (uint32_t t = 0; t < storage->num_tables; t++)
-        host.device_tables[t] = storage->tables[t].view;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table *table = &storage->tables[t];
+        host.device_tables[t] = table->view;
+        if (table->lower_index.data != NULL)
+            host.device_segments[table->view.lower_first >> HOTBED_SEGMENT_SHIFT] =
+                hotbed_table_lower_segment(table);
+    }
     for (uint32_t t = 0; t < storage->num_tables; t++)
         host.custom_scores[t] = 1;
     memcpy(
@@ -420,6 +452,8 @@ static hotbed_status create(
         options->num_features == 0 ? options->num_tables : options->num_features;
     storage->lower_memory =
         options->lower_memory == 0 ? HOTBED_MEMORY_PINNED : options->lower_memory;
+    storage->lower_index_memory =
+        options->lower_index_memory == 0 ? HOTBED_MEMORY_DEVICE : options->lower_index_memory;
     HOTBED_TRY(keep_directory(storage, options->lower_directory));
     storage->tables = hotbed_new(storage->num_tables * sizeof *storage->tables);
     storage->feature_tables = hotbed_new(storage->num_features * sizeof(uint32_t));
@@ -474,6 +508,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);
         hotbed_memory_free(&storage->tables[t].lower_rows);
+        hotbed_memory_free(&storage->tables[t].lower_index);
         hotbed_growth_free(&storage->tables[t]);
     }
     hotbed_storage_close_external(storage);
@@ -555,6 +590,7 @@ hotbed_status hotbed_storage_table(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
     const hotbed_table *t = &storage->tables[table];
+    hotbed_index_bytes bytes = hotbed_table_index_bytes(t);
     hotbed_table_info info = {
         .name = t->name,
         .dim = t->view.dim,
@@ -564,11 +600,7 @@ hotbed_status hotbed_storage_table(
         .slots = t->view.slots,
         .first_slot = t->view.first_slot,
         .row_bytes = t->view.row_bytes,
-        .index_bytes =
-            (hotbed_index_range_slots(t->view.range) + hotbed_index_range_slots(t->view.lower) +
-             hotbed_index_range_slots(t->view.counter)) *
-                16 +
-            t->times.bytes,
+        .index_bytes = bytes.upper + bytes.lower,
         .weights = t->view.rows,
         .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
         .upper_capacity = t->upper_capacity,
@@ -576,13 +608,13 @@ hotbed_status hotbed_storage_table(
         .first_lower_slot = t->view.lower_slots == 0 ? HOTBED_SLOT_NONE : t->view.lower_first,
         .lower_weights = t->view.lower_rows,
         .max_capacity = t->most,
+        .segment_slots = hotbed_table_all_slots(t) - t->view.slots - t->view.lower_slots,
         .segments = t->num_grown,
         .score = (hotbed_score_strategy)t->view.score,
+        .lower_index_bytes = bytes.lower,
+        .lower_index_memory =
+            t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
     };
-    for (const hotbed_grown *g = t->grown; g != NULL; g = g->next) {
-        info.segment_slots += hotbed_index_range_slots(g->segment.range);
-        info.index_bytes += g->index.bytes;
-    }
     *out = info;
     return HOTBED_OK;
 }

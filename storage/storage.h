@@ -61,7 +61,9 @@ typedef struct hotbed_table {
     bool evicts;
     hotbed_table_view view; /* host copy of what the device has */
     hotbed_memory rows, lower_rows;
-    hotbed_memory times; /* TIMESTAMP_LFU: of both tiers' slots */
+    hotbed_memory times;       /* TIMESTAMP_LFU: of all slots that the storage's index has */
+    hotbed_memory lower_index; /* keys, metas and times of the lower tier, where they have memory of
+                                * their own: the range is a segment then, see index_core.h */
 } hotbed_table;
 
 /* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart. */
@@ -117,10 +119,12 @@ struct hotbed_storage {
     uint32_t *feature_tables; /* [num_features] */
     uint64_t *columns;        /* [num_features + 1] */
     hotbed_index_view index;
-    uint64_t index_slots;  /* of the tables' first ranges */
-    uint32_t num_segments; /* that tables may have, and a first that is none; 0: no table grows */
+    uint64_t index_slots;  /* in `index`: of the tables' first ranges that are no segments */
+    uint32_t num_segments; /* that tables may have, and a first that is none; 0: there are none */
     hotbed_memory_kind lower_memory;
-    char *lower_directory; /* or NULL */
+    hotbed_memory_kind
+        lower_index_memory; /* DEVICE: the lower tiers' index is beside the uppers' */
+    char *lower_directory;  /* or NULL */
     hotbed_growth growth;
     hotbed_memory index_keys, index_metas;
     hotbed_memory described; /* device: table views, feature tables, columns, clock, tallies */
@@ -174,8 +178,29 @@ uint64_t hotbed_mode_growing_keys(
 /* Slots of a table, of both tiers and all segments. */
 uint64_t hotbed_table_all_slots(const hotbed_table *table);
 
-/* The index that a segment's range counts in. */
-hotbed_index_view hotbed_grown_index(const hotbed_grown *grown);
+/* Part number `part` of a table with an index, for kernels that go through the slots of one: the upper tier's is
+ * 0, then comes the lower one's, if there is one, then what the table has grown.  False: there are no more. */
+bool hotbed_table_part(
+    const hotbed_storage *storage, const hotbed_table *table, uint32_t part,
+    hotbed_index_part *out);
+
+/* Whether a table may grow. */
+static inline bool hotbed_table_grows(const hotbed_table *table) {
+    return hotbed_table_growing(&table->view).segment != 0;
+}
+
+/* A segment as an index of its own. */
+hotbed_index_part hotbed_segment_part(const hotbed_index_segment *segment);
+
+/* The lower tier of a table as a segment; `keys` is NULL where it is none. */
+hotbed_index_segment hotbed_table_lower_segment(const hotbed_table *table);
+
+/* Bytes of a table's index, with what it has grown: of the lower tier; and of the upper one and of what
+ * admission counts. */
+typedef struct hotbed_index_bytes {
+    uint64_t upper, lower;
+} hotbed_index_bytes;
+hotbed_index_bytes hotbed_table_index_bytes(const hotbed_table *table);
 
 /* Free a table's segments. */
 void hotbed_growth_free(hotbed_table *table);

@@ -19,8 +19,8 @@
  * What shows a table as one array (hotbed_dl_weights(), hotbed_table_info.weights) shows what it began with;
  * hotbed_storage_segment() has the rest.
  *
- * With two tiers it is the lower one that grows; the upper one is made for max_capacity, with the share of it
- * that the budget allows.
+ * With two tiers it is the lower one that grows, its rows in lower_memory and its index in lower_index_memory; the
+ * upper one is made for max_capacity, with the share of it that the budget allows.
  */
 #ifndef HOTBED_GROWTH_H
 #define HOTBED_GROWTH_H

@@ -94,6 +94,10 @@ typedef enum hotbed_check {
 /* Where rows live.  dynamicemb's StorageMode.  The *upper tier* is device memory, the *lower tier* host memory
  * (hotbed_storage_options.lower_memory).  A row's bytes do not depend on the mode.
  *
+ * Both tiers have an index, of 16 bytes a slot (TIMESTAMP_LFU: 24), in device memory; that of the lower tier, which
+ * is the larger, may be in host memory instead (hotbed_storage_options.lower_index_memory).  hbm_bytes is a budget
+ * for rows: no index counts against it, wherever it is, and the mode that is chosen is the same.
+ *
  * With CACHE and DEFAULT a prefetch brings the batch's rows up, and takes down the rows with the lowest scores
  * of those that nobody has pinned: with CACHE only if they were changed.  Where all rows that could make room
  * are pinned, a row is used where it is (hotbed_table_stats.in_place): pins refuse no key.
@@ -180,9 +184,9 @@ typedef struct hotbed_storage_options {
     hotbed_optimizer optimizer;         /* kind 0: a storage for lookup only, backward is STATE */
     uint64_t seed;                      /* of the initialisers */
     hotbed_mode mode;
-    uint64_t hbm_bytes;         /* budget for rows in device memory; 0 is no limit */
-    hotbed_check check;         /* 0 is ERROR */
-    bool caching;               /* AUTO: CACHE instead of DEFAULT */
+    uint64_t hbm_bytes; /* budget for rows in device memory, not for indexes; 0 is no limit */
+    hotbed_check check; /* 0 is ERROR */
+    bool caching;       /* AUTO: CACHE instead of DEFAULT */
     hotbed_placement placement; /* DEFAULT; 0 is BY_SCORE */
     hotbed_memory_kind
         lower_memory;            /* of the lower tier; 0 is PINNED, the only one for CUDA; PAGEABLE
@@ -191,6 +195,11 @@ typedef struct hotbed_storage_options {
     hotbed_external
         *external; /* CACHE: the home of all rows, instead of a lower tier; outlives the storage;
                                     * see hotbed_storage_external_tables() */
+    /* Of the lower tier's index, with what it grows; 0 is DEVICE.  PINNED: kernels search and change it over the
+     * link, which is slower for each key that the upper tier lacks, and leaves its bytes
+     * (hotbed_table_info.lower_index_bytes, less 64 a table) of device memory to others.  PAGEABLE and FILE for the
+     * host backend.  What is found, and a row's bytes, do not depend on it.  Without a lower tier it has no meaning. */
+    hotbed_memory_kind lower_index_memory;
 } hotbed_storage_options;
 
 static inline void hotbed_storage_options_init(hotbed_storage_options *options) {
@@ -210,8 +219,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_external_tables(
  * initialised.  *out is NULL on error.
  * Errors: ARGUMENT (the field and its value; CACHE or DEFAULT of a table without upper_capacity and without
  * hbm_bytes; an external store whose tables are not those of hotbed_storage_external_tables(), beside a lower tier
- * or mode that is not CACHE, or with tables that evict), MEMORY (the table, tier and bytes), IO (FILE), UNSUPPORTED (lower_memory), STATE (the stream
- * records a graph), DEVICE. */
+ * or mode that is not CACHE, or with tables that evict), MEMORY (the table, tier and bytes), IO (FILE), UNSUPPORTED
+ * (lower_memory, lower_index_memory), STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
 
@@ -508,6 +517,9 @@ typedef struct hotbed_table_info {
     uint64_t segment_slots;    /* rows allocated by growth, all segments together */
     uint32_t segments;         /* that it has grown, see hotbed_storage_segment() */
     hotbed_score_strategy score;
+    uint64_t
+        lower_index_bytes; /* of index_bytes, those of the lower tier, what it has grown among them */
+    hotbed_memory_kind lower_index_memory; /* where they are; 0 without a lower tier */
 } hotbed_table_info;
 
 /* Errors: ARGUMENT (table number out of range). */
@@ -522,9 +534,10 @@ HOTBED_API const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage
 HOTBED_API uint64_t hotbed_storage_seed(const hotbed_storage *storage);
 HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
 
-/* Why it has that mode: "needs 412 GB, budget 40 GB, caching on: CACHE".
+/* Why it has that mode, and what its indexes take beside the budget, as they have grown: "needs 412 GB, budget 40 GB,
+ * caching on: CACHE; index 1.3 GB in device memory, the lower tier's 13.2 GB in pinned memory".
  *   text      out  cut to fit, always ended by 0
- *   capacity  in   bytes of text, at least 1; 192 are enough
+ *   capacity  in   bytes of text, at least 1; 256 are enough
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity);

@@ -155,19 +155,25 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
 
 /* HOTBED_TEST_MODE: the mode of storages whose test does not choose one, for CTest's entries "NAME.cache",
  * "NAME.score", "NAME.hash" and "NAME.external".  The upper tier takes a fifth of the keys; over a store half
- * of them, since it refuses where all are pinned, and tables that evict have none. */
+ * of them, since it refuses where all are pinned, and tables that evict have none.  With "_pinned" behind it, or
+ * "pinned" alone, the lower tier's index is in pinned memory. */
 static void choose_mode(
     rig *r, hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
-    if (mode == NULL || mode[0] == 0 || options->mode != HOTBED_MODE_AUTO)
+    if (mode == NULL || mode[0] == 0)
+        return;
+    if (strstr(mode, "pinned") != NULL && options->lower_index_memory == 0 &&
+        options->external == NULL)
+        options->lower_index_memory = HOTBED_MEMORY_PINNED;
+    if (strcmp(mode, "pinned") == 0 || options->mode != HOTBED_MODE_AUTO)
         return;
     bool external = strcmp(mode, "external") == 0;
     for (uint32_t t = 0; external && t < options->num_tables; t++)
         if (options->tables[t].evict != HOTBED_EVICT_NEVER)
             return;
     options->mode =
-        external || strcmp(mode, "cache") == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
-    if (strcmp(mode, "hash") == 0)
+        external || strncmp(mode, "cache", 5) == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+    if (strncmp(mode, "hash", 4) == 0)
         options->placement = HOTBED_PLACE_BY_HASH;
     for (uint32_t t = 0; t < options->num_tables; t++) {
         tables[t] = options->tables[t];

@@ -43,6 +43,17 @@ static void clear(table *t, hotbed_index_range range, uint32_t width) {
             t->keys[hotbed_index_slot(range, b) + s] = hotbed_index_marker(range, b, false);
 }
 
+/* Make a segment of a range that counts from 0: its words are found by number `number` of `segments`, and the
+ * index has none. */
+static void set_apart(table *t, hotbed_index_segment *segments, uint32_t number) {
+    segments[number].keys = t->keys;
+    segments[number].metas = t->metas;
+    segments[number].range = t->range;
+    t->view.keys = t->view.metas = NULL;
+    t->view.segments = segments;
+    t->range.first_bucket = (uint64_t)number << HOTBED_SEGMENT_BUCKET_SHIFT;
+}
+
 /* --- one call on all lanes of a tile ------------------------------------------------------------------- */
 
 static void find_lane(void *argument) {
@@ -147,8 +158,8 @@ static void check_table(table *t) {
         there += book[i].there;
         if (!book[i].there)
             continue;
-        uint64_t meta = t->metas[book[i].slot];
-        CHECK_EQ(t->keys[book[i].slot], book[i].key);
+        uint64_t meta = *hotbed_index_meta(t->view, book[i].slot);
+        CHECK_EQ(*hotbed_index_key(t->view, book[i].slot), book[i].key);
         CHECK_EQ(meta & HOTBED_META_PINS, book[i].pins);
         CHECK_EQ(hotbed_meta_score(meta), book[i].score);
         CHECK_EQ(meta & HOTBED_META_LOCKED, 0);
@@ -226,11 +237,15 @@ static void compare_widths(void) {
 }
 
 /* The words are compared at all widths and the book with one of them, since each call is a switch of up
- * to 32 stacks. */
-static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
+ * to 32 stacks.  `number`: of the segment that the range is; 0: it is none. */
+static void trace_in(hotbed_index_range range, uint32_t number, uint32_t keys, uint32_t steps) {
+    static hotbed_index_segment segments[WIDTHS][4];
     make_keys(keys);
-    for (uint32_t w = 0; w < WIDTHS; w++)
+    for (uint32_t w = 0; w < WIDTHS; w++) {
         clear(&tables[w], range, widths[w]);
+        if (number != 0)
+            set_apart(&tables[w], segments[w], number);
+    }
     for (uint32_t i = 1; i <= steps; i++) {
         step_all(1 + i / 16); /* equal scores, as the keys of a batch have */
         if (i % 50 == 0)
@@ -240,6 +255,10 @@ static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
     }
     compare_widths();
     check_table(&tables[2]);
+}
+
+static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
+    trace_in(range, 0, keys, steps);
 }
 
 static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backend) {
@@ -255,6 +274,16 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
     trace((hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1}, 80, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 200, 500);
     trace((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 400, 600);
+}
+
+/* A range whose words are not with the others': a lower tier's in host memory. */
+static void a_table_apart_is_the_same_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    trace_in((hotbed_index_range){.buckets = 2, .choices = 1}, 1, 50, 300);
+    trace_in((hotbed_index_range){.buckets = 5, .choices = 4}, 3, 120, 500);
+    trace_in((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 2, 400, 600);
+    for (uint32_t i = 0; i < booked; i++)
+        CHECK(!book[i].there || book[i].slot >> HOTBED_SEGMENT_SHIFT == 2);
 }
 
 /* A table of several in one index: the others' slots stay as they are. */
@@ -390,49 +419,59 @@ static void a_line_is_matched_word_by_word(hotbed_backend backend) {
 
 enum { PARTS = 3, PART_KEYS = 60, PARTS_RUN = 400 };
 
-/* Two segments for a table, whose slots follow the first range's in its arrays. */
-static hotbed_index_segment segments[WIDTHS][PARTS + 1];
+/* Two segments for a table, whose slots follow the first range's in its arrays.  With `apart` its first range is
+ * a segment too, and the others' numbers follow. */
+static hotbed_index_segment segments[WIDTHS][PARTS + 2];
 
-static void clear_parts(uint32_t w, bool evicts) {
+static void clear_parts(uint32_t w, bool evicts, bool apart) {
     table *t = &tables[w];
     clear(t, hotbed_index_range_make(PART_KEYS, evicts, 0), widths[w]);
     uint64_t slots = hotbed_index_range_slots(t->range);
     CHECK(PARTS * slots <= MAX_SLOTS);
     memset(segments[w], 0, sizeof segments[w]);
-    t->range.segment = 1;
     t->view.segments = segments[w];
+    if (apart)
+        set_apart(t, segments[w], 1);
+    t->range.segment = apart ? 2 : 1;
 }
 
-/* The table grows by one segment. */
-static void grow(uint32_t w, uint32_t number) {
+/* The table grows by one segment, its part number `part`. */
+static void grow(uint32_t w, uint32_t part) {
     table *t = &tables[w];
     uint64_t slots = hotbed_index_range_slots(t->range);
-    hotbed_index_segment *segment = &segments[w][number];
+    hotbed_index_segment *segment = &segments[w][t->range.segment + part - 1];
     segment->range = t->range;
     segment->range.segment = 0;
-    segment->keys = t->keys + number * slots;
-    segment->metas = t->metas + number * slots;
+    segment->range.first_bucket = 0;
+    segment->keys = t->keys + part * slots;
+    segment->metas = t->metas + part * slots;
     for (uint64_t s = 0; s < slots; s++)
         segment->keys[s] =
             hotbed_index_marker(segment->range, (uint32_t)(s / HOTBED_BUCKET_SLOTS), false);
 }
 
+/* The part that a slot is in. */
+static uint64_t part_of(bool apart, uint64_t slot) {
+    return (slot >> HOTBED_SEGMENT_SHIFT) - (apart ? 1 : 0);
+}
+
 /* Keys go to the newest part, stay where they are, and are found, erased and evicted in all. */
-static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uint64_t *slots) {
+static void run_parts(
+    uint32_t w, bool evicts, bool apart, hotbed_index_result *results, uint64_t *slots) {
     table *t = &tables[w];
     uint32_t n = 0, parts[PARTS] = {0};
-    clear_parts(w, evicts);
+    clear_parts(w, evicts, apart);
     for (uint32_t part = 0; part < PARTS; part++) {
         if (part > 0)
             grow(w, part);
         for (uint32_t i = 0; i < PART_KEYS; i++, n++)
             results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
-        CHECK_EQ(results[n - 1].slot >> HOTBED_SEGMENT_SHIFT, part);
+        CHECK_EQ(part_of(apart, results[n - 1].slot), part);
     }
     for (uint32_t i = 0; i < n; i++) {
         CHECK_EQ(results[i].outcome, HOTBED_INDEX_INSERTED);
         CHECK_EQ(find(t, book[i].key), results[i].slot);
-        parts[results[i].slot >> HOTBED_SEGMENT_SHIFT]++;
+        parts[part_of(apart, results[i].slot)]++;
     }
     for (uint32_t part = 0; part < PARTS; part++)
         CHECK_EQ(parts[part], PART_KEYS);
@@ -446,7 +485,7 @@ static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uin
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = find(t, book[i].key);
         if (slots[i] != HOTBED_SLOT_NONE)
-            parts[slots[i] >> HOTBED_SEGMENT_SHIFT]++;
+            parts[part_of(apart, slots[i])]++;
         if (i >= PARTS * PART_KEYS)
             CHECK_EQ(results[i].slot == HOTBED_SLOT_NONE, results[i].outcome == HOTBED_INDEX_FULL);
     }
@@ -456,7 +495,7 @@ static void run_parts(uint32_t w, bool evicts, hotbed_index_result *results, uin
     memset(parts, 0, sizeof parts);
     for (uint32_t i = 0; i < n; i++) {
         if (results[i].outcome == HOTBED_INDEX_EVICTED)
-            parts[results[i].slot >> HOTBED_SEGMENT_SHIFT]++;
+            parts[part_of(apart, results[i].slot)]++;
         if (!evicts && i < PARTS * PART_KEYS)
             CHECK((slots[i] == HOTBED_SLOT_NONE) == (i % 7 == 0));
     }
@@ -469,13 +508,14 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     static hotbed_index_result first[MAX_KEYS], other[MAX_KEYS];
     static uint64_t slots[MAX_KEYS], other_slots[MAX_KEYS];
     (void)backend;
-    for (int evicts = 0; evicts < 2; evicts++) {
+    for (int way = 0; way < 4; way++) {
+        bool evicts = way % 2 != 0, apart = way >= 2;
         make_keys(MAX_KEYS);
         memset(first, 0, sizeof first);
-        run_parts(0, evicts != 0, first, slots);
+        run_parts(0, evicts, apart, first, slots);
         for (uint32_t w = 1; w < WIDTHS; w++) {
             memset(other, 0, sizeof other);
-            run_parts(w, evicts != 0, other, other_slots);
+            run_parts(w, evicts, apart, other, other_slots);
             for (uint32_t i = 0; i < PARTS_RUN; i++) {
                 CHECK_EQ(other[i].slot, first[i].slot);
                 CHECK_EQ(other[i].outcome, first[i].outcome);
@@ -492,6 +532,7 @@ const hotbed_test hotbed_tests[] = {
      a_table_that_refuses_is_the_same_at_every_width},
     {"a_table_that_evicts_is_the_same_at_every_width",
      a_table_that_evicts_is_the_same_at_every_width},
+    {"a_table_apart_is_the_same_at_every_width", a_table_apart_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},

@@ -147,6 +147,14 @@ static void create_refuses_bad_tiers(hotbed_backend backend) {
     s.options.lower_memory = HOTBED_MEMORY_PAGEABLE;
     if (backend == HOTBED_BACKEND_CUDA)
         refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "lower_memory 3");
+    s.options.lower_memory = (hotbed_memory_kind)0;
+    s.options.lower_index_memory = (hotbed_memory_kind)5;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "lower_index_memory 5");
+    s.options.lower_index_memory = (hotbed_memory_kind)-1;
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "lower_index_memory -1");
+    s.options.lower_index_memory = HOTBED_MEMORY_FILE;
+    if (backend == HOTBED_BACKEND_CUDA)
+        refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "lower_index_memory 4");
 }
 
 static void create_refuses_bad_initializers(hotbed_backend backend) {

@@ -72,7 +72,7 @@ static void refuses(box *b, const char *text) {
 
 static void stores_must_fit_their_storage(hotbed_backend backend) {
     box b;
-    char text[192];
+    char text[256];
     hotbed_external_table tables[2];
     (void)backend;
     box_start(&b, 2, 8, 100);
@@ -89,6 +89,9 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     b.s.options.lower_memory = HOTBED_MEMORY_PINNED;
     refuses(&b, "external and lower_memory");
     b.s.options.lower_memory = (hotbed_memory_kind)0;
+    b.s.options.lower_index_memory = HOTBED_MEMORY_PINNED;
+    refuses(&b, "external and lower_index_memory");
+    b.s.options.lower_index_memory = (hotbed_memory_kind)0;
     b.s.options.lower_directory = "/tmp";
     refuses(&b, "external and lower_directory");
     b.s.options.lower_directory = NULL;

@@ -505,6 +505,30 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
 /* --- two streams ---------------------------------------------------------------------------------------- */
 
 /* Forwards and backwards of prefetches before a growth need not wait for it. */
+/* What admission has counted is not in the segments, where the admitted keys are. */
+static void counts_are_exported_alone(hotbed_backend backend) {
+    static plain p;
+    setup s;
+    uint64_t keys[FIRST], counts[FIRST], n;
+    growing(&s, 1);
+    s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+    s.tables[0].admission_threshold = 3;
+    s.tables[0].admission_capacity = 10 * FIRST;
+    plain_open(&p, backend, &s);
+    CHECK_OK(hotbed_storage_grow(p.r.storage, 0, 4 * FIRST, p.r.stream));
+    for (int times = 0; times < 3; times++)
+        CHECK_OK(plain_prefetch(&p, 0, 2 * FIRST));
+    for (int times = 0; times < 2; times++)
+        CHECK_OK(plain_prefetch(&p, 2 * FIRST, FIRST / 2));
+    CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
+    CHECK_EQ(rig_size(&p.r, 0), 2 * FIRST);
+    CHECK_OK(hotbed_storage_export_counts(p.r.storage, 0, FIRST, keys, counts, &n, p.r.stream));
+    CHECK_EQ(n, FIRST / 2);
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_EQ(counts[i], 2);
+    plain_close(&p);
+}
+
 static void forwards_run_beside_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -605,6 +629,7 @@ const hotbed_test hotbed_tests[] = {
     {"polls_grow_what_is_nearly_full", polls_grow_what_is_nearly_full},
     {"polls_end_at_max_capacity", polls_end_at_max_capacity},
     {"rows_by_key_are_in_all_segments", rows_by_key_are_in_all_segments},
+    {"counts_are_exported_alone", counts_are_exported_alone},
     {"forwards_run_beside_a_growth", forwards_run_beside_a_growth},
     {"growth_refuses_what_cannot_be", growth_refuses_what_cannot_be},
     {NULL, NULL},

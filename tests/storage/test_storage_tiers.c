@@ -8,11 +8,14 @@
 static void explains(
     hotbed_backend backend, setup *s, hotbed_mode mode, const char *needle, const char *end) {
     rig r;
-    char text[192];
+    char text[256];
     rig_open_bare(&r, backend, &s->options);
     CHECK_EQ(hotbed_storage_mode(r.storage), mode);
     CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
     CHECK(strstr(text, needle) != NULL);
+    char *rest = strstr(text, "; index "); /* test_storage_lower looks at it */
+    CHECK(rest != NULL);
+    *rest = 0;
     CHECK(strlen(text) > strlen(end));
     CHECK_STRING(text + strlen(text) - strlen(end), end);
     CHECK_OK(hotbed_storage_explain(r.storage, text, 6));

@@ -1,0 +1,402 @@
+/* tests/storage/test_storage_lower.c - the index of the lower tier in memory of its own: bytes, memory, growth. */
+#include "hotbed/growth.h"
+#include "storage/index_core.h"
+#include "tests/storage/rig.h"
+#include "tests/support/fault.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TABLES = 4, SAMPLES = 64, STEPS = 30, SPACE = 500, DIM = 8, MODES = 3 };
+
+static const hotbed_memory_kind kinds[] = {
+    HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
+
+/* A GPU reaches the first two. */
+static int num_kinds(hotbed_backend backend) {
+    return backend == HOTBED_BACKEND_CUDA ? 2 : 4;
+}
+
+static void set_mode(setup *s, int mode, hotbed_memory_kind kind) {
+    s->options.mode = mode == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+    s->options.placement = mode == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+    s->options.lower_index_memory = kind;
+    s->options.lower_directory = kind == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
+}
+
+/* Of all that a lower tier's index may have: counts, times, static rows, admission and growth. */
+static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
+    setup_start(s, TABLES, DIM, SPACE);
+    for (uint32_t t = 0; t < TABLES; t++)
+        s->tables[t].upper_capacity = 40;
+    s->tables[0].score = HOTBED_SCORE_LFU;
+    s->tables[0].insertion = HOTBED_INSERT_PROBATION;
+    s->tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    s->tables[2].kind = HOTBED_TABLE_STATIC;
+    s->tables[2].capacity = 300;
+    s->tables[3].admission = HOTBED_ADMIT_FREQUENCY;
+    s->tables[3].admission_threshold = 3;
+    s->tables[3].capacity = 150;
+    s->tables[3].max_capacity = 600;
+    s->options.optimizer.kind = HOTBED_OPT_ADAM;
+    set_mode(s, mode, kind);
+}
+
+static hotbed_table_info info_of(const rig *r, uint32_t table) {
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(r->storage, table, &info));
+    return info;
+}
+
+/* --- bytes ------------------------------------------------------------------------------------------ */
+
+/* What a run gives. */
+typedef struct image {
+    float outputs[STEPS][TABLES * SAMPLES * DIM];
+    float weights[TABLES][SPACE * DIM], states[TABLES][2][SPACE * DIM];
+    uint64_t scores[TABLES][SPACE];
+    uint8_t found[TABLES][SPACE];
+    hotbed_table_stats stats[TABLES];
+    uint64_t keys[TABLES];
+} image;
+
+static uint64_t key_number(uint32_t table, uint64_t i) {
+    return table == 2 ? i : i * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* Every key that there may be, as the storage has it. */
+static void look(rig *r, image *out) {
+    uint64_t keys[SPACE];
+    float *device = rig_alloc(r, 3 * sizeof out->weights[0]);
+    uint64_t *scores = rig_alloc(r, sizeof out->scores[0]);
+    uint8_t *found = rig_alloc(r, sizeof out->found[0]);
+    void *device_keys = rig_alloc(r, sizeof keys);
+    const hotbed_rows rows = {
+        .weights = device,
+        .states = {device + SPACE * DIM, device + 2 * SPACE * DIM},
+        .scores = scores};
+    for (uint32_t t = 0; t < TABLES; t++) {
+        for (uint64_t i = 0; i < SPACE; i++)
+            keys[i] = key_number(t, i);
+        rig_upload(r, device_keys, keys, sizeof keys);
+        CHECK_OK(hotbed_fill(device, 0, 3 * sizeof out->weights[0], r->stream));
+        CHECK_OK(hotbed_fill(scores, 0, sizeof out->scores[0], r->stream));
+        CHECK_OK(
+            hotbed_storage_get_rows(r->storage, t, SPACE, device_keys, &rows, found, r->stream));
+        rig_download(r, out->weights[t], rows.weights, sizeof out->weights[t]);
+        for (int s = 0; s < 2; s++)
+            rig_download(r, out->states[t][s], rows.states[s], sizeof out->states[t][s]);
+        rig_download(r, out->scores[t], scores, sizeof out->scores[t]);
+        rig_download(r, out->found[t], found, sizeof out->found[t]);
+        CHECK_OK(hotbed_storage_stats(r->storage, t, &out->stats[t], r->stream));
+        out->keys[t] = rig_size(r, t);
+    }
+}
+
+static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image *out) {
+    setup s;
+    rig r;
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    uint64_t keys[TABLES * SAMPLES];
+    rng random = rng_start((uint64_t)mode);
+    memset(out, 0, sizeof *out);
+    mixture(&s, mode, kind);
+    rig_open_bare(&r, backend, &s.options);
+    hotbed_batch_init(&batch);
+    batch.num_keys = TABLES * SAMPLES;
+    batch.batch_size = SAMPLES;
+    batch.keys = rig_alloc(&r, sizeof keys);
+    float *output = rig_alloc(&r, sizeof out->outputs[0]);
+    CHECK_OK(hotbed_ticket_create(r.storage, batch.num_keys, SAMPLES, r.stream, &ticket));
+    for (int step = 0; step < STEPS; step++) {
+        for (uint32_t t = 0; t < TABLES; t++)
+            for (uint32_t i = 0; i < SAMPLES; i++)
+                keys[t * SAMPLES + i] = key_number(t, rng_below(&random, t == 2 ? 300 : SPACE));
+        if (step == 10 || step == 20)
+            CHECK_OK(hotbed_storage_grow(r.storage, 3, step == 10 ? 300 : 600, r.stream));
+        rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        CHECK_OK(hotbed_storage_forward(r.storage, ticket, output, 0, r.stream));
+        CHECK_OK(hotbed_storage_backward(r.storage, ticket, output, 0, r.stream));
+        rig_download(&r, out->outputs[step], output, sizeof out->outputs[step]);
+    }
+    look(&r, out);
+    hotbed_ticket_destroy(ticket);
+    CHECK_EQ(rig_pinned(&r), 0);
+    rig_close(&r);
+}
+
+static void bytes_do_not_depend_on_where_the_index_is(hotbed_backend backend) {
+    static image device, other;
+    for (int mode = 0; mode < MODES; mode++) {
+        run(backend, mode, HOTBED_MEMORY_DEVICE, &device);
+        CHECK(device.stats[3].rejected > 100 && device.keys[3] > 200);
+        for (int k = 1; k < num_kinds(backend); k++) {
+            run(backend, mode, kinds[k], &other);
+            CHECK_BYTES(other.outputs, device.outputs, sizeof device.outputs);
+            CHECK_BYTES(other.found, device.found, sizeof device.found);
+            CHECK_BYTES(other.weights, device.weights, sizeof device.weights);
+            CHECK_BYTES(other.states, device.states, sizeof device.states);
+            CHECK_BYTES(other.scores, device.scores, sizeof device.scores);
+            for (uint32_t t = 0; t < TABLES; t++) {
+                CHECK_EQ(other.keys[t], device.keys[t]);
+                CHECK_EQ(other.stats[t].hits, device.stats[t].hits);
+                CHECK_EQ(other.stats[t].inserts, device.stats[t].inserts);
+                CHECK_EQ(other.stats[t].rejected, device.stats[t].rejected);
+                CHECK_EQ(other.stats[t].refused, 0);
+            }
+        }
+    }
+}
+
+/* The lower tier gives up its lowest scores, wherever they are kept. */
+static void a_full_lower_tier_evicts(hotbed_backend backend) {
+    enum { KEYS = 900, BATCH = 50, CAPACITY = 200 };
+    for (int mode = 0; mode < MODES; mode++) {
+        setup s;
+        rig r;
+        hotbed_ticket *ticket;
+        hotbed_batch batch;
+        hotbed_table_stats stats;
+        uint64_t keys[BATCH];
+        uint8_t found[BATCH];
+        setup_start(&s, 1, DIM, CAPACITY);
+        s.tables[0].upper_capacity = 60;
+        s.tables[0].evict = HOTBED_EVICT_LOWEST;
+        set_mode(&s, mode, HOTBED_MEMORY_PINNED);
+        rig_open_bare(&r, backend, &s.options);
+        hotbed_batch_init(&batch);
+        batch.num_keys = batch.batch_size = BATCH;
+        batch.keys = rig_alloc(&r, sizeof keys);
+        uint8_t *flags = rig_alloc(&r, sizeof found);
+        CHECK_OK(hotbed_ticket_create(r.storage, BATCH, BATCH, r.stream, &ticket));
+        for (uint64_t first = 0; first < KEYS; first += BATCH) {
+            for (uint64_t i = 0; i < BATCH; i++)
+                keys[i] = key_number(0, first + i);
+            rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+            CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+            CHECK_OK(hotbed_ticket_cancel(ticket, r.stream));
+            CHECK_OK(hotbed_stream_sync(r.stream));
+        }
+        CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+        CHECK_EQ(stats.inserts, KEYS);
+        CHECK_EQ(stats.evictions, KEYS - rig_size(&r, 0));
+        CHECK(rig_size(&r, 0) >= CAPACITY * 9 / 10);
+        const hotbed_rows nothing = {0};
+        CHECK_OK(
+            hotbed_storage_get_rows(r.storage, 0, BATCH, batch.keys, &nothing, flags, r.stream));
+        rig_download(&r, found, flags, sizeof found);
+        for (uint32_t i = 0; i < BATCH; i++) /* those of the last batch */
+            CHECK_EQ(found[i], 1);
+        hotbed_ticket_destroy(ticket);
+        CHECK_EQ(rig_pinned(&r), 0);
+        rig_close(&r);
+    }
+}
+
+/* --- memory ----------------------------------------------------------------------------------------- */
+
+/* What the library has allocated since `before`. */
+static hotbed_counters since(const hotbed_counters *before) {
+    hotbed_counters now;
+    hotbed_counters_read(&now);
+    for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
+        now.memory_bytes[k] -= before->memory_bytes[k];
+    return now;
+}
+
+/* Open a storage, and count what that takes. */
+static hotbed_counters open_counted(rig *r, hotbed_backend backend, const setup *s) {
+    hotbed_counters before;
+    hotbed_counters_read(&before);
+    rig_open_bare(r, backend, &s->options);
+    return since(&before);
+}
+
+static uint64_t lower_index(const rig *r, hotbed_memory_kind kind) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
+        hotbed_table_info info = info_of(r, t);
+        CHECK_EQ(info.lower_index_memory, kind);
+        CHECK(info.lower_index_bytes > 0 && info.lower_index_bytes < info.index_bytes);
+        bytes += info.lower_index_bytes;
+    }
+    return bytes;
+}
+
+/* Bytes of the descriptions of that many segments: a storage has them in device memory. */
+static uint64_t described(uint64_t segments) {
+    return (segments * sizeof(hotbed_index_segment) + 255) / 256 * 256;
+}
+
+/* Device memory has less, the other kind more, by the bytes that are stated; beside them each table has a
+ * description, which is copied through pinned memory. */
+static void memory_is_as_stated(hotbed_backend backend) {
+    const uint64_t segments = 1 + HOTBED_GROWTHS_MOST + 1; /* of the table that may grow */
+    const uint64_t more = described(segments + TABLES) - described(segments);
+    CHECK(more <= TABLES * 128);
+    for (int mode = 0; mode < MODES; mode++) {
+        setup s;
+        rig r;
+        mixture(&s, mode, HOTBED_MEMORY_DEVICE);
+        hotbed_counters device = open_counted(&r, backend, &s);
+        uint64_t bytes = lower_index(&r, HOTBED_MEMORY_DEVICE);
+        CHECK_EQ(
+            info_of(&r, 0).lower_index_bytes, info_of(&r, 0).lower_slots * 2 * sizeof(uint64_t));
+        CHECK_EQ(
+            info_of(&r, 1).lower_index_bytes, info_of(&r, 1).lower_slots * 3 * sizeof(uint64_t));
+        rig_close(&r);
+        for (int k = 1; k < num_kinds(backend); k++) {
+            mixture(&s, mode, kinds[k]);
+            hotbed_counters other = open_counted(&r, backend, &s);
+            CHECK_EQ(lower_index(&r, kinds[k]), bytes);
+            CHECK_EQ(
+                other.memory_bytes[HOTBED_MEMORY_DEVICE] + bytes,
+                device.memory_bytes[HOTBED_MEMORY_DEVICE] + more);
+            for (int kind = HOTBED_MEMORY_PINNED; kind <= HOTBED_MEMORY_FILE; kind++)
+                CHECK_EQ(
+                    other.memory_bytes[kind] - device.memory_bytes[kind],
+                    (kind == (int)kinds[k] ? bytes : 0) +
+                        (kind == HOTBED_MEMORY_PINNED ? more : 0));
+            rig_close(&r);
+        }
+    }
+}
+
+static void no_memory_is_an_error(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    mixture(&s, 0, HOTBED_MEMORY_PINNED);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    for (uint64_t n = 1;; n++) {
+        hotbed_storage *storage;
+        fault_arm(n);
+        hotbed_status status = hotbed_storage_create(&s.options, stream, &storage);
+        if (!fault_disarm()) {
+            CHECK_OK(status);
+            hotbed_storage_destroy(storage);
+            break;
+        }
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(storage == NULL);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+/* --- growth ----------------------------------------------------------------------------------------- */
+
+/* What a growth adds to the lower tier's index is where that is. */
+static void growth_is_where_the_index_is(hotbed_backend backend) {
+    for (int mode = 0; mode < MODES; mode++) {
+        for (int k = 0; k < num_kinds(backend); k++) {
+            setup s;
+            rig r;
+            lane l;
+            rng random = rng_start((uint64_t)mode << 8 | (uint64_t)k);
+            setup_start(&s, 2, DIM, 100);
+            s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
+            s.tables[1].max_capacity = 1600;
+            set_mode(&s, mode, kinds[k]);
+            rig_open(&r, backend, &s.options);
+            lane_open(&r, &l, 2 * 16, 16);
+            for (uint64_t capacity = 100; capacity <= 1600; capacity *= 2) {
+                hotbed_counters before;
+                hotbed_table_info then = info_of(&r, 1);
+                hotbed_counters_read(&before);
+                CHECK_OK(hotbed_storage_grow(r.storage, 1, capacity, r.stream));
+                hotbed_counters grown = since(&before);
+                hotbed_table_info now = info_of(&r, 1);
+                uint64_t slots = now.segment_slots - then.segment_slots;
+                CHECK_EQ(slots > 0, capacity > 100);
+                CHECK_EQ(now.lower_index_bytes - then.lower_index_bytes, slots * 16);
+                CHECK_EQ(now.index_bytes - then.index_bytes, slots * 16);
+                for (int kind = HOTBED_MEMORY_DEVICE; kind <= HOTBED_MEMORY_FILE; kind++)
+                    CHECK_EQ(
+                        grown.memory_bytes[kind],
+                        (kind == (int)kinds[k] ? slots * 16 : 0) +
+                            (kind == HOTBED_MEMORY_PINNED && slots > 0
+                                 ? slots * now.row_bytes + sizeof(hotbed_index_segment)
+                                 : 0));
+                const recipe how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
+                for (int step = 0; step < 6; step++)
+                    lane_step(&l, &random, &how);
+            }
+            rig_check(&r);
+            lane_close(&l);
+            rig_close(&r);
+        }
+    }
+}
+
+/* --- what is said ----------------------------------------------------------------------------------- */
+
+static void says(const rig *r, const char *format, hotbed_table_info info) {
+    char text[256], rest[128];
+    CHECK_OK(hotbed_storage_explain(r->storage, text, sizeof text));
+    (void)snprintf(
+        rest, sizeof rest, format, (double)(info.index_bytes - info.lower_index_bytes) / 1000.0,
+        (double)info.lower_index_bytes / 1000.0);
+    const char *index = strstr(text, "; index ");
+    CHECK(index != NULL);
+    CHECK_STRING(index + 2, rest);
+}
+
+static void both_indexes_are_explained(hotbed_backend backend) {
+    static const char *const names[] = {"device", "pinned", "pageable", "file"};
+    for (int k = 0; k < num_kinds(backend); k++) {
+        setup s;
+        rig r;
+        char format[128];
+        setup_start(&s, 1, DIM, 5000);
+        s.tables[0].upper_capacity = 500;
+        s.tables[0].max_capacity = 20000;
+        set_mode(&s, 0, kinds[k]);
+        rig_open_bare(&r, backend, &s.options);
+        (void)snprintf(
+            format, sizeof format,
+            "index %%.3g KB in device memory, the lower tier's %%.3g KB in %s memory", names[k]);
+        says(&r, format, info_of(&r, 0));
+        uint64_t before = info_of(&r, 0).lower_index_bytes;
+        CHECK_OK(hotbed_storage_grow(r.storage, 0, 20000, r.stream));
+        CHECK(info_of(&r, 0).lower_index_bytes > 3 * before);
+        says(&r, format, info_of(&r, 0));
+        rig_close(&r);
+        s.options.mode = HOTBED_MODE_HBM_DIRECT; /* there is no lower tier */
+        rig_open_bare(&r, backend, &s.options);
+        CHECK_EQ(info_of(&r, 0).lower_index_bytes, 0);
+        CHECK_EQ(info_of(&r, 0).lower_index_memory, 0);
+        says(&r, "index %.3g KB in device memory", info_of(&r, 0));
+        rig_close(&r);
+    }
+}
+
+/* The budget is one for rows: the mode is the same wherever the index is. */
+static void no_index_counts_against_the_budget(hotbed_backend backend) {
+    for (int k = 0; k < num_kinds(backend); k++) {
+        for (int less = 0; less < 2; less++) {
+            setup s;
+            rig r;
+            setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes each */
+            set_mode(&s, 0, kinds[k]);
+            s.options.mode = HOTBED_MODE_AUTO;
+            s.options.hbm_bytes = 2 * 1008 * 64 - (uint64_t)less;
+            rig_open_bare(&r, backend, &s.options);
+            CHECK_EQ(
+                hotbed_storage_mode(r.storage),
+                less ? HOTBED_MODE_DEFAULT : HOTBED_MODE_HBM_DIRECT);
+            rig_close(&r);
+        }
+    }
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"bytes_do_not_depend_on_where_the_index_is", bytes_do_not_depend_on_where_the_index_is},
+    {"a_full_lower_tier_evicts", a_full_lower_tier_evicts},
+    {"memory_is_as_stated", memory_is_as_stated},
+    {"no_memory_is_an_error", no_memory_is_an_error},
+    {"growth_is_where_the_index_is", growth_is_where_the_index_is},
+    {"both_indexes_are_explained", both_indexes_are_explained},
+    {"no_index_counts_against_the_budget", no_index_counts_against_the_budget},
+    {NULL, NULL},
+};

@@ -31,6 +31,7 @@ static const char usage_text[] =
     "  --growth-every N    steps from one look at how full tables are to the next (default 16)\n"
     "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
     "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
+    "  --lower-index KIND  where the lower tier's index is: device or host (default device)\n"
     "  --store DIR         with --mode cache: all rows are in a RocksDB database in DIR, and stay\n"
     "                      there; --hbm-mb has to have room for the rows of two batches, of three "
     "with sw-auto\n"
@@ -134,6 +135,7 @@ enum {
     OPT_GROWTH_EVERY,
     OPT_MODE,
     OPT_HBM_MB,
+    OPT_LOWER_INDEX,
     OPT_STORE,
     OPT_BACKEND,
     OPT_SAVE,
@@ -173,11 +175,15 @@ static bool set_choice(int option, const char *text, hotbed_run_options *o) {
         {"two-phase", HOTBED_PLAN_TWO_PHASE},
         {"one-sided", HOTBED_PLAN_ONE_SIDED},
         {NULL, 0}};
+    static const choice memories[] = {
+        {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
     int value = 0;
     if (option == OPT_OPTIMIZER && parse_choice(text, optimizers, &value))
         o->optimizer = (hotbed_optimizer_kind)value;
     else if (option == OPT_MODE && parse_choice(text, modes, &value))
         o->mode = (hotbed_mode)value;
+    else if (option == OPT_LOWER_INDEX && parse_choice(text, memories, &value))
+        o->lower_index = (hotbed_memory_kind)value;
     else if (option == OPT_BACKEND && parse_choice(text, backends, &value))
         o->backend = (hotbed_backend)value;
     else if (option == OPT_PLAN && parse_choice(text, plans, &value))
@@ -282,6 +288,7 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         {"growth-every", required_argument, NULL, OPT_GROWTH_EVERY},
         {"mode", required_argument, NULL, OPT_MODE},
         {"hbm-mb", required_argument, NULL, OPT_HBM_MB},
+        {"lower-index", required_argument, NULL, OPT_LOWER_INDEX},
         {"store", required_argument, NULL, OPT_STORE},
         {"backend", required_argument, NULL, OPT_BACKEND},
         {"save", required_argument, NULL, OPT_SAVE},
@@ -346,6 +353,8 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         return usage("--max-capacity is below --capacity");
     if (o->max_capacity > 0 && o->store != NULL)
         return usage("--max-capacity is not for --store, which holds any number of keys");
+    if (o->store != NULL && o->lower_index != 0)
+        return usage("--store has no lower tier: it goes without --lower-index");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
     if (o->resume && (o->save == NULL || o->load != NULL))

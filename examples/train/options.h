@@ -20,6 +20,7 @@ typedef struct hotbed_run_options {
     uint32_t epochs;
     hotbed_mode mode;
     uint64_t hbm_bytes;
+    hotbed_memory_kind lower_index;
     const char *store;      /* NULL: none */
     hotbed_backend backend; /* 0: auto */
     uint64_t capacity;      /* keys of each categorical table */

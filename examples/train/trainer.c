@@ -123,6 +123,7 @@ static bool create_storage(hotbed_run *trainer) {
     options.seed = o->seed;
     options.mode = o->mode;
     options.hbm_bytes = o->hbm_bytes;
+    options.lower_index_memory = o->lower_index;
     if (!hotbed_run_open_store(trainer, &options))
         return false;
     hotbed_sharded_options sharded;

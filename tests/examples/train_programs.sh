@@ -69,6 +69,8 @@ says 2 "--store needs --mode cache" --data train.tsv --store db
 says 2 "--max-capacity is below --capacity" --data train.tsv --max-capacity 1999
 says 2 "--max-capacity is not for --store" --data train.tsv --max-capacity 2000 --mode cache --store db
 says 2 "'0' is not a value of --growth-every" --data train.tsv --growth-every 0
+says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --lower-index host
+says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
 says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
@@ -136,8 +138,10 @@ for mode in cache default auto; do
     diff <(points a.json) <(points b.json) >/dev/null || die "--mode $mode changes the loss"
     [ "$(number b.json host_waits_per_step)" = 0 ] || die "--mode $mode waits"
     [ "$(number b.json allocations_per_step)" = 0 ] || die "--mode $mode allocates"
+    train --data train.tsv --json b.json --quiet --mode $mode --hbm-mb 1 --lower-index host || die "--lower-index host"
+    diff <(points a.json) <(points b.json) >/dev/null || die "--mode $mode --lower-index host changes the loss"
 done
-ok "a budget of 1 MiB, cached or not: the same loss, bit for bit"
+ok "a budget of 1 MiB, cached or not, any index: the same loss, bit for bit"
 
 # --- rows in a database ----------------------------------------------------------------------------------
 train --data train.tsv --json b.json --quiet --mode cache --hbm-mb 1 --store db

@@ -361,6 +361,7 @@ static void both_indexes_are_explained(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_grow(r.storage, 0, 20000, r.stream));
         CHECK(info_of(&r, 0).lower_index_bytes > 3 * before);
         says(&r, format, info_of(&r, 0));
+        CHECK_OK(hotbed_stream_sync(r.stream));
         rig_close(&r);
         s.options.mode = HOTBED_MODE_HBM_DIRECT; /* there is no lower tier */
         rig_open_bare(&r, backend, &s.options);

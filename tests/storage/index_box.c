@@ -1,0 +1,131 @@
+/* tests/storage/index_box.c - calls on an index, from a batch on the host and back. */
+#include "tests/storage/index_box.h"
+
+#include "storage/hash_core.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void index_box_open(
+    index_box *b, hotbed_backend backend, uint32_t tables, const uint64_t *capacities,
+    const hotbed_evict *evict) {
+    memset(b, 0, sizeof *b);
+    CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
+    hotbed_index_options options;
+    hotbed_index_options_init(&options);
+    options.num_tables = tables;
+    options.capacities = capacities;
+    options.evict = evict;
+    CHECK_OK(hotbed_index_create(&options, b->stream, &b->index));
+    CHECK_OK(hotbed_memory_alloc(
+        b->stream, HOTBED_MEMORY_DEVICE, sizeof(index_batch), NULL, &b->memory));
+    b->device = b->memory.data;
+    b->host = calloc(1, sizeof(index_batch));
+    CHECK(b->host != NULL);
+}
+
+void index_box_open_one(
+    index_box *b, hotbed_backend backend, uint64_t capacity, hotbed_evict evict) {
+    index_box_open(b, backend, 1, &capacity, &evict);
+}
+
+void index_box_close(index_box *b) {
+    CHECK_OK(hotbed_stream_sync(b->stream));
+    hotbed_index_destroy(b->index);
+    hotbed_memory_free(&b->memory);
+    hotbed_stream_destroy(b->stream);
+    free(b->host);
+}
+
+void index_box_upload(index_box *b) {
+    CHECK_OK(hotbed_copy(b->device, b->host, sizeof(index_batch), b->stream));
+    CHECK_OK(hotbed_stream_sync(b->stream));
+}
+
+hotbed_status index_box_download(index_box *b) {
+    CHECK_OK(hotbed_copy(b->host, b->device, sizeof(index_batch), b->stream));
+    return hotbed_stream_sync(b->stream);
+}
+
+hotbed_index_insert index_box_insert_of(const index_box *b, hotbed_score_rule rule, bool pin) {
+    hotbed_index_insert o;
+    hotbed_index_insert_init(&o);
+    o.rule = rule;
+    o.n = b->host->n;
+    o.keys = b->device->keys;
+    o.tables = b->device->tables;
+    o.scores = b->device->scores;
+    o.pin = pin;
+    o.slots = b->device->slots;
+    o.outcomes = b->device->outcomes;
+    o.evicted_keys = b->device->evicted_keys;
+    o.evicted_scores = b->device->evicted_scores;
+    o.evicted_slots = b->device->evicted_slots;
+    o.num_evicted = &b->device->num_evicted;
+    return o;
+}
+
+hotbed_status index_box_insert(index_box *b, hotbed_score_rule rule, bool pin) {
+    hotbed_index_insert o = index_box_insert_of(b, rule, pin);
+    b->host->num_evicted = 99; /* the call counts from 0 */
+    index_box_upload(b);
+    CHECK_OK(hotbed_index_find_or_insert(b->index, &o, b->stream));
+    return index_box_download(b);
+}
+
+void index_box_find(index_box *b) {
+    index_box_upload(b);
+    CHECK_OK(hotbed_index_find_keys(
+        b->index, b->host->n, b->device->keys, b->device->tables, b->device->slots, b->stream));
+    CHECK_OK(index_box_download(b));
+}
+
+void index_box_erase(index_box *b) {
+    index_box_upload(b);
+    CHECK_OK(hotbed_index_erase_keys(
+        b->index, b->host->n, b->device->keys, b->device->tables, b->device->outcomes, b->stream));
+    CHECK_OK(index_box_download(b));
+}
+
+void index_box_pin(index_box *b, bool on) {
+    index_box_upload(b);
+    CHECK_OK((on ? hotbed_index_pin_slots : hotbed_index_unpin_slots)(
+        b->index, b->host->n, b->device->slots, b->stream));
+    CHECK_OK(index_box_download(b));
+}
+
+uint64_t index_box_size(index_box *b, uint32_t table) {
+    uint64_t keys = 0;
+    CHECK_OK(hotbed_index_size(b->index, table, &keys, NULL, b->stream));
+    return keys;
+}
+
+uint64_t index_box_outcomes(const index_box *b, hotbed_index_outcome what) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < b->host->n; i++)
+        n += b->host->outcomes[i] == (uint8_t)what;
+    return n;
+}
+
+void index_box_number_keys(index_box *b, uint64_t first, uint64_t n) {
+    CHECK(n <= INDEX_BOX_MOST);
+    memset(b->host, 0, sizeof *b->host);
+    b->host->n = n;
+    for (uint64_t i = 0; i < n; i++) {
+        b->host->keys[i] = hotbed_hash_u64(first + i + 1); /* a bijection */
+        b->host->scores[i] = 1;
+    }
+}
+
+uint64_t index_box_edge_keys(uint64_t *keys) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < 150; i++)
+        keys[n++] = i;
+    for (uint64_t i = 0; i < 20; i++) {
+        keys[n++] = UINT64_MAX - i;
+        keys[n++] = (uint64_t)INT64_MAX - i;
+        keys[n++] = (uint64_t)INT64_MIN + i;
+    }
+    return n;
+}

@@ -1,5 +1,6 @@
 /* pipeline/engine_make.c - a pipeline made and unmade: memory, events, threads. */
 #include "pipeline/engine.h"
+#include "pipeline/nvtx.h"
 
 #include "base/options.h"
 
@@ -178,6 +179,7 @@ hotbed_status hotbed_pipeline_create(
     pipeline->options = read;
     pipeline->order_hash = 0xCBF29CE484222325U;
     init_lock(pipeline);
+    hotbed_nvtx_start();
     hotbed_status status = hotbed_program_read(plan, program, &report);
     if (status == HOTBED_OK)
         status = make(pipeline);

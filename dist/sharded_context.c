@@ -408,6 +408,9 @@ hotbed_status hotbed_sharded_rewind(
     context->replayed = mark->replayed;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = mark->members[i];
+    /* Who waits for sizes writes them again: not before the exchanges that read them are done. */
+    if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_STARTED)
+        HOTBED_TRY(hotbed_event_record(context->arrived, stream));
     return hotbed_context_leave(context, stream);
 }
 

@@ -48,7 +48,7 @@ if(open_mpi)
   endforeach()
   foreach(phase IN LISTS death_phases)
     add_ranks_test(comm_death.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
-                   ${phase} 3 15 ${mpirun} --enable-recovery -n 3 $<TARGET_FILE:comm_death>)
+                   ${phase} 3 60 ${mpirun} --enable-recovery -n 3 $<TARGET_FILE:comm_death>)
   endforeach()
 endif()
 

@@ -48,7 +48,13 @@ static void say(uint32_t rank, const char *what) {
     (void)fflush(stdout);
 }
 
+/* Survivors know of a death in time, from when all had started; where names are looked up that takes long. */
+static void check_in_time(uint64_t start) {
+    CHECK(hotbed_comm_now() - start < UINT64_C(15) * 1000000000U);
+}
+
 static void live_and_die(world_rank *me, const char *phase) {
+    uint64_t start = hotbed_comm_now();
     bool victim = me->rank == VICTIM;
     world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, BYTES);
     if (strcmp(phase, "idle") == 0 && victim)
@@ -74,6 +80,7 @@ static void live_and_die(world_rank *me, const char *phase) {
         _exit(0); /* MPI_Finalize would wait for it */
     }
     CHECK_EQ(barrier(me), HOTBED_ERR_COMM);
+    check_in_time(start);
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);

@@ -421,7 +421,11 @@ void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
     pthread_mutex_unlock(&l->lock);
 }
 
-bool hotbed_link_close(hotbed_link *l, uint64_t runs) {
+/* Who has heard of a failure and leaves passes it on first: its goodbye may overtake the word of the rank that saw
+ * it, and would be taken for the cause. */
+bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
+    if (hotbed_comm_has_failed(comm))
+        hotbed_link_spread(l, comm);
     news what;
     memset(&what, 0, sizeof what);
     what.kind = NEWS_BYE;

@@ -50,8 +50,9 @@ hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);
 
-/* Say goodbye after `runs` batches, and close.  Whether a rank was seen to have died. */
-bool hotbed_link_close(hotbed_link *link, uint64_t runs);
+/* Say goodbye after `runs` batches, and before that why `comm` has failed, if it has; close.  Whether a rank was
+ * seen to have died. */
+bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
 
 /* Tell all ranks why `comm` has failed. */
 void hotbed_link_spread(hotbed_link *link, const hotbed_comm *comm);

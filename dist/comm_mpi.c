@@ -400,7 +400,7 @@ static bool withdraw(mpi_comm *m) {
 
 static void destroy(hotbed_comm *comm) {
     mpi_comm *m = mpi_of(comm);
-    bool lost = hotbed_link_close(m->link, comm->runs);
+    bool lost = hotbed_link_close(m->link, comm, comm->runs);
     if (!hotbed_comm_has_failed(comm)) {
         (void)MPI_Comm_free(&m->mpi);
         hotbed_delete(m->buffers);

@@ -425,7 +425,7 @@ static void destroy(hotbed_comm *comm) {
         (void)pthread_join(n->watcher, NULL);
     if (n->link != NULL)
         (void)hotbed_link_close(
-            n->link,
+            n->link, comm,
             n->gpu.words == NULL ? 0 : __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE));
     (void)cudaSetDevice(n->device);
     if (n->nccl != NULL)

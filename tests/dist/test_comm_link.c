@@ -82,7 +82,7 @@ static hotbed_comm_fault wait_for_fault(rank *me) {
 static void meet_body(rank *me) {
     uint32_t last = me->size - 1;
     if (me->number == last) {
-        CHECK(!hotbed_link_close(me->link, 7));
+        CHECK(!hotbed_link_close(me->link, me->comm, 7));
         return;
     }
     uint64_t until = in_seconds(20);
@@ -93,7 +93,7 @@ static void meet_body(rank *me) {
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, last);
     CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that one it has done */
-    CHECK(!hotbed_link_close(me->link, 8));
+    CHECK(!hotbed_link_close(me->link, me->comm, 8));
 }
 
 static void all_meet_and_say_goodbye(hotbed_backend backend) {
@@ -105,7 +105,7 @@ static void all_meet_and_say_goodbye(hotbed_backend backend) {
 static void alone_body(rank *me) {
     hotbed_link_poll(me->link, me->comm, 0);
     CHECK(!hotbed_comm_has_failed(me->comm));
-    CHECK(!hotbed_link_close(me->link, 0));
+    CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
 static void one_rank_meets_nobody(hotbed_backend backend) {
@@ -127,7 +127,7 @@ static void spread_body(rank *me) {
     CHECK_EQ(fault.operation, 42);
     CHECK_STRING(fault.text, "rank 3 sleeps in operation 42");
     (void)pthread_barrier_wait(&all_know);
-    CHECK(!hotbed_link_close(me->link, 0));
+    CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
 static void a_failure_is_told_to_all(hotbed_backend backend) {
@@ -135,6 +135,33 @@ static void a_failure_is_told_to_all(hotbed_backend backend) {
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, spread_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
+}
+
+/* Rank 1 has heard of a failure from somebody whose word has not come to the others yet, and leaves: they learn the
+ * cause, not that it left. */
+static void pass_on_body(rank *me) {
+    if (me->number == 1) {
+        (void)hotbed_comm_record_fault(
+            me->comm, HOTBED_COMM_DEADLINE, 2, 42, "rank 2 sleeps in operation %d", 42);
+        CHECK(!hotbed_link_close(me->link, me->comm, 41));
+        return;
+    }
+    uint64_t until = in_seconds(20);
+    while (!hotbed_comm_has_failed(me->comm) && hotbed_comm_now() < until) {
+        hotbed_link_poll(me->link, me->comm, 10);
+        (void)hotbed_link_left(me->link, me->comm, 1, 42);
+    }
+    hotbed_comm_fault fault;
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    CHECK_EQ(fault.reason, HOTBED_COMM_DEADLINE);
+    CHECK_EQ(fault.rank, 2);
+    CHECK_EQ(fault.operation, 42);
+    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+}
+
+static void who_leaves_passes_the_cause_on(hotbed_backend backend) {
+    (void)backend;
+    run_ranks(RANKS, pass_on_body);
 }
 
 /* Who stays away is an error in time, at rank 0 and at the others. */
@@ -213,7 +240,7 @@ static void a_death_is_seen(hotbed_backend backend) {
     hotbed_comm_fault fault = wait_for_fault(&me);
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, 1);
-    CHECK(hotbed_link_close(me.link, 0));
+    CHECK(hotbed_link_close(me.link, me.comm, 0));
     hotbed_comm_destroy(me.comm);
     int status = 0;
     CHECK_EQ(waitpid(child, &status, 0), child);
@@ -263,7 +290,7 @@ static void bootstrap_body(world_rank *me) {
     CHECK_OK(hotbed_link_find(me->comm, number, &place, &listener));
     CHECK_EQ(listener >= 0, me->rank == 0);
     CHECK_OK(hotbed_link_open(number, size, &place, listener, NULL, 0, in_seconds(20), &link));
-    CHECK(!hotbed_link_close(link, 0));
+    CHECK(!hotbed_link_close(link, me->comm, 0));
 }
 
 static void a_communicator_tells_where_to_meet(hotbed_backend backend) {
@@ -275,6 +302,7 @@ const hotbed_test hotbed_tests[] = {
     {"all_meet_and_say_goodbye", all_meet_and_say_goodbye},
     {"one_rank_meets_nobody", one_rank_meets_nobody},
     {"a_failure_is_told_to_all", a_failure_is_told_to_all},
+    {"who_leaves_passes_the_cause_on", who_leaves_passes_the_cause_on},
     {"a_meeting_has_a_deadline", a_meeting_has_a_deadline},
     {"strangers_are_sent_away", strangers_are_sent_away},
     {"a_death_is_seen", a_death_is_seen},

@@ -1,7 +1,7 @@
 # cmake/hotbed_test.cmake - hotbed_add_test(): one test program, one CTest entry for each backend.
 #
 #   hotbed_add_test(<name> <source>... [BACKENDS host cuda] [LABELS slow ...] [LIBRARIES ...]
-#                   [TIMEOUT seconds] [FAULT] [EMULATE])
+#                   [FAULT] [EMULATE])
 #
 # Entries are <name>.host (label host) and, in a build with CUDA, <name>.cuda (label gpu).  BACKENDS
 # defaults to both.  The program has the table hotbed_tests[] of tests/support/harness.h.
@@ -11,12 +11,9 @@
 set(hotbed_fault_wraps malloc calloc realloc aligned_alloc posix_memalign mmap)
 
 function(hotbed_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "FAULT;EMULATE" "TIMEOUT" "BACKENDS;MODES;LABELS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "FAULT;EMULATE" "" "BACKENDS;MODES;LABELS;LIBRARIES")
   if(NOT test_BACKENDS)
     set(test_BACKENDS host cuda)
-  endif()
-  if(NOT test_TIMEOUT)
-    set(test_TIMEOUT 120)
   endif()
   if(test_EMULATE AND HOTBED_SANITIZE MATCHES thread)
     message(STATUS "${name}: left out, TSan does not follow the tile emulator's fibres")
@@ -48,7 +45,7 @@ function(hotbed_add_test name)
     endif()
     add_test(NAME ${entry} COMMAND ${name} --backend ${backend})
     set_tests_properties(
-      ${entry} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_TIMEOUT} LABELS "${labels}")
+      ${entry} PROPERTIES SKIP_RETURN_CODE 77 LABELS "${labels}")
     if(backend STREQUAL cuda)
       set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)
     endif()
@@ -56,7 +53,7 @@ function(hotbed_add_test name)
       set(entry ${name}.${mode}.${backend})
       add_test(NAME ${entry} COMMAND ${name} --backend ${backend})
       set_tests_properties(
-        ${entry} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_TIMEOUT} LABELS "${labels};modes"
+        ${entry} PROPERTIES SKIP_RETURN_CODE 77 LABELS "${labels};modes"
                             ENVIRONMENT "HOTBED_TEST_MODE=${mode}")
       if(backend STREQUAL cuda)
         set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)

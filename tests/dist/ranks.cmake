@@ -10,7 +10,7 @@ set(death_phases create idle before between middle end)
 function(add_ranks_test entry labels environment)
   add_test(NAME ${entry} COMMAND env ${environment} ${ARGN})
   set_tests_properties(
-    ${entry} PROPERTIES LABELS "${labels}" TIMEOUT 300 SKIP_RETURN_CODE 77
+    ${entry} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77
                         SKIP_REGULAR_EXPRESSION "0 passed, [0-9]+ skipped")
   if("gpu" IN_LIST labels)
     set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)

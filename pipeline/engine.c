@@ -36,6 +36,14 @@ static struct timespec in_seconds(double seconds) {
     return time;
 }
 
+/* Whether a thread ends that has not yet: it is in no task, and all are awake.  Under the lock. */
+static bool one_ends(const hotbed_pipeline *pipeline) {
+    for (uint32_t g = 0; g < pipeline->program->num_groups; g++)
+        if (!pipeline->groups[g].exited && !pipeline->groups[g].busy)
+            return true;
+    return false;
+}
+
 /* The pipeline has failed: wake whoever waits elsewhere, join, return the failure. */
 static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     (void)pthread_mutex_lock(&pipeline->lock);
@@ -45,10 +53,14 @@ static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     if (revoke)
         pipeline->options.revoke(pipeline->options.revoke_self);
     const struct timespec until = in_seconds(join_seconds);
+    bool in_time = true;
     (void)pthread_mutex_lock(&pipeline->lock);
-    while (pipeline->stats.threads > 0 &&
-           pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) != ETIMEDOUT)
-        ;
+    while (pipeline->stats.threads > 0 && (in_time || one_ends(pipeline)))
+        if (in_time)
+            in_time =
+                pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) != ETIMEDOUT;
+        else
+            (void)pthread_cond_wait(&pipeline->changed, &pipeline->lock);
     (void)pthread_mutex_unlock(&pipeline->lock);
     hotbed_pipeline_join(pipeline, false);
     return hotbed_fail(pipeline->failure, "%s", pipeline->failure_text);

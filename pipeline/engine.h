@@ -54,6 +54,7 @@ typedef struct hotbed_task_group {
     uint32_t number;
     pthread_t thread;
     bool started, exited;
+    bool busy;            /* in a task */
     hotbed_queued *queue; /* ring of `capacity`: its tasks of all slots */
     uint32_t capacity, head, count;
 } hotbed_task_group;

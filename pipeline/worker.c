@@ -178,6 +178,7 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     const hotbed_queued queued = group->queue[group->head];
     group->head = (group->head + 1) % group->capacity;
     group->count--;
+    group->busy = true;
     (void)pthread_mutex_unlock(&pipeline->lock);
     hotbed_mark *mark = hotbed_pipeline_mark(pipeline, queued.iteration, queued.step);
     hotbed_log_entry entry = {
@@ -188,6 +189,7 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     counts did = {0, 0};
     hotbed_status status = submit(pipeline, &queued, mark, &entry, &did);
     (void)pthread_mutex_lock(&pipeline->lock);
+    group->busy = false;
     pipeline->stats.stream_waits += did.waits;
     pipeline->stats.events += did.events;
     if (status != HOTBED_OK) {

@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static const part three[] = {
     {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
@@ -16,17 +15,11 @@ static const part three[] = {
     {.name = "c", .stage = 2, .after = "b c-1", .ordered = true},
     {.name = NULL}};
 
-static double seconds(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void count_call(void *self) {
     ++*(int *)self;
 }
 
-/* Each task at each of the first iterations. */
+/* Each task at each of the first iterations.  A failure that waited for the deadline would not end. */
 static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
     for (uint32_t task = 0; task < 3; task++)
         for (uint64_t at = 0; at < 5; at++) {
@@ -38,11 +31,11 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             parts_open(&p, backend, three);
             p.options.revoke = count_call;
             p.options.revoke_self = &revoked;
+            p.options.deadline_seconds = 1e6;
             p.selves[task].fails_at = at + 1;
             parts_start(&p, 8);
             hotbed_status status = HOTBED_OK;
             uint64_t good = 0;
-            double start = seconds();
             while (status == HOTBED_OK) {
                 status = hotbed_pipeline_progress(p.pipeline, &iteration);
                 if (status == HOTBED_OK) {
@@ -50,7 +43,6 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
                     good++;
                 }
             }
-            CHECK(seconds() - start < 1.0);
             CHECK_EQ(status, HOTBED_ERR_FULL);
             CHECK(good <= at);
             CHECK(iteration == NULL);
@@ -60,7 +52,11 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             if (strstr(hotbed_last_error(), expected) == NULL)
                 CHECK_STRING(hotbed_last_error(), expected);
             hotbed_pipeline_stats_read(p.pipeline, &stats);
-            CHECK_EQ(stats.threads, 0);
+            while (stats.threads >
+                   0) { /* one that was in a task, and slow: the next call joins it */
+                CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
+                hotbed_pipeline_stats_read(p.pipeline, &stats);
+            }
             CHECK_EQ(revoked, 1);
             CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
             CHECK(strstr(hotbed_last_error(), expected) != NULL);
@@ -71,7 +67,7 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
         }
 }
 
-/* A task that does not come back. */
+/* A task that does not come back.  All that can be done is done before the clock runs. */
 static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
@@ -79,6 +75,8 @@ static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
     p.options.deadline_seconds = 0.25;
     parts_hold(&p, "b", 0);
     parts_start(&p, 8);
+    CHECK_OK(hotbed_pipeline_fill(p.pipeline));
+    parts_await_waiting(&p, 1);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
     CHECK(
         strstr(hotbed_last_error(), "iteration 0 is not done after 0.25 seconds; pending: b c") !=

@@ -83,7 +83,7 @@ static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
     for (int scaled = 0; scaled < 2; scaled++) {
         c.scale_by_world = scaled == 1;
         c.dedup = HOTBED_DEDUP_ON;
-        run_plans(8, 8, &c);
+        run_plans(scaled == 1 ? 33 : 8, 8, &c);
         c.dedup = HOTBED_DEDUP_OFF;
         run_plans(8, 8, &c);
     }
@@ -108,7 +108,7 @@ static void means_equal_one_process(hotbed_backend backend) {
     c.seed = 16;
     c.one_sign =
         true; /* sums of rows over ranks round; those of gradients are in one process's order */
-    run_plans(8, 8, &c);
+    run_plans(33, 33, &c);
     c.weighted = true;
     run_plans(8, 8, &c);
     c.max_gradient = 0.125F;
@@ -121,11 +121,11 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
     c.scale_by_world = true;
     c.one_sign = true;
     c.seed = 17;
-    run_plans(8, 8, &c);
+    run_plans(33, 8, &c);
     c.dedup = HOTBED_DEDUP_OFF; /* one by one, as one process would */
     run_plans(8, 8, &c);
     c.pooling = HOTBED_POOL_SUM;
-    run_plans(8, 8, &c);
+    run_plans(33, 8, &c);
 }
 
 /* --- a law of its own ----------------------------------------------------------------------------------- */

@@ -276,7 +276,7 @@ static void splits_of_several_collections_are_one_exchange(hotbed_backend backen
     for (int p = 0; p < 3; p++) {
         hotbed_plan plan = (hotbed_plan)p;
         if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(8, several_body, &plan);
+            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, several_body, &plan);
     }
 }
 
@@ -332,7 +332,7 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
         if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(8, two_streams_body, &c);
+            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, two_streams_body, &c);
     }
 }
 

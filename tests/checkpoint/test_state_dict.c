@@ -1,5 +1,6 @@
 /* tests/checkpoint/test_state_dict.c - tensors by name are the memory that computes; hooks; names that are
  * missing. */
+#include "base/error.h"
 #include "checkpoint/bucket_core.h"
 #include "hotbed/growth.h"
 #include "hotbed/state_dict.h"
@@ -281,7 +282,7 @@ static hotbed_status note(void *self, hotbed_state_dict *dict, hotbed_stream *st
     CHECK(n + 2 < sizeof calls);
     calls[n] = *(const char *)self;
     calls[n + 1] = '\0';
-    return answer;
+    return answer == HOTBED_OK ? HOTBED_OK : hotbed_fail(answer, "no, says hook %s", calls + n);
 }
 
 static void hooks_are_called_in_order(hotbed_backend backend) {

@@ -36,6 +36,7 @@ static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
     s->tables[2].capacity = 300;
     s->tables[3].admission = HOTBED_ADMIT_FREQUENCY;
     s->tables[3].admission_threshold = 3;
+    s->tables[3].admission_capacity = 4 * SPACE; /* what a full one forgets is by chance on a GPU */
     s->tables[3].capacity = 150;
     s->tables[3].max_capacity = 600;
     s->options.optimizer.kind = HOTBED_OPT_ADAM;

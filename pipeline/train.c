@@ -270,14 +270,16 @@ static bool has_step(const hotbed_train_plan *plan, const char *name) {
 }
 
 /* The plan's tasks, as they are in this plan: where it lacks one, another does its work. */
-static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
+static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
     const hotbed_train_plan *plan = train->plan;
     for (uint32_t s = 0; s < plan->num_steps; s++) {
+        uint32_t num_io = 0;
+        HOTBED_TRY(hotbed_train_declare(train, plan->steps[s].task, train->io[s], &num_io));
         to[s] = *hotbed_train_task(plan->steps[s].task);
         to[s].self = train;
         to[s].by_slot = true;
         to[s].io = train->io[s];
-        to[s].num_io = hotbed_train_declare(train, plan->steps[s].task, train->io[s]);
+        to[s].num_io = num_io;
         if (to[s].run == copy_batch && has_step(plan, "finish_shuffle"))
             to[s].writes = "copied";
         if (to[s].run == whole_backward && !has_step(plan, "loss"))
@@ -287,7 +289,7 @@ static uint32_t take_tasks(hotbed_train *train, hotbed_task *to) {
         if (to[s].run == whole_forward && !has_step(plan, "prefetch"))
             to[s].states = "tables"; /* it does the prefetch */
     }
-    return plan->num_steps;
+    return HOTBED_OK;
 }
 
 /* --- a train pipeline ------------------------------------------------------------------------- */
@@ -299,14 +301,14 @@ typedef struct made_plan {
     hotbed_pipeline_plan_stream streams[STREAMS];
 } made_plan;
 
-static void make_plan(hotbed_train *train, made_plan *to) {
+static hotbed_status make_plan(hotbed_train *train, made_plan *to) {
     static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
         {.name = "copied"},  {.name = "batch"},      {.name = "started"},
         {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
     hotbed_pipeline_plan_init(&to->plan);
     to->plan.name = "train";
     to->plan.order = HOTBED_ORDER_LISTED;
-    to->plan.num_tasks = take_tasks(train, to->tasks);
+    to->plan.num_tasks = train->plan->num_steps;
     to->plan.tasks = to->tasks;
     to->plan.num_steps = train->plan->num_steps;
     to->plan.steps = train->plan->steps;
@@ -316,11 +318,12 @@ static void make_plan(hotbed_train *train, made_plan *to) {
     to->plan.streams = to->streams;
     for (uint32_t s = 0; s < STREAMS; s++)
         to->streams[s] = (hotbed_pipeline_plan_stream){stream_names[s], train->streams[s]};
+    return take_tasks(train, to->tasks);
 }
 
 static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
     made_plan made;
-    make_plan(train, &made);
+    HOTBED_TRY(make_plan(train, &made));
     made.plan.depth = options->depth;
     if (options->steps != NULL) {
         made.plan.steps = options->steps;
@@ -348,7 +351,7 @@ hotbed_status hotbed_train_schedule(
     *out = NULL;
     if (train == NULL || profile == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
-    make_plan(train, &made);
+    HOTBED_TRY(make_plan(train, &made));
     if (profile->num_tasks != made.plan.num_steps)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks,
@@ -380,8 +383,7 @@ static hotbed_status make(hotbed_train *train, const hotbed_train_options *optio
     HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
     if (!train->plan->pipelined)
         HOTBED_TRY(hotbed_rewrite_detach(train->rewrite));
-    hotbed_train_refuse(train);
-    return HOTBED_OK;
+    return hotbed_train_refuse(train);
 }
 
 hotbed_status hotbed_train_create(

@@ -53,10 +53,13 @@ struct hotbed_train {
 /* Errors: ARGUMENT (a function that trainers do not have; capture or restore alone). */
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
 
-/* The declared io of a task: how many. */
-uint32_t hotbed_train_declare(hotbed_train *train, const char *task, hotbed_declared_io *io);
+/* The declared io of a task, of which *num_io are written.
+ * Errors: ARGUMENT (a task that no plan has). */
+hotbed_status hotbed_train_declare(
+    hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io);
 
-/* Tell the pipeline which of its tasks cannot be skipped, and why.  The rewrite is made. */
-void hotbed_train_refuse(hotbed_train *train);
+/* Tell the pipeline which of its tasks cannot be skipped, and why.  The rewrite is made.
+ * Errors: as hotbed_train_declare(). */
+hotbed_status hotbed_train_refuse(hotbed_train *train);
 
 #endif

@@ -45,11 +45,14 @@ static const task_effects effects[] = {
     {"OptimStep", NULL, false, false, ENDS},
 };
 
-static const task_effects *effects_of(const char *task) {
-    size_t n = 0;
-    while (strcmp(effects[n].task, task) != 0)
-        n++;
-    return &effects[n];
+static hotbed_status effects_of(const char *task, const task_effects **out) {
+    for (size_t n = 0; n < sizeof effects / sizeof *effects; n++)
+        if (strcmp(effects[n].task, task) == 0) {
+            *out = &effects[n];
+            return HOTBED_OK;
+        }
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "nothing says what task '%s' of a train pipeline changes", task);
 }
 
 /* --- the trainer's functions ------------------------------------------------------------------ */
@@ -134,10 +137,13 @@ static void release_cells(void *self, void *snapshot) {
 
 /* --- tasks ------------------------------------------------------------------------------------ */
 
-uint32_t hotbed_train_declare(hotbed_train *train, const char *task, hotbed_declared_io *io) {
-    const task_effects *e = effects_of(task);
-    const char *list = e->functions, *word;
+hotbed_status hotbed_train_declare(
+    hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io) {
+    const task_effects *e = NULL;
+    const char *word;
     uint32_t n = 0;
+    HOTBED_TRY(effects_of(task, &e));
+    const char *list = e->functions;
     for (size_t l = hotbed_next_word(&list, &word); l > 0; l = hotbed_next_word(&list, &word)) {
         const hotbed_trainer_io *declared = find_io(&train->trainer, word, l);
         if (declared != NULL && declared->io.capture != NULL)
@@ -145,13 +151,16 @@ uint32_t hotbed_train_declare(hotbed_train *train, const char *task, hotbed_decl
     }
     if (e->cells)
         io[n++] = (hotbed_declared_io){capture_cells, restore_cells, release_cells, train};
-    return n;
+    *num_io = n;
+    return HOTBED_OK;
 }
 
-static void refuse(hotbed_train *train, uint32_t step) {
-    const task_effects *e = effects_of(train->pipeline->program->steps[step].name);
-    const char *list = e->functions, *word;
+static hotbed_status refuse(hotbed_train *train, uint32_t step) {
+    const task_effects *e = NULL;
+    const char *word;
     bool known = false;
+    HOTBED_TRY(effects_of(train->pipeline->program->steps[step].name, &e));
+    const char *list = e->functions;
     if (e->final != NULL)
         hotbed_pipeline_refuse(train->pipeline, step, "%s", e->final);
     else if (e->cells && hotbed_context_capturable(train->rewrite, e->forward) != HOTBED_OK)
@@ -161,9 +170,11 @@ static void refuse(hotbed_train *train, uint32_t step) {
             find_io(&train->trainer, word, l) == NULL)
             hotbed_pipeline_refuse(
                 train->pipeline, step, "the trainer declares no io of %.*s", (int)l, word);
+    return HOTBED_OK;
 }
 
-void hotbed_train_refuse(hotbed_train *train) {
+hotbed_status hotbed_train_refuse(hotbed_train *train) {
     for (uint32_t s = 0; s < train->pipeline->program->num_steps; s++)
-        refuse(train, s);
+        HOTBED_TRY(refuse(train, s));
+    return HOTBED_OK;
 }

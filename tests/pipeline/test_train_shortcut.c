@@ -6,6 +6,7 @@
 #include "tests/pipeline/shop.h"
 
 #include "hotbed/profile.h"
+#include "pipeline/train.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -329,6 +330,29 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     shop_close(&s);
 }
 
+/* Of each task of each plan it is known what it changes; of another one that is said. */
+static void what_tasks_change_is_known(hotbed_backend backend) {
+    hotbed_declared_io io[HOTBED_TRAIN_IO_MOST];
+    const hotbed_step *steps;
+    const char *plan;
+    uint32_t n, num_io = 0;
+    shop s;
+    shop_open(&s, backend);
+    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++) {
+        CHECK_OK(hotbed_train_plan_steps(plan, &steps, &n));
+        for (uint32_t t = 0; t < n; t++) {
+            CHECK(hotbed_train_task(steps[t].task) != NULL);
+            CHECK_OK(hotbed_train_declare(train, steps[t].task, io, &num_io));
+            CHECK(num_io <= HOTBED_TRAIN_IO_MOST);
+        }
+    }
+    CHECK_STATUS(hotbed_train_declare(train, "EmbPrefetches", io, &num_io), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "'EmbPrefetches'") != NULL);
+    hotbed_train_destroy(train);
+    shop_close(&s);
+}
+
 static hotbed_status restore_nothing(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void *snapshot) {
     (void)self;
@@ -413,6 +437,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_replayed_forward_trains_nothing", a_replayed_forward_trains_nothing},
     {"exposed_times_of_train_pipelines_are_exact", exposed_times_of_train_pipelines_are_exact},
     {"what_cannot_be_skipped_is_named", what_cannot_be_skipped_is_named},
+    {"what_tasks_change_is_known", what_tasks_change_is_known},
     {"io_of_trainers_is_checked", io_of_trainers_is_checked},
     {"snapshots_are_of_a_slot_and_a_state", snapshots_are_of_a_slot_and_a_state},
     {NULL, NULL},

@@ -124,6 +124,9 @@ static inline hotbed_iteration *hotbed_pipeline_slot(
  * failed. */
 hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *function);
 
+/* Of all ranks' times, which are not below 0, the longest; on one rank nothing changes. */
+hotbed_status hotbed_agreement_most(const hotbed_agreement *agreement, double *seconds);
+
 /* hotbed_pipeline_run_serial() with a function that is called after each step. */
 typedef hotbed_status (*hotbed_step_watch)(void *self, uint32_t step);
 hotbed_status hotbed_pipeline_run_watched(

@@ -1,4 +1,8 @@
-/* pipeline/profile.c - what tasks cost, by leaving them out. */
+/* pipeline/profile.c - what tasks cost, by leaving them out.
+ *
+ * What is compared is measured in turn, round by round, and the differences of a round are what counts: a machine
+ * that gets slower or faster meanwhile does so for both.
+ */
 #include "hotbed/profile.h"
 
 #include "base/options.h"
@@ -43,25 +47,38 @@ static double median(double *values, uint32_t n) {
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-static hotbed_status run(hotbed_pipeline *pipeline, const hotbed_profile_options *o, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        HOTBED_TRY(
-            hotbed_pipeline_run_serial(pipeline, o->batches[i % o->num_batches], o->stream, NULL));
-    return hotbed_stream_finish(o->stream);
+/* A measurement in progress: batches are used in turn from one of its runs to the next. */
+typedef struct measuring {
+    hotbed_pipeline *pipeline;
+    hotbed_profile_options o;
+    uint64_t used;
+} measuring;
+
+static void *take_batch(measuring *m) {
+    return m->o.batches[m->used++ % m->o.num_batches];
 }
 
-/* Median over rounds of an iteration's mean time. */
-static hotbed_status measure(
-    hotbed_pipeline *pipeline, const hotbed_profile_options *o, double *seconds) {
-    double rounds[ROUNDS_MOST];
-    HOTBED_TRY(run(pipeline, o, o->warmup));
-    for (uint32_t r = 0; r < o->rounds; r++) {
-        double start = o->now(o->now_self);
-        HOTBED_TRY(run(pipeline, o, o->iterations));
-        rounds[r] = (o->now(o->now_self) - start) / o->iterations;
-    }
-    *seconds = median(rounds, o->rounds);
+static hotbed_status run(measuring *m, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        HOTBED_TRY(hotbed_pipeline_run_serial(m->pipeline, take_batch(m), m->o.stream, NULL));
+    return hotbed_stream_finish(m->o.stream);
+}
+
+/* Mean seconds of an iteration. */
+static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
+    HOTBED_TRY(run(m, warmup));
+    double start = m->o.now(m->o.now_self);
+    HOTBED_TRY(run(m, m->o.iterations));
+    *seconds = (m->o.now(m->o.now_self) - start) / m->o.iterations;
     return HOTBED_OK;
+}
+
+/* The same with tasks skipped. */
+static hotbed_status measure_without(measuring *m, const char *tasks, double *seconds) {
+    uint32_t depth = m->pipeline->program->depth; /* each slot captures once */
+    HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, tasks, false));
+    HOTBED_TRY(measure(m, m->o.warmup < depth ? depth : m->o.warmup, seconds));
+    return hotbed_pipeline_shortcut(m->pipeline, NULL, false);
 }
 
 /* --- each task between syncs ------------------------------------------------------------------ */
@@ -81,72 +98,114 @@ static hotbed_status watch(void *self, uint32_t step) {
     return HOTBED_OK;
 }
 
-static hotbed_status measure_alone(
-    hotbed_pipeline *pipeline, const hotbed_profile_options *o, hotbed_profile *out) {
-    double rounds[HOTBED_PIPELINE_TASKS_MOST][ROUNDS_MOST];
-    for (uint32_t r = 0; r < o->rounds; r++) {
-        watching w = {.options = o};
-        for (uint32_t i = 0; i < o->iterations; i++) {
-            w.since = o->now(o->now_self);
-            HOTBED_TRY(hotbed_pipeline_run_watched(
-                pipeline, o->batches[i % o->num_batches], o->stream, watch, &w, NULL));
-        }
-        for (uint32_t s = 0; s < out->num_tasks; s++)
-            rounds[s][r] = w.sums[s] / o->iterations;
+static hotbed_status watch_iterations(measuring *m, watching *w) {
+    for (uint32_t i = 0; i < m->o.iterations; i++) {
+        w->since = m->o.now(m->o.now_self);
+        HOTBED_TRY(
+            hotbed_pipeline_run_watched(m->pipeline, take_batch(m), m->o.stream, watch, w, NULL));
     }
-    for (uint32_t s = 0; s < out->num_tasks; s++)
-        out->tasks[s].alone = median(rounds[s], o->rounds);
     return HOTBED_OK;
 }
 
-/* --- by shortcuts ----------------------------------------------------------------------------- */
+/* --- rounds ----------------------------------------------------------------------------------- */
 
-static hotbed_status measure_without(
-    hotbed_pipeline *pipeline, const hotbed_profile_options *o, const char *tasks,
-    double *seconds) {
-    hotbed_profile_options captured = *o; /* each slot captures once */
-    if (captured.warmup < pipeline->program->depth)
-        captured.warmup = pipeline->program->depth;
-    HOTBED_TRY(hotbed_pipeline_shortcut(pipeline, tasks, false));
-    HOTBED_TRY(measure(pipeline, &captured, seconds));
-    return hotbed_pipeline_shortcut(pipeline, NULL, false);
+typedef struct measured {
+    double baseline[ROUNDS_MOST];
+    double alone[HOTBED_PIPELINE_TASKS_MOST][ROUNDS_MOST];
+    double saved[HOTBED_PIPELINE_TASKS_MOST][ROUNDS_MOST];
+} measured;
+
+/* Everything once, so that what is compared was measured at nearly the same time. */
+static hotbed_status measure_round(measuring *m, uint32_t r, measured *to) {
+    const hotbed_program *program = m->pipeline->program;
+    watching w = {.options = &m->o};
+    HOTBED_TRY(measure(m, m->o.warmup, &to->baseline[r]));
+    HOTBED_TRY(watch_iterations(m, &w));
+    for (uint32_t s = 0; s < program->num_steps; s++) {
+        double without = 0.0;
+        to->alone[s][r] = w.sums[s] / m->o.iterations;
+        if (program->steps[s].always)
+            continue;
+        HOTBED_TRY(measure_without(m, program->steps[s].name, &without));
+        to->saved[s][r] = to->baseline[r] - without;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_agreement_most(const hotbed_agreement *agreement, double *seconds) {
+    uint64_t word = 0, least = 0;
+    if (agreement->least == NULL)
+        return HOTBED_OK;
+    memcpy(
+        &word, seconds,
+        sizeof word); /* of times that are not below 0 the longer is the larger word */
+    HOTBED_TRY(agreement->least(agreement->self, ~word, &least));
+    word = ~least;
+    memcpy(seconds, &word, sizeof word);
+    return HOTBED_OK;
+}
+
+static double not_below_0(double seconds) {
+    return seconds > 0.0 ? seconds : 0.0;
+}
+
+/* Medians, and of ranks the slowest's, so that all make the same of them. */
+static hotbed_status summarise(const measuring *m, measured *rounds, hotbed_profile *out) {
+    const hotbed_program *program = m->pipeline->program;
+    const hotbed_agreement *agreement = &m->pipeline->options.agreement;
+    hotbed_profile profile = {
+        .num_tasks = program->num_steps,
+        .baseline = not_below_0(median(rounds->baseline, m->o.rounds))};
+    HOTBED_TRY(hotbed_agreement_most(agreement, &profile.baseline));
+    for (uint32_t s = 0; s < profile.num_tasks; s++) {
+        hotbed_profile_task *task = &profile.tasks[s];
+        memcpy(task->name, program->steps[s].name, sizeof task->name);
+        task->skipped = !program->steps[s].always;
+        task->alone = not_below_0(median(rounds->alone[s], m->o.rounds));
+        HOTBED_TRY(hotbed_agreement_most(agreement, &task->alone));
+        task->exposed =
+            task->skipped ? not_below_0(median(rounds->saved[s], m->o.rounds)) : task->alone;
+        HOTBED_TRY(hotbed_agreement_most(agreement, &task->exposed));
+    }
+    *out = profile;
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out) {
-    hotbed_profile_options o;
+    measuring m = {.pipeline = pipeline};
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
-    HOTBED_TRY(read_options(pipeline, options, &o));
-    memset(out, 0, sizeof *out);
-    out->num_tasks = pipeline->program->num_steps;
-    HOTBED_TRY(measure(pipeline, &o, &out->baseline));
-    HOTBED_TRY(measure_alone(pipeline, &o, out));
-    for (uint32_t s = 0; s < out->num_tasks; s++) {
-        hotbed_profile_task *task = &out->tasks[s];
-        double without = 0.0;
-        memcpy(task->name, pipeline->program->steps[s].name, sizeof task->name);
-        task->skipped = !pipeline->program->steps[s].always;
-        task->exposed = task->alone;
-        if (!task->skipped)
-            continue;
-        HOTBED_TRY(measure_without(pipeline, &o, task->name, &without));
-        task->exposed = out->baseline > without ? out->baseline - without : 0.0;
-    }
-    return HOTBED_OK;
+    HOTBED_TRY(read_options(pipeline, options, &m.o));
+    measured *rounds = hotbed_new(sizeof *rounds);
+    if (rounds == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a profile");
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t r = 0; r < m.o.rounds && status == HOTBED_OK; r++)
+        status = measure_round(&m, r, rounds);
+    if (status == HOTBED_OK)
+        status = summarise(&m, rounds, out);
+    hotbed_delete(rounds);
+    return status;
 }
 
 hotbed_status hotbed_profile_set(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, const char *tasks,
     double *exposed) {
-    hotbed_profile_options o;
-    double baseline = 0.0, without = 0.0;
+    measuring m = {.pipeline = pipeline};
+    double saved[ROUNDS_MOST];
     if (exposed == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "exposed is NULL");
-    HOTBED_TRY(read_options(pipeline, options, &o));
-    HOTBED_TRY(measure(pipeline, &o, &baseline));
-    HOTBED_TRY(measure_without(pipeline, &o, tasks, &without));
-    *exposed = baseline > without ? baseline - without : 0.0;
+    HOTBED_TRY(read_options(pipeline, options, &m.o));
+    for (uint32_t r = 0; r < m.o.rounds; r++) {
+        double baseline = 0.0, without = 0.0;
+        HOTBED_TRY(measure(&m, m.o.warmup, &baseline));
+        HOTBED_TRY(measure_without(&m, tasks, &without));
+        saved[r] = baseline - without;
+    }
+    double most = not_below_0(median(saved, m.o.rounds));
+    HOTBED_TRY(hotbed_agreement_most(&pipeline->options.agreement, &most));
+    *exposed = most;
     return HOTBED_OK;
 }
 

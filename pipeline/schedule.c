@@ -9,15 +9,28 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { DEPTH_MOST = 6, AFTER_BYTES = 1024, RACES_MOST = 256 };
+enum {
+    DEPTH_MOST = 6,
+    AFTER_BYTES = 1024,
+    RACES_MOST = 256,
+    CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* written ones too */
+};
 
-struct hotbed_schedule {
-    uint32_t num_steps;
+/* A plan, with the names that its steps point to. */
+typedef struct candidate {
+    uint32_t num_steps, stages;
     hotbed_step steps[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan_name tasks[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan_name streams[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_name groups[HOTBED_PIPELINE_TASKS_MOST];
     char after[HOTBED_PIPELINE_TASKS_MOST][AFTER_BYTES];
-    double seconds, serial_seconds;
+    double seconds;
+} candidate;
+
+struct hotbed_schedule {
+    uint32_t num_candidates, taken;
+    double serial_seconds;
+    candidate *candidates[CANDIDATES_MOST]; /* by their seconds */
 };
 
 /* --- the model -------------------------------------------------------------------------------- */
@@ -96,9 +109,11 @@ hotbed_status hotbed_schedule_predict(
 typedef struct search {
     const hotbed_program *serial;
     const double *costs;
-    hotbed_program *candidate, *best; /* best: the shortest that is right */
+    hotbed_program *program; /* that is tried */
     simulation *m;
-    double seconds; /* of the best */
+    uint32_t most; /* candidates to keep */
+    hotbed_schedule *found;
+    bool no_memory; /* for one of them */
 } search;
 
 /* Insert an edge at the end of a step's. */
@@ -128,20 +143,28 @@ static uint32_t place(const hotbed_program *program, uint32_t step) {
     return at;
 }
 
-/* Order tasks that share a state as they are enqueued.  False: it cannot be done. */
-static bool order_states(hotbed_program *program) {
+/* Order tasks that share a state as they are enqueued; of two that one period enqueues, and that may come in
+ * either order, first the one of the older iteration, or of the younger one.  False: it cannot be done.
+ * *open: there were such. */
+static bool order_states(hotbed_program *program, bool younger, bool *open) {
     hotbed_pipeline_plan_report report;
     for (int n = 0; n < RACES_MOST; n++) {
         hotbed_program_race race;
         bool raced = false;
-        if (hotbed_program_check_order(program, &report, &race, &raced) != HOTBED_OK)
+        if (hotbed_program_arrange(program, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
+            hotbed_program_check_order(program, &report, &race, &raced) != HOTBED_OK)
             return false;
         if (!raced)
             return true;
         uint32_t period = program->steps[race.first].stage;
         uint32_t other = program->steps[race.second].stage + (uint32_t)race.distance;
-        bool first = period < other ||
-                     (period == other && place(program, race.first) < place(program, race.second));
+        bool first = period < other;
+        if (period == other) {
+            first = place(program, race.first) < place(program, race.second);
+            *open = *open || !race.in_order;
+            if (younger && !race.in_order && race.distance > 0)
+                first = false;
+        }
         if (race.in_order && !first)
             return false;
         const hotbed_program_edge edge = {
@@ -160,9 +183,88 @@ static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     return stage;
 }
 
-static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts) {
+/* As steps, in the order of a period. */
+static void write_steps(const hotbed_program *p, bool own_groups, candidate *to) {
+    to->num_steps = p->num_steps;
+    to->stages = p->max_stage + 1;
+    for (uint32_t n = 0; n < p->num_steps; n++) {
+        const hotbed_program_step *step = &p->steps[p->order[n]];
+        size_t used = 0;
+        memcpy(to->tasks[n], step->name, sizeof to->tasks[n]);
+        memcpy(to->streams[n], p->stream_names[step->stream], sizeof to->streams[n]);
+        memcpy(
+            to->groups[n], own_groups ? p->groups[step->group] : p->stream_names[step->stream],
+            sizeof to->groups[n]);
+        for (uint32_t e = 0; e < step->num_edges && used < AFTER_BYTES; e++) {
+            const hotbed_program_edge *edge = &p->edges[step->first_edge + e];
+            char distance[16] = "";
+            if (edge->distance != 0)
+                (void)snprintf(distance, sizeof distance, "%+d", -edge->distance);
+            used += (size_t)snprintf(
+                to->after[n] + used, AFTER_BYTES - used, "%s%s%s", used == 0 ? "" : " ",
+                p->steps[edge->on].name, distance);
+        }
+        to->steps[n] = (hotbed_step){
+            .task = to->tasks[n],
+            .stage = step->stage,
+            .ordered = step->ordered,
+            .stream = to->streams[n],
+            .group = to->groups[n],
+            .after = to->after[n]};
+    }
+}
+
+/* Put a candidate where its time belongs: after those that are as fast, so fewer stages win a tie. */
+static void insert(hotbed_schedule *found, candidate *c) {
+    uint32_t at = found->num_candidates++;
+    for (; at > 0 && c->seconds < found->candidates[at - 1]->seconds * (1.0 - 1e-9); at--)
+        found->candidates[at] = found->candidates[at - 1];
+    found->candidates[at] = c;
+}
+
+/* The candidate that leaves a full list for a better one: the last one, but the serial plan stays where there is
+ * room for two.  num_candidates: there is room for one more. */
+static uint32_t find_last(const search *f) {
+    uint32_t n = f->found->num_candidates;
+    if (n < f->most)
+        return n;
+    return n > 1 && f->found->candidates[n - 1]->stages == 1 ? n - 2 : n - 1;
+}
+
+/* Whose place a plan of so many seconds and stages would take: that of one which the model cannot tell from it,
+ * or the last one's. */
+static uint32_t find_worse(const search *f, double seconds, uint32_t stages) {
+    candidate *const *list = f->found->candidates;
+    for (uint32_t at = 0; at < f->found->num_candidates; at++)
+        if (list[at]->stages == stages && fabs(list[at]->seconds - seconds) <= 1e-3 * seconds)
+            return at;
+    return find_last(f);
+}
+
+static bool is_better(const search *f, double seconds, uint32_t than) {
+    return than == f->found->num_candidates ||
+           seconds < f->found->candidates[than]->seconds * (1.0 - 1e-9);
+}
+
+/* Take a candidate out of the list, or make one. */
+static candidate *make_place(search *f, uint32_t at) {
+    hotbed_schedule *found = f->found;
+    if (at == found->num_candidates) {
+        candidate *made = hotbed_new(sizeof *made);
+        f->no_memory = f->no_memory || made == NULL;
+        return made;
+    }
+    candidate *worse = found->candidates[at];
+    for (found->num_candidates--; at < found->num_candidates; at++)
+        found->candidates[at] = found->candidates[at + 1];
+    memset(worse, 0, sizeof *worse);
+    return worse;
+}
+
+static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool younger) {
     hotbed_pipeline_plan_report report;
-    hotbed_program *p = f->candidate;
+    hotbed_program *p = f->program;
+    bool open = false;
     *p = *f->serial;
     for (uint32_t at = 0; at < p->num_steps; at++) {
         hotbed_program_step *step = &p->steps[p->serial[at]];
@@ -172,20 +274,24 @@ static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts) {
     p->max_stage = num_cuts;
     p->depth = num_cuts + 1;
     if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
-        simulate(p, f->costs, f->m) >= f->seconds || !order_states(p) ||
-        hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK)
+        !is_better(f, simulate(p, f->costs, f->m), find_last(f)) || /* order only adds to it */
+        !order_states(p, younger, &open) || (younger && !open))
         return;
     double seconds = simulate(p, f->costs, f->m);
-    if (seconds < f->seconds * (1.0 - 1e-9)) { /* fewer stages win a tie */
-        f->seconds = seconds;
-        *f->best = *p;
-    }
+    uint32_t worse = find_worse(f, seconds, num_cuts + 1);
+    candidate *c = is_better(f, seconds, worse) ? make_place(f, worse) : NULL;
+    if (c == NULL)
+        return;
+    c->seconds = seconds;
+    write_steps(p, false, c);
+    insert(f->found, c);
 }
 
 /* All ways to put cut number `cut` and the later ones, up to place `limit`. */
 static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, uint32_t limit) {
     if (cut == num_cuts) {
-        try_cuts(f, cuts, num_cuts);
+        try_cuts(f, cuts, num_cuts, false);
+        try_cuts(f, cuts, num_cuts, true);
         return;
     }
     for (uint32_t at = cut == 0 ? 1 : cuts[cut - 1] + 1; at <= limit; at++) {
@@ -224,36 +330,30 @@ static hotbed_status check_serial(hotbed_program *serial) {
     return HOTBED_OK;
 }
 
-/* As steps, in the order of a period. */
-static void write_steps(const hotbed_program *p, hotbed_schedule *to) {
-    to->num_steps = p->num_steps;
-    for (uint32_t n = 0; n < p->num_steps; n++) {
-        const hotbed_program_step *step = &p->steps[p->order[n]];
-        size_t used = 0;
-        memcpy(to->tasks[n], step->name, sizeof to->tasks[n]);
-        memcpy(to->streams[n], p->stream_names[step->stream], sizeof to->streams[n]);
-        for (uint32_t e = 0; e < step->num_edges && used < AFTER_BYTES; e++) {
-            const hotbed_program_edge *edge = &p->edges[step->first_edge + e];
-            char distance[16] = "";
-            if (edge->distance != 0)
-                (void)snprintf(distance, sizeof distance, "%+d", -edge->distance);
-            used += (size_t)snprintf(
-                to->after[n] + used, AFTER_BYTES - used, "%s%s%s", used == 0 ? "" : " ",
-                p->steps[edge->on].name, distance);
-        }
-        to->steps[n] = (hotbed_step){
-            .task = to->tasks[n],
-            .stage = step->stage,
-            .ordered = step->ordered,
-            .stream = to->streams[n],
-            .group = to->streams[n],
-            .after = to->after[n]};
+/* Serial plan and those of others, which stay in the list. */
+static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_groups) {
+    double costs[HOTBED_PIPELINE_TASKS_MOST];
+    bool same = p->num_steps == f->serial->num_steps;
+    for (uint32_t s = 0; s < p->num_steps && same; s++) {
+        uint32_t at = hotbed_program_find(f->serial, p->steps[s].name);
+        same = at != HOTBED_STEP_NONE;
+        costs[s] = same ? f->costs[at] : 0.0;
     }
+    if (!same)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "schedule: plan %s has other tasks than the serial plan", p->name);
+    candidate *c = hotbed_new(sizeof *c);
+    if (c == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a candidate of a schedule");
+    c->seconds = simulate(p, costs, f->m);
+    write_steps(p, own_groups, c);
+    insert(f->found, c);
+    return HOTBED_OK;
 }
 
 static hotbed_status find(
     const hotbed_pipeline_plan *plan, const hotbed_schedule_options *o, search *f,
-    hotbed_program *serial, hotbed_schedule *out) {
+    hotbed_program *serial) {
     hotbed_pipeline_plan_report report;
     uint32_t cuts[DEPTH_MOST], limit = 0;
     HOTBED_TRY(hotbed_program_read(plan, serial, &report));
@@ -263,13 +363,35 @@ static hotbed_status find(
     HOTBED_TRY(hotbed_program_arrange(serial, HOTBED_ORDER_OLDEST, &report));
     f->serial = serial;
     f->costs = o->costs;
-    f->seconds = simulate(serial, o->costs, f->m);
-    *f->best = *serial;
-    out->serial_seconds = f->seconds;
+    f->most = o->candidates;
+    HOTBED_TRY(add_plan(f, serial, false));
+    f->found->serial_seconds = f->found->candidates[0]->seconds;
     for (uint32_t n = 1; n < o->max_depth && n < serial->num_streams; n++)
         try_all(f, cuts, 0, n, limit);
-    out->seconds = f->seconds;
-    write_steps(f->best, out);
+    if (f->no_memory)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a candidate of a schedule");
+    for (uint32_t n = 0; n < o->num_also; n++) {
+        HOTBED_TRY(hotbed_program_read(&o->also[n], f->program, &report));
+        HOTBED_TRY(add_plan(f, f->program, true));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_options(
+    const hotbed_schedule_options *from, hotbed_schedule_options *to) {
+    HOTBED_TRY(hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_schedule_options"));
+    to->max_depth = to->max_depth == 0 ? 3 : to->max_depth;
+    to->candidates = to->candidates == 0 ? 1 : to->candidates;
+    if (to->costs == NULL || to->max_depth > DEPTH_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "schedule: costs is NULL, or max_depth %u is above %d",
+            to->max_depth, DEPTH_MOST);
+    if (to->num_also > 0 && to->also == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "schedule: %u other plans, but NULL", to->num_also);
+    if ((uint64_t)to->candidates + to->num_also > CANDIDATES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "schedule: %u candidates and %u other plans, at most %d together",
+            to->candidates, to->num_also, CANDIDATES_MOST);
     return HOTBED_OK;
 }
 
@@ -281,45 +403,56 @@ hotbed_status hotbed_schedule_find(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
-    HOTBED_TRY(hotbed_options_read(&o, sizeof o, sizeof o, options, "hotbed_schedule_options"));
-    o.max_depth = o.max_depth == 0 ? 3 : o.max_depth;
-    if (o.costs == NULL || o.max_depth > DEPTH_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "schedule: costs is NULL, or max_depth %u is above %d",
-            o.max_depth, DEPTH_MOST);
+    HOTBED_TRY(read_options(options, &o));
     hotbed_program *read = hotbed_new(sizeof *read);
-    hotbed_schedule *schedule = hotbed_new(sizeof *schedule);
-    f.candidate = hotbed_new(sizeof *f.candidate);
-    f.best = hotbed_new(sizeof *f.best);
+    f.found = hotbed_new(sizeof *f.found);
+    f.program = hotbed_new(sizeof *f.program);
     f.m = hotbed_new(sizeof *f.m);
     hotbed_status status = HOTBED_OK;
-    if (read == NULL || schedule == NULL || f.candidate == NULL || f.best == NULL || f.m == NULL)
+    if (read == NULL || f.found == NULL || f.program == NULL || f.m == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory to find a schedule");
     else
-        status = find(serial, &o, &f, read, schedule);
+        status = find(serial, &o, &f, read);
     hotbed_delete(f.m);
-    hotbed_delete(f.best);
-    hotbed_delete(f.candidate);
+    hotbed_delete(f.program);
     hotbed_delete(read);
     if (status != HOTBED_OK) {
-        hotbed_delete(schedule);
+        hotbed_schedule_destroy(f.found);
         return status;
     }
-    *out = schedule;
+    *out = f.found;
     return HOTBED_OK;
 }
 
 void hotbed_schedule_destroy(hotbed_schedule *schedule) {
+    for (uint32_t n = 0; schedule != NULL && n < schedule->num_candidates; n++)
+        hotbed_delete(schedule->candidates[n]);
     hotbed_delete(schedule);
 }
 
+uint32_t hotbed_schedule_candidates(const hotbed_schedule *schedule) {
+    return schedule->num_candidates;
+}
+
+uint32_t hotbed_schedule_taken(const hotbed_schedule *schedule) {
+    return schedule->taken;
+}
+
+hotbed_status hotbed_schedule_take(hotbed_schedule *schedule, uint32_t number) {
+    if (schedule == NULL || number >= schedule->num_candidates)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "schedule is NULL, or has no candidate %u", number);
+    schedule->taken = number;
+    return HOTBED_OK;
+}
+
 const hotbed_step *hotbed_schedule_steps(const hotbed_schedule *schedule, uint32_t *num_steps) {
-    *num_steps = schedule->num_steps;
-    return schedule->steps;
+    const candidate *c = schedule->candidates[schedule->taken];
+    *num_steps = c->num_steps;
+    return c->steps;
 }
 
 double hotbed_schedule_seconds(const hotbed_schedule *schedule) {
-    return schedule->seconds;
+    return schedule->candidates[schedule->taken]->seconds;
 }
 
 double hotbed_schedule_serial_seconds(const hotbed_schedule *schedule) {

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { STREAMS = HOTBED_TRAIN_STREAMS };
+enum { STREAMS = HOTBED_TRAIN_STREAMS, CANDIDATES = 6 /* of a schedule */, OTHERS_MOST = 2 };
 
 static const char *const stream_names[STREAMS] = {"memcpy", "dist", "prefetch", "default"};
 
@@ -341,10 +341,27 @@ static double cost_of(const hotbed_profile_task *task) {
     return cost > least ? cost : least;
 }
 
+/* Plans that somebody wrote for the same tasks: how many. */
+static uint32_t find_others(const made_plan *made, const char *plan, hotbed_pipeline_plan *others) {
+    const hotbed_train_plan *other;
+    uint32_t found = 0;
+    for (uint32_t p = 0; (other = hotbed_train_plan_at(p)) != NULL && found < OTHERS_MOST; p++) {
+        bool same = strcmp(other->name, plan) != 0 && other->num_steps == made->plan.num_tasks;
+        for (uint32_t t = 0; same && t < made->plan.num_tasks; t++)
+            same = has_step(other, made->tasks[t].name);
+        if (!same)
+            continue;
+        others[found] = made->plan;
+        others[found++].steps = other->steps;
+    }
+    return found;
+}
+
 hotbed_status hotbed_train_schedule(
     hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out) {
     hotbed_schedule_options options;
     double costs[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan others[OTHERS_MOST];
     made_plan made;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
@@ -361,6 +378,9 @@ hotbed_status hotbed_train_schedule(
     hotbed_schedule_options_init(&options);
     options.costs = costs;
     options.max_depth = max_depth;
+    options.candidates = CANDIDATES;
+    options.num_also = find_others(&made, train->plan->name, others);
+    options.also = others;
     return hotbed_schedule_find(&made.plan, &options, out);
 }
 

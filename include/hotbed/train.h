@@ -136,11 +136,47 @@ HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
  * time, but at most what it takes alone, and at least a half of that: for a plan of one stage,
  * "sw-serial" for example.  Its steps go into hotbed_train_options.  Never waits.
  *
+ * It has some candidates, and the best by the model is taken: the serial plan and the plans above that have the same
+ * tasks ("sw-pipelined" for "sw-serial") are among them.
+ *
  *   max_depth  as of hotbed_schedule_options
  *
  * Errors: as of hotbed_schedule_find(); ARGUMENT (a profile of another plan). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_schedule(
     hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out);
+
+/* Call hotbed_tune_options_init(), then set fields; 0 is each other field's default. */
+typedef struct hotbed_tune_options {
+    uint32_t size;             /* set by init */
+    uint32_t warmup;           /* iterations before each measurement; 0 is 4 */
+    uint32_t rounds;           /* measurements of each candidate; 0 is 3 */
+    uint32_t iterations;       /* of a measurement; 0 is 8 */
+    hotbed_loader loader;      /* of the batches; required */
+    double (*now)(void *self); /* seconds; NULL is the machine's clock */
+    void *now_self;
+} hotbed_tune_options;
+
+static inline void hotbed_tune_options_init(hotbed_tune_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+/* Train with each candidate of a schedule in turn, some rounds, and take the one whose iteration was shortest in its
+ * best round: what else a machine does only adds to a time.  Batches are trained in the loader's order, as by any
+ * plan, and nothing is in flight afterwards: at most rounds * candidates * (warmup + iterations + 2 * depth) of
+ * them.  The model has no other train pipeline meanwhile.  Synchronous; waits; allocates.
+ *
+ * On several ranks all call it with the same schedule, of which all take the same candidate: a time is that of its slowest
+ * rank, by options->pipeline.agreement.
+ *
+ *   options  as of hotbed_train_create(); steps are the candidate's
+ *   seconds  [hotbed_schedule_candidates()] out: an iteration's, of each; NULL is allowed
+ *
+ * Errors: ARGUMENT (NULL, no loader), STATE (the loader ended), those of hotbed_train_create() and
+ * hotbed_pipeline_progress(); the schedule's candidate is what it was. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_tune(
+    const hotbed_trainer *trainer, const hotbed_train_options *options,
+    const hotbed_tune_options *tune, hotbed_schedule *schedule, double *seconds);
 
 /* "memcpy", "dist", "prefetch" or "default"; NULL for other names.  Borrowed. */
 HOTBED_API hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name);

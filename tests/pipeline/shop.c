@@ -471,14 +471,18 @@ static void batch_done(void *self, void *batch, hotbed_event *event) {
     s->given_back++;
 }
 
-void shop_bind(shop *s, hotbed_train *train, uint64_t first, uint64_t n) {
-    const hotbed_loader loader = {next_batch, batch_done, s};
-    CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
+hotbed_loader shop_loader(shop *s, uint64_t first, uint64_t n) {
     CHECK(first + n <= SHOP_BATCHES);
     s->first = first;
     s->limit = n;
     s->pulled = 0;
     s->given_back = 0;
+    return (hotbed_loader){next_batch, batch_done, s};
+}
+
+void shop_bind(shop *s, hotbed_train *train, uint64_t first, uint64_t n) {
+    const hotbed_loader loader = shop_loader(s, first, n);
+    CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
 }
 
 uint64_t shop_run(hotbed_train *train) {

@@ -70,6 +70,7 @@ void shop_close(shop *s);
 hotbed_train *shop_train(shop *s, const char *plan, uint32_t depth);
 
 /* Batches first .. first + n. */
+hotbed_loader shop_loader(shop *s, uint64_t first, uint64_t n);
 void shop_bind(shop *s, hotbed_train *train, uint64_t first, uint64_t n);
 
 /* Progress to the end, then wait for the results: how many there were. */

@@ -12,6 +12,9 @@
 
 static double clock_now; /* seconds */
 static double costs[PARTS_MOST];
+static double slower;          /* seconds that each iteration takes more than the one before */
+static const void *used[4096]; /* the batches of all iterations */
+static uint32_t iterations;
 
 static double read_clock(void *self) {
     (void)self;
@@ -24,6 +27,14 @@ static hotbed_status spend(hotbed_iteration *it, void *self, hotbed_stream *stre
     (void)stream;
     clock_now += costs[me->number];
     return HOTBED_OK;
+}
+
+/* The first task of an iteration, on a machine that gets slower. */
+static hotbed_status spend_more(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    CHECK(iterations < sizeof used / sizeof *used);
+    clock_now += slower * iterations;
+    used[iterations++] = hotbed_iteration_batch(it);
+    return spend(it, self, stream);
 }
 
 static const part chain[] = {
@@ -94,6 +105,34 @@ static void exposed_times_are_what_tasks_take(hotbed_backend backend) {
     CHECK_OK(hotbed_profile_print(&profile, text, 20, &length));
     CHECK_EQ(strlen(text), 19);
     CHECK(length > 300);
+    parts_close(&p);
+}
+
+/* What is compared was measured in the same round: of a drift of the machine no more than a round's is in it, and of
+ * the baseline's a half of all.  And batches come in turn, whatever is measured. */
+static void a_drift_is_not_in_exposed_times(hotbed_backend backend) {
+    enum { SKIPPABLE = 5, A_ROUND = 3 + 4 + SKIPPABLE * 6 }; /* iterations */
+    static hotbed_profile profile;
+    parts p;
+    open_chain(&p, backend);
+    p.tasks[0].always = true;
+    p.tasks[5].always = true;
+    p.selves[0].work = spend_more;
+    slower = 1e-3;
+    iterations = 0;
+    CHECK_OK(hotbed_pipeline_create(&p.plan, NULL, &p.pipeline));
+    hotbed_profile_options options = options_of(&p);
+    options.warmup = 1;
+    options.iterations = 3;
+    options.rounds = 9;
+    CHECK_OK(hotbed_profile_run(p.pipeline, &options, &profile));
+    CHECK(iterations > 9 * 20);
+    CHECK(profile.baseline > 15.5 + 4 * 20 * slower);
+    for (uint32_t s = 1; s < 7; s++)
+        if (s != 5)
+            CHECK_NEAR(profile.tasks[s].exposed, costs[s], A_ROUND * slower);
+    for (uint32_t i = 1; i < iterations; i++)
+        CHECK(used[i] != used[i - 1]);
     parts_close(&p);
 }
 
@@ -199,7 +238,7 @@ static void a_known_cut_is_found(hotbed_backend backend) {
     const hotbed_step *steps = hotbed_schedule_steps(schedule, &n);
     for (uint32_t s = 0; s < n; s++) {
         if (strcmp(steps[s].task, "prefetch") == 0) {
-            CHECK_EQ(steps[s].stage, 0);
+            CHECK_EQ(steps[s].stage, 1); /* a stage behind h2d, which so need not wait for a slot */
             CHECK(strstr(steps[s].after, "backward-2") != NULL); /* the fence, found by itself */
         }
         if (strcmp(steps[s].task, "backward") == 0)
@@ -216,6 +255,82 @@ static void a_known_cut_is_found(hotbed_backend backend) {
     CHECK_EQ(p.num_ran, 42);
     hotbed_schedule_destroy(schedule);
     hotbed_schedule_destroy(NULL);
+    parts_close(&p);
+}
+
+static hotbed_schedule_options short_list(uint32_t candidates) {
+    hotbed_schedule_options options;
+    hotbed_schedule_options_init(&options);
+    options.costs = costs;
+    options.candidates = candidates;
+    return options;
+}
+
+/* Stages of the plan that is taken, which is a plan. */
+static uint32_t check_taken(const parts *p, const hotbed_schedule *schedule) {
+    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan plan = p->plan;
+    plan.steps = hotbed_schedule_steps(schedule, &plan.num_steps);
+    plan.order = HOTBED_ORDER_LISTED;
+    CHECK_OK(hotbed_pipeline_plan_check(&plan, &report));
+    return report.max_stage + 1;
+}
+
+static void a_short_list_is_by_the_model(hotbed_backend backend) {
+    enum { MOST = 6 };
+    parts p;
+    open_chain(&p, backend);
+    add_streams(&p, names, 3);
+    for (uint32_t wanted = 1; wanted <= MOST; wanted++)
+        for (uint32_t also = 0; also < 2; also++) {
+            hotbed_schedule_options options = short_list(wanted);
+            hotbed_schedule *schedule;
+            uint32_t serials = 0, stages[MOST + 1];
+            double seconds[MOST + 1];
+            options.num_also = also; /* the serial plan again, as somebody wrote it */
+            options.also = &p.plan;
+            CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));
+            const uint32_t n = hotbed_schedule_candidates(schedule);
+            CHECK_EQ(n, wanted + also);
+            CHECK_EQ(hotbed_schedule_taken(schedule), 0);
+            for (uint32_t c = 0; c < n; c++) {
+                CHECK_OK(hotbed_schedule_take(schedule, c));
+                CHECK_EQ(hotbed_schedule_taken(schedule), c);
+                stages[c] = check_taken(&p, schedule);
+                seconds[c] = hotbed_schedule_seconds(schedule);
+                serials += stages[c] == 1;
+                CHECK(c == 0 || seconds[c] >= seconds[c - 1] * (1.0 - 1e-9));
+                for (uint32_t other = 0; other < c && stages[c] > 1; other++)
+                    CHECK(stages[other] != stages[c] || seconds[c] > seconds[other] * (1.0 + 9e-4));
+            }
+            CHECK_NEAR(seconds[0], 9.0, 1e-9);
+            CHECK_EQ(serials, also + (wanted > 1));
+            CHECK_NEAR(hotbed_schedule_serial_seconds(schedule), 15.5, 1e-9);
+            CHECK_STATUS(hotbed_schedule_take(schedule, n), HOTBED_ERR_ARGUMENT);
+            hotbed_schedule_destroy(schedule);
+        }
+    parts_close(&p);
+}
+
+/* Prefetch i + 1 beside forward i, in two stages: the younger iteration's task is the first. */
+static void a_younger_iteration_may_be_first(hotbed_backend backend) {
+    static const double seconds[] = {0.0, 0.0, 0.0, 4.0, 4.0, 5.0, 0.0};
+    parts p;
+    hotbed_schedule *schedule;
+    uint32_t n;
+    open_chain(&p, backend);
+    add_streams(&p, names, 1);
+    memcpy(costs, seconds, sizeof seconds);
+    hotbed_schedule_options options = short_list(1);
+    options.max_depth = 2;
+    CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));
+    CHECK_NEAR(hotbed_schedule_seconds(schedule), 9.0, 1e-9);
+    CHECK_EQ(check_taken(&p, schedule), 2);
+    const hotbed_step *steps = hotbed_schedule_steps(schedule, &n);
+    for (uint32_t s = 0; s < n; s++)
+        if (strcmp(steps[s].task, "backward") == 0)
+            CHECK(strstr(steps[s].after, "prefetch+1") != NULL);
+    hotbed_schedule_destroy(schedule);
     parts_close(&p);
 }
 
@@ -263,6 +378,105 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     shop_close(&s);
 }
 
+/* A clock by which measurement i takes seconds[i % n]. */
+typedef struct script {
+    const double *seconds;
+    uint32_t n, calls;
+} script;
+
+static double read_script(void *self) {
+    script *s = self;
+    uint32_t call = s->calls++;
+    return call % 2 == 0 ? 0.0 : s->seconds[call / 2 % s->n];
+}
+
+/* A schedule of a made-up profile, in which prefetch, forward and the dense part take the same. */
+static hotbed_schedule *made_up_schedule(shop *s) {
+    hotbed_profile profile = {.num_tasks = 11, .baseline = 4.0};
+    hotbed_schedule *schedule;
+    hotbed_train *train = shop_train(s, "sw-serial", 0);
+    for (uint32_t t = 3; t < 9; t++)
+        profile.tasks[t].exposed = profile.tasks[t].alone = 1.0;
+    CHECK_OK(hotbed_train_schedule(train, &profile, 3, &schedule));
+    hotbed_train_destroy(train);
+    return schedule;
+}
+
+/* Whichever candidate it is, and all of them train as the plain loop does. */
+static void the_fastest_candidate_is_taken(hotbed_backend backend) {
+    static float expected[SHOP_BATCHES][SHOP_MODULES * SHOP_ROWS];
+    double seconds[2 * HOTBED_SCHEDULE_CANDIDATES_MOST], best[HOTBED_SCHEDULE_CANDIDATES_MOST];
+    hotbed_train_options options;
+    hotbed_tune_options tune;
+    shop s;
+    shop_open(&s, backend);
+    hotbed_train *train = shop_train(&s, "none", 0);
+    shop_bind(&s, train, 0, SHOP_BATCHES);
+    CHECK_EQ(shop_run(train), SHOP_BATCHES);
+    for (int b = 0; b < SHOP_BATCHES; b++)
+        memcpy(expected[b], s.results[b], sizeof expected[b]);
+    hotbed_train_destroy(train);
+    shop_close(&s);
+    hotbed_train_options_init(&options);
+    options.plan = "sw-serial";
+    options.backend = backend;
+    hotbed_tune_options_init(&tune);
+    tune.warmup = 1;
+    tune.iterations = 1;
+    tune.now = read_script;
+    for (uint32_t fastest = 0, n = 1; fastest < n; fastest++) {
+        shop_open(&s, backend);
+        hotbed_schedule *schedule = made_up_schedule(&s);
+        n = hotbed_schedule_candidates(schedule);
+        CHECK(n >= 3);
+        for (uint32_t i = 0; i < 2 * n; i++) /* two rounds; the best of them counts */
+            seconds[i] = i == fastest + n ? 1.0 : 2.0 + (i % n) * 0.5;
+        script clock = {.seconds = seconds, .n = 2 * n};
+        tune.rounds = fastest == 0 ? 1 : 2;
+        clock.calls = fastest == 0 ? 2 * n : 0; /* 64 batches are enough for one round of all */
+        tune.now_self = &clock;
+        tune.loader = shop_loader(&s, 0, SHOP_BATCHES);
+        CHECK_OK(hotbed_train_tune(&s.trainer, &options, &tune, schedule, best));
+        CHECK_EQ(hotbed_schedule_taken(schedule), fastest);
+        for (uint32_t c = 0; c < n; c++)
+            CHECK_NEAR(best[c], c == fastest ? 1.0 : 2.0 + c * 0.5, 1e-9);
+        CHECK_EQ(s.pulled, s.given_back);
+        CHECK_EQ(shop_pinned(&s), 0);
+        for (uint64_t b = 0; b < s.pulled; b++)
+            CHECK_BYTES(s.results[b], expected[b], sizeof expected[b]);
+        hotbed_schedule_destroy(schedule);
+        shop_close(&s);
+    }
+}
+
+static void tuning_fails_with_a_reason(hotbed_backend backend) {
+    hotbed_train_options options;
+    hotbed_tune_options tune;
+    shop s;
+    shop_open(&s, backend);
+    hotbed_schedule *schedule = made_up_schedule(&s);
+    CHECK_OK(hotbed_schedule_take(schedule, 1));
+    hotbed_train_options_init(&options);
+    options.plan = "sw-serial";
+    options.backend = backend;
+    hotbed_tune_options_init(&tune);
+    CHECK_STATUS(
+        hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_ARGUMENT);
+    tune.loader =
+        shop_loader(&s, 0, 20); /* it ends in the second candidate's measurement, or the third's */
+    CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "the loader ended") != NULL);
+    CHECK_EQ(hotbed_schedule_taken(schedule), 1);
+    CHECK_EQ(shop_pinned(&s), 0);
+    tune.loader = shop_loader(&s, 20, 20);
+    s.fail_batch = 23;
+    CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "task LossPostprocess") != NULL);
+    hotbed_schedule_destroy(schedule);
+    shop_close(&s);
+}
+
 static void bad_arguments(hotbed_backend backend) {
     parts p;
     static hotbed_profile profile;
@@ -288,6 +502,20 @@ static void bad_arguments(hotbed_backend backend) {
     find.max_depth = 7;
     CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
     find.max_depth = 0;
+    find.candidates = HOTBED_SCHEDULE_CANDIDATES_MOST + 1;
+    CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
+    find.candidates = HOTBED_SCHEDULE_CANDIDATES_MOST;
+    find.num_also = 1;
+    CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
+    find.also = &p.plan;
+    CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
+    find.candidates = 0;
+    hotbed_pipeline_plan other = p.plan; /* without the last task */
+    other.num_tasks = other.num_steps = p.n - 1;
+    find.also = &other;
+    CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "other tasks") != NULL);
+    find.num_also = 0;
     p.steps[6].stage = 1;
     CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
     CHECK(schedule == NULL);
@@ -296,9 +524,14 @@ static void bad_arguments(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"exposed_times_are_what_tasks_take", exposed_times_are_what_tasks_take},
+    {"a_drift_is_not_in_exposed_times", a_drift_is_not_in_exposed_times},
     {"predictions_follow_the_model", predictions_follow_the_model},
     {"schedules_are_right_and_never_slower", schedules_are_right_and_never_slower},
     {"a_known_cut_is_found", a_known_cut_is_found},
+    {"a_short_list_is_by_the_model", a_short_list_is_by_the_model},
+    {"a_younger_iteration_may_be_first", a_younger_iteration_may_be_first},
+    {"the_fastest_candidate_is_taken", the_fastest_candidate_is_taken},
+    {"tuning_fails_with_a_reason", tuning_fails_with_a_reason},
     {"a_scheduled_train_pipeline_trains_the_same", a_scheduled_train_pipeline_trains_the_same},
     {"bad_arguments", bad_arguments},
     {NULL, NULL},

@@ -195,6 +195,179 @@ static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
     team_close(&t);
 }
 
+/* --- schedules -------------------------------------------------------------------------------- */
+
+/* Of a made-up profile, in which what runs ahead takes as long as the model: the same on all ranks. */
+static hotbed_schedule *find_schedule(rank *r) {
+    hotbed_profile profile = {.num_tasks = 11, .baseline = 4.0};
+    hotbed_schedule *schedule;
+    hotbed_train *train = rank_train(r, NULL);
+    for (uint32_t t = 1; t < 9; t++)
+        profile.tasks[t].exposed = profile.tasks[t].alone = 1.0 + 0.25 * t;
+    CHECK_OK(hotbed_train_schedule(train, &profile, 3, &schedule));
+    hotbed_train_destroy(train);
+    return schedule;
+}
+
+static void *train_by_each_candidate(void *argument) {
+    rank *r = argument;
+    hotbed_train_options options;
+    hotbed_train *train;
+    rank_open(r);
+    hotbed_schedule *schedule = find_schedule(r);
+    hotbed_train_options_init(&options);
+    options.plan = r->all->plan;
+    options.backend = r->all->backend;
+    for (uint32_t c = 0; c < hotbed_schedule_candidates(schedule); c++) {
+        rank_close(r);
+        rank_open(r); /* rows as they were */
+        r->next = 0;
+        CHECK_OK(hotbed_schedule_take(schedule, c));
+        options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
+        CHECK_OK(hotbed_train_create(&r->trainer, &options, &train));
+        CHECK_OK(rank_run(r, train, BATCHES));
+        CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
+        hotbed_train_destroy(train);
+        CHECK_EQ(rank_pinned(r), 0);
+    }
+    hotbed_schedule_destroy(schedule);
+    rank_close(r);
+    return NULL;
+}
+
+static void every_candidate_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
+    static team t;
+    team_open(&t);
+    for (int n = 0; n < 3; n++) {
+        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", train_by_each_candidate, &t);
+    }
+    team_close(&t);
+}
+
+typedef struct own_clock {
+    const rank *r;
+    uint32_t calls;
+} own_clock;
+
+/* A clock that goes on by a second each time it is read, by two on rank 1, and so on. */
+static double read_slower_clock(void *self) {
+    own_clock *clock = self;
+    return (double)(1 + clock->r->number) * clock->calls++;
+}
+
+static void *profile_on_a_rank(void *argument) {
+    rank *r = argument;
+    own_clock clock = {.r = r};
+    static hotbed_profile profiles[RANKS_MOST];
+    hotbed_profile *profile = &profiles[r->number];
+    const double most = r->all->size; /* a second of the slowest clock */
+    void *batches[2] = {NULL, NULL};
+    double exposed;
+    hotbed_comm_agreement *agreement;
+    hotbed_pipeline_options pipeline;
+    hotbed_profile_options options;
+    hotbed_stream *stream;
+    rank_open(r);
+    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
+    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_pipeline_options_init(&pipeline);
+    pipeline.agreement = hotbed_comm_agreement_of(agreement);
+    hotbed_train *train = rank_train(r, &pipeline);
+    for (int b = 0; b < 2; b++)
+        batches[b] = &r->batches[b];
+    hotbed_profile_options_init(&options);
+    options.rounds = 1;
+    options.warmup = 1;
+    options.iterations = 1;
+    options.batches = batches;
+    options.num_batches = 2;
+    options.stream = hotbed_train_stream(train, "default");
+    options.now = read_slower_clock;
+    options.now_self = &clock;
+    CHECK_OK(hotbed_profile_run(hotbed_train_pipeline(train), &options, profile));
+    CHECK_NEAR(profile->baseline, most, 1e-9);
+    for (uint32_t t = 0; t < profile->num_tasks; t++) {
+        CHECK_NEAR(profile->tasks[t].alone, most, 1e-9);
+        CHECK_NEAR(profile->tasks[t].exposed, profile->tasks[t].skipped ? 0.0 : most, 1e-9);
+    }
+    CHECK_OK(hotbed_profile_set(
+        hotbed_train_pipeline(train), &options, "EmbInputDistStart EmbPrefetch", &exposed));
+    CHECK_NEAR(exposed, 0.0, 1e-9);
+    hotbed_train_destroy(train);
+    hotbed_comm_agreement_destroy(agreement);
+    hotbed_stream_destroy(stream);
+    rank_close(r);
+    return NULL;
+}
+
+static void ranks_have_the_same_profile(hotbed_backend backend) {
+    static team t;
+    team_open(&t);
+    for (int n = 0; n < 3; n++)
+        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", profile_on_a_rank, &t);
+    team_close(&t);
+}
+
+/* A clock by which measurement c takes 1 second on rank c, 3 on the others, and 2 on all when c is the number of
+ * ranks or above. */
+static double read_own_clock(void *self) {
+    own_clock *clock = self;
+    uint32_t call = clock->calls++, candidate = call / 2;
+    if (call % 2 == 0)
+        return 0.0;
+    if (candidate >= clock->r->all->size)
+        return 2.0;
+    return candidate == clock->r->number ? 1.0 : 3.0;
+}
+
+static void *tune_on_a_rank(void *argument) {
+    rank *r = argument;
+    own_clock clock = {.r = r};
+    double seconds[HOTBED_SCHEDULE_CANDIDATES_MOST];
+    hotbed_comm_agreement *agreement;
+    hotbed_train_options options;
+    hotbed_tune_options tune;
+    hotbed_stream *stream;
+    rank_open(r);
+    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
+    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_schedule *schedule = find_schedule(r);
+    CHECK(hotbed_schedule_candidates(schedule) > RANKS_MOST);
+    hotbed_train_options_init(&options);
+    options.plan = r->all->plan;
+    options.backend = r->all->backend;
+    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline.agreement = hotbed_comm_agreement_of(agreement);
+    hotbed_tune_options_init(&tune);
+    tune.warmup = 1;
+    tune.iterations = 1;
+    tune.rounds = 1;
+    tune.loader = rank_loader(r);
+    tune.now = read_own_clock;
+    tune.now_self = &clock;
+    r->limit = UINT64_MAX;
+    CHECK_OK(hotbed_train_tune(&r->trainer, &options, &tune, schedule, seconds));
+    CHECK_EQ(hotbed_schedule_taken(schedule), r->all->size == 1 ? 0 : r->all->size);
+    CHECK_NEAR(seconds[0], r->all->size == 1 ? 1.0 : 3.0, 1e-9); /* the slowest rank's */
+    CHECK_EQ(rank_pinned(r), 0);
+    hotbed_schedule_destroy(schedule);
+    hotbed_comm_agreement_destroy(agreement);
+    hotbed_stream_destroy(stream);
+    rank_close(r);
+    return NULL;
+}
+
+static void ranks_take_the_same_candidate(hotbed_backend backend) {
+    static team t;
+    team_open(&t);
+    for (int n = 0; n < 3; n++)
+        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", tune_on_a_rank, &t);
+    team_close(&t);
+}
+
+/* --- failing ---------------------------------------------------------------------------------- */
+
 static void revoke(void *self) {
     hotbed_comm_abort(self);
 }
@@ -241,6 +414,10 @@ const hotbed_test hotbed_tests[] = {
     {"unequal_ranks_end_together", unequal_ranks_end_together},
     {"evaluation_in_between_changes_nothing", evaluation_in_between_changes_nothing},
     {"steps_of_ranks_allocate_nothing", steps_of_ranks_allocate_nothing},
+    {"every_candidate_gives_the_bytes_of_the_plain_loop",
+     every_candidate_gives_the_bytes_of_the_plain_loop},
+    {"ranks_have_the_same_profile", ranks_have_the_same_profile},
+    {"ranks_take_the_same_candidate", ranks_take_the_same_candidate},
     {"a_failure_ends_all_ranks", a_failure_ends_all_ranks},
     {NULL, NULL},
 };

@@ -2,7 +2,7 @@
  *
  * A workload's steps (W5: cache with host memory behind it, Adam) through a sharded collection of one rank, beside
  * layers that take as long as what runs ahead of them.  One run
- *   - profiles the serial pipeline, and finds a schedule from that;
+ *   - profiles the serial pipeline, finds candidates of a schedule from that, and takes the one that trains fastest;
  *   - times all plans in turn, several rounds: medians of a step, and of a step whose exchange and prefetch are
  *     replayed by shortcuts.  The least of the latter is the floor: what is above it is exposed;
  *   - writes the figures as JSON, and pictures of the serial plan and of the one with prefetch.
@@ -21,7 +21,7 @@ static const char usage[] =
     "                    [--dense X] [--rounds N] [--steps N] [--json FILE] [--pictures PREFIX]\n"
     "  --dense     length of the dense model, in units of exchange and prefetch (1)\n"
     "  --rounds    all plans are timed so many times, in turn (5)\n"
-    "  --steps     of one timing (60 on cuda, 12 on host)\n"
+    "  --steps     of one timing (once through the workload's batches)\n"
     "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .trace files for Perfetto\n"
     "Status: 0; 1 something failed; 2 bad arguments; 77 the machine lacks the backend.\n";
 
@@ -44,35 +44,54 @@ typedef struct figures {
     double wanted, dense, floor; /* seconds */
     hotbed_profile profile;
     hotbed_schedule *schedule;
+    double predicted[HOTBED_SCHEDULE_CANDIDATES_MOST], tuned[HOTBED_SCHEDULE_CANDIDATES_MOST];
     plans_entry entries[ENTRIES];
     double medians[ENTRIES][2]; /* of step and without */
-    double *times;
+    double *times, *sorted;     /* of one allocation */
 } figures;
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-static hotbed_status profile_serial(plans_shop *shop, const program *p, bool schedule, figures *f) {
-    void *batches[4];
+static hotbed_status profile_serial(plans_shop *shop, bool schedule, figures *f) {
+    enum { ROUNDS = 3, BATCHES_MOST = 128 };
+    void *batches[BATCHES_MOST];
+    const uint32_t n = shop->input.shape.batches;
     hotbed_train *train = NULL;
     hotbed_profile_options options;
     HOTBED_TRY(plans_make(shop, &f->entries[SERIAL], 0, &train));
     hotbed_profile_options_init(&options);
-    for (uint64_t i = 0; i < 4; i++)
-        batches[i] = plans_batch(shop, i);
     options.batches = batches;
-    options.num_batches = 4;
-    options.rounds = 3;
-    options.iterations = p->backend == HOTBED_BACKEND_CUDA ? 8 : 2;
+    options.num_batches = n < BATCHES_MOST ? n : BATCHES_MOST;
+    for (uint32_t i = 0; i < options.num_batches; i++)
+        batches[i] = plans_batch(shop, i);
+    options.rounds = ROUNDS;
+    options.iterations = (n + ROUNDS - 1) / ROUNDS;
     options.stream = hotbed_train_stream(train, "default");
     double unused = 0.0;
     hotbed_status status = /* every batch once: the cache is warm then */
-        plans_time(shop, train, 0, shop->input.shape.batches, &unused);
+        plans_time(shop, train, 0, n, &unused);
     if (status == HOTBED_OK)
         status = hotbed_profile_run(hotbed_train_pipeline(train), &options, &f->profile);
     if (status == HOTBED_OK && schedule)
         status = hotbed_train_schedule(train, &f->profile, 3, &f->schedule);
     hotbed_train_destroy(train);
     return status;
+}
+
+/* Take the candidate that is fastest. */
+static hotbed_status tune(plans_shop *shop, const program *p, figures *f) {
+    hotbed_train_options options;
+    hotbed_tune_options tune;
+    for (uint32_t c = 0; c < hotbed_schedule_candidates(f->schedule); c++) {
+        HOTBED_TRY(hotbed_schedule_take(f->schedule, c));
+        f->predicted[c] = hotbed_schedule_seconds(f->schedule);
+    }
+    plans_options(shop, &f->entries[SERIAL], 0, &options);
+    hotbed_tune_options_init(&tune);
+    tune.iterations = p->steps;
+    tune.loader = plans_loader(shop);
+    shop->pulled = 0;
+    return hotbed_train_tune(&shop->trainer, &options, &tune, f->schedule, f->tuned);
 }
 
 static hotbed_status time_entry(
@@ -106,19 +125,27 @@ static void set_entries(const program *p, figures *f) {
         [AUTO] = {.name = "sw-auto", .plan = "sw-serial", .ahead = tasks_ahead},
     };
     memcpy(f->entries, entries, sizeof entries);
+    f->sorted = f->times + (size_t)2 * ENTRIES * p->rounds;
     for (uint32_t e = 0; e < ENTRIES; e++) {
         f->entries[e].step = f->times + (size_t)2 * e * p->rounds;
         f->entries[e].without = f->entries[e].step + p->rounds;
     }
 }
 
+/* The rounds stay in their order, in which plans can be compared. */
+static double median(const figures *f, const double *rounds, uint32_t n) {
+    memcpy(f->sorted, rounds, n * sizeof *rounds);
+    return workload_median(f->sorted, n);
+}
+
 static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
-    HOTBED_TRY(profile_serial(shop, p, false, f));
+    HOTBED_TRY(profile_serial(shop, false, f));
     for (uint32_t t = 0; t < f->profile.num_tasks; t++) /* no name is part of another */
         if (strstr(tasks_ahead, f->profile.tasks[t].name) != NULL)
             f->wanted += f->profile.tasks[t].alone;
     HOTBED_TRY(plans_set_dense(shop, p->dense * f->wanted, &f->dense));
-    HOTBED_TRY(profile_serial(shop, p, true, f));
+    HOTBED_TRY(profile_serial(shop, true, f));
+    HOTBED_TRY(tune(shop, p, f));
     plans_entry *found = &f->entries[AUTO];
     found->steps = hotbed_schedule_steps(f->schedule, &found->num_steps);
     for (uint32_t round = 0; round < p->rounds; round++)
@@ -126,8 +153,8 @@ static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
             HOTBED_TRY(time_entry(shop, p, &f->entries[e], round));
     f->floor = INFINITY;
     for (uint32_t e = 0; e < ENTRIES; e++) {
-        f->medians[e][0] = workload_median(f->entries[e].step, p->rounds);
-        f->medians[e][1] = workload_median(f->entries[e].without, p->rounds);
+        f->medians[e][0] = median(f, f->entries[e].step, p->rounds);
+        f->medians[e][1] = median(f, f->entries[e].without, p->rounds);
         if (f->entries[e].ahead != NULL && f->medians[e][1] < f->floor)
             f->floor = f->medians[e][1];
     }
@@ -143,7 +170,7 @@ static hotbed_status draw(
     double unused = 0.0;
     HOTBED_TRY(plans_make(shop, entry, 1024, &train));
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-    hotbed_status status = plans_time(shop, train, 6, 10, &unused);
+    hotbed_status status = plans_time(shop, train, 6, 12, &unused);
     (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
     if (status == HOTBED_OK)
         status = hotbed_timeline_write_picture(1, &pipeline, 6, path);
@@ -183,9 +210,11 @@ static void print(const program *p, const figures *f) {
         1e3 * f->dense);
     if (hotbed_profile_print(&f->profile, table, sizeof table, NULL) == HOTBED_OK)
         printf("%s\n", table);
-    printf(
-        "schedule found, task:stage, %.3f ms predicted:\n  ",
-        1e3 * hotbed_schedule_seconds(f->schedule));
+    for (uint32_t c = 0; c < hotbed_schedule_candidates(f->schedule); c++)
+        printf(
+            "candidate %2u: %10.3f ms predicted, %10.3f ms measured\n", c, 1e3 * f->predicted[c],
+            1e3 * f->tuned[c]);
+    printf("taken: %u, task:stage:\n  ", hotbed_schedule_taken(f->schedule));
     print_steps(stdout, f->schedule);
     printf("\n\n%-24s %10s %12s %10s\n", "plan (medians)", "step ms", "exposed ms", "hidden");
     for (uint32_t e = 0; e < ENTRIES; e++)
@@ -222,7 +251,12 @@ static hotbed_status write_json(const program *p, const figures *f) {
         1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor, 1e3 * hotbed_schedule_seconds(f->schedule),
         f->medians[AUTO][0] / f->medians[PREFETCH][0]);
     print_steps(to, f->schedule);
-    (void)fprintf(to, "\",\n  \"profile\": [\n");
+    (void)fprintf(to, "\",\n  \"candidates\": [");
+    for (uint32_t c = 0; c < hotbed_schedule_candidates(f->schedule); c++)
+        (void)fprintf(
+            to, "%s{\"predicted_ms\": %.6f, \"measured_ms\": %.6f}", c == 0 ? "" : ", ",
+            1e3 * f->predicted[c], 1e3 * f->tuned[c]);
+    (void)fprintf(to, "],\n  \"profile\": [\n");
     for (uint32_t t = 0; t < f->profile.num_tasks; t++)
         (void)fprintf(
             to,
@@ -297,7 +331,9 @@ static hotbed_status run(program *p) {
     plans_shop shop;
     static figures f;
     HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->backend, &shop));
-    f.times = calloc((size_t)2 * ENTRIES * p->rounds, sizeof *f.times);
+    if (p->steps == 0)
+        p->steps = shop.input.shape.batches;
+    f.times = calloc((size_t)(2 * ENTRIES + 1) * p->rounds, sizeof *f.times);
     hotbed_status status = HOTBED_OK;
     if (f.times == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u rounds", p->rounds);
@@ -336,8 +372,6 @@ int main(int argc, char **argv) {
         }
     if (p.scale == 0.0)
         p.scale = p.backend == HOTBED_BACKEND_CUDA ? 1.0 : 0.02;
-    if (p.steps == 0)
-        p.steps = p.backend == HOTBED_BACKEND_CUDA ? 60 : 12;
     hotbed_status status = hotbed_backend_probe(p.backend);
     if (status == HOTBED_ERR_UNSUPPORTED) {
         (void)fprintf(stderr, "hotbed-plans: skipped: %s\n", hotbed_last_error());

@@ -29,7 +29,8 @@ typedef struct plans_shop {
     const hotbed_sharded_output *outputs[PLANS_SLOTS];
     bench_layer layer;
     uint32_t layers;
-    uint64_t pulled; /* batches that loaders gave; they start again after the last */
+    hotbed_event *passed[2]; /* of the last two steps */
+    uint64_t pulled;         /* batches that loaders gave; they start again after the last */
 } plans_shop;
 
 hotbed_status plans_open(
@@ -55,10 +56,14 @@ typedef struct plans_entry {
     double *step, *without; /* [rounds] seconds of a step; with those tasks skipped */
 } plans_entry;
 
+void plans_options(
+    const plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train_options *options);
 hotbed_status plans_make(
     plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out);
 
-/* Seconds of a step in the steady state: of `steps`, after `warmup`.  Then the pipeline is drained. */
+/* Seconds of a step in the steady state: of `steps`, after `warmup`, always from the first batch on: how much of a batch
+ * a cache lacks depends on which batches came before.  The host is a step ahead at most.  Then the pipeline is
+ * drained. */
 hotbed_status plans_time(
     plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
 

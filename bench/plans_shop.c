@@ -160,6 +160,8 @@ static hotbed_status open_buffers(plans_shop *s) {
 static hotbed_status make(plans_shop *s, const workload *what, double scale) {
     HOTBED_TRY(workload_input_for(what, scale, &s->input));
     HOTBED_TRY(hotbed_stream_create(s->backend, 0, &s->stream));
+    for (int i = 0; i < 2; i++)
+        HOTBED_TRY(hotbed_event_create(s->stream, &s->passed[i]));
     HOTBED_TRY(open_buffers(s));
     HOTBED_TRY(open_collection(s, what));
     s->model = (hotbed_model){
@@ -194,6 +196,8 @@ void plans_close(plans_shop *s) {
     hotbed_memory_free(&s->device);
     hotbed_memory_free(&s->gradient);
     hotbed_memory_free(&s->dense);
+    for (int i = 0; i < 2; i++)
+        hotbed_event_destroy(s->passed[i]);
     hotbed_stream_destroy(s->stream);
     workload_input_destroy(&s->input);
     *s = (plans_shop){0};
@@ -222,36 +226,48 @@ hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds) 
     return shop->layers == 0 ? HOTBED_OK : time_layers(shop, 2 * shop->layers, seconds);
 }
 
+void plans_options(
+    const plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train_options *options) {
+    hotbed_train_options_init(options);
+    options->plan = entry->plan;
+    options->steps = entry->steps;
+    options->num_steps = entry->num_steps;
+    options->backend = shop->backend;
+    options->same_priority = entry->same_priority;
+    hotbed_pipeline_options_init(&options->pipeline);
+    options->pipeline.log_entries = (uint32_t)log;
+    options->pipeline.timed = log > 0;
+}
+
 hotbed_status plans_make(
     plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out) {
     hotbed_train_options options;
-    hotbed_train_options_init(&options);
-    options.plan = entry->plan;
-    options.steps = entry->steps;
-    options.num_steps = entry->num_steps;
-    options.backend = shop->backend;
-    options.same_priority = entry->same_priority;
-    hotbed_pipeline_options_init(&options.pipeline);
-    options.pipeline.log_entries = (uint32_t)log;
-    options.pipeline.timed = log > 0;
+    plans_options(shop, entry, log, &options);
     return hotbed_train_create(&shop->trainer, &options, out);
 }
 
-static hotbed_status run_steps(hotbed_train *train, uint32_t steps) {
+/* A pipeline's log has the times of tasks that were over when their slot came again, so the host waits for the step
+ * before: streams have the next one's work by then. */
+static hotbed_status run_steps(const plans_shop *shop, hotbed_train *train, uint32_t steps) {
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_iteration *iteration = NULL;
-    for (uint32_t i = 0; i < steps; i++)
-        HOTBED_TRY(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
-    return hotbed_stream_sync(hotbed_pipeline_stream(hotbed_train_pipeline(train)));
+    for (uint32_t i = 0; i < steps; i++) {
+        HOTBED_TRY(hotbed_pipeline_progress(pipeline, &iteration));
+        HOTBED_TRY(hotbed_event_record(shop->passed[i % 2], hotbed_pipeline_stream(pipeline)));
+        HOTBED_TRY(hotbed_event_sync(shop->passed[(i + 1) % 2]));
+    }
+    return hotbed_stream_sync(hotbed_pipeline_stream(pipeline));
 }
 
 hotbed_status plans_time(
     plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_loader loader = plans_loader(shop);
+    shop->pulled = 0;
     HOTBED_TRY(hotbed_pipeline_bind(pipeline, &loader));
-    HOTBED_TRY(run_steps(train, warmup));
+    HOTBED_TRY(run_steps(shop, train, warmup));
     double start = now();
-    HOTBED_TRY(run_steps(train, steps));
+    HOTBED_TRY(run_steps(shop, train, steps));
     *seconds = (now() - start) / steps;
     return hotbed_pipeline_drain(pipeline);
 }

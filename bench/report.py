@@ -456,6 +456,15 @@ def exchange_section(kinds):
 # --- plans ---------------------------------------------------------------------------------------
 
 
+def spread_of_ratio(document):
+    """Quartiles of sw-auto / prefetch, round by round, as text."""
+    if "candidates" not in document:
+        return ""
+    rounds = {plan["plan"]: plan["step_ms_rounds"] for plan in document["plans"]}
+    ratios = sorted(a / b for a, b in zip(rounds["sw-auto"], rounds["prefetch"]))
+    return f", of a round {ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f} (quartiles)"
+
+
 def plans_section(kinds):
     parts = []
     for document in kinds["plans"]:
@@ -465,13 +474,18 @@ def plans_section(kinds):
             f"steps, commit {document['commit']}, {document['date']} "
             f"([{document['file']}](../bench/results/{document['file']})): exchange and prefetch "
             f"{ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor {ms(document['floor_ms'])} ms; "
-            f"sw-auto / prefetch {document['auto_over_prefetch']:.3f}."
+            f"sw-auto / prefetch {document['auto_over_prefetch']:.3f}{spread_of_ratio(document)}."
         )
         rows = [
             [plan["plan"], ms(plan["step_ms"]), ms(plan["exposed_ms"]), f"{100 * plan['hidden']:.0f} %"]
             for plan in document["plans"]
         ]
         parts.append(table(["plan", "step, ms", "exposed, ms", "hidden"], rows))
+        tried = ", ".join(
+            f"{ms(c['predicted_ms'])} and {ms(c['measured_ms'])}" for c in document.get("candidates", [])
+        )
+        if tried:
+            parts.append(f"Candidates, ms predicted and measured: {tried}.")
         parts.append(f"Schedule found (task:stage): {document['schedule']}.")
     return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench`."
 

@@ -14,6 +14,7 @@ Status 1: a finding, or a test that failed.
 """
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -89,6 +90,11 @@ class Test:
                     self.result = "did not end"
 
 
+@functools.lru_cache(maxsize=None)
+def list_tests(program):
+    return subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
+
+
 def find_tests(entries, rows, tools, only):
     """In the order in which they run."""
     order = [program for programs in rows.values() for program in programs]
@@ -98,9 +104,8 @@ def find_tests(entries, rows, tools, only):
         return entry[0].count(".") > 1, order.index(program) if program in order else len(order)
 
     for name, command, environment in sorted(entries, key=place):
-        listed = subprocess.run(command[:1] + ["--list"], capture_output=True, text=True, check=True).stdout
         for tool in tools:
-            for test in listed.split():
+            for test in list_tests(command[0]):
                 if re.search(only, f"{name}.{test}"):
                     yield Test(tool, name, test, command, environment)
 

@@ -122,7 +122,6 @@ static void run(hotbed_backend backend) {
     const uint32_t start_ms = 15000; /* all are slow to start */
     world_rank me = {.rank = (uint32_t)strtoul(number, NULL, 10), .size = where->size};
     CHECK_OK(create(where, start_ms, me.rank, &me.comm));
-    me.comm->deadline_ms = mpi ? 4000 : start_ms;
     CHECK_OK(hotbed_stream_create(
         mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
     if (strcmp(phase, "create") == 0) { /* it was there, but does not come */

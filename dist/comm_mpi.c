@@ -401,8 +401,9 @@ static bool withdraw(mpi_comm *m) {
 static void destroy(hotbed_comm *comm) {
     mpi_comm *m = mpi_of(comm);
     bool lost = hotbed_link_close(m->link, comm, comm->runs);
+    /* MPI's communicator stays: others may still send by it, and Open MPI, which gives its number to the next one
+     * while that is being made, would then count their messages among those of MPI_COMM_WORLD. */
     if (!hotbed_comm_has_failed(comm)) {
-        (void)MPI_Comm_free(&m->mpi);
         hotbed_delete(m->buffers);
         return;
     }

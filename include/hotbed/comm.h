@@ -107,6 +107,8 @@ hotbed_comm_create_threads(const hotbed_comm_options *options, uint32_t n, hotbe
  * a rank's death is seen at once.  Most MPI libraries end the whole job when a process dies; Open MPI's
  * mpirun goes on with --enable-recovery.  After a failure the library leaves MPI unfinalised, since
  * MPI_Finalize waits for the dead: a survivor that called MPI_Init itself should not call it either.
+ * Each call takes a communicator of MPI, which is MPI's until it is finalised (Open MPI: some 8 KiB, and
+ * there are 65,536).
  *
  * Errors: UNSUPPORTED (not in this build; threads), COMM (MPI failed; a rank did not come within the
  * deadline), MEMORY. */

@@ -40,7 +40,7 @@ if(open_mpi)
   endif()
   set(mpirun ${MPIEXEC_EXECUTABLE} --oversubscribe)
   foreach(ranks IN ITEMS 2 3 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_sharded test_sharded_context
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
                              test_sharded_growth test_balance ${checkpoints})
       add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
                      $<TARGET_FILE:${program}>)

@@ -113,8 +113,8 @@ hotbed_status hotbed_checkpoint_snapshot_take(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "snapshot_take: storage, options or stream is NULL");
     HOTBED_TRY(read_options(options, &read));
-    if (read.mark != NULL || read.comm != NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a mark or communicator is set");
+    if (read.comm != NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
     return hotbed_snapshot_take(&config, storage, &read, stream, out);
 }
 

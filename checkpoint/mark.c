@@ -15,13 +15,15 @@ hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
 }
 
 void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
-    if (mark != NULL)
-        hotbed_mark_clear(mark);
+    if (mark != NULL) {
+        hotbed_marked_clear(&mark->last);
+        hotbed_marked_clear(&mark->before);
+    }
     hotbed_delete(mark);
 }
 
-hotbed_status hotbed_mark_reserve(uint32_t num_tables, hotbed_checkpoint_mark *out) {
-    *out = (hotbed_checkpoint_mark){.num_tables = num_tables};
+hotbed_status hotbed_marked_reserve(uint32_t num_tables, hotbed_marked *out) {
+    *out = (hotbed_marked){.num_tables = num_tables};
     out->tables = hotbed_new(num_tables * sizeof *out->tables);
     return out->tables != NULL
                ? HOTBED_OK
@@ -37,13 +39,40 @@ hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t
                : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu64 " rows", rows);
 }
 
-void hotbed_mark_clear(hotbed_checkpoint_mark *mark) {
-    for (uint32_t i = 0; mark->tables != NULL && i < mark->num_tables; i++) {
-        hotbed_delete(mark->tables[i].keys);
-        hotbed_delete(mark->tables[i].digests);
+void hotbed_marked_clear(hotbed_marked *marked) {
+    for (uint32_t i = 0; marked->tables != NULL && i < marked->num_tables; i++) {
+        hotbed_delete(marked->tables[i].keys);
+        hotbed_delete(marked->tables[i].digests);
     }
-    hotbed_delete(mark->tables);
-    *mark = (hotbed_checkpoint_mark){.num_tables = 0};
+    hotbed_delete(marked->tables);
+    *marked = (hotbed_marked){.num_tables = 0};
+}
+
+const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed_digest id) {
+    if (mark->last.tables != NULL && hotbed_digest_equal(mark->last.id, id))
+        return &mark->last;
+    if (mark->before.tables != NULL && hotbed_digest_equal(mark->before.id, id))
+        return &mark->before;
+    return NULL;
+}
+
+void hotbed_mark_push(
+    hotbed_checkpoint_mark *mark, const hotbed_marked *base, hotbed_digest id,
+    hotbed_marked *next) {
+    if (base == &mark->before) {
+        hotbed_marked_clear(&mark->last);
+    } else {
+        hotbed_marked_clear(&mark->before);
+        mark->before = mark->last;
+    }
+    mark->last = *next;
+    mark->last.id = id;
+    *next = (hotbed_marked){.num_tables = 0};
+}
+
+void hotbed_mark_settle(hotbed_checkpoint_mark *mark) {
+    if (mark != NULL)
+        hotbed_marked_clear(&mark->before);
 }
 
 /* Order of key i of a and key k of b: below 0, 0, above. */
@@ -79,6 +108,9 @@ hotbed_status hotbed_mark_compare(
     const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
     uint64_t first_row, hotbed_mark_changes *out) {
     *out = (hotbed_mark_changes){.num_changed = 0};
+    if ((then->keys == NULL) != (now->keys == NULL))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "the mark is of another storage: kinds of tables differ");
     out->changed = hotbed_new(now->rows * sizeof *out->changed);
     out->erased = hotbed_new(then->rows * sizeof *out->erased);
     if (out->changed == NULL || out->erased == NULL) {

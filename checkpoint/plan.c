@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/shard_reader.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,4 +101,30 @@ hotbed_status hotbed_plan_counted(
     m->parts[(uint64_t)number * m->world + share->rank].counted = n;
     *out = pairs;
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_plan_parent(
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_checkpoint_mark *mark,
+    hotbed_manifest *m, const hotbed_marked **base) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_manifest parent = {.world = 0};
+    *base = NULL;
+    hotbed_status status =
+        hotbed_io_open(config->calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_read(&directory, &parent);
+    if (status == HOTBED_OK) {
+        *base = hotbed_mark_find(mark, parent.id);
+        if (*base == NULL || (*base)->num_tables != m->num_tables)
+            status = hotbed_fail(
+                HOTBED_ERR_STATE,
+                "the mark is not of %s: what changed since then is not known; save a full one",
+                path);
+    }
+    m->increment = true;
+    m->parent = parent.id;
+    m->parent_digest = parent.digest;
+    hotbed_io_drop(&directory);
+    hotbed_manifest_free(&parent);
+    return status;
 }

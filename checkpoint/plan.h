@@ -3,6 +3,7 @@
 #define HOTBED_CHECKPOINT_PLAN_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/mark.h"
 #include "checkpoint/share.h"
 
 /* The head of a new manifest, with room for tables and shards; all but its id.  Errors: MEMORY, DEVICE. */
@@ -23,5 +24,11 @@ hotbed_status hotbed_plan_table(
 hotbed_status hotbed_plan_counted(
     hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number,
     hotbed_manifest *manifest, uint64_t **out, hotbed_stream *stream);
+
+/* Make *manifest that of an increment after the checkpoint at `parent`; *base is what the mark knows of that.
+ * Errors: STATE (it knows nothing of it), IO, CORRUPT, MEMORY, UNSUPPORTED. */
+hotbed_status hotbed_plan_parent(
+    const hotbed_checkpoint_config *config, const char *parent, const hotbed_checkpoint_mark *mark,
+    hotbed_manifest *manifest, const hotbed_marked **base);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "checkpoint/bucket_core.h"
 #include "checkpoint/checkpoint.h"
 
 #include <inttypes.h>
@@ -131,6 +132,37 @@ hotbed_status hotbed_shard_writer_rows(
 hotbed_status hotbed_shard_writer_column(
     hotbed_shard_writer *w, uint32_t column, const void *data, uint64_t bytes) {
     return hotbed_extent_put(&w->columns[column], data, bytes);
+}
+
+/* How many of the rows each bucket has. */
+static hotbed_status write_buckets(hotbed_shard_writer *w, const uint64_t *keys) {
+    uint64_t bytes = w->part->columns[HOTBED_COLUMN_BUCKET].bytes;
+    uint64_t *counts = hotbed_new(bytes);
+    if (counts == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
+    for (uint64_t i = 0; i < w->part->rows; i++)
+        counts[hotbed_logical_bucket(keys[i], w->table->bucket_bits)]++;
+    hotbed_status status = hotbed_shard_writer_column(w, HOTBED_COLUMN_BUCKET, counts, bytes);
+    hotbed_delete(counts);
+    return status;
+}
+
+hotbed_status hotbed_shard_writer_alone(
+    hotbed_shard_writer *w, const uint64_t *keys, const uint64_t *counted, const uint64_t *erased) {
+    const hotbed_manifest_part *part = w->part;
+    if (w->table->kind == HOTBED_TABLE_STATIC)
+        return HOTBED_OK;
+    HOTBED_TRY(write_buckets(w, keys));
+    uint64_t bytes = part->counted * sizeof(uint64_t);
+    if (part->counted > 0) {
+        HOTBED_TRY(hotbed_shard_writer_column(w, HOTBED_COLUMN_COUNTED, counted, bytes));
+        HOTBED_TRY(
+            hotbed_shard_writer_column(w, HOTBED_COLUMN_COUNTS, counted + part->counted, bytes));
+    }
+    if (part->erased == 0)
+        return HOTBED_OK;
+    return hotbed_shard_writer_column(
+        w, HOTBED_COLUMN_ERASED, erased, part->erased * sizeof(uint64_t));
 }
 
 hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {

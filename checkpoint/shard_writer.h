@@ -47,6 +47,13 @@ hotbed_status hotbed_shard_writer_rows(
 hotbed_status hotbed_shard_writer_column(
     hotbed_shard_writer *writer, uint32_t column, const void *data, uint64_t bytes);
 
+/* All columns that have nothing of each row: how many of the part's rows each bucket has, from their `keys`; the
+ * counted keys and their counts, [2 * counted], and the erased ones, in canonical order.  Static tables have none.
+ * Errors: MEMORY, IO. */
+hotbed_status hotbed_shard_writer_alone(
+    hotbed_shard_writer *writer, const uint64_t *keys, const uint64_t *counted,
+    const uint64_t *erased);
+
 /* All columns of the table are complete.  Errors: IO, STATE (they are not). */
 hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *writer);
 

@@ -1,11 +1,9 @@
-/* checkpoint/snapshot.c - one cut of a storage in host memory, written while training goes on. */
+/* checkpoint/snapshot.c - one cut of a storage, copied to host memory. */
+#include "checkpoint/snapshot.h"
+
 #include "base/error.h"
-#include "base/port.h"
 #include "base/stream.h"
-#include "checkpoint/bucket.h"
-#include "checkpoint/chain.h"
 #include "checkpoint/plan.h"
-#include "checkpoint/shard_writer.h"
 #include "hotbed/export.h"
 
 #include <inttypes.h>
@@ -13,23 +11,6 @@
 #include <string.h>
 
 enum { WINDOW_BYTES = 8 << 20 }; /* of rows that are on their way; two of them are */
-
-/* A table's rows in order of slots. */
-typedef struct image {
-    uint64_t rows, capacity;
-    hotbed_memory memory[HOTBED_ROW_COLUMNS];
-    void *columns[HOTBED_ROW_COLUMNS]; /* [capacity], in memory */
-    uint64_t *counted;                 /* as hotbed_plan_counted() */
-} image;
-
-struct hotbed_checkpoint_snapshot {
-    hotbed_checkpoint_share share; /* with routes of its own */
-    hotbed_manifest manifest;
-    void *extra;
-    image *images; /* [num_tables] */
-};
-
-/* --- taking ---------------------------------------------------------------------------------------------- */
 
 /* A window of slots on its way: pinned memory that a kernel writes. */
 typedef struct window {
@@ -47,7 +28,7 @@ typedef struct taker {
     hotbed_stream *
         copier; /* of the host backend: it copies, and first touches, memory with several threads */
     const char *name; /* of the table */
-    image *to;
+    hotbed_snapshot_table *to;
     size_t row_bytes[HOTBED_ROW_COLUMNS];
     window windows[2];
 } taker;
@@ -97,7 +78,7 @@ static hotbed_status ask(const taker *t, window *w, uint64_t first) {
 
 /* Wait for a window, and have its rows kept. */
 static hotbed_status keep(const taker *t, window *w) {
-    image *to = t->to;
+    hotbed_snapshot_table *to = t->to;
     HOTBED_TRY(hotbed_event_sync(w->done));
     uint64_t n = *w->batch.count;
     if (n > to->capacity - to->rows)
@@ -127,7 +108,7 @@ static hotbed_status copy_table(
     hotbed_checkpoint_snapshot *s, hotbed_storage *storage, uint32_t number, hotbed_stream *stream,
     hotbed_stream *copier) {
     const hotbed_manifest_table *table = &s->manifest.tables[number];
-    image *to = &s->images[number];
+    hotbed_snapshot_table *to = &s->tables[number];
     size_t row = 0;
     taker t = {
         .storage = storage, .stream = stream, .copier = copier, .name = table->name, .to = to};
@@ -160,7 +141,7 @@ static hotbed_status copy_table(
                      table->name);
 }
 
-/* A copy of the caller's routes and bytes. */
+/* A copy of the caller's routes, bytes and path. */
 static hotbed_status copy_options(
     hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_options *options, uint32_t tables) {
     if (s->share.routes != NULL) {
@@ -177,6 +158,14 @@ static hotbed_status copy_options(
             HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " bytes of extra", options->extra_bytes);
     if (options->extra_bytes > 0)
         memcpy(s->extra, options->extra, options->extra_bytes);
+    s->mark = options->mark;
+    if (options->parent != NULL) {
+        size_t bytes = strlen(options->parent) + 1;
+        s->parent = hotbed_new(bytes);
+        if (s->parent == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a path", bytes);
+        memcpy(s->parent, options->parent, bytes);
+    }
     return HOTBED_OK;
 }
 
@@ -189,11 +178,11 @@ static hotbed_status take(
     s->share = share;
     HOTBED_TRY(copy_options(s, options, tables));
     HOTBED_TRY(hotbed_plan_head(config, storage, &s->share, options, &s->manifest, stream));
-    s->images = hotbed_new(tables * sizeof *s->images);
-    if (s->images == NULL)
+    s->tables = hotbed_new(tables * sizeof *s->tables);
+    if (s->tables == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
     for (uint32_t t = 0; t < tables; t++) {
-        image *to = &s->images[t];
+        hotbed_snapshot_table *to = &s->tables[t];
         HOTBED_TRY(
             hotbed_plan_table(config, storage, &s->share, t, &s->manifest, &to->capacity, stream));
         hotbed_table_info info;
@@ -230,178 +219,15 @@ hotbed_status hotbed_snapshot_take(
 void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
     if (s == NULL)
         return;
-    for (uint32_t t = 0; s->images != NULL && t < s->manifest.num_tables; t++) {
+    for (uint32_t t = 0; s->tables != NULL && t < s->manifest.num_tables; t++) {
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-            hotbed_memory_free(&s->images[t].memory[i]);
-        hotbed_delete(s->images[t].counted);
+            hotbed_memory_free(&s->tables[t].memory[i]);
+        hotbed_delete(s->tables[t].counted);
     }
-    hotbed_delete(s->images);
+    hotbed_delete(s->tables);
     hotbed_delete(s->extra);
+    hotbed_delete(s->parent);
     hotbed_delete((void *)s->share.routes); /* a copy of its own */
     hotbed_manifest_free(&s->manifest);
     hotbed_delete(s);
-}
-
-/* --- writing ---------------------------------------------------------------------------------------------- */
-
-/* Which row of the image comes when: [2 * rows] keys in canonical order, then their rows.  *rows is how many
- * are the rank's. */
-static hotbed_status order_rows(
-    hotbed_checkpoint_snapshot *s, uint32_t number, uint64_t *rows, uint64_t **out) {
-    const hotbed_manifest_table *table = &s->manifest.tables[number];
-    const image *from = &s->images[number];
-    const uint64_t *ids = from->columns[HOTBED_COLUMN_KEYS];
-    const hotbed_manifest_part *part =
-        &s->manifest.parts[(uint64_t)number * s->manifest.world + s->share.rank];
-    bool hash = table->kind == HOTBED_TABLE_HASH;
-    uint64_t n = from->rows;
-    uint64_t *keys = hotbed_new(n * sizeof *keys), *numbers = hotbed_new(n * sizeof *numbers);
-    uint64_t *pairs = hotbed_new(2 * n * sizeof *pairs);
-    hotbed_status status = HOTBED_OK;
-    if (keys == NULL || numbers == NULL || pairs == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", n,
-            table->name);
-    *rows = hash ? n : part->end - part->first;
-    for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
-        numbers[i] = i;
-        keys[i] = ids[i];
-        if (!hash && ids[i] < *rows) { /* by number: a static table has each row once */
-            pairs[ids[i]] = part->first + ids[i];
-            pairs[*rows + ids[i]] = i;
-        }
-    }
-    if (status == HOTBED_OK && hash)
-        status = hotbed_bucket_sort_pairs(n, keys, numbers, table->bucket_bits, pairs);
-    hotbed_delete(keys);
-    hotbed_delete(numbers);
-    if (status != HOTBED_OK)
-        hotbed_delete(pairs);
-    else
-        *out = pairs;
-    return status;
-}
-
-/* Copy row `row` of the image to place `to` of a chunk. */
-static void copy_row(
-    const size_t row_bytes[HOTBED_ROW_COLUMNS], const image *from, uint64_t row,
-    const hotbed_chunk *chunk, uint64_t to) {
-    for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
-        if (row_bytes[c] > 0)
-            memcpy(
-                (char *)chunk->columns[c] + to * row_bytes[c],
-                (const char *)from->columns[c] + row * row_bytes[c], row_bytes[c]);
-}
-
-/* Rows lie anywhere in the image: ask for one a little before it is copied. */
-static void want_row(const size_t row_bytes[HOTBED_ROW_COLUMNS], const image *from, uint64_t row) {
-    for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
-        if (row_bytes[c] > 0)
-            hotbed_prefetch_item((const char *)from->columns[c] + row * row_bytes[c], row_bytes[c]);
-}
-
-static hotbed_status write_rows(
-    hotbed_shard_writer *shard, const image *from, const uint64_t *pairs, uint64_t rows) {
-    enum { AHEAD = 8 };
-    const uint64_t *numbers = pairs + rows;
-    hotbed_chunk chunk;
-    HOTBED_TRY(hotbed_chunk_create(shard->row_bytes, &chunk));
-    hotbed_status status = HOTBED_OK;
-    for (uint64_t first = 0; first < rows && status == HOTBED_OK; first += chunk.capacity) {
-        uint64_t n = rows - first < chunk.capacity ? rows - first : chunk.capacity;
-        memcpy(chunk.columns[HOTBED_COLUMN_KEYS], pairs + first, n * sizeof *pairs);
-        for (uint64_t i = 0; i < n; i++) {
-            if (first + i + AHEAD < rows)
-                want_row(shard->row_bytes, from, numbers[first + i + AHEAD]);
-            copy_row(shard->row_bytes, from, numbers[first + i], &chunk, i);
-        }
-        status = hotbed_shard_writer_rows(shard, n, chunk.columns, NULL);
-    }
-    hotbed_chunk_destroy(&chunk);
-    return status;
-}
-
-static hotbed_status write_alone(
-    hotbed_shard_writer *shard, const image *from, const uint64_t *pairs, uint64_t rows) {
-    const hotbed_manifest_part *part = shard->part;
-    if (shard->table->kind == HOTBED_TABLE_STATIC)
-        return HOTBED_OK;
-    uint64_t bytes = part->columns[HOTBED_COLUMN_BUCKET].bytes;
-    uint64_t *counts = hotbed_new(bytes);
-    if (counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
-    for (uint64_t i = 0; i < rows; i++)
-        counts[hotbed_logical_bucket(pairs[i], shard->table->bucket_bits)]++;
-    hotbed_status status = hotbed_shard_writer_column(shard, HOTBED_COLUMN_BUCKET, counts, bytes);
-    hotbed_delete(counts);
-    HOTBED_TRY(status);
-    if (part->counted == 0)
-        return HOTBED_OK;
-    bytes = part->counted * sizeof(uint64_t);
-    HOTBED_TRY(hotbed_shard_writer_column(shard, HOTBED_COLUMN_COUNTED, from->counted, bytes));
-    return hotbed_shard_writer_column(
-        shard, HOTBED_COLUMN_COUNTS, from->counted + part->counted, bytes);
-}
-
-static hotbed_status write_table(
-    hotbed_checkpoint_snapshot *s, hotbed_shard_writer *shard, uint32_t number) {
-    uint64_t *pairs = NULL, rows = 0;
-    HOTBED_TRY(hotbed_shard_writer_begin(shard, number));
-    HOTBED_TRY(order_rows(s, number, &rows, &pairs));
-    hotbed_status status = write_rows(shard, &s->images[number], pairs, rows);
-    if (status == HOTBED_OK)
-        status = write_alone(shard, &s->images[number], pairs, rows);
-    hotbed_delete(pairs);
-    HOTBED_TRY(status);
-    return hotbed_shard_writer_end(shard);
-}
-
-static hotbed_status write_shard(
-    hotbed_checkpoint_snapshot *s, hotbed_shard_writer *shard, hotbed_draft *draft) {
-    hotbed_manifest *m = &s->manifest;
-    for (uint32_t t = 0; t < m->num_tables; t++) {
-        hotbed_manifest_part *part = &m->parts[(uint64_t)t * m->world + s->share.rank];
-        part->rows =
-            m->tables[t].kind == HOTBED_TABLE_HASH ? s->images[t].rows : part->end - part->first;
-        m->tables[t].rows = part->rows;
-        m->tables[t].content = (hotbed_digest){0}; /* it may have been written before */
-    }
-    HOTBED_TRY(hotbed_draft_enter(draft));
-    HOTBED_TRY(hotbed_shard_writer_open(shard, &draft->directory, m, s->share.rank, s->extra));
-    HOTBED_TRY(hotbed_shard_writer_behind(shard, &draft->directory));
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        HOTBED_TRY(write_table(s, shard, t));
-    HOTBED_TRY(hotbed_shard_writer_finish(shard));
-    return hotbed_draft_describe(draft, m, s->share.rank);
-}
-
-hotbed_status hotbed_snapshot_put(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_checkpoint_snapshot *s) {
-    hotbed_shard_writer shard = {.file = HOTBED_IO_CLOSED};
-    hotbed_draft draft;
-    s->manifest.id = (hotbed_digest){.low = id.low, .high = id.high};
-    hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = write_shard(s, &shard, &draft);
-    hotbed_shard_writer_close(&shard);
-    hotbed_draft_close(&draft);
-    return status;
-}
-
-hotbed_status hotbed_snapshot_write(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_snapshot *s) {
-    hotbed_checkpoint_id id;
-    char text[1024];
-    if (s->share.world > 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks write with begin, put and commit",
-            s->share.world);
-    HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = hotbed_snapshot_put(config, path, id, s);
-    if (status == HOTBED_OK)
-        return hotbed_save_commit(config, path, id, 1);
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_save_abort(config, path, id, 1);
-    return hotbed_fail(status, "%s", text);
 }

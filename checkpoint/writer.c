@@ -32,8 +32,9 @@ typedef struct writer {
     hotbed_checkpoint_share share;
     hotbed_manifest manifest;
     hotbed_shard_writer shard;
-    table_plan *plans;           /* [num_tables] */
-    hotbed_checkpoint_mark next; /* what the options' mark becomes */
+    table_plan *plans;         /* [num_tables] */
+    const hotbed_marked *base; /* of an increment: what the parent had */
+    hotbed_marked next;        /* what the options' mark becomes */
 } writer;
 
 static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
@@ -188,7 +189,7 @@ static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
     HOTBED_TRY(status);
     hotbed_mark_changes changes;
     HOTBED_TRY(hotbed_mark_compare(
-        &w->options->mark->tables[number], now, table->bucket_bits, part->first, &changes));
+        &w->base->tables[number], now, table->bucket_bits, part->first, &changes));
     w->plans[number].keys = changes.changed;
     w->plans[number].erased = changes.erased;
     table->rows = changes.num_changed;
@@ -210,39 +211,15 @@ static hotbed_status plan_table(writer *w, uint32_t number) {
     return HOTBED_OK;
 }
 
-/* The parent is what the mark is of. */
-static hotbed_status read_parent(writer *w) {
-    const hotbed_checkpoint_mark *mark = w->options->mark;
-    hotbed_io_file directory = HOTBED_IO_CLOSED;
-    hotbed_manifest parent = {.world = 0};
-    hotbed_status status =
-        hotbed_io_open(w->config->calls, NULL, w->options->parent, HOTBED_IO_DIRECTORY, &directory);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_read(&directory, &parent);
-    bool marked = mark->tables != NULL && hotbed_digest_equal(mark->id, parent.id) &&
-                  mark->num_tables == w->manifest.num_tables;
-    if (status == HOTBED_OK && !marked)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE,
-            "the mark is not of %s: what changed since then is not known; save a full one",
-            w->options->parent);
-    w->manifest.increment = true;
-    w->manifest.parent = parent.id;
-    w->manifest.parent_digest = parent.digest;
-    hotbed_io_drop(&directory);
-    hotbed_manifest_free(&parent);
-    return status;
-}
-
 static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     const hotbed_checkpoint_options *options = w->options;
     HOTBED_TRY(hotbed_plan_head(w->config, w->storage, &w->share, options, m, w->stream));
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     if (options->parent != NULL)
-        HOTBED_TRY(read_parent(w));
+        HOTBED_TRY(hotbed_plan_parent(w->config, options->parent, options->mark, m, &w->base));
     if (options->mark != NULL)
-        HOTBED_TRY(hotbed_mark_reserve(m->num_tables, &w->next));
+        HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
     if (w->plans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
@@ -258,38 +235,6 @@ static hotbed_status take_rows(
     hotbed_digest *digests = s->context;
     return hotbed_shard_writer_rows(
         &s->w->shard, n, columns, digests == NULL ? NULL : digests + first);
-}
-
-/* How many of the rows each bucket has. */
-static hotbed_status write_buckets(writer *w, uint32_t number) {
-    const hotbed_manifest_table *table = &w->manifest.tables[number];
-    const hotbed_manifest_part *part = part_of(w, number);
-    uint64_t bytes = part->columns[HOTBED_COLUMN_BUCKET].bytes;
-    uint64_t *counts = hotbed_new(bytes);
-    if (counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
-    for (uint64_t i = 0; i < part->rows; i++)
-        counts[hotbed_logical_bucket(w->plans[number].keys[i], table->bucket_bits)]++;
-    hotbed_status status =
-        hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_BUCKET, counts, bytes);
-    hotbed_delete(counts);
-    return status;
-}
-
-static hotbed_status write_keys_alone(writer *w, uint32_t number) {
-    const hotbed_manifest_part *part = part_of(w, number);
-    const table_plan *p = &w->plans[number];
-    uint64_t counted = part->counted * sizeof(uint64_t);
-    if (part->counted > 0) {
-        HOTBED_TRY(
-            hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_COUNTED, p->counted, counted));
-        HOTBED_TRY(hotbed_shard_writer_column(
-            &w->shard, HOTBED_COLUMN_COUNTS, p->counted + part->counted, counted));
-    }
-    if (part->erased == 0)
-        return HOTBED_OK;
-    return hotbed_shard_writer_column(
-        &w->shard, HOTBED_COLUMN_ERASED, p->erased, part->erased * sizeof(uint64_t));
 }
 
 static void free_plan(table_plan *p) {
@@ -322,9 +267,8 @@ static hotbed_status write_columns(writer *w, uint32_t number) {
     };
     HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, number));
     HOTBED_TRY(stream_rows(&s));
-    if (table->kind == HOTBED_TABLE_HASH)
-        HOTBED_TRY(write_buckets(w, number));
-    HOTBED_TRY(write_keys_alone(w, number));
+    const table_plan *p = &w->plans[number];
+    HOTBED_TRY(hotbed_shard_writer_alone(&w->shard, p->keys, p->counted, p->erased));
     return hotbed_shard_writer_end(&w->shard);
 }
 
@@ -351,17 +295,6 @@ static hotbed_status write_shard(writer *w, hotbed_draft *draft, hotbed_checkpoi
         HOTBED_TRY(write_table(w, i));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
     return hotbed_draft_describe(draft, &w->manifest, w->share.rank);
-}
-
-/* What was saved is what the mark says from now on. */
-static void set_mark(writer *w) {
-    hotbed_checkpoint_mark *mark = w->options->mark;
-    if (mark == NULL)
-        return;
-    hotbed_mark_clear(mark);
-    *mark = w->next;
-    mark->id = w->manifest.id;
-    w->next = (hotbed_checkpoint_mark){.num_tables = 0};
 }
 
 /* --- the steps of a save ----------------------------------------------------------------------------- */
@@ -395,12 +328,12 @@ hotbed_status hotbed_save_shard(
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
         status = write_shard(&w, &draft, id);
-    if (status == HOTBED_OK)
-        set_mark(&w);
+    if (status == HOTBED_OK && options->mark != NULL)
+        hotbed_mark_push(options->mark, w.base, w.manifest.id, &w.next);
     for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
         free_plan(&w.plans[i]);
     hotbed_delete(w.plans);
-    hotbed_mark_clear(&w.next);
+    hotbed_marked_clear(&w.next);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);
@@ -458,7 +391,10 @@ static hotbed_status write_together(
         return begun ? abort_after(config, path, id, world, status) : status;
     if (first)
         status = hotbed_save_commit(config, path, id, world);
-    return hotbed_vote(comm, status, stream);
+    status = hotbed_vote(comm, status, stream);
+    if (status == HOTBED_OK)
+        hotbed_mark_settle(options->mark);
+    return status;
 }
 
 hotbed_status hotbed_checkpoint_write(
@@ -471,5 +407,7 @@ hotbed_status hotbed_checkpoint_write(
     hotbed_status status = hotbed_save_shard(config, path, id, storage, options, stream);
     if (status != HOTBED_OK)
         return abort_after(config, path, id, 1, status);
-    return hotbed_save_commit(config, path, id, 1);
+    HOTBED_TRY(hotbed_save_commit(config, path, id, 1));
+    hotbed_mark_settle(options->mark);
+    return HOTBED_OK;
 }

@@ -34,8 +34,12 @@ typedef struct hotbed_checkpoint_share {
 } hotbed_checkpoint_share;
 
 /* What the last checkpoint had, so that the next can be an increment: 24 bytes of host memory for each row
- * of the rank.  Opaque; owned by the caller.  Every strategy, mode and way to change rows is seen, since
- * each row's digest is compared. */
+ * of the rank.  Opaque; owned by the caller; for one call at a time.  Every strategy, mode and way to change rows is
+ * seen, since each row's digest is compared.
+ *
+ * A save, or a snapshot's write, that fails leaves it: the next increment has everything since the same parent.  Whether
+ * the commit that follows a put succeeds it does not learn, so it then keeps what the checkpoint before had too, as many
+ * bytes again, and the next increment may be after either of the two. */
 typedef struct hotbed_checkpoint_mark hotbed_checkpoint_mark;
 
 /* Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
@@ -107,7 +111,10 @@ typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
 
 /* Copy all rows, scores, counts and state to host memory, as much as they are.  Synchronous; the caller orders it as
  * a save, and trains on as soon as it returns: what training waits for is this copy, not the disk.
- * options->mark, parent and comm are not for snapshots.
+ * options->mark and parent are used when it is written, not before: the mark, which stays until then, has to be of the
+ * parent then, which may still be written now.  With a parent the snapshot is an increment: what changed from the parent
+ * to the cut, and keys that were erased or evicted.  A snapshot that is destroyed and not written leaves the mark as it
+ * was.  options->comm is not for snapshots.
  * Errors: ARGUMENT, STATE (tickets hold pins), MEMORY, DEVICE, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
@@ -116,7 +123,8 @@ HOTBED_API void hotbed_checkpoint_snapshot_destroy(
     hotbed_checkpoint_snapshot *snapshot); /* NULL is allowed */
 
 /* Write it as hotbed_checkpoint_save() would have; needs neither storage nor stream, so any thread may do it,
- * one at a time.  Or, as one of several ranks, as hotbed_checkpoint_put().  Synchronous.
+ * one at a time.  Or, as one of several ranks, as hotbed_checkpoint_put().  Synchronous.  It can be written again, an
+ * increment only after a failure: the mark is then of what was written.
  * Errors: theirs. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_snapshot_write(hotbed_checkpoint_snapshot *snapshot, const char *path);

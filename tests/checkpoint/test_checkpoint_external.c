@@ -99,6 +99,18 @@ static void fill(box *b, uint64_t first, uint64_t step) {
     }
 }
 
+/* These keys of the hash tables leave. */
+static void erase(box *b, uint64_t first, uint64_t step) {
+    for (uint32_t t = 0; t < STATIC; t++) {
+        sample_image image = sample_new(b->storage, t, KEYS);
+        image.rows = 0;
+        for (uint64_t i = first; i < KEYS; i += step)
+            image.keys[image.rows++] = i * 0x9E3779B97F4A7C15U;
+        sample_erase(b->storage, t, &image, b->stream);
+        sample_free(&image);
+    }
+}
+
 /* A batch that has rows come up, and changes them there. */
 static void train(box *b) {
     enum { N = 8 };
@@ -134,11 +146,11 @@ static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const 
     return options;
 }
 
-static void load_chain(box *b, const char *full, const char *increment) {
+static void load_chain(box *b, const char *full, const char *const *increments, uint32_t n) {
     hotbed_checkpoint_load_options options;
     hotbed_checkpoint_load_options_init(&options);
-    options.increments = &increment;
-    options.num_increments = 1;
+    options.increments = increments;
+    options.num_increments = n;
     CHECK_OK(hotbed_checkpoint_load_with(full, b->storage, &options, NULL, NULL, NULL, b->stream));
 }
 
@@ -148,7 +160,8 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     hotbed_checkpoint_mark *mark = NULL;
     hotbed_checkpoint_snapshot *snapshot = NULL;
     sample_directory();
-    const char *full = sample_path("full"), *more = sample_path("more"), *cut = sample_path("cut");
+    const char *full = sample_path("full"), *cut = sample_path("cut");
+    const char *more[] = {sample_path("one"), sample_path("two")}; /* a save, and a snapshot */
     if (!open_box(&from, backend, kind, sample_path("store")))
         return;
     CHECK(open_box(&memory, backend, NO_STORE, NULL));
@@ -161,17 +174,24 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     fill(&from, 1, 3); /* some are up, some new, some were there */
     train(&from);
     options = options_of(mark, full);
-    CHECK_OK(hotbed_checkpoint_save(more, from.storage, &options, from.stream));
+    CHECK_OK(hotbed_checkpoint_save(more[0], from.storage, &options, from.stream));
+    erase(&from, 0, 4);
+    fill(&from, 1, 5);
+    options = options_of(mark, more[0]);
+    CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, more[1]));
+    hotbed_checkpoint_snapshot_destroy(snapshot);
     options = options_of(NULL, NULL);
     CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
     fill(&from, 0, 1); /* not in the cut */
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, cut));
     hotbed_checkpoint_snapshot_destroy(snapshot);
-    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, more, NULL));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, more[i], NULL));
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, cut, NULL));
     fill(&other, 0, 5); /* what a load removes */
-    load_chain(&memory, full, more);
-    load_chain(&other, full, more);
+    load_chain(&memory, full, more, 2);
+    load_chain(&other, full, more, 2);
     sample_check_same(memory.storage, other.storage, memory.stream);
     CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, from.stream));
     sample_check_same(memory.storage, from.storage, memory.stream);

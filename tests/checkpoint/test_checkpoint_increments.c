@@ -213,7 +213,8 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     options.mark = r.marks[0];
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_IO);
     ranks_save(&r, full);
-    ranks_save(&r, sample_path("other")); /* the mark is of this one now */
+    ranks_save(&r, sample_path("other"));
+    ranks_save(&r, sample_path("last")); /* the mark is of these two now */
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
     /* An increment that fails leaves nothing, and the next one is of what was saved before it. */
@@ -232,10 +233,14 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
             CHECK_OK(status);
             break;
         }
-        if (status == HOTBED_OK)
-            sample_remove(one);
-        else
+        if (status != HOTBED_OK) {
             CHECK_STATUS(status, HOTBED_ERR_IO);
+            ranks_save_after(&r, one, base);
+        }
+        hotbed_manifest m = ranks_manifest(one);
+        CHECK(m.increment && m.tables[0].rows > 0);
+        hotbed_manifest_free(&m);
+        sample_remove(one);
         sample_remove(base);
     }
     CHECK(disk.at > 20);

@@ -149,14 +149,15 @@ static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     sample_directory();
     ranks_create(&r, &shape, 1, stream);
-    ranks_mark(&r);
     hotbed_checkpoint_snapshot *snapshot = NULL;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    options.mark = r.marks[0];
+    CHECK_OK(hotbed_comm_create_self(NULL, &options.comm));
     CHECK_STATUS(
         hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot),
         HOTBED_ERR_ARGUMENT);
+    hotbed_comm_destroy(options.comm);
+    options.comm = NULL;
     CHECK_STATUS(
         hotbed_checkpoint_snapshot_take(NULL, &options, stream, &snapshot), HOTBED_ERR_ARGUMENT);
     CHECK(snapshot == NULL);

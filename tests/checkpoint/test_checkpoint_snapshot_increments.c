@@ -1,0 +1,506 @@
+/* tests/checkpoint/test_checkpoint_snapshot_increments.c - cuts of a storage become increments, whatever fails. */
+#include "checkpoint/verify.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/fault.h"
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static const ranks_shape shape = {
+    .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+
+static hotbed_stream *new_stream(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    return stream;
+}
+
+/* A snapshot of rank `rank`, with small blocks, after `parent` unless NULL. */
+static hotbed_checkpoint_snapshot *take(ranks *r, uint32_t rank, const char *parent) {
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(r, rank);
+    options.mark = r->marks[rank];
+    options.parent = parent;
+    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
+    return snapshot;
+}
+
+static hotbed_status write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = ranks_config(&calls);
+    return hotbed_snapshot_write(&config, path, snapshot);
+}
+
+/* Loaded into `to`, the chain gives the model's rows. */
+static void check_chain(
+    ranks *to, const char *full, const char *const *increments, uint32_t n, const ranks *model) {
+    for (uint32_t i = 0; i < n; i++)
+        CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, increments[i], NULL));
+    ranks_load_chain(to, full, increments, n, &hotbed_io_system);
+    ranks_check(to, model);
+}
+
+/* --- while training goes on ------------------------------------------------------------------------------ */
+
+typedef struct background {
+    hotbed_checkpoint_snapshot *snapshot;
+    const char *path;
+    hotbed_status status;
+    pthread_t thread;
+} background;
+
+static void *write_it(void *argument) {
+    background *b = argument;
+    b->status = write(b->snapshot, b->path);
+    return NULL;
+}
+
+static void begin(background *b, hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    *b = (background){.snapshot = snapshot, .path = path};
+    CHECK(pthread_create(&b->thread, NULL, write_it, b) == 0);
+}
+
+static void end(background *b) {
+    CHECK(pthread_join(b->thread, NULL) == 0);
+    CHECK_OK(b->status);
+    hotbed_checkpoint_snapshot_destroy(b->snapshot);
+}
+
+/* Rows change and leave. */
+static void train(ranks *r, uint32_t version) {
+    for (uint32_t i = 0; i < 4; i++)
+        ranks_change(r, version + i, i, 7);
+    ranks_erase(r, version % 5, 9);
+}
+
+static void same_manifests(const char *a, const char *b) {
+    hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
+    CHECK(x.increment && y.increment);
+    CHECK_BYTES(&x.parent, &y.parent, sizeof x.parent);
+    CHECK_BYTES(&x.parent_digest, &y.parent_digest, sizeof x.parent_digest);
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        CHECK_EQ(x.tables[t].rows, y.tables[t].rows);
+        CHECK_EQ(x.parts[t].erased, y.parts[t].erased);
+        CHECK_BYTES(&x.tables[t].content, &y.tables[t].content, sizeof x.tables[t].content);
+    }
+    hotbed_manifest_free(&x);
+    hotbed_manifest_free(&y);
+}
+
+/* Each cut, the second taken while its parent is written, is what a save at that point has, and nothing that came after it. */
+static void cuts_become_increments_while_training_goes_on(hotbed_backend backend) {
+    static ranks r, to, cuts[3];
+    hotbed_stream *stream = new_stream(backend);
+    background b[2];
+    const char *full = sample_path("full");
+    const char *more[] = {
+        sample_path("one"), sample_path("two"), sample_path("three"), sample_path("four")};
+    ranks_create(&r, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_change(&r, 1, 0, 2);
+    begin(&b[0], take(&r, 0, NULL), full);
+    train(&r, 2);
+    cuts[0] = r;
+    hotbed_checkpoint_snapshot *one = take(&r, 0, full);
+    train(&r, 10);
+    end(&b[0]);
+    begin(&b[1], one, more[0]);
+    train(&r, 20);
+    cuts[1] = r;
+    hotbed_checkpoint_snapshot *two = take(&r, 0, more[0]);
+    train(&r, 30);
+    end(&b[1]);
+    check_chain(&to, full, more, 1, &cuts[0]);
+    CHECK_OK(write(two, more[1]));
+    hotbed_checkpoint_snapshot_destroy(two);
+    check_chain(&to, full, more, 2, &cuts[1]);
+    /* A save goes on with the mark of a snapshot, and a snapshot with that of a save. */
+    ranks_save_after(&r, more[2], more[1]);
+    check_chain(&to, full, more, 3, &r);
+    train(&r, 40);
+    hotbed_checkpoint_snapshot *four = take(&r, 0, more[2]);
+    CHECK_OK(write(four, more[3]));
+    hotbed_checkpoint_snapshot_destroy(four);
+    check_chain(&to, full, more, 4, &r);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* With a mark each, a save and a snapshot of the same cut have the same rows and keys that left. */
+static void a_cut_has_what_a_save_has(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend);
+    const char *full = sample_path("full"), *saved = sample_path("saved"),
+               *cut = sample_path("cut");
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, full);
+    hotbed_checkpoint_snapshot *same = take(&r, 0, full);
+    CHECK_OK(write(same, sample_path("same"))); /* of nothing */
+    hotbed_checkpoint_snapshot_destroy(same);
+    hotbed_manifest m = ranks_manifest(sample_path("same"));
+    for (uint32_t t = 0; t < RANKS_TABLES; t++)
+        CHECK(m.tables[t].rows == 0 && m.parts[t].erased == 0);
+    hotbed_manifest_free(&m);
+    train(&r, 2);
+    hotbed_checkpoint_snapshot *snapshot = take(&r, 0, sample_path("same"));
+    hotbed_checkpoint_id id;
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = ranks_config(&calls);
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    options.mark = r.marks[0];
+    options.parent = sample_path("same");
+    /* A put without its commit: the mark knows both checkpoints. */
+    CHECK_OK(hotbed_save_begin(&config, saved, &id));
+    CHECK_OK(hotbed_save_shard(&config, saved, id, r.storages[0], &options, stream));
+    hotbed_checkpoint_id id_2;
+    CHECK_OK(hotbed_save_begin(&config, cut, &id_2));
+    CHECK_OK(hotbed_snapshot_put(&config, cut, id_2, snapshot));
+    CHECK_OK(hotbed_save_commit(&config, saved, id, 1));
+    CHECK_OK(hotbed_save_commit(&config, cut, id_2, 1));
+    same_manifests(saved, cut);
+    m = ranks_manifest(cut);
+    CHECK(m.tables[0].rows > 0 && m.parts[0].erased > 0 && m.tables[1].rows > 0);
+    hotbed_manifest_free(&m);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- keys that are evicted --------------------------------------------------------------------------------- */
+
+enum { CAPACITY = 64, BATCH = 24 };
+
+static hotbed_storage *create_evicting(hotbed_stream *stream) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = CAPACITY;
+    table.score = HOTBED_SCORE_STEP;
+    table.evict = HOTBED_EVICT_LOWEST;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+/* A batch of keys first, first + 1, ... */
+static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) {
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_memory memory;
+    uint64_t keys[BATCH];
+    for (uint64_t i = 0; i < BATCH; i++)
+        keys[i] = (first + i) * 0x9E3779B97F4A7C15U;
+    CHECK_OK(hotbed_ticket_create(storage, BATCH, BATCH, stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
+    hotbed_batch_init(&batch);
+    batch.batch_size = BATCH;
+    batch.num_keys = BATCH;
+    batch.keys = memory.data;
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&memory);
+}
+
+/* Keys that made room for others are erased by the increment. */
+static void evicted_keys_are_erased(hotbed_backend backend) {
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_storage *storage = create_evicting(stream), *to = create_evicting(stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_load_options load;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    const char *full = sample_path("full"), *one = sample_path("one");
+    hotbed_checkpoint_options_init(&options);
+    CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
+    see(storage, 0, stream);
+    see(storage, BATCH, stream);
+    CHECK_OK(hotbed_checkpoint_save(full, storage, &options, stream));
+    sample_image before = sample_read(storage, 0, stream);
+    for (uint64_t i = 2; i < 6; i++)
+        see(storage, i * BATCH, stream);
+    options.parent = full;
+    CHECK_OK(hotbed_checkpoint_snapshot_take(storage, &options, stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, one));
+    sample_image after = sample_read(storage, 0, stream);
+    uint64_t gone = 0;
+    for (uint64_t i = 0, k = 0; i < before.rows; i++) { /* in order of key */
+        while (k < after.rows && after.keys[k] < before.keys[i])
+            k++;
+        gone += k == after.rows || after.keys[k] != before.keys[i];
+    }
+    hotbed_manifest m = ranks_manifest(one);
+    CHECK(gone > 0);
+    CHECK_EQ(m.parts[0].erased, gone);
+    hotbed_manifest_free(&m);
+    hotbed_checkpoint_load_options_init(&load);
+    load.increments = &one;
+    load.num_increments = 1;
+    CHECK_OK(hotbed_checkpoint_load_with(full, to, &load, NULL, NULL, NULL, stream));
+    sample_check_same(storage, to, stream);
+    sample_free(&before);
+    sample_free(&after);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    hotbed_checkpoint_mark_destroy(options.mark);
+    hotbed_storage_destroy(storage);
+    hotbed_storage_destroy(to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- failures ------------------------------------------------------------------------------------------------ */
+
+/* A write that fails at any call, commit included, or a snapshot that is dropped: the next increment has everything. */
+static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
+    static ranks r, to;
+    hotbed_stream *stream = new_stream(backend);
+    sample_disk disk;
+    ranks_create(&r, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    uint64_t failed = 0;
+    for (uint64_t n = 1;; n++) {
+        const char *full = sample_path("full"), *one = sample_path("one");
+        ranks_save(&r, full);
+        ranks_change(&r, 1 + (uint32_t)n, (uint32_t)n % 3, 7);
+        ranks_erase(&r, (uint32_t)n % 11, 11);
+        hotbed_checkpoint_snapshot *dropped = take(&r, 0, full), *snapshot = dropped;
+        if (n % 2 == 0) {
+            ranks_change(&r, 1 + (uint32_t)n, 0, 5);
+            hotbed_checkpoint_snapshot_destroy(dropped);
+            snapshot = take(&r, 0, full);
+        }
+        sample_disk_init(&disk, SAMPLE_FAULT_EIO, n);
+        hotbed_checkpoint_config config = ranks_config(&disk.calls);
+        hotbed_status status = hotbed_snapshot_write(&config, one, snapshot);
+        CHECK_EQ(disk.open_files, 0);
+        if (status != HOTBED_OK) {
+            CHECK_STATUS(status, HOTBED_ERR_IO);
+            failed++;
+            /* Written once more, or by a save; either has what the parent does not. */
+            if (n % 3 == 0)
+                ranks_save_after(&r, one, full);
+            else
+                CHECK_OK(write(snapshot, one));
+        }
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+        check_chain(&to, full, &one, 1, &r);
+        sample_remove(one);
+        sample_remove(full);
+        if (disk.count < n)
+            break;
+    }
+    CHECK(failed > 20);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+static void no_memory_at_any_allocation(hotbed_backend backend) {
+    static ranks r, to;
+    hotbed_stream *stream = new_stream(backend);
+    ranks_create(&r, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *one = sample_path("one");
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    options.mark = r.marks[0];
+    /* A full one, then an increment; first taken, then written. */
+    for (int step = 0; step < 2; step++) {
+        const char *path = step == 0 ? full : one;
+        hotbed_checkpoint_snapshot *snapshot = NULL;
+        options.parent = step == 0 ? NULL : full;
+        for (uint64_t n = 1;; n++) {
+            fault_arm(n);
+            hotbed_status status =
+                hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+            bool failed = fault_disarm();
+            if (status == HOTBED_OK && !failed)
+                break;
+            if (status != HOTBED_OK)
+                CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            CHECK((status == HOTBED_OK) == (snapshot != NULL));
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+        }
+        for (uint64_t n = 1;; n++) {
+            fault_arm(n);
+            hotbed_status status = write(snapshot, path);
+            bool failed = fault_disarm();
+            if (status == HOTBED_OK && !failed)
+                break;
+            if (status != HOTBED_OK) {
+                CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+                continue;
+            }
+            if (step == 1) { /* the mark is of what was written now */
+                sample_remove(full);
+                ranks_save(&r, full);
+                hotbed_checkpoint_snapshot_destroy(snapshot);
+                snapshot = take(&r, 0, full);
+            }
+            sample_remove(path);
+        }
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+        if (step == 0)
+            train(&r, 2);
+    }
+    check_chain(&to, full, &one, 1, &r);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- ranks ----------------------------------------------------------------------------------------------------- */
+
+enum { WORLD = 3 };
+
+/* Each rank puts its cut, or a save; `fails` is one whose disk does, WORLD: none. */
+static void put_all(
+    ranks *r, const char *path, const char *parent, bool snapshots, uint32_t fails) {
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = ranks_config(&calls);
+    hotbed_checkpoint_id id;
+    CHECK_OK(hotbed_save_begin(&config, path, &id));
+    for (uint32_t i = 0; i < WORLD; i++) {
+        sample_disk disk;
+        sample_disk_init(&disk, i == fails ? SAMPLE_FAULT_EIO : SAMPLE_FAULT_NONE, 12);
+        config.calls = &disk.calls;
+        hotbed_checkpoint_options options = ranks_options(r, i);
+        options.mark = r->marks[i];
+        options.parent = parent;
+        hotbed_status status;
+        if (snapshots) {
+            hotbed_checkpoint_snapshot *snapshot = take(r, i, parent);
+            status = hotbed_snapshot_put(&config, path, id, snapshot);
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+        } else {
+            status = hotbed_save_shard(&config, path, id, r->storages[i], &options, r->stream);
+        }
+        CHECK_STATUS(status, i == fails ? HOTBED_ERR_IO : HOTBED_OK);
+    }
+    config.calls = &calls;
+    if (fails < WORLD)
+        hotbed_save_abort(&config, path, id, WORLD);
+    else
+        CHECK_OK(hotbed_save_commit(&config, path, id, WORLD));
+}
+
+/* A rank that fails takes the checkpoint from all; the others' marks still know its parent. */
+static void ranks_write_increments(hotbed_backend backend) {
+    static ranks r, to;
+    hotbed_stream *stream = new_stream(backend);
+    ranks_create(&r, &shape, WORLD, stream);
+    ranks_create(&to, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full");
+    const char *more[] = {sample_path("one"), sample_path("two"), sample_path("three")};
+    put_all(&r, full, NULL, true, WORLD);
+    train(&r, 2);
+    put_all(&r, more[0], full, true, 1);
+    ranks_change(&r, 9, 1, 13);
+    put_all(&r, more[0], full, false, 2);
+    put_all(&r, more[0], full, true, WORLD);
+    check_chain(&to, full, more, 1, &r);
+    train(&r, 11);
+    put_all(&r, more[1], more[0], false, 0);
+    put_all(&r, more[1], more[0], true, 0);
+    put_all(&r, more[1], more[0], false, WORLD);
+    train(&r, 20);
+    put_all(&r, more[2], more[1], true, WORLD);
+    check_chain(&to, full, more, 3, &r);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- what is refused ------------------------------------------------------------------------------------------- */
+
+static void what_does_not_follow_is_refused(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend);
+    ranks_create(&r, &shape, 1, stream);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *one = sample_path("one");
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    options.parent = full;
+    CHECK_STATUS(
+        hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot),
+        HOTBED_ERR_ARGUMENT); /* without a mark */
+    CHECK(snapshot == NULL);
+    ranks_mark(&r);
+    snapshot = take(&r, 0, full);
+    CHECK_STATUS(write(snapshot, one), HOTBED_ERR_IO); /* no such parent */
+    hotbed_checkpoint_mark *mark = r.marks[0];
+    r.marks[0] = NULL;
+    ranks_save(&r, full);
+    r.marks[0] = mark;
+    CHECK_STATUS(write(snapshot, one), HOTBED_ERR_STATE); /* saved without the mark */
+    CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
+    sample_remove(full);
+    ranks_save(&r, full);
+    CHECK_OK(write(snapshot, one));
+    CHECK_STATUS(write(snapshot, sample_path("two")), HOTBED_ERR_STATE); /* the mark is of `one` */
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    /* The mark of a storage whose tables are of other kinds. */
+    static ranks others;
+    ranks_create(&others, &shape, 1, stream);
+    hotbed_table_options tables[RANKS_TABLES];
+    hotbed_storage_options storage;
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        static const char *const names[] = {"hash", "static", "small"};
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = names[t];
+        tables[t].dim = 4;
+        tables[t].capacity = 8;
+        tables[t].kind = t == 0 ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+    }
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = RANKS_TABLES;
+    storage.tables = tables;
+    storage.optimizer.kind = HOTBED_OPT_SGD;
+    hotbed_storage *stranger = NULL;
+    CHECK_OK(hotbed_storage_create(&storage, stream, &stranger));
+    hotbed_checkpoint_options_init(&options);
+    options.mark = r.marks[0];
+    options.parent = one;
+    const char *three = sample_path("three");
+    CHECK_STATUS(hotbed_checkpoint_save(three, stranger, &options, stream), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_checkpoint_snapshot_take(stranger, &options, stream, &snapshot));
+    CHECK_STATUS(hotbed_checkpoint_snapshot_write(snapshot, three), HOTBED_ERR_STATE);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    hotbed_storage_destroy(stranger);
+    ranks_destroy(&others);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"cuts_become_increments_while_training_goes_on",
+     cuts_become_increments_while_training_goes_on},
+    {"a_cut_has_what_a_save_has", a_cut_has_what_a_save_has},
+    {"evicted_keys_are_erased", evicted_keys_are_erased},
+    {"what_fails_is_in_the_next_increment", what_fails_is_in_the_next_increment},
+    {"no_memory_at_any_allocation", no_memory_at_any_allocation},
+    {"ranks_write_increments", ranks_write_increments},
+    {"what_does_not_follow_is_refused", what_does_not_follow_is_refused},
+    {NULL, NULL},
+};

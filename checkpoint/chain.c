@@ -51,7 +51,7 @@ hotbed_status hotbed_chain_link_open(
     for (uint32_t i = 0; i < world; i++) {
         HOTBED_TRY(
             hotbed_shard_reader_open(&link->shards[i], &link->directory, &link->manifest, i));
-        HOTBED_TRY(hotbed_shard_reader_check_roots(&link->shards[i]));
+        HOTBED_TRY(hotbed_shard_reader_check(&link->shards[i]));
     }
     return HOTBED_OK;
 }
@@ -138,8 +138,8 @@ static hotbed_status open_parts(hotbed_chain_table *t) {
     for (uint32_t i = first; i < t->chain->n; i++)
         for (uint32_t s = 0; s < t->chain->links[i].manifest.world; s++, at++) {
             hotbed_chain_head *head = &t->heads[at], *erased = &t->heads[t->num_parts + at];
-            HOTBED_TRY(
-                hotbed_part_reader_open(&t->parts[at], &t->chain->links[i].shards[s], t->table));
+            HOTBED_TRY(hotbed_part_reader_open(
+                &t->parts[at], &t->chain->links[i].shards[s], t->table, true));
             const hotbed_manifest_part *part = t->parts[at].part;
             *head = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->counted};
             *erased = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->erased};

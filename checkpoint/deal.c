@@ -99,7 +99,9 @@ typedef struct dealer {
     notice *device_told, *device_heard;
     uint32_t *owners; /* [rows] */
     uint64_t *bytes;  /* [HOTBED_ROW_COLUMNS][2][world]: sizes of each exchange */
+    uint64_t at, end; /* rows of all parts, one after the other, that this rank reads */
     uint32_t shard;   /* that is read */
+    uint64_t first;   /* its first row */
     bool open;
     hotbed_shard_reader file;
     hotbed_part_reader part;
@@ -165,50 +167,104 @@ static void close_part(dealer *d) {
     d->open = false;
 }
 
+static uint64_t rows_of(const dealer *d, uint32_t shard) {
+    const hotbed_manifest *m = d->deal->manifest;
+    return m->parts[(uint64_t)d->deal->table * m->world + shard].rows;
+}
+
+/* Rows between two places at which blocks of all columns begin. */
+static uint64_t rows_apart(const dealer *d) {
+    const hotbed_manifest *m = d->deal->manifest;
+    const hotbed_manifest_part *part = &m->parts[(uint64_t)d->deal->table * m->world];
+    uint64_t widths =
+        m->block_bytes; /* its lowest bit is the largest power of two that divides all */
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (hotbed_manifest_column_bytes(m, &m->tables[d->deal->table], part, i) > 0)
+            widths |= d->row_bytes[i];
+    return m->block_bytes / (widths & (~widths + 1));
+}
+
+/* The row next to `target` at which a reader may begin: no block is then read by two ranks. */
+static uint64_t cut(const dealer *d, uint64_t target) {
+    uint64_t first = 0, apart = rows_apart(d);
+    uint32_t shard = 0;
+    while (target > first + rows_of(d, shard))
+        first += rows_of(d, shard++);
+    uint64_t below = (target - first) / apart * apart, above = below + apart;
+    if (above > rows_of(d, shard))
+        above = rows_of(d, shard);
+    return first + (target - first - below <= above - (target - first) ? below : above);
+}
+
+/* Where rank `rank` begins: at its own rows, of a hash table, whose keys are anywhere, at an equal share. */
+static uint64_t begin_of(const dealer *d, uint32_t rank) {
+    const hotbed_deal *deal = d->deal;
+    const hotbed_manifest_table *table = &deal->manifest->tables[deal->table];
+    if (rank == d->world)
+        return table->rows;
+    uint64_t own = rank * deal->share->routes[deal->number].block;
+    bool all = table->kind == HOTBED_TABLE_STATIC && !deal->manifest->increment;
+    if (all)
+        return cut(d, own < table->rows ? own : table->rows);
+    return cut(d, table->rows / d->world * rank + table->rows % d->world * rank / d->world);
+}
+
 static hotbed_status open_part(dealer *d) {
     const hotbed_deal *deal = d->deal;
-    uint64_t range = hotbed_manifest_range(&deal->manifest->tables[deal->table]);
+    uint64_t rows = rows_of(d, d->shard), from = d->at - d->first, left = d->end - d->first;
     d->open = true;
     HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
     HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, deal->directory, deal->lanes, true));
-    HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table));
-    hotbed_part_reader_range(
-        &d->part, deal->share->rank * range / d->world, (deal->share->rank + 1) * range / d->world);
+    /* One of those who read the part compares what its buckets count. */
+    HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table, from == 0));
+    hotbed_part_reader_range(&d->part, from, left < rows ? left : rows);
     return HOTBED_OK;
 }
 
-/* Read up to d->rows rows of this rank's range; 0 at its end. */
+/* Read up to d->rows of the rows that this rank reads; 0 at their end. */
 static hotbed_status take(dealer *d, uint64_t *n) {
     *n = 0;
-    while (*n < d->rows && d->shard < d->deal->manifest->world) {
-        if (!d->open)
-            HOTBED_TRY(open_part(d));
-        uint64_t left = hotbed_part_reader_left(&d->part), room = d->rows - *n;
-        if (left == 0) {
+    while (*n < d->rows && d->at < d->end) {
+        if (d->at == d->first + rows_of(d, d->shard)) {
             close_part(d);
+            d->first = d->at;
             d->shard++;
             continue;
         }
+        if (!d->open)
+            HOTBED_TRY(open_part(d));
         void *columns[HOTBED_ROW_COLUMNS];
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
             columns[i] = (char *)d->taken[i] + *n * d->row_bytes[i];
+        uint64_t left = hotbed_part_reader_left(&d->part), room = d->rows - *n;
         uint64_t rows = left < room ? left : room;
         HOTBED_TRY(hotbed_part_reader_take(&d->part, rows, columns));
         *n += rows;
+        d->at += rows;
     }
     return HOTBED_OK;
+}
+
+/* Which rows this rank reads, and the part that the first of them is in. */
+static void choose(dealer *d) {
+    d->at = begin_of(d, d->deal->share->rank);
+    d->end = begin_of(d, d->deal->share->rank + 1);
+    while (d->at < d->end && d->at >= d->first + rows_of(d, d->shard))
+        d->first += rows_of(d, d->shard++);
 }
 
 /* Put the rows in order of the ranks that have them. */
 static void pack(dealer *d, uint64_t n) {
     const hotbed_deal *deal = d->deal;
     const hotbed_route *route = &deal->share->routes[deal->number];
-    const uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
+    bool is_static = deal->manifest->tables[deal->table].kind == HOTBED_TABLE_STATIC;
+    uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
     uint64_t *next = d->bytes; /* free until the sizes are set */
     memset(next, 0, d->world * sizeof *next);
     for (uint64_t i = 0; i < n; i++) {
         d->owners[i] = hotbed_route_rank(route, keys[i]);
         next[d->owners[i]]++;
+        keys[i] = hotbed_share_local(deal->share, deal->number, is_static, keys[i]);
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {
         uint64_t rows = next[p];
@@ -332,6 +388,7 @@ hotbed_status hotbed_deal_rows(const hotbed_deal *deal) {
     };
     bool more = true;
     hotbed_status status = hotbed_vote(deal->comm, make_room(&d), deal->stream);
+    choose(&d);
     while (status == HOTBED_OK && more)
         status = play(&d, &more);
     if (status == HOTBED_OK && d.status != HOTBED_OK)

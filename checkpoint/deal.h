@@ -18,7 +18,7 @@ hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream
 hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream);
 
-/* One HASH table of a checkpoint. */
+/* One table of a checkpoint. */
 typedef struct hotbed_deal {
     hotbed_comm *comm;
     hotbed_stream *stream;
@@ -31,7 +31,7 @@ typedef struct hotbed_deal {
     hotbed_io_lanes *lanes; /* or NULL */
 } hotbed_deal;
 
-/* Read this rank's range, and set the rows that all ranks send it.  Synchronous; all ranks call it.  One
+/* Read a share of the rows, and set the rows that all ranks send it.  Synchronous; all ranks call it.  One
  * rank's failure ends it on all.  Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_deal_rows(const hotbed_deal *deal);
 

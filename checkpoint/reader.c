@@ -203,23 +203,33 @@ static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
 
 /* Whether ranks read rows of a table for each other. */
 static bool dealt(const reader *r, const hotbed_manifest *m, uint32_t table) {
-    return r->comm != NULL && m->tables[table].kind == HOTBED_TABLE_HASH &&
+    return r->comm != NULL && r->share.world > 1 &&
            !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
+}
+
+/* Rows of a static table that are the rank's, as far as the part has them; of an increment any may be. */
+static void narrow(const table_reader *t, hotbed_part_reader *part) {
+    uint64_t least = part->part->first, most = part->part->end, first = 0, end = 0;
+    if (t->m->increment)
+        return;
+    hotbed_share_rows(&t->r->share, t->number, part->table->capacity, &first, &end);
+    first = first < least ? least : first > most ? most : first;
+    end = end < first ? first : end > most ? most : end;
+    hotbed_part_reader_range(part, first - least, end - least);
 }
 
 /* What this rank has of one part. */
 static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool last) {
     hotbed_part_reader part;
-    hotbed_status status = hotbed_part_reader_open(&part, shard, t->table);
-    if (status == HOTBED_OK && part.table->kind == HOTBED_TABLE_STATIC) {
-        uint64_t first = 0, end = 0;
-        hotbed_share_rows(&t->r->share, t->number, part.table->capacity, &first, &end);
-        hotbed_part_reader_range(&part, first, end);
-    }
+    bool rows = !dealt(t->r, t->m, t->table);
+    hotbed_status status = hotbed_part_reader_open(&part, shard, t->table, rows);
     if (status == HOTBED_OK)
         status = read_erased(t, &part);
-    if (status == HOTBED_OK && !dealt(t->r, t->m, t->table))
+    if (status == HOTBED_OK && rows) {
+        if (part.table->kind == HOTBED_TABLE_STATIC)
+            narrow(t, &part);
         status = read_rows(t, &part);
+    }
     if (status == HOTBED_OK && last)
         status = read_counted(t, &part);
     hotbed_part_reader_close(&part);
@@ -301,15 +311,20 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
 }
 
 /* What can be checked before any effect: shards are there, of the right size, with the right metadata and
- * roots.  The caller's bytes, which the last one has, are read. */
+ * roots; ranks of a communicator share them.  The caller's bytes, which the last one has, are read. */
 static hotbed_status check_shards(const reader *r, const link *from, void *extra) {
     const hotbed_manifest *m = &from->manifest;
+    uint32_t ranks = r->comm == NULL ? 1 : r->share.world;
     for (uint32_t i = 0; i < m->world; i++) {
+        bool mine = i % ranks == (r->comm == NULL ? 0 : r->share.rank);
+        bool extra_here = i == 0 && from == &r->links[r->num_links - 1];
+        if (!mine && (!extra_here || m->shards[i].extra.bytes == 0))
+            continue;
         hotbed_shard_reader shard;
         hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, i);
-        if (status == HOTBED_OK)
-            status = hotbed_shard_reader_check_roots(&shard);
-        if (status == HOTBED_OK && i == 0 && from == &r->links[r->num_links - 1])
+        if (status == HOTBED_OK && mine)
+            status = hotbed_shard_reader_check(&shard);
+        if (status == HOTBED_OK && extra_here)
             status = hotbed_shard_reader_extra(&shard, extra);
         hotbed_shard_reader_close(&shard);
         HOTBED_TRY(status);

@@ -49,8 +49,6 @@ hotbed_status hotbed_shard_reader_open(
         return hotbed_fail(
             HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes,
             shard->bytes);
-    HOTBED_TRY(hotbed_extent_check_bytes(
-        &r->file, "metadata", 0, shard->metadata_bytes, shard->metadata, m->block_bytes));
     r->blocks = hotbed_new(shard->blocks.bytes);
     if (r->blocks == NULL)
         return hotbed_fail(
@@ -94,8 +92,11 @@ static hotbed_extent_stream open_column(
     };
 }
 
-hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *r) {
+hotbed_status hotbed_shard_reader_check(hotbed_shard_reader *r) {
     const hotbed_manifest *m = r->manifest;
+    const hotbed_manifest_shard *shard = &m->shards[r->number];
+    HOTBED_TRY(hotbed_extent_check_bytes(
+        &r->file, "metadata", 0, shard->metadata_bytes, shard->metadata, m->block_bytes));
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
             if (!hotbed_manifest_has(m, &m->tables[t], i))
@@ -185,7 +186,7 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
 }
 
 hotbed_status hotbed_part_reader_open(
-    hotbed_part_reader *p, hotbed_shard_reader *shard, uint32_t table) {
+    hotbed_part_reader *p, hotbed_shard_reader *shard, uint32_t table, bool counts) {
     const hotbed_manifest *m = shard->manifest;
     *p = (hotbed_part_reader){
         .shard = shard,
@@ -196,7 +197,7 @@ hotbed_status hotbed_part_reader_open(
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
     p->end_row = p->part->rows;
-    return p->table->kind == HOTBED_TABLE_HASH ? read_counts(p) : HOTBED_OK;
+    return counts && p->table->kind == HOTBED_TABLE_HASH ? read_counts(p) : HOTBED_OK;
 }
 
 void hotbed_part_reader_close(hotbed_part_reader *p) {
@@ -208,15 +209,6 @@ void hotbed_part_reader_close(hotbed_part_reader *p) {
     *p = (hotbed_part_reader){.shard = NULL};
 }
 
-/* Buckets or rows of [first, end) that the part has, counted from its own first one. */
-static void cut(const hotbed_part_reader *p, uint64_t *first, uint64_t *end) {
-    uint64_t least = p->part->first, most = p->part->end;
-    *first = *first < least ? least : *first > most ? most : *first;
-    *end = *end < *first ? *first : *end > most ? most : *end;
-    *first -= least;
-    *end -= least;
-}
-
 static void seek_columns(hotbed_part_reader *p) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (i != HOTBED_COLUMN_BUCKET && p->part->columns[i].bytes > 0)
@@ -225,22 +217,8 @@ static void seek_columns(hotbed_part_reader *p) {
 }
 
 void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t end) {
-    cut(p, &first, &end);
-    if (p->table->kind == HOTBED_TABLE_HASH) {
-        uint64_t at = p->next_row;
-        for (uint64_t b = p->next; b < first; b++)
-            at += p->counts[b];
-        p->row = at;
-        for (uint64_t b = first; b < end; b++)
-            at += p->counts[b];
-        p->end_row = at;
-        p->next = end;
-        p->next_row = at;
-        p->any = false;
-    } else if (!p->shard->manifest->increment) {
-        p->row = first;
-        p->end_row = end;
-    }
+    p->row = first;
+    p->end_row = end;
     seek_columns(p);
 }
 
@@ -251,12 +229,14 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
         bool ascends = !p->any || bucket > p->last_bucket ||
                        (bucket == p->last_bucket && keys[i] > p->last_key);
         bool here = bucket >= p->part->first && bucket < p->part->end;
-        if (!ascends || !here || p->counts[bucket - p->part->first] == 0)
+        uint64_t *count = here && p->counts != NULL ? &p->counts[bucket - p->part->first] : NULL;
+        if (!ascends || !here || (count != NULL && *count == 0))
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
                 "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not counted",
                 p->shard->file.name, p->table->name, keys[i], bucket);
-        p->counts[bucket - p->part->first]--;
+        if (count != NULL)
+            --*count;
         p->last_bucket = bucket;
         p->last_key = keys[i];
         p->any = true;

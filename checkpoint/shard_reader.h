@@ -1,6 +1,6 @@
 /* checkpoint/shard_reader.h - the files of a checkpoint, read and checked.
  *
- * A shard reader has checked the file's size, its metadata and the digests of its blocks; a part reader
+ * A shard reader has checked the file's size and the digests of its blocks; a part reader
  * gives out one table's rows of it, or those of a range of buckets, each block checked before a byte of
  * it is used.  Nothing is allocated by a number from a file before the file is known to be that large.
  */
@@ -21,7 +21,7 @@ typedef struct hotbed_shard_reader {
     hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
 } hotbed_shard_reader;
 
-/* Open shard `number`.  The caller calls hotbed_shard_reader_close() in any case.
+/* Open shard `number`: its size and the digests of its blocks are checked.  The caller calls hotbed_shard_reader_close() in any case.
  * Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_shard_reader_open(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
@@ -36,8 +36,9 @@ hotbed_status hotbed_shard_reader_ahead(
 /* {0} with a closed file is allowed; keeps the error text. */
 void hotbed_shard_reader_close(hotbed_shard_reader *reader);
 
-/* The roots of all of the shard's extents hold: what can be checked without reading them. */
-hotbed_status hotbed_shard_reader_check_roots(hotbed_shard_reader *reader);
+/* Its metadata, and the roots of all of its extents: what can be checked without reading them.  Errors: IO, CORRUPT,
+ * MEMORY. */
+hotbed_status hotbed_shard_reader_check(hotbed_shard_reader *reader);
 
 /* Copy the caller's bytes, checked; room for shards[0].extra.bytes.  Shard 0. */
 hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *reader, void *extra);
@@ -49,27 +50,25 @@ typedef struct hotbed_part_reader {
     const hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers;  /* without lanes */
-    hotbed_memory memory;    /* with lanes: blocks of all columns */
-    uint64_t *counts;        /* HASH: [end - first] keys of each bucket that are still to come */
-    uint64_t row;            /* of the part: the next one */
-    uint64_t end_row;        /* of the range */
-    uint64_t next, next_row; /* HASH: end of the last range in buckets of the part, and in rows */
+    unsigned char *buffers; /* without lanes */
+    hotbed_memory memory;   /* with lanes: blocks of all columns */
+    uint64_t *
+        counts; /* HASH: [end - first] keys of each bucket that are still to come; NULL: not known */
+    uint64_t row;     /* of the part: the next one */
+    uint64_t end_row; /* of the range */
     uint64_t last_bucket, last_key;
     bool skipped; /* rows were passed over: the columns stand at earlier ones */
     bool any;     /* a key was given out since the range was set */
 } hotbed_part_reader;
 
-/* The part of table `table`; all its rows are the range.  The caller calls hotbed_part_reader_close() in
- * any case.  Errors: IO, CORRUPT, MEMORY. */
+/* The part of table `table`; all its rows are the range.  `counts`: read how many rows of a HASH table are in each
+ * bucket, and compare.  The caller calls hotbed_part_reader_close() in any case.  Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_part_reader_open(
-    hotbed_part_reader *part, hotbed_shard_reader *shard, uint32_t table);
+    hotbed_part_reader *part, hotbed_shard_reader *shard, uint32_t table, bool counts);
 
 void hotbed_part_reader_close(hotbed_part_reader *part);
 
-/* Rows of buckets [first, end), STATIC: of rows [first, end) of the table, as far as the part has them;
- * ranges ascend from call to call.  The rows of an increment of a static table are not
- * narrowed. */
+/* Rows [first, end) of the part are the range; before any was taken. */
 void hotbed_part_reader_range(hotbed_part_reader *part, uint64_t first, uint64_t end);
 
 /* Rows of the range that are still to come. */

@@ -68,7 +68,7 @@ static hotbed_status verify_rows(verifier *v, hotbed_part_reader *part, hotbed_d
 static hotbed_status verify_part(
     verifier *v, uint32_t shard, uint32_t table, hotbed_digest *content) {
     hotbed_part_reader part;
-    hotbed_status status = hotbed_part_reader_open(&part, &v->link.shards[shard], table);
+    hotbed_status status = hotbed_part_reader_open(&part, &v->link.shards[shard], table, true);
     if (status == HOTBED_OK)
         status = verify_rows(v, &part, content);
     if (status == HOTBED_OK)

@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_checkpoint_together.c - ranks that save and load with a communicator: each byte is read
  * once, and what fails on one fails on all. */
 #include "base/stream.h"
+#include "checkpoint/bucket_core.h"
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -22,12 +23,16 @@ typedef struct rank_call {
     sample_disk disk;
     hotbed_status status;
     bool load;
+    bool large; /* blocks and buckets as the public calls have them */
     char text[256];
 } rank_call;
 
 static void run(rank_call *c) {
     hotbed_stream *stream = NULL;
     hotbed_checkpoint_config config = ranks_config(&c->disk.calls);
+    if (c->large)
+        config =
+            (hotbed_checkpoint_config){.calls = &c->disk.calls, .bucket_bits = HOTBED_BUCKET_BITS};
     hotbed_checkpoint_options save = ranks_options(c->r, c->rank);
     hotbed_checkpoint_load_options load;
     uint64_t step = 0;
@@ -119,76 +124,192 @@ static void ranks_save_and_load_together(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-enum { KEYS = 8000, DIM = 32 };
+/* --- each byte once ---------------------------------------------------------------------------------------- */
 
-/* Ranks with one table, empty. */
-static void create_large(ranks *r, uint32_t world, hotbed_stream *stream) {
-    hotbed_table_options table;
+enum { BULK_TABLES = 2, STEPS = 4, DIM = 64 };
+
+/* Keys of the hash table "keys", and rows of the static "rows"; with HOTBED_TEST_WHOLE 1.6 GB. */
+typedef struct bulk {
+    uint64_t keys, rows;
+} bulk;
+
+static void create_bulk(ranks *r, uint32_t world, const bulk *b, hotbed_stream *stream) {
+    hotbed_table_options tables[BULK_TABLES];
     hotbed_storage_options options;
     *r = (ranks){.world = world, .stream = stream};
     CHECK_OK(hotbed_route_init(&r->routes[0], HOTBED_ROUTE_HASH_ROUND_ROBIN, world, 0));
-    hotbed_table_options_init(&table);
-    table.name = "large";
-    table.dim = DIM;
-    table.capacity = KEYS;
-    hotbed_storage_options_init(&options);
-    options.num_tables = 1;
-    options.tables = &table;
-    options.optimizer.kind = HOTBED_OPT_SGD;
-    for (uint32_t i = 0; i < world; i++)
+    CHECK_OK(hotbed_route_init(&r->routes[1], HOTBED_ROUTE_CONTINUOUS, world, b->rows));
+    for (uint32_t i = 0; i < world; i++) {
+        for (uint32_t t = 0; t < BULK_TABLES; t++) {
+            hotbed_table_options_init(&tables[t]);
+            tables[t].name = t == 0 ? "keys" : "rows";
+            tables[t].dim = DIM;
+        }
+        uint64_t rows = hotbed_route_rows(&r->routes[1], i);
+        tables[0].capacity = b->keys / world + b->keys / world / 8 + 200;
+        tables[1].kind = HOTBED_TABLE_STATIC;
+        tables[1].capacity = rows == 0 ? 1 : rows;
+        hotbed_storage_options_init(&options);
+        options.num_tables = BULK_TABLES;
+        options.tables = tables;
+        options.optimizer.kind = HOTBED_OPT_ADAM;
         CHECK_OK(hotbed_storage_create(&options, stream, &r->storages[i]));
+    }
 }
 
-/* Keys 0 .. KEYS-1 to their ranks, as new rows. */
-static void fill_large(ranks *r) {
-    static uint64_t keys[KEYS];
-    for (uint32_t i = 0; i < r->world; i++) {
-        uint64_t n = 0;
-        for (uint64_t key = 0; key < KEYS; key++)
-            if (hotbed_route_rank(&r->routes[0], key) == i)
-                keys[n++] = key;
-        CHECK_OK(hotbed_storage_set_rows(r->storages[i], 0, n, keys, NULL, r->stream));
+/* Set every `step`-th key and row from `first` on to `value`, or to what new keys have. */
+static void set_bulk(ranks *r, const bulk *b, uint64_t first, uint64_t step, float value) {
+    enum { ROOM = 4096 };
+    static uint64_t keys[ROOM];
+    static float weights[ROOM * DIM];
+    hotbed_rows rows = {.weights = weights};
+    for (uint64_t i = 0; i < (uint64_t)ROOM * DIM; i++)
+        weights[i] = value + (float)(i % 1000);
+    for (uint32_t rank = 0; rank < r->world; rank++)
+        for (uint32_t t = 0; t < BULK_TABLES; t++)
+            for (uint64_t key = first, n = 0, end = t == 0 ? b->keys : b->rows; key < end;) {
+                for (n = 0; n < ROOM && key < end; key += step)
+                    if (hotbed_route_rank(&r->routes[t], key) == rank)
+                        keys[n++] = t == 0 ? key : hotbed_route_local(&r->routes[t], key);
+                CHECK_OK(hotbed_storage_set_rows(
+                    r->storages[rank], t, n, keys, value == 0 ? NULL : &rows, r->stream));
+                CHECK_OK(hotbed_stream_sync(r->stream));
+            }
+}
+
+static void erase_bulk(ranks *r, const bulk *b, uint64_t first, uint64_t step) {
+    for (uint64_t key = first; key < b->keys; key += step) {
+        uint32_t rank = hotbed_route_rank(&r->routes[0], key);
+        CHECK_OK(hotbed_storage_erase(r->storages[rank], 0, 1, &key, NULL, r->stream));
         CHECK_OK(hotbed_stream_sync(r->stream));
     }
 }
 
-/* Each byte of a row is read by one rank, but for the blocks in which two ranks' ranges meet.  (Were each rank
- * to read all, it would be four times as much.) */
-static void each_byte_is_read_once(hotbed_backend backend) {
-    (void)backend;
-    enum { FROM = 3, TO = 4, ROW = 8 + 4 * DIM + 8, COLUMNS = 3, BLOCK = 4096 };
-    hotbed_stream *stream = NULL;
-    ranks from, to;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
-    const char *path = sample_path("c");
-    create_large(&from, FROM, stream);
-    create_large(&to, TO, stream);
-    fill_large(&from);
-    all_good(&from, &(rank_call){.path = path});
+/* Bytes that this process has read, by the kernel's count. */
+static uint64_t bytes_by_kernel(void) {
+    unsigned long long bytes = 0;
+    FILE *file = fopen("/proc/self/io", "r");
+    if (file != NULL && fscanf(file, "rchar: %llu", &bytes) != 1)
+        bytes = 0;
+    if (file != NULL)
+        fclose(file);
+    return bytes;
+}
+
+/* What there is to be read, and what is read beside: by all ranks, by each, by who reads rows of a shard. */
+typedef struct amount {
+    uint64_t payload, once, each, most_blocks, shards;
+} amount;
+
+static void add_amount(const char *path, amount *a) {
     hotbed_manifest m = ranks_manifest(path);
-    uint64_t once = 0, beside = 0; /* what every rank checks: before the load, and with the rows */
-    for (uint32_t s = 0; s < FROM; s++) {
-        once += m.parts[s].rows * ROW;
-        beside += 2 * (m.shards[s].metadata_bytes + m.shards[s].blocks.bytes) +
-                  m.parts[s].columns[HOTBED_COLUMN_BUCKET].bytes;
-    }
+    char name[300];
     size_t text = 0;
-    free(sample_read_file(sample_path("c/MANIFEST"), &text));
-    rank_call *calls = all_good(&to, &(rank_call){.load = true, .path = path});
-    uint64_t read = 0, keys = 0, all = 0;
-    for (uint32_t i = 0; i < TO; i++) {
-        CHECK_OK(hotbed_storage_size(to.storages[i], 0, &keys, NULL, stream));
-        read += calls[i].disk.bytes_read;
-        all += keys;
+    snprintf(name, sizeof name, "%s/MANIFEST", path);
+    free(sample_read_file(name, &text));
+    a->each += text;
+    a->shards += m.world;
+    for (uint32_t s = 0; s < m.world; s++) {
+        uint64_t blocks = m.shards[s].blocks.bytes;
+        a->once += m.shards[s].metadata_bytes + blocks;
+        a->most_blocks = blocks > a->most_blocks ? blocks : a->most_blocks;
+        for (uint32_t t = 0; t < m.num_tables; t++) {
+            const hotbed_manifest_part *part = &m.parts[t * m.world + s];
+            for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+                a->payload += part->columns[i].bytes;
+            a->each += part->columns[HOTBED_COLUMN_ERASED].bytes; /* keys that left are for all */
+        }
     }
-    CHECK_EQ(all, KEYS);
-    CHECK_EQ(once, (uint64_t)KEYS * ROW);
-    read -= TO * (beside + text);
-    CHECK(read >= once && read <= once + (TO - 1) * FROM * COLUMNS * BLOCK);
     hotbed_manifest_free(&m);
+}
+
+/* Load the chain, and see what was read. */
+static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whole, uint32_t from) {
+    amount a = {.payload = 0};
+    for (uint32_t i = 0; i < n; i++)
+        add_amount(paths[i], &a);
+    uint64_t before = bytes_by_kernel(), read = 0;
+    rank_call *calls = all_good(
+        to, &(rank_call){
+                .load = true,
+                .large = whole,
+                .path = paths[0],
+                .increments = paths + 1,
+                .num_increments = n - 1,
+            });
+    uint64_t kernel = bytes_by_kernel() - before;
+    for (uint32_t i = 0; i < to->world; i++)
+        read += calls[i].disk.bytes_read;
+    uint64_t rows = read - to->world * a.each, ranks_of_rows = a.shards + n * to->world;
+    if (whole)
+        printf(
+            "%u to %u, %u increments: %.3f GB, read %.5f times, beside %u times %llu bytes; by the "
+            "kernel's count %+lld bytes\n",
+            from, to->world, n - 1, (double)a.payload / 1e9, (double)rows / (double)a.payload,
+            to->world, (unsigned long long)a.each, (long long)(kernel - read));
+    CHECK(rows >= a.payload);
+    CHECK(rows <= a.payload + a.once + 2 * ranks_of_rows * a.most_blocks * BULK_TABLES);
+    CHECK(!whole || (double)rows <= 1.001 * (double)a.payload);
+}
+
+/* The loaded rows are those that were saved last. */
+static void check_bulk(ranks *from, ranks *to, bool whole) {
+    const char *a = sample_path("a"), *b = sample_path("b");
+    all_good(from, &(rank_call){.path = a, .large = whole});
+    all_good(to, &(rank_call){.path = b, .large = whole});
+    hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
+    for (uint32_t t = 0; t < BULK_TABLES; t++)
+        CHECK_BYTES(&x.tables[t].content, &y.tables[t].content, sizeof x.tables[t].content);
+    hotbed_manifest_free(&x);
+    hotbed_manifest_free(&y);
+    sample_remove(a);
+    sample_remove(b);
+}
+
+static void read_pair(uint32_t n, uint32_t m, bool whole, hotbed_stream *stream) {
+    static ranks from, to;
+    const bulk b = whole ? (bulk){1400000, 700000} : (bulk){8000, 3000};
+    const char *paths[STEPS];
+    create_bulk(&from, n, &b, stream);
+    create_bulk(&to, m, &b, stream);
+    ranks_mark(&from);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "step-%u", i);
+        paths[i] = sample_path(name);
+        if (i == 0)
+            set_bulk(&from, &b, 0, 1, 0);
+        else
+            set_bulk(&from, &b, i, 50, (float)i);
+        if (i > 0)
+            erase_bulk(&from, &b, i, whole ? 5000 : 50);
+        all_good(
+            &from,
+            &(rank_call){.path = paths[i], .parent = i == 0 ? NULL : paths[i - 1], .large = whole});
+        if (i == 0)
+            read_bulk(&to, paths, 1, whole, n);
+    }
+    read_bulk(&to, paths, STEPS, whole, n);
+    check_bulk(&from, &to, whole);
+    for (uint32_t i = 0; i < STEPS; i++)
+        sample_remove(paths[i]);
     ranks_destroy(&from);
     ranks_destroy(&to);
+}
+
+/* Each byte of a row is read by one rank, however many ranks saved and load; what is checked beside is the digests of
+ * blocks, twice, and metadata, once. */
+static void each_byte_is_read_once(hotbed_backend backend) {
+    static const uint32_t some[][2] = {{3, 4}, {1, 3}, {8, 3}, {3, 3}};
+    static const uint32_t all[][2] = {{1, 4}, {4, 1}, {3, 8},   {8, 3},
+                                      {5, 7}, {8, 8}, {16, 61}, {61, 16}};
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    bool whole = ranks_whole();
+    for (uint32_t i = 0; i < (whole ? sizeof all / sizeof *all : sizeof some / sizeof *some); i++)
+        read_pair(whole ? all[i][0] : some[i][0], whole ? all[i][1] : some[i][1], whole, stream);
     hotbed_stream_destroy(stream);
 }
 

@@ -100,7 +100,7 @@ static bool before(uint64_t bucket, uint64_t key, uint64_t other_bucket, uint64_
 }
 
 static bool of_rows(const hotbed_chain_table *t, const hotbed_chain_head *head) {
-    return t->kind == HOTBED_CHAIN_ROWS && head < t->heads + t->num_parts;
+    return t->kind != HOTBED_CHAIN_COUNTED && head < t->heads + t->num_parts;
 }
 
 static uint32_t column_of(const hotbed_chain_table *t) {
@@ -132,19 +132,71 @@ static hotbed_status look(hotbed_chain_table *t, hotbed_chain_head *head) {
     return HOTBED_OK;
 }
 
+/* Have the parts that are opened from here on hold `room` bytes of a column's block. */
+static void set_room(hotbed_chain *chain, size_t room, unsigned char *whole) {
+    for (uint32_t i = 0; i < chain->n; i++)
+        for (uint32_t s = 0; s < chain->links[i].manifest.world; s++) {
+            chain->links[i].shards[s].room = room;
+            chain->links[i].shards[s].whole = whole;
+        }
+}
+
+/* Of the other columns' memory nothing is touched. */
+static bool is_read(hotbed_chain_kind kind, uint32_t column) {
+    bool counted = column == HOTBED_COLUMN_COUNTED || column == HOTBED_COLUMN_COUNTS;
+    bool key = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_ERASED;
+    return kind == HOTBED_CHAIN_COUNTED ? counted : kind == HOTBED_CHAIN_KEYS ? key : !counted;
+}
+
+/* Bytes that the parts of a table hold, `room` of each column's block at most. */
+static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t room) {
+    uint64_t sum = 0;
+    for (uint32_t i = first; i < t->chain->n; i++) {
+        const hotbed_manifest *m = &t->chain->links[i].manifest;
+        uint64_t most = room < m->block_bytes ? room : m->block_bytes;
+        for (uint64_t p = 0; p < (uint64_t)m->world * HOTBED_COLUMNS; p++) {
+            const hotbed_manifest_part *part =
+                &m->parts[(uint64_t)t->table * m->world + p / HOTBED_COLUMNS];
+            uint32_t column = (uint32_t)(p % HOTBED_COLUMNS);
+            uint64_t bytes = part->columns[column].bytes;
+            if (is_read(t->kind, column))
+                sum += bytes < most ? bytes : most;
+        }
+    }
+    return sum;
+}
+
+/* Have the parts hold so much that it is not too much in all. */
+static hotbed_status bound_memory(hotbed_chain_table *t, uint32_t first) {
+    enum { HELD_BYTES = 192 << 20, LEAST_ROOM = 512 };
+    uint64_t most = t->chain->held_bytes == 0 ? HELD_BYTES : t->chain->held_bytes;
+    size_t room = HOTBED_BLOCK_BYTES_MOST;
+    while (room > LEAST_ROOM && bytes_held(t, first, room) > most)
+        room /= 2;
+    if (room == HOTBED_BLOCK_BYTES_MOST)
+        return HOTBED_OK;
+    t->whole = hotbed_new(HOTBED_BLOCK_BYTES_MOST);
+    if (t->whole == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a block");
+    set_room(t->chain, room, t->whole);
+    return HOTBED_OK;
+}
+
 static hotbed_status open_parts(hotbed_chain_table *t) {
     uint32_t at = 0;
     uint32_t first = t->kind == HOTBED_CHAIN_COUNTED ? t->chain->n - 1 : 0;
+    HOTBED_TRY(bound_memory(t, first));
     for (uint32_t i = first; i < t->chain->n; i++)
         for (uint32_t s = 0; s < t->chain->links[i].manifest.world; s++, at++) {
             hotbed_chain_head *head = &t->heads[at], *erased = &t->heads[t->num_parts + at];
             HOTBED_TRY(hotbed_part_reader_open(
-                &t->parts[at], &t->chain->links[i].shards[s], t->table, true));
+                &t->parts[at], &t->chain->links[i].shards[s], t->table,
+                t->kind == HOTBED_CHAIN_ROWS));
             const hotbed_manifest_part *part = t->parts[at].part;
             *head = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->counted};
             *erased = (hotbed_chain_head){.part = &t->parts[at], .link = i, .left = part->erased};
             HOTBED_TRY(look(t, head));
-            if (t->kind == HOTBED_CHAIN_ROWS)
+            if (t->kind != HOTBED_CHAIN_COUNTED)
                 HOTBED_TRY(look(t, erased));
         }
     return HOTBED_OK;
@@ -161,24 +213,28 @@ hotbed_status hotbed_chain_table_open(
         .bucket_bits = description->bucket_bits,
         .hash = description->kind == HOTBED_TABLE_HASH,
     };
-    out->sequential = chain->n == 1 && kind == HOTBED_CHAIN_ROWS &&
+    out->sequential = chain->n == 1 && kind != HOTBED_CHAIN_COUNTED &&
                       (!out->hash || description->spread == HOTBED_SPREAD_BUCKET);
     for (uint32_t i = kind == HOTBED_CHAIN_COUNTED ? chain->n - 1 : 0; i < chain->n; i++)
         out->num_parts += chain->links[i].manifest.world;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         out->row_bytes[i] = hotbed_manifest_row_bytes(m, description, i);
-    out->parts = hotbed_new(out->num_parts * sizeof *out->parts);
-    out->heads = hotbed_new((size_t)2 * out->num_parts * sizeof *out->heads);
+    uint32_t open = out->sequential ? 1 : out->num_parts;
+    out->parts = hotbed_new(open * sizeof *out->parts);
+    out->heads = hotbed_new((size_t)2 * open * sizeof *out->heads);
     if (out->parts == NULL || out->heads == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", out->num_parts);
-    return open_parts(out);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", open);
+    return out->sequential ? HOTBED_OK : open_parts(out);
 }
 
 void hotbed_chain_table_close(hotbed_chain_table *t) {
-    for (uint32_t i = 0; t->parts != NULL && i < t->num_parts; i++)
+    if (t->whole != NULL)
+        set_room(t->chain, 0, NULL);
+    for (uint32_t i = 0; t->parts != NULL && i < (t->sequential ? 1 : t->num_parts); i++)
         hotbed_part_reader_close(&t->parts[i]);
     hotbed_delete(t->parts);
     hotbed_delete(t->heads);
+    hotbed_delete(t->whole);
     *t = (hotbed_chain_table){.num_parts = 0};
 }
 
@@ -194,21 +250,26 @@ static void columns_at(
 
 /* The parts follow each other: whole chunks of the first that has rows left. */
 static hotbed_status next_of_one(
-    hotbed_chain_table *t, uint64_t capacity, bool keys_only,
-    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
-    uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
-    uint32_t i = 0;
-    while (i < t->num_parts && hotbed_part_reader_left(&t->parts[i]) == 0)
-        i++;
-    if (i == t->num_parts)
-        return HOTBED_OK;
-    uint64_t left = hotbed_part_reader_left(&t->parts[i]);
+    hotbed_chain_table *t, uint64_t capacity, void *const columns[HOTBED_ROW_COLUMNS],
+    uint64_t *n) {
+    uint64_t *keys = columns[HOTBED_COLUMN_KEYS], left = 0;
+    for (; t->next < t->num_parts && left == 0; t->next += left == 0) {
+        if (!t->open) {
+            hotbed_part_reader_close(&t->parts[0]);
+            t->open = true;
+            HOTBED_TRY(hotbed_part_reader_open(
+                &t->parts[0], &t->chain->links[0].shards[t->next], t->table,
+                t->kind == HOTBED_CHAIN_ROWS));
+        }
+        left = hotbed_part_reader_left(&t->parts[0]);
+        t->open = left > 0;
+    }
     *n = left < capacity ? left : capacity;
-    if (!keys_only)
-        return hotbed_part_reader_take(&t->parts[i], *n, columns);
+    if (t->kind != HOTBED_CHAIN_KEYS)
+        return *n == 0 ? HOTBED_OK : hotbed_part_reader_take(&t->parts[0], *n, columns);
     for (uint64_t k = 0; k < *n; k++) {
-        HOTBED_TRY(hotbed_part_reader_key(&t->parts[i], &keys[k]));
-        HOTBED_TRY(hotbed_part_reader_skip(&t->parts[i]));
+        HOTBED_TRY(hotbed_part_reader_key(&t->parts[0], &keys[k]));
+        HOTBED_TRY(hotbed_part_reader_skip(&t->parts[0]));
     }
     return HOTBED_OK;
 }
@@ -257,8 +318,8 @@ static hotbed_status pass(
 
 /* Give out the row at `head`, or pass over what it erased. */
 static hotbed_status emit(
-    hotbed_chain_table *t, hotbed_chain_head *head, bool keys_only,
-    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
+    hotbed_chain_table *t, hotbed_chain_head *head, void *const columns[HOTBED_ROW_COLUMNS],
+    uint64_t *n) {
     void *to[HOTBED_ROW_COLUMNS];
     columns_at(t, columns, *n, to);
     if (!of_rows(t, head)) {
@@ -269,7 +330,7 @@ static hotbed_status emit(
             ++*n;
         }
         head->left--;
-    } else if (keys_only) {
+    } else if (t->kind == HOTBED_CHAIN_KEYS) {
         memcpy(to[HOTBED_COLUMN_KEYS], &head->key, sizeof head->key);
         HOTBED_TRY(hotbed_part_reader_skip(head->part));
         ++*n;
@@ -281,17 +342,17 @@ static hotbed_status emit(
 }
 
 hotbed_status hotbed_chain_table_next(
-    hotbed_chain_table *t, uint64_t capacity, bool keys_only,
-    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n) {
+    hotbed_chain_table *t, uint64_t capacity, void *const columns[HOTBED_ROW_COLUMNS],
+    uint64_t *n) {
     *n = 0;
     if (t->sequential)
-        return next_of_one(t, capacity, keys_only, columns, n);
+        return next_of_one(t, capacity, columns, n);
     while (*n < capacity) {
         hotbed_chain_head *best = least(t);
         if (best == NULL)
             break;
         HOTBED_TRY(pass(t, best, best->bucket, best->key));
-        HOTBED_TRY(emit(t, best, keys_only, columns, n));
+        HOTBED_TRY(emit(t, best, columns, n));
     }
     return HOTBED_OK;
 }

@@ -2,7 +2,8 @@
  *
  * All parts of a table, of every shard and increment, are merged in canonical order; of a key that several
  * have, the last one counts, and a key that an increment erased is gone unless the same one or a later one
- * has it again.  What is read at a time is a block of each column of each part.
+ * has it again.  What is held at a time is a block of each column of each part, and where that would be over
+ * 192 MiB, less of each; of parts that follow each other, of one.
  */
 #ifndef HOTBED_CHECKPOINT_CHAIN_H
 #define HOTBED_CHECKPOINT_CHAIN_H
@@ -18,6 +19,7 @@ typedef struct hotbed_chain_link {
 typedef struct hotbed_chain {
     uint32_t n;
     hotbed_chain_link *links; /* [n]: the full one, then increments */
+    uint64_t held_bytes; /* most that the parts of a table hold while they are merged; 0: 192 MiB */
 } hotbed_chain;
 
 /* Open one checkpoint, full or increment.  Sizes, metadata and roots of all shards are checked.  The caller
@@ -58,6 +60,7 @@ typedef struct hotbed_chain_head {
 typedef enum hotbed_chain_kind {
     HOTBED_CHAIN_ROWS = 0,    /* rows */
     HOTBED_CHAIN_COUNTED = 1, /* keys that admission counts, of the last one of the chain */
+    HOTBED_CHAIN_KEYS = 2,    /* keys of the rows: nothing else is read */
 } hotbed_chain_kind;
 
 typedef struct hotbed_chain_table {
@@ -66,8 +69,11 @@ typedef struct hotbed_chain_table {
     hotbed_chain_kind kind;
     uint32_t bucket_bits;
     bool hash;
-    bool sequential;           /* the parts follow each other: nothing is to be merged */
-    hotbed_part_reader *parts; /* [num_parts] */
+    bool sequential; /* the parts follow each other: nothing is to be merged */
+    uint32_t next;   /* of them: the part that is read, open or to be opened */
+    bool open;
+    hotbed_part_reader *parts; /* [num_parts]; sequential: one, that which is read */
+    unsigned char *whole;      /* a block while it is checked, where parts hold less than that */
     hotbed_chain_head *heads;  /* [2 * num_parts]: of the parts' rows, then of what they erased */
     uint32_t num_parts;
     size_t row_bytes[HOTBED_ROW_COLUMNS];
@@ -80,13 +86,12 @@ void hotbed_chain_table_close(hotbed_chain_table *table);
 
 /* The next rows, up to `capacity`; *n is 0 at the end.
  *
- *   columns    out  [capacity] rows of row_bytes[i] each
- *   keys_only  in   ROWS: only columns[KEYS] is written, and nothing else read
+ *   columns  out  [capacity] rows of row_bytes[i] each
  *
- * COUNTED: columns[KEYS] and, in columns[SCORES], the counts.  Errors: IO, CORRUPT. */
+ * KEYS: columns[KEYS] alone.  COUNTED: columns[KEYS] and, in columns[SCORES], the counts.  Errors: IO, CORRUPT. */
 hotbed_status hotbed_chain_table_next(
-    hotbed_chain_table *table, uint64_t capacity, bool keys_only,
-    void *const columns[HOTBED_ROW_COLUMNS], uint64_t *n);
+    hotbed_chain_table *table, uint64_t capacity, void *const columns[HOTBED_ROW_COLUMNS],
+    uint64_t *n);
 
 /* Room for a table's rows in host memory. */
 typedef struct hotbed_chunk {

@@ -57,7 +57,7 @@ static hotbed_status send_rows(
     target targets[HOTBED_ROW_COLUMNS], const hotbed_progress *progress, uint64_t *done,
     uint64_t total) {
     for (uint64_t n = 1; n > 0;) {
-        HOTBED_TRY(hotbed_chain_table_next(from, chunk->capacity, false, chunk->columns, &n));
+        HOTBED_TRY(hotbed_chain_table_next(from, chunk->capacity, chunk->columns, &n));
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
             if (targets[i].file != NULL)
                 HOTBED_TRY(put(&targets[i], chunk->columns[i], n, from->row_bytes[i], scratch));
@@ -97,11 +97,11 @@ static hotbed_status count_rows(hotbed_chain *chain, uint32_t table, uint64_t *r
     if (chain->n == 1)
         return HOTBED_OK;
     *rows = 0;
-    hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &from);
+    hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_KEYS, &from);
     if (status == HOTBED_OK)
         status = hotbed_chunk_create(from.row_bytes, &chunk);
     for (uint64_t n = 1; status == HOTBED_OK && n > 0; *rows += n)
-        status = hotbed_chain_table_next(&from, chunk.capacity, true, chunk.columns, &n);
+        status = hotbed_chain_table_next(&from, chunk.capacity, chunk.columns, &n);
     hotbed_chunk_destroy(&chunk);
     hotbed_chain_table_close(&from);
     return status;

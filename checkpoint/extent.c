@@ -18,7 +18,25 @@ static hotbed_status flush(hotbed_extent_stream *s) {
     }
     s->done += s->filled;
     s->filled = 0;
+    if (s->done == s->extent.bytes)
+        hotbed_extent_drop(s);
     return HOTBED_OK;
+}
+
+void hotbed_extent_drop(hotbed_extent_stream *s) {
+    if (!s->owned)
+        return;
+    hotbed_delete(s->buffer);
+    s->buffer = NULL;
+    s->owned = false;
+}
+
+static hotbed_status own_buffer(hotbed_extent_stream *s) {
+    size_t bytes = s->extent.bytes < s->block_bytes ? (size_t)s->extent.bytes : s->block_bytes;
+    s->buffer = hotbed_new(bytes);
+    s->owned = true;
+    return s->buffer != NULL ? HOTBED_OK
+                             : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a block", bytes);
 }
 
 hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_t bytes) {
@@ -27,6 +45,8 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s: more than the %" PRIu64 " bytes that were planned", s->table,
             s->column, s->extent.bytes);
+    if (s->buffer == NULL && bytes > 0)
+        HOTBED_TRY(own_buffer(s));
     while (bytes > 0) {
         size_t room = s->block_bytes - s->filled;
         size_t n = bytes < room ? bytes : room;
@@ -34,7 +54,7 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
         s->filled += n;
         from += n;
         bytes -= n;
-        if (s->filled == s->block_bytes)
+        if (s->filled == s->block_bytes || s->done + s->filled == s->extent.bytes)
             HOTBED_TRY(flush(s));
     }
     return HOTBED_OK;
@@ -47,8 +67,6 @@ hotbed_digest hotbed_extent_root(
 }
 
 hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
-    if (s->filled > 0)
-        HOTBED_TRY(flush(s));
     if (s->done != s->extent.bytes)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned",
@@ -57,8 +75,9 @@ hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
 }
 
 hotbed_status hotbed_extent_write(hotbed_extent_stream *s, const void *data, hotbed_digest *root) {
-    HOTBED_TRY(hotbed_extent_put(s, data, s->extent.bytes));
-    HOTBED_TRY(hotbed_extent_end(s));
+    hotbed_status status = hotbed_extent_put(s, data, s->extent.bytes);
+    hotbed_extent_drop(s);
+    HOTBED_TRY(status);
     *root = hotbed_extent_root(&s->extent, s->blocks, s->block_bytes);
     return HOTBED_OK;
 }
@@ -114,13 +133,19 @@ void hotbed_extent_stop(hotbed_extent_stream *s) {
         hotbed_io_job_destroy(&s->ahead[i]);
 }
 
-/* The block at s->done into the buffer. */
+/* Bytes of a block that the buffer holds. */
+static size_t unit(const hotbed_extent_stream *s) {
+    return s->room == 0 ? s->block_bytes : s->room;
+}
+
+/* The block that s->done is in, into the buffer or where blocks are checked. */
 static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
-    uint64_t offset = s->extent.offset + s->done;
+    uint64_t start = s->done / s->block_bytes * s->block_bytes, offset = s->extent.offset + start;
     hotbed_io_job *job;
     if (s->lanes == NULL) {
-        HOTBED_TRY(hotbed_io_read(s->file, s->buffer, block_at(s, s->done), offset));
-        *found = hotbed_digest_of(s->buffer, block_at(s, s->done));
+        unsigned char *to = s->room == 0 ? s->buffer : s->whole;
+        HOTBED_TRY(hotbed_io_read(s->file, to, block_at(s, start), offset));
+        *found = hotbed_digest_of(to, block_at(s, start));
         return HOTBED_OK;
     }
     while (s->num_ahead > 0 && s->ahead[s->first].offset != offset) /* passed over */
@@ -135,12 +160,15 @@ static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
 }
 
 static hotbed_status fill(hotbed_extent_stream *s) {
-    size_t bytes = block_at(s, s->done);
+    uint64_t left = s->extent.bytes - s->done;
+    size_t bytes = left < unit(s) ? (size_t)left : unit(s);
     uint64_t number = s->done / s->block_bytes;
     hotbed_digest found = {0}, right = s->blocks[s->extent.first_block + number];
     HOTBED_TRY(read_block(s, &found));
     if (!hotbed_digest_equal(found, right))
         return damaged(s->file->name, s->table, s->column, number, found, right);
+    if (s->room > 0)
+        memcpy(s->buffer, s->whole + s->done % s->block_bytes, bytes);
     s->done += bytes;
     s->filled = bytes;
     s->taken = s->skip;
@@ -149,7 +177,7 @@ static hotbed_status fill(hotbed_extent_stream *s) {
 }
 
 void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
-    uint64_t start = at / s->block_bytes * s->block_bytes;
+    uint64_t start = at / unit(s) * unit(s);
     if (s->filled > 0 && s->done - s->filled == start) {
         s->taken = (size_t)(at - start);
         return;

@@ -2,7 +2,8 @@
  *
  * Writing, bytes gather in a buffer of one block, which is digested and written when it is full.
  * Reading, a block is read whole and its digest compared before a byte of it is given out.  With lanes the
- * next ones are read while this one is given out.
+ * next ones are read while this one is given out.  Who has so many extents open that a block of each is too much
+ * memory holds a part of it, and reads and checks the block again for the next part.
  */
 #ifndef HOTBED_CHECKPOINT_EXTENT_H
 #define HOTBED_CHECKPOINT_EXTENT_H
@@ -20,8 +21,14 @@ typedef struct hotbed_extent_stream {
     hotbed_extent extent;
     hotbed_digest *blocks; /* [num_blocks] of the shard; borrowed */
     size_t block_bytes;
-    uint64_t done;          /* bytes written to, or read from the file */
-    unsigned char *buffer;  /* [block_bytes], or of the extent's bytes if it has fewer; borrowed */
+    uint64_t done; /* bytes written to, or read from the file */
+    unsigned char *
+        buffer; /* [block_bytes], or of the extent's bytes if it has fewer; borrowed.  NULL, and without
+                            * `behind`: it is there from the first byte that is put to the last */
+    bool owned; /* that one */
+    size_t
+        room; /* reading without lanes: bytes that the buffer holds of a block, a part of it; 0: all */
+    unsigned char *whole;   /* with room: [block_bytes] for a block while it is checked; borrowed */
     size_t filled, taken;   /* bytes in the buffer, and those of them given out */
     size_t skip;            /* bytes of the next block that are not given out */
     hotbed_io_lanes *lanes; /* read blocks; NULL: the caller's thread does.  Borrowed */
@@ -35,8 +42,11 @@ typedef struct hotbed_extent_stream {
 /* Append to the extent; not more than its bytes in all.  Errors: IO. */
 hotbed_status hotbed_extent_put(hotbed_extent_stream *stream, const void *data, size_t bytes);
 
-/* Hand on the last block; all bytes were put.  Errors: IO, STATE. */
+/* All bytes were put.  Errors: STATE (they were not). */
 hotbed_status hotbed_extent_end(hotbed_extent_stream *stream);
+
+/* Free what a write that failed left. */
+void hotbed_extent_drop(hotbed_extent_stream *stream);
 
 /* Root of an extent, from the blocks' digests of its shard. */
 hotbed_digest hotbed_extent_root(

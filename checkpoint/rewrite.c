@@ -12,13 +12,19 @@
 #include <string.h>
 #include <time.h>
 
+/* Rows of the bucket that a shard's rows have come to. */
+typedef struct bucket_count {
+    uint64_t bucket; /* of the part */
+    uint64_t rows;
+} bucket_count;
+
 typedef struct rewriter {
     hotbed_chain *chain;
     const hotbed_rewrite_options *options;
     uint64_t done, total; /* rows, of both passes */
     hotbed_manifest manifest;
     hotbed_shard_writer *shards; /* [world] */
-    uint64_t *counts;            /* [world] ranges of buckets, one after the other */
+    bucket_count *counts;        /* [world] of the hash table that is written */
 } rewriter;
 
 void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint64_t total) {
@@ -93,6 +99,17 @@ static void plan_table(rewriter *w, uint32_t number) {
     plan_ranges(w, number);
 }
 
+/* A route deals rows to all shards in turn, so that each has a block of each column in memory: of many shards these
+ * are smaller.  (Ranges of buckets are complete one after the other.) */
+static uint32_t block_bytes(const hotbed_rewrite_options *options) {
+    enum { HELD_BYTES = 128 << 20, COLUMNS = 7 }; /* of a row, and the buckets */
+    uint32_t bytes = options->block_bytes == 0 ? HOTBED_BLOCK_BYTES : options->block_bytes;
+    while (options->block_bytes == 0 && options->route != 0 && bytes > HOTBED_BLOCK_BYTES_LEAST &&
+           (uint64_t)options->world * COLUMNS * bytes > HELD_BYTES)
+        bytes /= 2;
+    return bytes;
+}
+
 static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     const hotbed_manifest *last = hotbed_chain_last(w->chain);
     hotbed_manifest *m = &w->manifest;
@@ -104,7 +121,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     m->step = last->step;
     hotbed_layout_writer(m->writer);
     m->world = w->options->world;
-    m->block_bytes = w->options->block_bytes == 0 ? HOTBED_BLOCK_BYTES : w->options->block_bytes;
+    m->block_bytes = block_bytes(w->options);
     m->num_tables = last->num_tables;
     m->key_type = last->key_type;
     m->seed = last->seed;
@@ -144,16 +161,24 @@ static hotbed_status count_counted(
     return HOTBED_OK;
 }
 
+/* Rows come in the order of their buckets: those before `bucket` are complete. */
+static hotbed_status end_buckets(rewriter *w, uint32_t rank, uint64_t bucket) {
+    bucket_count *count = &w->counts[rank];
+    for (; count->bucket < bucket; count->bucket++, count->rows = 0)
+        HOTBED_TRY(hotbed_shard_writer_column(
+            &w->shards[rank], HOTBED_COLUMN_BUCKET, &count->rows, sizeof count->rows));
+    return HOTBED_OK;
+}
+
 static hotbed_status write_rows(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
     const hotbed_manifest_table *t = &w->manifest.tables[table];
     const uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
-    if (t->kind == HOTBED_TABLE_HASH) {
-        uint64_t range = (uint64_t)1 << t->bucket_bits;
-        uint64_t *counts = w->counts + (w->options->route == 0 ? 0 : rank * range);
-        for (uint64_t i = 0; i < n; i++)
-            counts[hotbed_logical_bucket(keys[i], t->bucket_bits)]++;
+    uint64_t first = part_of(w, table, rank)->first;
+    for (uint64_t i = 0; t->kind == HOTBED_TABLE_HASH && i < n; i++) {
+        HOTBED_TRY(end_buckets(w, rank, hotbed_logical_bucket(keys[i], t->bucket_bits) - first));
+        w->counts[rank].rows++;
     }
     return hotbed_shard_writer_rows(&w->shards[rank], n, columns, NULL);
 }
@@ -191,36 +216,35 @@ static hotbed_status deal(
 }
 
 static hotbed_status pass_open(
-    rewriter *w, uint32_t table, hotbed_chain_table *from, bool keys_only, take_run take) {
+    rewriter *w, uint32_t table, hotbed_chain_table *from, take_run take) {
     hotbed_chunk chunk;
     uint64_t n = 0;
     HOTBED_TRY(hotbed_chunk_create(from->row_bytes, &chunk));
     hotbed_status status;
     do {
-        status = hotbed_chain_table_next(from, chunk.capacity, keys_only, chunk.columns, &n);
+        status = hotbed_chain_table_next(from, chunk.capacity, chunk.columns, &n);
         if (status == HOTBED_OK)
             status = deal(w, table, from, &chunk, n, take);
-        w->done += from->kind == HOTBED_CHAIN_ROWS ? n : 0;
+        w->done += from->kind == HOTBED_CHAIN_COUNTED ? 0 : n;
         hotbed_progress_report(w->options->progress, w->done, w->total);
     } while (status == HOTBED_OK && n > 0);
     hotbed_chunk_destroy(&chunk);
     return status;
 }
 
-static hotbed_status pass(
-    rewriter *w, uint32_t table, hotbed_chain_kind kind, bool keys_only, take_run take) {
+static hotbed_status pass(rewriter *w, uint32_t table, hotbed_chain_kind kind, take_run take) {
     hotbed_chain_table from;
     hotbed_status status = hotbed_chain_table_open(w->chain, table, kind, &from);
     if (status == HOTBED_OK)
-        status = pass_open(w, table, &from, keys_only, take);
+        status = pass_open(w, table, &from, take);
     hotbed_chain_table_close(&from);
     return status;
 }
 
 static hotbed_status count(rewriter *w) {
     for (uint32_t t = 0; t < w->manifest.num_tables; t++) {
-        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_ROWS, true, count_rows));
-        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_COUNTED, false, count_counted));
+        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_KEYS, count_rows));
+        HOTBED_TRY(pass(w, t, HOTBED_CHAIN_COUNTED, count_counted));
     }
     return HOTBED_OK;
 }
@@ -230,17 +254,13 @@ static hotbed_status write_table(rewriter *w, uint32_t number) {
     uint32_t world = w->manifest.world;
     for (uint32_t r = 0; r < world; r++)
         HOTBED_TRY(hotbed_shard_writer_begin(&w->shards[r], number));
-    uint64_t range = (uint64_t)1 << t->bucket_bits;
-    memset(w->counts, 0, (w->options->route == 0 ? 1 : world) * range * sizeof *w->counts);
-    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_ROWS, false, write_rows));
-    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_COUNTED, false, write_counted));
+    memset(w->counts, 0, world * sizeof *w->counts);
+    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_ROWS, write_rows));
+    HOTBED_TRY(pass(w, number, HOTBED_CHAIN_COUNTED, write_counted));
     for (uint32_t r = 0; r < world; r++) {
         const hotbed_manifest_part *part = part_of(w, number, r);
-        uint64_t at = w->options->route == 0 ? part->first : r * range;
         if (t->kind == HOTBED_TABLE_HASH)
-            HOTBED_TRY(hotbed_shard_writer_column(
-                &w->shards[r], HOTBED_COLUMN_BUCKET, w->counts + at,
-                part->columns[HOTBED_COLUMN_BUCKET].bytes));
+            HOTBED_TRY(end_buckets(w, r, part->end - part->first));
         HOTBED_TRY(hotbed_shard_writer_end(&w->shards[r]));
     }
     return HOTBED_OK;
@@ -250,17 +270,10 @@ static hotbed_status write_table(rewriter *w, uint32_t number) {
 
 static hotbed_status make_room(rewriter *w) {
     uint32_t world = w->manifest.world;
-    uint64_t range = 1;
-    for (uint32_t t = 0; t < w->manifest.num_tables; t++) {
-        uint64_t buckets = (uint64_t)1 << w->manifest.tables[t].bucket_bits;
-        range = buckets > range ? buckets : range;
-    }
-    size_t counts = (w->options->route == 0 ? 1 : world) * range;
-    w->counts = hotbed_new(counts * sizeof *w->counts);
+    w->counts = hotbed_new(world * sizeof *w->counts);
     w->shards = hotbed_new(world * sizeof *w->shards);
     if (w->counts == NULL || w->shards == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %zu counts and %" PRIu32 " shards", counts, world);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", world);
     for (uint32_t r = 0; r < world; r++)
         w->shards[r].file = (hotbed_io_file)HOTBED_IO_CLOSED;
     return HOTBED_OK;

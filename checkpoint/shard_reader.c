@@ -121,29 +121,39 @@ hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *r, void *extra) {
 
 /* --- a part ------------------------------------------------------------------------------------------ */
 
-static hotbed_status read_counts(hotbed_part_reader *p) {
-    uint64_t bytes = p->part->columns[HOTBED_COLUMN_BUCKET].bytes, sum = 0;
-    p->counts = hotbed_new(bytes);
-    if (p->counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
-    HOTBED_TRY(hotbed_extent_take(&p->columns[HOTBED_COLUMN_BUCKET], p->counts, bytes));
-    for (uint64_t b = 0; b < bytes / sizeof *p->counts; b++) {
-        if (p->counts[b] > p->part->rows - sum)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s: %s: buckets count more than the %" PRIu64 " rows",
-                p->shard->file.name, p->table->name, p->part->rows);
-        sum += p->counts[b];
+static hotbed_status miscounted(const hotbed_part_reader *p) {
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: %s: buckets count other rows than the %" PRIu64 " that there are",
+        p->shard->file.name, p->table->name, p->part->rows);
+}
+
+/* Go on to bucket `bucket` of the part; those before it have no more rows to come. */
+static hotbed_status count_to(hotbed_part_reader *p, uint64_t bucket) {
+    while (p->buckets <= bucket) {
+        if (p->count > 0)
+            return miscounted(p);
+        HOTBED_TRY(
+            hotbed_extent_take(&p->columns[HOTBED_COLUMN_BUCKET], &p->count, sizeof p->count));
+        p->buckets++;
     }
-    if (sum != p->part->rows)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s: %s: buckets count %" PRIu64 " of the %" PRIu64 " rows",
-            p->shard->file.name, p->table->name, sum, p->part->rows);
     return HOTBED_OK;
+}
+
+/* After the part's last row no bucket has one to come. */
+static hotbed_status count_rest(hotbed_part_reader *p) {
+    if (!p->counts || p->row < p->part->rows)
+        return HOTBED_OK;
+    uint64_t buckets = p->part->end - p->part->first;
+    if (buckets > 0)
+        HOTBED_TRY(count_to(p, buckets - 1));
+    return p->count == 0 ? HOTBED_OK : miscounted(p);
 }
 
 /* Room of a column's block, in whole pages. */
 static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
     uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
+    if (p->shard->room > 0 && p->shard->room < block)
+        block = p->shard->room;
     uint64_t room = bytes < block ? bytes : block;
     return (size_t)((room + HOTBED_IO_PAGE - 1) / HOTBED_IO_PAGE * HOTBED_IO_PAGE);
 }
@@ -174,6 +184,11 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         p->columns[i].buffer = at;
         at += room_of(p, i);
+        if (shard->room > 0 && shard->room < m->block_bytes &&
+            p->part->columns[i].bytes > shard->room) {
+            p->columns[i].room = shard->room;
+            p->columns[i].whole = shard->whole;
+        }
         if (!is_ahead(p, i))
             continue;
         p->columns[i].lanes = shard->lanes;
@@ -197,13 +212,13 @@ hotbed_status hotbed_part_reader_open(
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
     p->end_row = p->part->rows;
-    return counts && p->table->kind == HOTBED_TABLE_HASH ? read_counts(p) : HOTBED_OK;
+    p->counts = counts && p->table->kind == HOTBED_TABLE_HASH;
+    return count_rest(p);
 }
 
 void hotbed_part_reader_close(hotbed_part_reader *p) {
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
         hotbed_extent_stop(&p->columns[i]);
-    hotbed_delete(p->counts);
     hotbed_delete(p->buffers);
     hotbed_memory_free(&p->memory);
     *p = (hotbed_part_reader){.shard = NULL};
@@ -228,15 +243,17 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
         uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
         bool ascends = !p->any || bucket > p->last_bucket ||
                        (bucket == p->last_bucket && keys[i] > p->last_key);
-        bool here = bucket >= p->part->first && bucket < p->part->end;
-        uint64_t *count = here && p->counts != NULL ? &p->counts[bucket - p->part->first] : NULL;
-        if (!ascends || !here || (count != NULL && *count == 0))
+        if (!ascends || bucket < p->part->first || bucket >= p->part->end)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
-                "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not counted",
+                "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not of this part",
                 p->shard->file.name, p->table->name, keys[i], bucket);
-        if (count != NULL)
-            --*count;
+        if (p->counts) {
+            HOTBED_TRY(count_to(p, bucket - p->part->first));
+            if (p->count == 0)
+                return miscounted(p);
+            p->count--;
+        }
         p->last_bucket = bucket;
         p->last_key = keys[i];
         p->any = true;
@@ -280,7 +297,7 @@ hotbed_status hotbed_part_reader_take(
             keys[i] = p->part->first + p->row + i;
     HOTBED_TRY(check(p, keys, n));
     p->row += n;
-    return HOTBED_OK;
+    return count_rest(p);
 }
 
 hotbed_status hotbed_part_reader_key(hotbed_part_reader *p, uint64_t *key) {
@@ -298,7 +315,7 @@ hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
     HOTBED_TRY(check(p, &key, 1));
     p->row++;
     p->skipped = true;
-    return HOTBED_OK;
+    return count_rest(p);
 }
 
 hotbed_status hotbed_part_reader_column(

@@ -19,6 +19,10 @@ typedef struct hotbed_shard_reader {
     hotbed_io_file file;
     hotbed_digest *blocks;  /* of the shard, all of them */
     hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
+    /* Without lanes: bytes that parts hold of a column's block, a power of two, and [block_bytes] of memory for a
+     * block while it is checked; 0: they hold all of it.  Set by who has many parts open.  Borrowed */
+    size_t room;
+    unsigned char *whole;
 } hotbed_shard_reader;
 
 /* Open shard `number`: its size and the digests of its blocks are checked.  The caller calls hotbed_shard_reader_close() in any case.
@@ -52,10 +56,11 @@ typedef struct hotbed_part_reader {
     size_t row_bytes[HOTBED_ROW_COLUMNS];
     unsigned char *buffers; /* without lanes */
     hotbed_memory memory;   /* with lanes: blocks of all columns */
-    uint64_t *
-        counts; /* HASH: [end - first] keys of each bucket that are still to come; NULL: not known */
-    uint64_t row;     /* of the part: the next one */
-    uint64_t end_row; /* of the range */
+    bool counts;            /* HASH: rows are compared with what the buckets count */
+    uint64_t buckets;       /* of those counts, how many were read */
+    uint64_t count;         /* of the last one: rows of the bucket that are still to come */
+    uint64_t row;           /* of the part: the next one */
+    uint64_t end_row;       /* of the range */
     uint64_t last_bucket, last_key;
     bool skipped; /* rows were passed over: the columns stand at earlier ones */
     bool any;     /* a key was given out since the range was set */

@@ -25,7 +25,7 @@ static hotbed_extent_stream open_column(
 
 static hotbed_status write_extra(hotbed_shard_writer *w, const void *extra) {
     hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
-    hotbed_extent_stream column = open_column(w, "", "extra", shard->extra, w->buffers);
+    hotbed_extent_stream column = open_column(w, "", "extra", shard->extra, NULL);
     return hotbed_extent_write(&column, extra, &shard->extra.root);
 }
 
@@ -44,12 +44,9 @@ hotbed_status hotbed_shard_writer_open(
     shard->blocks.bytes = shard->num_blocks * sizeof(hotbed_digest);
     HOTBED_TRY(hotbed_layout_shard(m, number, &w->metadata));
     w->blocks = hotbed_new(shard->blocks.bytes);
-    w->buffers = hotbed_new((size_t)HOTBED_COLUMNS * m->block_bytes);
-    if (w->blocks == NULL || w->buffers == NULL)
+    if (w->blocks == NULL)
         return hotbed_fail(
-            HOTBED_ERR_MEMORY,
-            "no memory for %" PRIu64 " digests and %d blocks of %" PRIu32 " bytes",
-            shard->num_blocks, HOTBED_COLUMNS, m->block_bytes);
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests", shard->num_blocks);
     hotbed_shard_name(number, m->world, name);
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, &w->file));
     HOTBED_TRY(hotbed_io_allocate(&w->file, shard->bytes));
@@ -68,8 +65,6 @@ hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w, const hotbed_io
     HOTBED_TRY(hotbed_io_open_direct(&w->file, directory, name, HOTBED_IO_WRITE_DIRECT));
     HOTBED_TRY(hotbed_write_behind_open(
         &w->behind, &w->file, lanes, block_bytes, HOTBED_COLUMNS, &blocks));
-    hotbed_delete(w->buffers);
-    w->buffers = NULL;
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
         w->columns[i].buffer = blocks + (size_t)i * block_bytes;
     return HOTBED_OK;
@@ -81,10 +76,8 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
     w->table = &m->tables[table];
     w->part = &m->parts[(uint64_t)table * m->world + w->number];
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        unsigned char *buffer =
-            w->columns[i].buffer; /* of the table before: writing behind swaps them */
-        if (buffer == NULL)
-            buffer = w->buffers + (size_t)i * m->block_bytes;
+        /* Of the table before: writing behind swaps them. */
+        unsigned char *buffer = w->behind.file == NULL ? NULL : w->columns[i].buffer;
         w->columns[i] = open_column(
             w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
             w->part->columns[i], buffer);
@@ -202,8 +195,9 @@ hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
 void hotbed_shard_writer_close(hotbed_shard_writer *w) {
     hotbed_write_behind_close(&w->behind);
     hotbed_io_drop(&w->file);
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+        hotbed_extent_drop(&w->columns[i]);
     hotbed_delete(w->row);
-    hotbed_delete(w->buffers);
     hotbed_delete(w->blocks);
     hotbed_delete(w->metadata);
     *w = (hotbed_shard_writer){.file = HOTBED_IO_CLOSED};

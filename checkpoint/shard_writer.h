@@ -1,7 +1,8 @@
 /* checkpoint/shard_writer.h - one shard file, table by table, rows in canonical order.
  *
  * Before a byte is written the manifest says how many rows, counted and erased keys each part has; libhdf5
- * lays the file out by that.  Then each table is begun, given its columns, and ended.
+ * lays the file out by that.  Then each table is begun, given its columns, and ended.  What is not written behind
+ * has a block of memory for each column that was begun and is not complete.
  */
 #ifndef HOTBED_CHECKPOINT_SHARD_WRITER_H
 #define HOTBED_CHECKPOINT_SHARD_WRITER_H
@@ -19,8 +20,7 @@ typedef struct hotbed_shard_writer {
     hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers; /* a block a column; NULL when they are written behind */
-    unsigned char *row;     /* one row's bytes, for its digest */
+    unsigned char *row; /* one row's bytes, for its digest */
 } hotbed_shard_writer;
 
 /* Lay the shard out and make its file in `directory`.  The counts of its parts are set; `extra` are the

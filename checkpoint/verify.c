@@ -232,8 +232,7 @@ typedef struct side {
 static hotbed_status look(side *s) {
     if (s->at == s->n) {
         s->at = 0;
-        HOTBED_TRY(
-            hotbed_chain_table_next(&s->table, s->chunk.capacity, false, s->chunk.columns, &s->n));
+        HOTBED_TRY(hotbed_chain_table_next(&s->table, s->chunk.capacity, s->chunk.columns, &s->n));
         if (s->n == 0)
             return HOTBED_OK;
     }

@@ -67,6 +67,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
     hotbed_chain chain;
     hotbed_rewrite_options options = {.world = m, .block_bytes = 4096};
     CHECK_OK(open_chain(paths, STEPS, &chain));
+    chain.held_bytes = turn % 2; /* 1: as little of each block as can be */
     CHECK_OK(hotbed_checkpoint_rewrite(&hotbed_io_system, &chain, compact, &options));
     hotbed_chain_close(&chain);
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, compact, NULL));

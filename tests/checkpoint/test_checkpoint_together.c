@@ -210,15 +210,16 @@ static void add_amount(const char *path, amount *a) {
     a->each += text;
     a->shards += m.world;
     for (uint32_t s = 0; s < m.world; s++) {
-        uint64_t blocks = m.shards[s].blocks.bytes;
+        uint64_t blocks = m.shards[s].blocks.bytes, erased = 0;
         a->once += m.shards[s].metadata_bytes + blocks;
         a->most_blocks = blocks > a->most_blocks ? blocks : a->most_blocks;
         for (uint32_t t = 0; t < m.num_tables; t++) {
             const hotbed_manifest_part *part = &m.parts[t * m.world + s];
             for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-                a->payload += part->columns[i].bytes;
-            a->each += part->columns[HOTBED_COLUMN_ERASED].bytes; /* keys that left are for all */
+                a->payload += i == HOTBED_COLUMN_ERASED ? 0 : part->columns[i].bytes;
+            erased += part->columns[HOTBED_COLUMN_ERASED].bytes;
         }
+        a->each += erased == 0 ? 0 : erased + blocks; /* keys that left are for all */
     }
     hotbed_manifest_free(&m);
 }
@@ -240,7 +241,7 @@ static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whol
     uint64_t kernel = bytes_by_kernel() - before;
     for (uint32_t i = 0; i < to->world; i++)
         read += calls[i].disk.bytes_read;
-    uint64_t rows = read - to->world * a.each, ranks_of_rows = a.shards + n * to->world;
+    uint64_t rows = read - to->world * a.each, readers = a.shards + n * to->world;
     if (whole)
         printf(
             "%u to %u, %u increments: %.3f GB, read %.5f times, beside %u times %llu bytes; by the "
@@ -248,7 +249,7 @@ static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whol
             from, to->world, n - 1, (double)a.payload / 1e9, (double)rows / (double)a.payload,
             to->world, (unsigned long long)a.each, (long long)(kernel - read));
     CHECK(rows >= a.payload);
-    CHECK(rows <= a.payload + a.once + 2 * ranks_of_rows * a.most_blocks * BULK_TABLES);
+    CHECK(rows <= a.payload + a.once + readers * a.most_blocks * BULK_TABLES);
     CHECK(!whole || (double)rows <= 1.001 * (double)a.payload);
 }
 

@@ -45,9 +45,9 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s: more than the %" PRIu64 " bytes that were planned", s->table,
             s->column, s->extent.bytes);
-    if (s->buffer == NULL && bytes > 0)
-        HOTBED_TRY(own_buffer(s));
     while (bytes > 0) {
+        if (s->buffer == NULL)
+            HOTBED_TRY(own_buffer(s));
         size_t room = s->block_bytes - s->filled;
         size_t n = bytes < room ? bytes : room;
         memcpy(s->buffer + s->filled, from, n);

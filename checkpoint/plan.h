@@ -25,10 +25,10 @@ hotbed_status hotbed_plan_counted(
     hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number,
     hotbed_manifest *manifest, uint64_t **out, hotbed_stream *stream);
 
-/* Make *manifest that of an increment after the checkpoint at `parent`; *base is what the mark knows of that.
+/* Make *manifest that of an increment after the checkpoint at `path`; *base is what the mark knows of that.
  * Errors: STATE (it knows nothing of it), IO, CORRUPT, MEMORY, UNSUPPORTED. */
 hotbed_status hotbed_plan_parent(
-    const hotbed_checkpoint_config *config, const char *parent, const hotbed_checkpoint_mark *mark,
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_checkpoint_mark *mark,
     hotbed_manifest *manifest, const hotbed_marked **base);
 
 #endif

@@ -169,9 +169,9 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
 }
 
 /* The same, with the increments after the checkpoint, and for the rows of one rank.  Where the checkpoint has
- * as many ranks and the same routes, a rank reads its own shard.  Else it reads the rows of static tables
- * that it needs; of hash tables the ranks read a share each and send each other the rows, so that each byte
- * is read once, or, without a communicator, each reads all and drops what is not its own.  An increment that is missing, there
+ * as many ranks and the same routes, a rank reads its own shard.  Else the ranks of a communicator read a share each,
+ * cut where blocks of the files begin, and send each other the rows, so that each byte is read once; without one each
+ * reads the rows of static tables that it needs, and all of hash tables, of which it drops what is not its own.  An increment that is missing, there
  * twice, or not of this checkpoint, is refused before anything changes.
  * Errors: the same, STATE (`path` is an increment; the increments do not follow each other), and ARGUMENT
  * (`share`: rank not below world, routes of other worlds, a static table that is not CONTINUOUS). */

@@ -299,10 +299,12 @@ static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
                 CHECK_OK(write(snapshot, one));
         }
         hotbed_checkpoint_snapshot_destroy(snapshot);
-        check_chain(&to, full, &one, 1, &r);
+        bool last = disk.count < n;
+        if (last || n % 4 == 0)
+            check_chain(&to, full, &one, 1, &r);
         sample_remove(one);
         sample_remove(full);
-        if (disk.count < n)
+        if (last)
             break;
     }
     CHECK(failed > 20);

@@ -285,8 +285,8 @@ static void a_short_list_is_by_the_model(hotbed_backend backend) {
         for (uint32_t also = 0; also < 2; also++) {
             hotbed_schedule_options options = short_list(wanted);
             hotbed_schedule *schedule;
-            uint32_t serials = 0, stages[MOST + 1];
-            double seconds[MOST + 1];
+            uint32_t serials = 0, stages[MOST + 1] = {0};
+            double seconds[MOST + 1] = {0};
             options.num_also = also; /* the serial plan again, as somebody wrote it */
             options.also = &p.plan;
             CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));

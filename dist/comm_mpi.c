@@ -67,10 +67,11 @@ typedef enum ending {
     ENDING_DEAD = 2,     /* a rank will not */
 } ending;
 static uint32_t worst;       /* atomic; an ending */
-static uint32_t patience_ms; /* atomic; the deadline of the communicator that ended so */
+static uint32_t patience_ms; /* atomic; the longest deadline of the communicators that ended so */
 
 static void note_ending(const hotbed_comm *comm, ending how) {
-    __atomic_store_n(&patience_ms, comm->deadline_ms, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&patience_ms, __ATOMIC_RELAXED) < comm->deadline_ms)
+        __atomic_store_n(&patience_ms, comm->deadline_ms, __ATOMIC_RELAXED);
     if (__atomic_load_n(&worst, __ATOMIC_RELAXED) < (uint32_t)how)
         __atomic_store_n(&worst, (uint32_t)how, __ATOMIC_RELAXED);
 }

@@ -175,11 +175,10 @@ static uint64_t rows_of(const dealer *d, uint32_t shard) {
 /* Rows between two places at which blocks of all columns begin. */
 static uint64_t rows_apart(const dealer *d) {
     const hotbed_manifest *m = d->deal->manifest;
-    const hotbed_manifest_part *part = &m->parts[(uint64_t)d->deal->table * m->world];
     uint64_t widths =
         m->block_bytes; /* its lowest bit is the largest power of two that divides all */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        if (hotbed_manifest_column_bytes(m, &m->tables[d->deal->table], part, i) > 0)
+        if (hotbed_manifest_has(m, &m->tables[d->deal->table], i))
             widths |= d->row_bytes[i];
     return m->block_bytes / (widths & (~widths + 1));
 }
@@ -215,7 +214,7 @@ static hotbed_status open_part(dealer *d) {
     d->open = true;
     HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
     HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, deal->directory, deal->lanes, true));
-    /* One of those who read the part compares what its buckets count. */
+    /* Who reads its first rows compares them with what its buckets count. */
     HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table, from == 0));
     hotbed_part_reader_range(&d->part, from, left < rows ? left : rows);
     return HOTBED_OK;

@@ -1,7 +1,7 @@
 /* checkpoint/shard_reader.h - the files of a checkpoint, read and checked.
  *
  * A shard reader has checked the file's size and the digests of its blocks; a part reader
- * gives out one table's rows of it, or those of a range of buckets, each block checked before a byte of
+ * gives out one table's rows of it, or a range of them, each block checked before a byte of
  * it is used.  Nothing is allocated by a number from a file before the file is known to be that large.
  */
 #ifndef HOTBED_CHECKPOINT_SHARD_READER_H

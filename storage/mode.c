@@ -235,8 +235,11 @@ static void lay_out_bins(hotbed_storage *storage) {
         const hotbed_table *table = &storage->tables[t];
         hotbed_table_view *view = &storage->tables[t].view;
         view->lower_byte = bytes;
-        if (view->lower_slots > 0)
-            bytes += lower_most(storage, table) * view->row_bytes;
+        if (view->lower_slots == 0)
+            continue;
+        bytes += lower_most(storage, table) * view->row_bytes;
+        if (view->row_bytes > storage->moved_bytes)
+            storage->moved_bytes = (uint32_t)view->row_bytes;
     }
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;

@@ -9,10 +9,14 @@ enum {
     BLOCK = 256,
     WAVES = 1,
     SCAN_BLOCK = 1024,
-    LINK_SHARE =
-        4, /* of the warps there could be, one in so many moves rows over the link: they have 1 MB
-                     * on its way, ten times what the link takes, and the other SMs' time is for others */
+    LINK_BLOCK = 128,
 };
+
+/* Rows cross the link by few warps: as many as keep it full, and no more.  What is on its way beyond that waits in
+ * the GPU's own queues, and whatever else runs waits behind it: beside 2,112 warps a dense model took twice its time,
+ * beside these at most 1.15 times, and the link is as fast (docs/performance.md).  Reads are on their way for longer
+ * than writes, and small rows need more warps. */
+enum { READ_BYTES = 320 << 10, READ_COST = 1024, WRITE_BYTES = 160 << 10, WRITE_COST = 512 };
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
@@ -78,42 +82,74 @@ static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view vi
         if (hotbed_move_fetches(&move))
             s.fetch_order[atomicAdd(
                 &s.move_bins[1 + hotbed_move_bin(s.index, table, move.home)], 1U)] = (uint32_t)i;
-        if (move.victim_meta != 0)
+        if (hotbed_move_writes(table, &move))
             s.write_order[atomicAdd(
                 &s.move_bins[SCAN_BLOCK + 1 + hotbed_move_bin(s.index, table, move.victim_home)],
                 1U)] = (uint32_t)i;
     }
 }
 
-/* The next number of a list: list 0 is of fetches, 1 of writes.  Warps take turns instead of having their
- * share from the start, so that all of them are in the same part of the lower tier: those that had fallen behind
- * spread over all of it, and rows of 512 bytes then moved at 21 GB/s instead of 50. */
-static __device__ uint32_t take_move(const hotbed_step_view *s, uint32_t list) {
-    uint32_t at = 0;
-    if (hotbed_tile_rank(ROW) == 0)
-        at = atomicAdd(&s->move_bins[2 * SCAN_BLOCK + list], 1U);
-    return hotbed_tile_shuffle_u32(ROW, at, 0);
+/* A warp takes TURN moves of a list at a time: each of its lanes looks up one of them, and then their rows are copied
+ * in turn.  All warps are so in the same part of the lower tier: when each had its share from the start, those that had
+ * fallen behind spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
+enum { TURN = 8 };
+
+template <bool DOWN>
+static __device__ void haul_rows(
+    const hotbed_step_view *s, const uint32_t *order, uint32_t n, uint32_t *taken) {
+    const uint32_t lane = hotbed_tile_rank(ROW);
+    for (;;) {
+        uint32_t first = lane == 0 ? atomicAdd(taken, (uint32_t)TURN) : 0;
+        first = hotbed_tile_shuffle_u32(ROW, first, 0);
+        if (first >= n)
+            return;
+        const uint32_t count = n - first < TURN ? n - first : TURN;
+        hotbed_haul mine = {NULL, NULL, 0};
+        if (lane < count)
+            mine = DOWN ? hotbed_haul_down(s, order[first + lane])
+                        : hotbed_haul_up(s, order[first + lane]);
+        for (uint32_t k = 0; k < count; k++) {
+            uint64_t to = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.to, k);
+            uint64_t from = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.from, k);
+            uint64_t bytes = hotbed_tile_shuffle_u64(ROW, mine.bytes, k);
+            hotbed_row_copy((uint8_t *)to, (const uint8_t *)from, bytes, ROW);
+            if (DOWN)
+                hotbed_fence(); /* a write is over then, not just on its way */
+        }
+    }
 }
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) write_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(LINK_BLOCK) write_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = s.move_bins[SCAN_BLOCK];
-    for (uint32_t j = take_move(&s, 1); j < n; j = take_move(&s, 1))
-        hotbed_write_victim(&s, s.write_order[j], ROW);
+    haul_rows<true>(&s, s.write_order, s.move_bins[SCAN_BLOCK], &s.move_bins[2 * SCAN_BLOCK + 1]);
 }
 
-/* What has to cross the link first, and whatever does not beside it. */
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) fetch_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(LINK_BLOCK) fetch_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = s.move_bins[0];
-    for (uint32_t j = take_move(&s, 0); j < n; j = take_move(&s, 0))
-        hotbed_fetch_missing(&s, s.fetch_order[j], ROW);
-    n = *s.num_missing;
+    haul_rows<false>(&s, s.fetch_order, s.move_bins[0], &s.move_bins[2 * SCAN_BLOCK]);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) leave_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t n = *s.num_missing;
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
+        hotbed_leave_upper(&s, (uint32_t)i);
+}
+
+/* New rows have a warp each to fill them, the others are only told of. */
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) arrive_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t n = *s.num_missing;
+    for (uint64_t i = hotbed_cuda_thread() / CLAIM; i < n; i += hotbed_cuda_threads() / CLAIM)
+        if ((s.moves[i].flags & HOTBED_MOVE_NEW) == 0)
+            hotbed_end_move(&s, (uint32_t)i, CLAIM);
     for (uint64_t i = hotbed_cuda_thread() / ROW; i < n; i += hotbed_cuda_threads() / ROW)
-        if (!hotbed_move_fetches(&s.moves[i]))
-            hotbed_fetch_missing(&s, (uint32_t)i, ROW);
+        if ((s.moves[i].flags & HOTBED_MOVE_NEW) != 0)
+            hotbed_end_move(&s, (uint32_t)i, ROW);
 }
 
 template <bool GROWS>
@@ -133,13 +169,18 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
     return hotbed_cuda_launched("seek_kernel");
 }
 
+static unsigned link_blocks(uint64_t row_bytes, uint64_t bytes, uint64_t cost) {
+    return (unsigned)(bytes / ((row_bytes + cost) * (LINK_BLOCK / ROW))) + 1;
+}
+
 template <bool GROWS>
 static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
     unsigned claims = hotbed_cuda_blocks(stream, step->bound * CLAIM, BLOCK, WAVES);
     unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     unsigned rows = hotbed_cuda_blocks(stream, step->bound * ROW, BLOCK, WAVES);
-    rows = (rows + LINK_SHARE - 1) / LINK_SHARE;
+    unsigned writes = link_blocks(step->moved_bytes, WRITE_BYTES, WRITE_COST);
+    unsigned reads = link_blocks(step->moved_bytes, READ_BYTES, READ_COST);
     claim_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
     settle_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
@@ -148,10 +189,14 @@ static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream
     HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
     order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
-    write_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
+    write_kernel<GROWS><<<writes, LINK_BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("write_kernel"));
-    fetch_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("fetch_kernel");
+    leave_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
+    HOTBED_TRY(hotbed_cuda_launched("leave_kernel"));
+    fetch_kernel<GROWS><<<reads, LINK_BLOCK, 0, native>>>(*step);
+    HOTBED_TRY(hotbed_cuda_launched("fetch_kernel"));
+    arrive_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
+    return hotbed_cuda_launched("arrive_kernel");
 }
 
 template <bool GROWS>

@@ -5,11 +5,13 @@
  *   claim    a slot in the upper tier, perhaps of a row that has to leave; CACHE: a home for new keys
  *   settle   where the row that leaves goes; count moves by the part of the lower tier that they touch
  *   order    moves by that part: the link to host memory is slow for rows in random order
- *   write    rows that leave go down; their slots are then free
- *   fetch    rows come up, new ones are initialised; keys are published
+ *   write    rows that leave go down
+ *   leave    they are at home from now on; their slots are free
+ *   fetch    rows come up
+ *   arrive   new rows are initialised; keys are published
  *
- * Each is one pass over all of them, so all reads of the lower tier come after all writes: both at once are
- * slower on PCIe than one after the other.
+ * Each is one pass over all of them, so all reads of the lower tier come after all writes.  Write and fetch copy rows
+ * and do nothing else: they are what the link takes long for, and should take little of a GPU meanwhile.
  *
  * A key whose candidates in the upper tier are all pinned stays in the lower one for this batch, and is used
  * there; as long as it is pinned there it does not come up.  So pins never refuse a key, and where a row is
@@ -149,6 +151,14 @@ HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_m
            (table->tiers == HOTBED_TIERS_SCORE || (move->victim_meta & HOTBED_META_MARKED) != 0);
 }
 
+/* The same of move i, which may be of a key that was not admitted. */
+HOTBED_HD bool hotbed_move_is_written(const hotbed_step_view *s, uint32_t i) {
+    if (s->moves[i].victim_meta == 0 || (s->missing[i] & HOTBED_MISSING_REJECTED) != 0)
+        return false;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, s->missing[i]);
+    return hotbed_move_writes(&s->tables[t], &s->moves[i]);
+}
+
 HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
@@ -192,7 +202,7 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     uint32_t *writes = s->move_bins + HOTBED_MOVE_BINS + 1;
     if (hotbed_move_fetches(&move))
         hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, move.home)], 1);
-    if (move.victim_meta != 0)
+    if (hotbed_move_writes(table, &move))
         hotbed_add_relaxed_u32(&writes[1 + hotbed_move_bin(s->index, table, move.victim_home)], 1);
 }
 
@@ -234,8 +244,37 @@ HOTBED_HD void hotbed_home_alone(hotbed_index_view index, uint64_t home, uint64_
     hotbed_store_release_u64(hotbed_index_meta(index, home), rescored & ~HOTBED_META_MARKED);
 }
 
-/* The row that makes room for move i goes down. */
-HOTBED_HD void hotbed_write_victim(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+/* A row on its way between the tiers. */
+typedef struct hotbed_haul {
+    uint8_t *to;
+    const uint8_t *from;
+    uint64_t bytes;
+} hotbed_haul;
+
+/* One lane: the row that makes room for move i, which hotbed_move_is_written(), goes down. */
+HOTBED_HD hotbed_haul hotbed_haul_down(const hotbed_step_view *s, uint32_t i) {
+    uint32_t u = s->missing[i];
+    const hotbed_table_view *table =
+        &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
+    hotbed_haul haul = {
+        hotbed_row_at(s->index, table, s->moves[i].victim_home),
+        hotbed_row_at(s->index, table, s->slots[u]), table->row_bytes};
+    return haul;
+}
+
+/* One lane: the row of move i, which hotbed_move_fetches(), comes up. */
+HOTBED_HD hotbed_haul hotbed_haul_up(const hotbed_step_view *s, uint32_t i) {
+    uint32_t u = s->missing[i];
+    const hotbed_table_view *table =
+        &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
+    hotbed_haul haul = {
+        hotbed_row_at(s->index, table, s->slots[u]),
+        hotbed_row_at(s->index, table, s->moves[i].home), table->row_bytes};
+    return haul;
+}
+
+/* One lane: the victim of move i, if it has one, is at home from now on, where its row is already. */
+HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0 || move.victim_meta == 0)
@@ -243,16 +282,8 @@ HOTBED_HD void hotbed_write_victim(const hotbed_step_view *s, uint32_t i, uint32
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t slot = s->slots[u];
-    bool writes = hotbed_move_writes(table, &move);
-    if (writes)
-        hotbed_row_copy(
-            hotbed_row_at(s->index, table, move.victim_home), hotbed_row_at(s->index, table, slot),
-            table->row_bytes, width);
-    hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) != 0)
-        return;
     hotbed_table_copy_time(s->index, table, move.victim_home, slot);
-    if (writes)
+    if (hotbed_move_writes(table, &move))
         hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
     if (table->tiers == HOTBED_TIERS_CACHE) {
         hotbed_home_alone(s->index, move.victim_home, move.victim_meta);
@@ -296,8 +327,8 @@ HOTBED_HD void hotbed_tally_move(
         hotbed_add_relaxed_u64(&tally->in_place, 1);
 }
 
-/* The row of move i comes up, or is initialised where it is to be used. */
-HOTBED_HD void hotbed_fetch_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
+/* The key of move i is where it is to be used from now on: its row is there already, unless it is new. */
+HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -315,10 +346,6 @@ HOTBED_HD void hotbed_fetch_missing(const hotbed_step_view *s, uint32_t i, uint3
         return;
     if (fresh)
         hotbed_row_init(table, hotbed_row_at(s->index, table, slot), key, width);
-    else
-        hotbed_row_copy(
-            hotbed_row_at(s->index, table, slot), hotbed_row_at(s->index, table, move.home),
-            table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
         hotbed_index_publish(s->index, slot, key);

@@ -32,20 +32,31 @@ static void settle_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_settle_missing(s, (uint32_t)i, 1);
 }
 
+/* To a processor, rows and what is known about them are one memory: no passes of their own. */
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)
         end = *s->num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_write_victim(s, (uint32_t)i, 1);
+    for (uint64_t i = begin; i < end; i++) {
+        if (hotbed_move_is_written(s, (uint32_t)i)) {
+            hotbed_haul haul = hotbed_haul_down(s, (uint32_t)i);
+            hotbed_row_copy(haul.to, haul.from, haul.bytes, 1);
+        }
+        hotbed_leave_upper(s, (uint32_t)i);
+    }
 }
 
 static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)
         end = *s->num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_fetch_missing(s, (uint32_t)i, 1);
+    for (uint64_t i = begin; i < end; i++) {
+        if (hotbed_move_fetches(&s->moves[i])) {
+            hotbed_haul haul = hotbed_haul_up(s, (uint32_t)i);
+            hotbed_row_copy(haul.to, haul.from, haul.bytes, 1);
+        }
+        hotbed_end_move(s, (uint32_t)i, 1);
+    }
 }
 
 static void flush_body(const void *args, uint64_t begin, uint64_t end) {

@@ -170,7 +170,8 @@ static hotbed_status draw(
     double unused = 0.0;
     HOTBED_TRY(plans_make(shop, entry, 1024, &train));
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-    hotbed_status status = plans_time(shop, train, 6, 12, &unused);
+    /* Steps that are drawn come a whole cycle after the picture before: their rows have left the cache. */
+    hotbed_status status = plans_time(shop, train, shop->input.shape.batches, 12, &unused);
     (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
     if (status == HOTBED_OK)
         status = hotbed_timeline_write_picture(1, &pipeline, 6, path);

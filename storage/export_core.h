@@ -17,6 +17,7 @@ typedef struct hotbed_export_args {
     uint64_t *keys;    /* or NULL */
     uint64_t *numbers; /* or NULL */
     uint64_t *count;   /* [1] */
+    uint64_t room;     /* items that arrays have room for */
     uint32_t *bits;    /* [groups] of slots that are given */
     uint32_t *starts;  /* [groups + 1] counts, then first items; the last is all */
     uint64_t first;    /* slot of the table, from 0 */
@@ -102,6 +103,8 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         if ((bits >> s & 1U) == 0)
             continue;
         uint64_t at = start + hotbed_bits_set(bits & ((1U << s) - 1U));
+        if (at >= a->room)
+            continue;
         bool hashed = hotbed_table_indexed(&a->table);
         uint64_t slot = hashed ? hotbed_export_row(a, hotbed_export_slot(a, from + s)) : from + s;
         if (a->keys != NULL)
@@ -119,7 +122,7 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
     }
     if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
         return;
-    for (uint64_t at = start; bits != 0; at++, bits &= bits - 1) {
+    for (uint64_t at = start; bits != 0 && at < a->room; at++, bits &= bits - 1) {
         uint64_t slot = hotbed_export_slot(a, from + hotbed_lowest_bit(bits));
         if (hotbed_table_indexed(&a->table))
             slot = hotbed_export_row(a, slot);

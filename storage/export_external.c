@@ -16,6 +16,7 @@ typedef struct exporter {
     const hotbed_table_view *table;
     uint64_t chunk;    /* keys */
     uint64_t given;    /* in the batch so far */
+    uint64_t refused;  /* that there was no room for */
     uint64_t *keys;    /* [chunk] host, the next six too */
     uint64_t *numbers; /* [chunk] */
     uint64_t *scores;  /* [chunk] */
@@ -105,6 +106,10 @@ static hotbed_status give(exporter *x, uint64_t n) {
     hotbed_rows rows = rows_at(x);
     HOTBED_TRY(look(x, n));
     n = choose(x, n);
+    if (n > x->e->room - x->given) {
+        x->refused += n - (x->e->room - x->given);
+        n = x->e->room - x->given;
+    }
     if (n == 0)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_copy(keys, x->keys, n * sizeof *keys, x->stream));
@@ -189,8 +194,9 @@ hotbed_status hotbed_export_external(
     hotbed_status status = make_room(&x);
     if (status == HOTBED_OK)
         status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
+    uint64_t count = x.given + x.refused;
     if (status == HOTBED_OK)
-        status = hotbed_copy(batch->count, &x.given, sizeof x.given, stream);
+        status = hotbed_copy(batch->count, &count, sizeof count, stream);
     hotbed_status synced = hotbed_stream_sync(stream);
     hotbed_memory_free(&x.device);
     hotbed_delete(x.host);

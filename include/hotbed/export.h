@@ -39,7 +39,7 @@ extern "C" {
 #endif
 
 /* One batch.  Call hotbed_export_init(), then set fields.  Arrays are device or pinned memory and have room
- * for `slots` items; those beyond `count` are left as they are. */
+ * for `slots` items, or for `room`; those beyond `count` are left as they are. */
 typedef struct hotbed_export {
     uint32_t size;      /* set by init */
     uint32_t table;     /* number of the table */
@@ -48,9 +48,10 @@ typedef struct hotbed_export {
     uint64_t min_score; /* only keys whose score is at least this; keys of STATIC tables have 0 */
     uint64_t min_time;  /* TIMESTAMP_LFU tables: only keys whose time is at least this; else 0 */
     uint64_t *keys;     /* out [count]; may be NULL */
-    uint64_t *count;    /* out [1] keys that were given; required */
+    uint64_t *count;    /* out [1] keys that were given, or that there was no room for; required */
     hotbed_rows rows;   /* out [count, ..] the parts that are not NULL */
     uint64_t *numbers;  /* out [count] number of each key's slot, as `first` counts; may be NULL */
+    uint64_t room;      /* items that arrays have room for: the first ones are given; 0: `slots` */
 } hotbed_export;
 
 static inline void hotbed_export_init(hotbed_export *batch) {

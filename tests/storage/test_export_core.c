@@ -15,7 +15,7 @@ typedef struct work {
     uint32_t bits[GROUPS], starts[GROUPS + 1];
     uint64_t keys[WINDOW], scores[WINDOW], count;
     float weights[WINDOW][DIM];
-    uint64_t group;
+    uint64_t group, room;
     uint32_t width;
 } work;
 
@@ -48,6 +48,7 @@ static void run(work *w, uint32_t width) {
     w->a.starts = w->starts;
     w->a.first = FIRST;
     w->a.slots = WINDOW;
+    w->a.room = w->room;
     w->a.groups = GROUPS;
     w->a.min_score = 300;
     for (w->group = 0; w->group <= GROUPS; w->group++)
@@ -74,6 +75,7 @@ static void items_are_the_same_at_every_width(hotbed_backend backend) {
         for (int e = 0; e < DIM; e++)
             w.rows[i][e] = hotbed_test_float();
     }
+    w.room = WINDOW;
     one = w;
     uint64_t n = 0;
     run(&one, 1);
@@ -96,6 +98,16 @@ static void items_are_the_same_at_every_width(hotbed_backend backend) {
         CHECK_BYTES(other.keys, one.keys, sizeof one.keys);
         CHECK_BYTES(other.scores, one.scores, sizeof one.scores);
         CHECK_BYTES(other.weights, one.weights, sizeof one.weights);
+        enum { ROOM = 45 }; /* ends in the middle of a group */
+        other = w;
+        other.room = ROOM;
+        run(&other, width);
+        CHECK_EQ(other.count, n);
+        CHECK_BYTES(other.keys, one.keys, ROOM * sizeof one.keys[0]);
+        CHECK_BYTES(other.weights, one.weights, ROOM * sizeof one.weights[0]);
+        CHECK_BYTES(other.keys + ROOM, w.keys + ROOM, (WINDOW - ROOM) * sizeof w.keys[0]);
+        CHECK_BYTES(other.scores + ROOM, w.scores + ROOM, (WINDOW - ROOM) * sizeof w.scores[0]);
+        CHECK_BYTES(other.weights + ROOM, w.weights + ROOM, (WINDOW - ROOM) * sizeof w.weights[0]);
     }
 }
 

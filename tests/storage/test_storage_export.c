@@ -277,7 +277,7 @@ static void static_tables_have_score_0(hotbed_backend backend) {
 
 /* Parts that are NULL are skipped; windows may end, or begin, after the last slot. */
 static void windows_and_parts_at_their_edges(hotbed_backend backend) {
-    enum { N = 60 };
+    enum { N = 60, ROOM = 21 };
     desk d;
     hotbed_table_info info;
     uint64_t n = 0;
@@ -303,6 +303,17 @@ static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
     collect(&d, d.all_scores, &d.scores, 0, sizeof(uint64_t));
     collect(&d, d.all_weights, &d.weights, N, 8);
+    uint64_t keys[N];
+    e = batch_of(&d, 0, 0);
+    CHECK_EQ(run_batch(&d, &e), N);
+    memcpy(keys, d.all_keys, sizeof keys);
+    e.room = ROOM; /* for the first ones */
+    CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
+    rig_download(&d.r, &n, d.count.data, sizeof n);
+    CHECK_EQ(n, N);
+    collect(&d, d.all_keys, &d.keys, ROOM, sizeof(uint64_t));
+    collect(&d, d.all_weights, &d.weights, ROOM, 8);
+    CHECK_BYTES(d.all_keys, keys, ROOM * sizeof keys[0]);
     desk_stop(&d);
     rig_close(&d.r);
 }

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "checkpoint/arena.h"
 #include "checkpoint/bucket_core.h"
 
 #include <inttypes.h>
@@ -115,6 +116,12 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     HOTBED_TRY(read_options(options, &read));
     if (read.comm != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
+    if (read.arena != NULL && (hotbed_arena_backend(read.arena) != hotbed_stream_backend(stream) ||
+                               hotbed_arena_device(read.arena) != hotbed_stream_device(stream)))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is of %s %d, the stream of %s %d",
+            hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
     return hotbed_snapshot_take(&config, storage, &read, stream, out);
 }
 

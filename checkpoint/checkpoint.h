@@ -10,8 +10,10 @@
 /* What tests change. */
 typedef struct hotbed_checkpoint_config {
     const hotbed_io_calls *calls;
-    uint32_t bucket_bits; /* of hash tables */
-    uint32_t block_bytes; /* a power of two; 0: HOTBED_BLOCK_BYTES */
+    uint32_t bucket_bits;  /* of hash tables */
+    uint32_t block_bytes;  /* a power of two; 0: HOTBED_BLOCK_BYTES */
+    uint64_t window_slots; /* that go to an arena in one export; 0: 2^26 */
+    size_t window_bytes;   /* that come from device memory at a time; 0: 16 MiB */
 } hotbed_checkpoint_config;
 
 /* A whole save by one rank, or by those of options->comm: the three below, and an abort when one fails. */

@@ -1,9 +1,10 @@
-/* checkpoint/snapshot.c - one cut of a storage, copied to host memory. */
+/* checkpoint/snapshot.c - one cut of a storage, copied to memory that training leaves alone. */
 #include "checkpoint/snapshot.h"
 
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/plan.h"
+#include "checkpoint/staging.h"
 #include "hotbed/export.h"
 
 #include <inttypes.h>
@@ -11,6 +12,9 @@
 #include <string.h>
 
 enum { WINDOW_BYTES = 8 << 20 }; /* of rows that are on their way; two of them are */
+
+/* Slots that go to an arena in one export; its workspace is half a byte for each. */
+#define ARENA_SLOTS ((uint64_t)1 << 26)
 
 /* A window of slots on its way: pinned memory that a kernel writes. */
 typedef struct window {
@@ -21,44 +25,75 @@ typedef struct window {
     hotbed_event *kept; /* of the copier: its rows are in the image */
 } window;
 
-/* A table on its way into an image. */
+/* A snapshot that is taken. */
 typedef struct taker {
+    const hotbed_checkpoint_config *config;
+    hotbed_checkpoint_snapshot *s;
     hotbed_storage *storage;
     hotbed_stream *stream;
-    hotbed_stream *
-        copier; /* of the host backend: it copies, and first touches, memory with several threads */
-    const char *name; /* of the table */
-    hotbed_snapshot_table *to;
-    size_t row_bytes[HOTBED_ROW_COLUMNS];
-    window windows[2];
+    hotbed_stream
+        *copier; /* of the host backend: it copies, and first touches, memory with several threads;
+                 * made when one is needed */
+    hotbed_memory
+        counts; /* pinned, [num_tables]: rows of the last export of each table to an arena */
 } taker;
 
-static size_t align(size_t bytes) {
-    return (bytes + 255) / 256 * 256;
+/* Those columns of a table that go through windows. */
+typedef struct table_taker {
+    const taker *t;
+    hotbed_snapshot_table *to;
+    const char *name;                     /* of the table */
+    size_t row_bytes[HOTBED_ROW_COLUMNS]; /* 0: not through windows */
+    uint64_t rows;                        /* that were kept */
+    window windows[2];
+} table_taker;
+
+static hotbed_status fail_changed(const char *table) {
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", table);
 }
 
-static hotbed_status open_window(const taker *t, window *w, uint32_t table, uint64_t slots) {
-    size_t bytes = 256, at = 256;
+/* Have an export fill these columns. */
+static void point(hotbed_export *batch, void *const columns[HOTBED_ROW_COLUMNS]) {
+    batch->keys = columns[HOTBED_COLUMN_KEYS];
+    batch->rows.weights = columns[HOTBED_COLUMN_VALUES];
+    batch->rows.scores = columns[HOTBED_COLUMN_SCORES];
+    for (uint32_t s = 0; s < 2; s++)
+        batch->rows.states[s] = columns[HOTBED_COLUMN_STATE + s];
+    batch->rows.times = columns[HOTBED_COLUMN_TIMES];
+}
+
+static bool is_arena(hotbed_memory_kind kind) {
+    return kind == HOTBED_MEMORY_DEVICE || kind == HOTBED_MEMORY_PINNED;
+}
+
+/* Whether the table has columns in the arena, or elsewhere. */
+static bool has_columns(const hotbed_snapshot_table *table, bool arena) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        bytes += align(slots * t->row_bytes[i]);
-    HOTBED_TRY(hotbed_memory_alloc(t->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &w->memory));
-    HOTBED_TRY(hotbed_event_create(t->stream, &w->done));
-    HOTBED_TRY(hotbed_event_create(t->copier, &w->kept));
+        if (table->row_bytes[i] > 0 && is_arena(table->kinds[i]) == arena)
+            return true;
+    return false;
+}
+
+/* --- into memory of the snapshot's own ------------------------------------------------------------------ */
+
+static hotbed_status open_window(const table_taker *t, window *w, uint32_t table, uint64_t slots) {
+    size_t bytes = HOTBED_ARENA_ALIGN, at = HOTBED_ARENA_ALIGN;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        bytes += hotbed_arena_align(slots * t->row_bytes[i]);
+    HOTBED_TRY(hotbed_memory_alloc(t->t->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &w->memory));
+    HOTBED_TRY(hotbed_event_create(t->t->stream, &w->done));
+    HOTBED_TRY(hotbed_event_create(t->t->copier, &w->kept));
     char *base = w->memory.data;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         w->columns[i] = t->row_bytes[i] == 0 ? NULL : base + at;
-        at += align(slots * t->row_bytes[i]);
+        at += hotbed_arena_align(slots * t->row_bytes[i]);
     }
     hotbed_export_init(&w->batch);
     w->batch.table = table;
     w->batch.slots = slots;
     w->batch.count = (uint64_t *)(void *)base;
-    w->batch.keys = w->columns[HOTBED_COLUMN_KEYS];
-    w->batch.rows.weights = w->columns[HOTBED_COLUMN_VALUES];
-    w->batch.rows.scores = w->columns[HOTBED_COLUMN_SCORES];
-    for (uint32_t s = 0; s < 2; s++)
-        w->batch.rows.states[s] = w->columns[HOTBED_COLUMN_STATE + s];
-    w->batch.rows.times = w->columns[HOTBED_COLUMN_TIMES];
+    point(&w->batch, w->columns);
     return HOTBED_OK;
 }
 
@@ -69,32 +104,31 @@ static void close_window(window *w) {
 }
 
 /* Have a window filled, when what it had is kept. */
-static hotbed_status ask(const taker *t, window *w, uint64_t first) {
+static hotbed_status ask(const table_taker *t, window *w, uint64_t first) {
     HOTBED_TRY(hotbed_event_sync(w->kept));
     w->batch.first = first;
-    HOTBED_TRY(hotbed_storage_export(t->storage, &w->batch, t->stream));
-    return hotbed_event_record(w->done, t->stream);
+    HOTBED_TRY(hotbed_storage_export(t->t->storage, &w->batch, t->t->stream));
+    return hotbed_event_record(w->done, t->t->stream);
 }
 
 /* Wait for a window, and have its rows kept. */
-static hotbed_status keep(const taker *t, window *w) {
+static hotbed_status keep(table_taker *t, window *w) {
     hotbed_snapshot_table *to = t->to;
     HOTBED_TRY(hotbed_event_sync(w->done));
     uint64_t n = *w->batch.count;
-    if (n > to->capacity - to->rows)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", t->name);
+    if (n > to->capacity - t->rows)
+        return fail_changed(t->name);
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (n * t->row_bytes[i] > 0)
             HOTBED_TRY(hotbed_copy(
-                (char *)to->columns[i] + to->rows * t->row_bytes[i], w->columns[i],
-                n * t->row_bytes[i], t->copier));
-    to->rows += n;
-    return hotbed_event_record(w->kept, t->copier);
+                (char *)to->columns[i] + t->rows * t->row_bytes[i], w->columns[i],
+                n * t->row_bytes[i], t->t->copier));
+    t->rows += n;
+    return hotbed_event_record(w->kept, t->t->copier);
 }
 
 /* Two windows in turn: one is filled while the other is copied away. */
-static hotbed_status copy_windows(taker *t, uint64_t slots) {
+static hotbed_status copy_windows(table_taker *t, uint64_t slots) {
     uint64_t step = t->windows[0].batch.slots, asked = 0, turn = 0;
     for (uint64_t kept = 0; kept < slots; kept += step, turn++) {
         for (; asked < slots && asked < kept + 2 * step; asked += step)
@@ -104,42 +138,66 @@ static hotbed_status copy_windows(taker *t, uint64_t slots) {
     return HOTBED_OK;
 }
 
-static hotbed_status copy_table(
-    hotbed_checkpoint_snapshot *s, hotbed_storage *storage, uint32_t number, hotbed_stream *stream,
-    hotbed_stream *copier) {
-    const hotbed_manifest_table *table = &s->manifest.tables[number];
-    hotbed_snapshot_table *to = &s->tables[number];
+/* Copy the columns that are PAGEABLE.  Synchronous. */
+static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
+    hotbed_snapshot_table *to = &all->s->tables[number];
     size_t row = 0;
-    taker t = {
-        .storage = storage, .stream = stream, .copier = copier, .name = table->name, .to = to};
+    table_taker t = {.t = all, .to = to, .name = all->s->manifest.tables[number].name};
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        t.row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, table, i);
+        t.row_bytes[i] = to->kinds[i] == HOTBED_MEMORY_PAGEABLE ? to->row_bytes[i] : 0;
         row += t.row_bytes[i];
-        HOTBED_TRY(hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_PAGEABLE, to->capacity * t.row_bytes[i], NULL, &to->memory[i]));
-        to->columns[i] = to->memory[i].data;
     }
-    uint64_t slots = 0, step = WINDOW_BYTES / row + 1;
-    HOTBED_TRY(hotbed_storage_export_end(storage, number, &slots, stream));
+    if (all->copier == NULL)
+        HOTBED_TRY(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &all->copier));
+    uint64_t step = WINDOW_BYTES / row + 1;
     step = step < slots ? step : slots;
     hotbed_status status = open_window(&t, &t.windows[0], number, step);
     if (status == HOTBED_OK)
         status = open_window(&t, &t.windows[1], number, step);
     if (status == HOTBED_OK)
         status = copy_windows(&t, slots);
-    hotbed_status synced = hotbed_stream_sync(stream); /* of what a failure left enqueued */
-    hotbed_status copied = hotbed_stream_sync(copier);
+    hotbed_status synced = hotbed_stream_sync(all->stream); /* of what a failure left enqueued */
+    hotbed_status copied = hotbed_stream_sync(all->copier);
     close_window(&t.windows[0]);
     close_window(&t.windows[1]);
     HOTBED_TRY(status);
     HOTBED_TRY(synced);
     HOTBED_TRY(copied);
-    return to->rows == to->capacity
-               ? HOTBED_OK
-               : hotbed_fail(
-                     HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken",
-                     table->name);
+    return t.rows == to->capacity ? HOTBED_OK : fail_changed(t.name);
 }
+
+/* --- into an arena -------------------------------------------------------------------------------------- */
+
+/* Have the columns that are an arena's filled; rows of the last window are in counts, of those before in to->rows.
+ * Waits once for each window but the last. */
+static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
+    hotbed_snapshot_table *to = &t->s->tables[number];
+    uint64_t *count = (uint64_t *)t->counts.data + number;
+    uint64_t most = t->config->window_slots == 0 ? ARENA_SLOTS : t->config->window_slots;
+    hotbed_export batch;
+    hotbed_export_init(&batch);
+    batch.table = number;
+    batch.count = count;
+    for (; batch.first < slots; batch.first += batch.slots) {
+        if (batch.first > 0) {
+            HOTBED_TRY(hotbed_stream_sync(t->stream));
+            if (*count > to->capacity - to->rows)
+                return fail_changed(t->s->manifest.tables[number].name);
+            to->rows += *count;
+        }
+        void *columns[HOTBED_ROW_COLUMNS] = {NULL};
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && to->rows < to->capacity; i++)
+            if (is_arena(to->kinds[i]))
+                columns[i] = (char *)to->columns[i] + to->rows * to->row_bytes[i];
+        point(&batch, columns);
+        batch.room = to->capacity - to->rows; /* at 0 there are no columns */
+        batch.slots = slots - batch.first < most ? slots - batch.first : most;
+        HOTBED_TRY(hotbed_storage_export(t->storage, &batch, t->stream));
+    }
+    return HOTBED_OK;
+}
+
+/* --- a whole storage ------------------------------------------------------------------------------------ */
 
 /* A copy of the caller's routes, bytes and path. */
 static hotbed_status copy_options(
@@ -169,31 +227,94 @@ static hotbed_status copy_options(
     return HOTBED_OK;
 }
 
-static hotbed_status take(
-    hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_config *config, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream, hotbed_stream *copier) {
-    uint32_t tables = hotbed_storage_num_tables(storage);
+/* Where the table's columns go: rows that are all in device memory to the arena's, while there is some; else to its
+ * pinned memory; else to memory of their own.  An external store's rows come at the store's pace, and its cursor may
+ * give them in another order the next time: all columns of those go through windows, together. */
+static hotbed_status place_table(taker *t, uint32_t number) {
+    hotbed_checkpoint_snapshot *s = t->s;
+    hotbed_snapshot_table *to = &s->tables[number];
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
+    bool one_tier = hotbed_storage_mode(t->storage) == HOTBED_MODE_HBM_DIRECT;
+    bool external = !one_tier && info.lower_slots == 0;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        to->row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, &s->manifest.tables[number], i);
+        size_t bytes = to->capacity * to->row_bytes[i];
+        if (to->row_bytes[i] == 0)
+            continue;
+        if (one_tier) {
+            to->columns[i] = hotbed_arena_take(&s->lease, HOTBED_MEMORY_DEVICE, bytes);
+            to->kinds[i] = HOTBED_MEMORY_DEVICE;
+        }
+        if (to->columns[i] == NULL && !external) {
+            to->columns[i] = hotbed_arena_take(&s->lease, HOTBED_MEMORY_PINNED, bytes);
+            to->kinds[i] = HOTBED_MEMORY_PINNED;
+        }
+        if (to->columns[i] != NULL)
+            continue;
+        to->kinds[i] = HOTBED_MEMORY_PAGEABLE;
+        HOTBED_TRY(
+            hotbed_memory_alloc(t->stream, HOTBED_MEMORY_PAGEABLE, bytes, NULL, &to->memory[i]));
+        to->columns[i] = to->memory[i].data;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status plan_table(taker *t, uint32_t number) {
+    hotbed_checkpoint_snapshot *s = t->s;
+    hotbed_snapshot_table *to = &s->tables[number];
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_plan_table(
+        t->config, t->storage, &s->share, number, &s->manifest, &to->capacity, t->stream));
+    HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
+    if (info.kind == HOTBED_TABLE_STATIC)
+        to->capacity = info.capacity; /* rows that are not the rank's are left when it is written */
+    HOTBED_TRY(
+        hotbed_plan_counted(t->storage, &s->share, number, &s->manifest, &to->counted, t->stream));
+    return place_table(t, number);
+}
+
+/* Rows of all tables: first what goes to the arena, all of it enqueued, then, one table after the other, the rest. */
+static hotbed_status copy_tables(taker *t, uint32_t tables) {
+    hotbed_checkpoint_snapshot *s = t->s;
+    uint64_t slots = 0;
+    if (s->lease.arena != NULL)
+        HOTBED_TRY(hotbed_memory_alloc(
+            t->stream, HOTBED_MEMORY_PINNED, tables * sizeof(uint64_t), NULL, &t->counts));
+    for (int arena = 1; arena >= 0; arena--)
+        for (uint32_t i = 0; i < tables; i++) {
+            if (!has_columns(&s->tables[i], arena == 1))
+                continue;
+            HOTBED_TRY(hotbed_storage_export_end(t->storage, i, &slots, t->stream));
+            HOTBED_TRY(arena == 1 ? export_table(t, i, slots) : copy_table(t, i, slots));
+        }
+    HOTBED_TRY(hotbed_stream_sync(t->stream));
+    for (uint32_t i = 0; i < tables; i++) {
+        hotbed_snapshot_table *to = &s->tables[i];
+        if (has_columns(to, true) &&
+            to->rows + ((const uint64_t *)t->counts.data)[i] != to->capacity)
+            return fail_changed(s->manifest.tables[i].name);
+        to->rows = to->capacity;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status take(taker *t, const hotbed_checkpoint_options *options) {
+    hotbed_checkpoint_snapshot *s = t->s;
+    uint32_t tables = hotbed_storage_num_tables(t->storage);
     hotbed_checkpoint_share share;
-    HOTBED_TRY(hotbed_share_read(&options->share, storage, &share));
+    HOTBED_TRY(hotbed_share_read(&options->share, t->storage, &share));
     s->share = share;
+    s->lease.arena = options->arena;
     HOTBED_TRY(copy_options(s, options, tables));
-    HOTBED_TRY(hotbed_plan_head(config, storage, &s->share, options, &s->manifest, stream));
+    HOTBED_TRY(
+        hotbed_plan_head(t->config, t->storage, &s->share, options, &s->manifest, t->stream));
     s->tables = hotbed_new(tables * sizeof *s->tables);
     if (s->tables == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
-    for (uint32_t t = 0; t < tables; t++) {
-        hotbed_snapshot_table *to = &s->tables[t];
-        HOTBED_TRY(
-            hotbed_plan_table(config, storage, &s->share, t, &s->manifest, &to->capacity, stream));
-        hotbed_table_info info;
-        HOTBED_TRY(hotbed_storage_table(storage, t, &info));
-        if (info.kind == HOTBED_TABLE_STATIC)
-            to->capacity =
-                info.capacity; /* rows that are not the rank's are left when it is written */
-        HOTBED_TRY(hotbed_plan_counted(storage, &s->share, t, &s->manifest, &to->counted, stream));
-        HOTBED_TRY(copy_table(s, storage, t, stream, copier));
-    }
-    return HOTBED_OK;
+    for (uint32_t i = 0; i < tables; i++)
+        HOTBED_TRY(plan_table(t, i));
+    return copy_tables(t, tables);
 }
 
 hotbed_status hotbed_snapshot_take(
@@ -201,19 +322,30 @@ hotbed_status hotbed_snapshot_take(
     const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
     *out = NULL;
-    hotbed_stream *copier = NULL;
     hotbed_checkpoint_snapshot *s = hotbed_new(sizeof *s);
     if (s == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
-    hotbed_status status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &copier);
-    if (status == HOTBED_OK)
-        status = take(s, config, storage, options, stream, copier);
-    hotbed_stream_destroy(copier);
+    taker t = {.config = config, .s = s, .storage = storage, .stream = stream};
+    hotbed_status status = take(&t, options);
+    if (status != HOTBED_OK) /* exports may be on their way to the arena */
+        status = hotbed_staging_settle(stream, status);
+    hotbed_stream_destroy(t.copier);
+    hotbed_memory_free(&t.counts);
     if (status == HOTBED_OK)
         *out = s;
     else
         hotbed_checkpoint_snapshot_destroy(s);
     return status;
+}
+
+uint64_t hotbed_checkpoint_snapshot_bytes(
+    const hotbed_checkpoint_snapshot *s, hotbed_memory_kind kind) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; s != NULL && t < s->manifest.num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+            if (s->tables[t].kinds[i] == kind)
+                bytes += hotbed_arena_align(s->tables[t].capacity * s->tables[t].row_bytes[i]);
+    return bytes;
 }
 
 void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
@@ -224,6 +356,8 @@ void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
             hotbed_memory_free(&s->tables[t].memory[i]);
         hotbed_delete(s->tables[t].counted);
     }
+    hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_DEVICE);
+    hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_PINNED);
     hotbed_delete(s->tables);
     hotbed_delete(s->extra);
     hotbed_delete(s->parent);

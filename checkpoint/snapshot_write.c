@@ -285,6 +285,8 @@ hotbed_status hotbed_snapshot_put(
     s->manifest.id = (hotbed_digest){.low = id.low, .high = id.high};
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
+        status = hotbed_snapshot_land(config, s);
+    if (status == HOTBED_OK)
         status = write_shard(&w, &draft);
     if (status == HOTBED_OK && s->mark != NULL)
         hotbed_mark_push(s->mark, w.base, s->manifest.id, &w.next);

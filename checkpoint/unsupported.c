@@ -80,6 +80,20 @@ void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
     (void)mark;
 }
 
+hotbed_status hotbed_checkpoint_arena_create(
+    uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream,
+    hotbed_checkpoint_arena **out) {
+    (void)device_bytes;
+    (void)pinned_bytes;
+    (void)stream;
+    *out = NULL;
+    return unsupported();
+}
+
+void hotbed_checkpoint_arena_destroy(hotbed_checkpoint_arena *arena) {
+    (void)arena;
+}
+
 hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
@@ -92,6 +106,13 @@ hotbed_status hotbed_checkpoint_snapshot_take(
 
 void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *snapshot) {
     (void)snapshot;
+}
+
+uint64_t hotbed_checkpoint_snapshot_bytes(
+    const hotbed_checkpoint_snapshot *snapshot, hotbed_memory_kind kind) {
+    (void)snapshot;
+    (void)kind;
+    return 0;
 }
 
 hotbed_status hotbed_checkpoint_snapshot_write(

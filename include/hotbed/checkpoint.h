@@ -47,6 +47,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out);
 HOTBED_API void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark); /* NULL is allowed */
 
+typedef struct hotbed_checkpoint_arena
+    hotbed_checkpoint_arena; /* opaque; see hotbed_checkpoint_arena_create() */
+
 /* Call hotbed_checkpoint_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_options {
     uint32_t size; /* set by init */
@@ -60,6 +63,7 @@ typedef struct hotbed_checkpoint_options {
     const char *parent; /* path of the checkpoint that `mark` is of: save an increment, what changed
                          * since then and what keys are gone; NULL: everything */
     hotbed_comm *comm;  /* all its ranks save together; `share` has its rank and size.  NULL: one */
+    hotbed_checkpoint_arena *arena; /* snapshots: memory for the image; NULL: the snapshot's own */
 } hotbed_checkpoint_options;
 
 static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
@@ -106,21 +110,52 @@ HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id i
 
 /* --- snapshots ---------------------------------------------------------------------------------------- */
 
-/* One cut of a rank's storage, in host memory.  Opaque; owned by the caller. */
+/* One cut of a rank's storage.  Opaque; owned by the caller. */
 typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
 
-/* Copy all rows, scores, counts and state to host memory, as much as they are.  Synchronous; the caller orders it as
- * a save, and trains on as soon as it returns: what training waits for is this copy, not the disk.
+/* Memory for images that is allocated and touched once, and goes from one snapshot to the next.  What training waits
+ * for is then
+ *   device memory   a copy on the device, at the speed of its memory.  Rows that are all in device memory
+ *                   (HBM_DIRECT) go there.  The write brings the image to the host, on a stream of its own
+ *                   beside training, and from then on the next snapshot may have the device memory.
+ *   pinned memory   a copy over the link, in one go.  What has no place in device memory goes there, also when it is
+ *                   brought from there; not rows of an external store.
+ * Columns (keys, weights, each state, ...) of the tables go, in order, to what is left of it, each as a whole;
+ * what finds no place is in host memory of the snapshot's own, as without an arena, and so is what would go to a part
+ * that another snapshot has: none fails for that.  hotbed_checkpoint_snapshot_bytes() says what a
+ * storage would need.
+ *
+ * For snapshots of any storages on the stream's backend and device; it outlives them.  Synchronous.
+ *
+ *   device_bytes  in  0: none
+ *   pinned_bytes  in  0: none
+ *
+ * Errors: ARGUMENT, MEMORY (with the bytes asked for), DEVICE, STATE (the stream records a graph), UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_arena_create(
+    uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream,
+    hotbed_checkpoint_arena **out);
+HOTBED_API void hotbed_checkpoint_arena_destroy(
+    hotbed_checkpoint_arena *arena); /* NULL is allowed */
+
+/* Copy all rows, scores, counts and state to options->arena, or to host memory, as much as they are.  Synchronous; the
+ * caller orders it as a save, and trains on as soon as it returns: what training waits for is this copy, not the disk.
  * options->mark and parent are used when it is written, not before: the mark, which stays until then, has to be of the
  * parent then, which may still be written now.  With a parent the snapshot is an increment: what changed from the parent
  * to the cut, and keys that were erased or evicted.  A snapshot that is destroyed and not written leaves the mark as it
  * was.  options->comm is not for snapshots.
- * Errors: ARGUMENT, STATE (tickets hold pins), MEMORY, DEVICE, UNSUPPORTED. */
+ * With an arena it uses the stream's workspace, half a byte a slot of the largest table, at most 32 MiB: the first
+ * call on a stream allocates.
+ * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins), MEMORY, DEVICE, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);
 HOTBED_API void hotbed_checkpoint_snapshot_destroy(
     hotbed_checkpoint_snapshot *snapshot); /* NULL is allowed */
+
+/* Bytes of its image in memory of `kind`, 256 for each begun 256 of a column: DEVICE and PINNED are those of the arena,
+ * PAGEABLE what found no place there.  Not while it is written. */
+HOTBED_API uint64_t hotbed_checkpoint_snapshot_bytes(
+    const hotbed_checkpoint_snapshot *snapshot, hotbed_memory_kind kind);
 
 /* Write it as hotbed_checkpoint_save() would have; needs neither storage nor stream, so any thread may do it,
  * one at a time.  Or, as one of several ranks, as hotbed_checkpoint_put().  Synchronous.  It can be written again, an

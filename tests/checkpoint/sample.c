@@ -50,6 +50,8 @@ hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
     options.key_type = s->key_type == 0 ? HOTBED_KEY_I64 : s->key_type;
     options.optimizer.kind = s->optimizer == 0 ? HOTBED_OPT_SGD : s->optimizer;
     options.seed = s->seed;
+    options.mode = s->mode;
+    options.hbm_bytes = s->hbm_bytes;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     return storage;
 }

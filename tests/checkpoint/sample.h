@@ -19,6 +19,8 @@ typedef struct sample {
     uint64_t seed;
     uint32_t dim;          /* of the first table; 0: 16 */
     uint64_t max_capacity; /* of the first table */
+    hotbed_mode mode;      /* 0: as hbm_bytes asks for */
+    uint64_t hbm_bytes;
 } sample;
 
 /* "user.id" hash f32, "item" hash bf16, "geo-x" static f16, "nothing" hash without rows, "." hash f32 of

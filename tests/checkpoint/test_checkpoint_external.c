@@ -182,10 +182,15 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, more[1]));
     hotbed_checkpoint_snapshot_destroy(snapshot);
     options = options_of(NULL, NULL);
+    CHECK_OK(hotbed_checkpoint_arena_create(1 << 20, 1 << 20, from.stream, &options.arena));
     CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
+    CHECK(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE), 0);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PINNED), 0);
     fill(&from, 0, 1); /* not in the cut */
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, cut));
     hotbed_checkpoint_snapshot_destroy(snapshot);
+    hotbed_checkpoint_arena_destroy(options.arena);
     for (int i = 0; i < 2; i++)
         CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, more[i], NULL));
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, cut, NULL));
@@ -294,6 +299,31 @@ static void check_export(
     desk_close(&d);
 }
 
+/* Arrays for fewer keys than there are: the first ones, and the count of all. */
+static void check_room(box *b, uint32_t table) {
+    enum { ROOM = 7 };
+    uint64_t keys[2][ROOM], n[2];
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.table = table;
+    e.slots = 1000;
+    for (int i = 0; i < 2; i++) {
+        desk d = desk_open(b, i == 0 ? 1000 : ROOM);
+        e.keys = d.keys.data;
+        e.rows.weights = d.weights.data;
+        e.count = d.count.data;
+        e.room = i == 0 ? 0 : ROOM;
+        CHECK_OK(hotbed_storage_export(b->storage, &e, b->stream));
+        CHECK_OK(hotbed_copy(keys[i], d.keys.data, sizeof keys[i], b->stream));
+        CHECK_OK(hotbed_copy(&n[i], d.count.data, sizeof n[i], b->stream));
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        desk_close(&d);
+    }
+    CHECK(n[0] > ROOM);
+    CHECK_EQ(n[1], n[0]);
+    CHECK_BYTES(keys[0], keys[1], sizeof keys[0]);
+}
+
 static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
     for (int kind = MEMORY; kind <= ROCKSDB; kind++) {
         box b;
@@ -310,6 +340,8 @@ static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
             check_export(&b, t, 64, 4, 0);
         }
         check_export(&b, PAIR, 64, 2, 1100);
+        for (uint32_t t = 0; t < TABLES; t++)
+            check_room(&b, t);
         close_box(&b);
     }
 }

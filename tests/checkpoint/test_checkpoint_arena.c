@@ -1,0 +1,416 @@
+/* tests/checkpoint/test_checkpoint_arena.c - images of snapshots in device and pinned memory: the same rows in the files,
+ * wherever they were meanwhile. */
+#include "checkpoint/verify.h"
+#include "tests/checkpoint/ranks.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/fault.h"
+#include "tests/support/harness.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static const ranks_shape shape = {
+    .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+
+static const hotbed_memory_kind kinds[] = {
+    HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE};
+
+static hotbed_stream *new_stream(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    return stream;
+}
+
+static hotbed_checkpoint_arena *new_arena(
+    uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream) {
+    hotbed_checkpoint_arena *arena = NULL;
+    CHECK_OK(hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, stream, &arena));
+    return arena;
+}
+
+/* Small blocks and windows, so that there are several of them. */
+static hotbed_checkpoint_config small_config(const hotbed_io_calls *calls) {
+    hotbed_checkpoint_config config = ranks_config(calls);
+    config.window_slots = 100;
+    config.window_bytes = 1000;
+    return config;
+}
+
+static hotbed_checkpoint_snapshot *take(
+    ranks *r, uint32_t rank, const char *parent, hotbed_checkpoint_arena *arena) {
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_config config = small_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(r, rank);
+    options.mark = r->marks[rank];
+    options.parent = parent;
+    options.arena = arena;
+    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
+    return snapshot;
+}
+
+static hotbed_status write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = small_config(&calls);
+    return hotbed_snapshot_write(&config, path, snapshot);
+}
+
+static uint64_t bytes_of(const hotbed_checkpoint_snapshot *snapshot) {
+    uint64_t bytes = 0;
+    for (int k = 0; k < 3; k++)
+        bytes += hotbed_checkpoint_snapshot_bytes(snapshot, kinds[k]);
+    return bytes;
+}
+
+/* Every column of every part has the same bytes. */
+static void same_bytes(const char *a, const char *b) {
+    hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
+    CHECK_EQ(x.num_tables, y.num_tables);
+    for (uint32_t t = 0; t < x.num_tables; t++) {
+        CHECK_EQ(x.tables[t].rows, y.tables[t].rows);
+        CHECK_BYTES(&x.tables[t].content, &y.tables[t].content, sizeof x.tables[t].content);
+    }
+    for (uint32_t p = 0; p < x.num_tables * x.world; p++)
+        for (uint32_t c = 0; c < HOTBED_COLUMNS; c++) {
+            const hotbed_extent *m = &x.parts[p].columns[c], *n = &y.parts[p].columns[c];
+            CHECK_EQ(m->bytes, n->bytes);
+            CHECK_BYTES(&m->root, &n->root, sizeof m->root);
+        }
+    hotbed_manifest_free(&x);
+    hotbed_manifest_free(&y);
+}
+
+/* --- where images are ------------------------------------------------------------------------------------ */
+
+/* No memory, all of it, one byte too little, a part of it: the files are those of a save. */
+static void images_may_be_anywhere(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend);
+    const char *saved = sample_path("saved"), *path = sample_path("c");
+    ranks_create(&r, &shape, 1, stream);
+    ranks_fill(&r, 1);
+    ranks_erase(&r, 3, 7);
+    ranks_save(&r, saved);
+    hotbed_checkpoint_snapshot *snapshot = take(&r, 0, NULL, NULL);
+    uint64_t all = bytes_of(snapshot);
+    CHECK(all > 0);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE), all);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    const uint64_t budgets[][2] = {{0, 0},       {all, 0},       {0, all},           {all - 1, 0},
+                                   {0, all - 1}, {all / 2, all}, {all / 3, all / 3}, {255, 1},
+                                   {256, 0},     {all, all}};
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        const uint64_t device = budgets[i][0], pinned = budgets[i][1];
+        hotbed_checkpoint_arena *arena = new_arena(device, pinned, stream);
+        for (int round = 0; round < 2; round++) { /* the second finds what the first had */
+            snapshot = take(&r, 0, NULL, arena);
+            uint64_t on[3];
+            for (int k = 0; k < 3; k++)
+                on[k] = hotbed_checkpoint_snapshot_bytes(snapshot, kinds[k]);
+            CHECK_EQ(on[0] + on[1] + on[2], all);
+            CHECK(on[0] <= device && on[1] <= pinned);
+            CHECK((device < all) == (on[0] < all));
+            CHECK(device < 256 || on[0] > 0);
+            CHECK((on[2] == 0) == (device + pinned >= all && (device != all / 2 || pinned == all)));
+            CHECK_OK(write(snapshot, path));
+            CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE), 0);
+            CHECK_EQ(bytes_of(snapshot), all);
+            same_bytes(saved, path);
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+            sample_remove(path);
+        }
+        hotbed_checkpoint_arena_destroy(arena);
+    }
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+/* An arena has one snapshot at a time; its device memory is free once that is written, its pinned memory once that is gone. */
+static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
+    enum { ROOM = 1 << 20 };
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend);
+    ranks_create(&r, &shape, 1, stream);
+    ranks_fill(&r, 1);
+    hotbed_checkpoint_arena *arena = new_arena(ROOM, ROOM, stream);
+    hotbed_checkpoint_snapshot *one = take(&r, 0, NULL, arena), *two = take(&r, 0, NULL, arena);
+    hotbed_checkpoint_snapshot *three = take(&r, 0, NULL, arena);
+    uint64_t all = bytes_of(one);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_DEVICE), all);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_PINNED), all);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PAGEABLE), all);
+    hotbed_checkpoint_snapshot_destroy(three);
+    CHECK_OK(write(one, sample_path("one"))); /* to memory of its own: two has the pinned one */
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_PAGEABLE), all);
+    three = take(&r, 0, NULL, arena);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_DEVICE), all);
+    hotbed_checkpoint_snapshot_destroy(two);
+    CHECK_OK(write(three, sample_path("three")));
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PINNED), all);
+    same_bytes(sample_path("one"), sample_path("three"));
+    two = take(&r, 0, NULL, arena);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_DEVICE), all);
+    hotbed_checkpoint_snapshot_destroy(one);
+    hotbed_checkpoint_snapshot_destroy(two); /* dropped in device memory */
+    hotbed_checkpoint_snapshot_destroy(three);
+    hotbed_checkpoint_arena_destroy(arena);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+/* A snapshot into an arena has what a save has, which is put at `saved`; its image is in memory of `kind`. */
+static void check_image(
+    hotbed_storage *storage, const char *saved, hotbed_memory_kind kind, hotbed_stream *stream) {
+    const char *path = sample_path("image");
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = small_config(&calls);
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    options.arena = new_arena(1 << 20, 1 << 20, stream);
+    CHECK_OK(hotbed_checkpoint_write(&config, saved, storage, &options, stream));
+    CHECK_OK(hotbed_snapshot_take(&config, storage, &options, stream, &snapshot));
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, kind), bytes_of(snapshot));
+    CHECK_OK(hotbed_snapshot_write(&config, path, snapshot));
+    same_bytes(saved, path);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    hotbed_checkpoint_arena_destroy(options.arena);
+}
+
+/* Rows of two tiers, and of a table that has grown. */
+static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
+    static const sample cases[] = {
+        {.optimizer = HOTBED_OPT_ADAM, .mode = HOTBED_MODE_CACHE, .hbm_bytes = 32768},
+        {.optimizer = HOTBED_OPT_ADAM, .mode = HOTBED_MODE_DEFAULT, .hbm_bytes = 32768},
+    };
+    static const sample grows = {
+        .optimizer = HOTBED_OPT_ADAM, .rows = 90, .capacity = 100, .max_capacity = 5000};
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_storage *grown = sample_create(&grows, stream);
+    const char *const names[] = {"cache", "default"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hotbed_storage *storage = sample_create(&cases[i], stream);
+        const char *saved = sample_path(names[i]);
+        sample_fill(&cases[i], storage, stream);
+        check_image(storage, saved, HOTBED_MEMORY_PINNED, stream);
+        CHECK_OK(hotbed_checkpoint_load(saved, grown, NULL, NULL, NULL, stream));
+        sample_check_same(storage, grown, stream);
+        sample_remove(sample_path("image"));
+        hotbed_storage_destroy(storage);
+    }
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(grown, 0, &info));
+    CHECK(info.segments > 0);
+    check_image(grown, sample_path("grown"), HOTBED_MEMORY_DEVICE, stream);
+    hotbed_storage_destroy(grown);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- while training goes on ------------------------------------------------------------------------------ */
+
+typedef struct background {
+    hotbed_checkpoint_snapshot *snapshot;
+    const char *path;
+    hotbed_status status;
+    pthread_t thread;
+} background;
+
+static void *write_it(void *argument) {
+    background *b = argument;
+    b->status = write(b->snapshot, b->path);
+    return NULL;
+}
+
+static void begin(background *b, hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    *b = (background){.snapshot = snapshot, .path = path};
+    CHECK(pthread_create(&b->thread, NULL, write_it, b) == 0);
+}
+
+static void end(background *b) {
+    CHECK(pthread_join(b->thread, NULL) == 0);
+    CHECK_OK(b->status);
+    hotbed_checkpoint_snapshot_destroy(b->snapshot);
+}
+
+static void train(ranks *r, uint32_t version) {
+    for (uint32_t i = 0; i < 4; i++)
+        ranks_change(r, version + i, i, 7);
+    ranks_erase(r, version % 5, 9);
+}
+
+/* A full cut and increments, each taken while the one before may be on its way from device memory or to the disk: each
+ * is what there was when it was taken. */
+static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
+    enum { CUTS = 4 };
+    static ranks r, to, cuts[CUTS];
+    background b[2];
+    char names[CUTS][8];
+    const char *paths[CUTS];
+    hotbed_stream *stream = new_stream(backend);
+    ranks_create(&r, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    hotbed_checkpoint_arena *arena = new_arena(1 << 20, 1 << 16, stream);
+    for (uint32_t c = 0; c < CUTS; c++) {
+        names[c][0] = (char)('a' + c);
+        names[c][1] = '\0';
+        paths[c] = sample_path(names[c]);
+        cuts[c] = r;
+        hotbed_checkpoint_snapshot *snapshot = take(&r, 0, c == 0 ? NULL : paths[c - 1], arena);
+        train(&r, 10 * c + 2);
+        if (c > 0)
+            end(&b[(c - 1) % 2]);
+        begin(&b[c % 2], snapshot, paths[c]);
+        train(&r, 10 * c + 6);
+    }
+    end(&b[(CUTS - 1) % 2]);
+    for (uint32_t c = 0; c < CUTS; c++) {
+        CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, paths[c], NULL));
+        ranks_load_chain(&to, paths[0], &paths[1], c, &hotbed_io_system);
+        ranks_check(&to, &cuts[c]);
+    }
+    hotbed_checkpoint_arena_destroy(arena);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* Three ranks with an arena for two, put together as saves are. */
+static void ranks_put_their_images(hotbed_backend backend) {
+    enum { WORLD = 3 };
+    static ranks r, to;
+    hotbed_stream *stream = new_stream(backend);
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = small_config(&calls);
+    hotbed_checkpoint_snapshot *snapshots[WORLD];
+    hotbed_checkpoint_arena *arenas[2];
+    const char *paths[2] = {sample_path("full"), sample_path("one")};
+    ranks_create(&r, &shape, WORLD, stream);
+    ranks_create(&to, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    for (int i = 0; i < 2; i++)
+        arenas[i] = new_arena(1 << 20, 0, stream);
+    for (uint32_t step = 0; step < 2; step++) {
+        hotbed_checkpoint_id id;
+        for (uint32_t i = 0; i < WORLD; i++)
+            snapshots[i] = take(&r, i, step == 0 ? NULL : paths[0], i < 2 ? arenas[i] : NULL);
+        CHECK_OK(hotbed_save_begin(&config, paths[step], &id));
+        for (uint32_t i = 0; i < WORLD; i++) {
+            CHECK_EQ(
+                hotbed_checkpoint_snapshot_bytes(snapshots[i], HOTBED_MEMORY_DEVICE),
+                i < 2 ? bytes_of(snapshots[i]) : 0);
+            CHECK_OK(hotbed_snapshot_put(&config, paths[step], id, snapshots[i]));
+            hotbed_checkpoint_snapshot_destroy(snapshots[i]);
+        }
+        CHECK_OK(hotbed_save_commit(&config, paths[step], id, WORLD));
+        ranks_load_chain(&to, paths[0], &paths[1], step, &hotbed_io_system);
+        ranks_check(&to, &r);
+        train(&r, 2);
+    }
+    for (int i = 0; i < 2; i++)
+        hotbed_checkpoint_arena_destroy(arenas[i]);
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- failures -------------------------------------------------------------------------------------------- */
+
+/* A take that finds no memory leaves the arena to the next; a write that finds none can be made again. */
+static void no_memory_at_any_allocation(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend);
+    const char *saved = sample_path("saved"), *path = sample_path("c");
+    ranks_create(&r, &shape, 1, stream);
+    ranks_fill(&r, 1);
+    ranks_save(&r, saved);
+    hotbed_checkpoint_arena *arena = NULL;
+    for (uint64_t n = 1; arena == NULL; n++) {
+        fault_arm(n);
+        hotbed_status status = hotbed_checkpoint_arena_create(1 << 16, 256, stream, &arena);
+        bool failed = fault_disarm();
+        CHECK((status == HOTBED_OK) == (arena != NULL));
+        if (!failed || status != HOTBED_OK) {
+            CHECK_STATUS(status, failed ? HOTBED_ERR_MEMORY : HOTBED_OK);
+            continue;
+        }
+        hotbed_checkpoint_arena_destroy(arena); /* libc's own, which it can do without */
+        arena = NULL;
+    }
+    hotbed_checkpoint_config config = small_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    options.arena = arena;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    for (uint64_t n = 1;; n++) {
+        fault_arm(n);
+        hotbed_status status =
+            hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+        bool failed = fault_disarm();
+        CHECK((status == HOTBED_OK) == (snapshot != NULL));
+        if (status == HOTBED_OK && !failed)
+            break;
+        if (status != HOTBED_OK)
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+    }
+    for (uint64_t n = 1;; n++) {
+        CHECK(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE) > 0);
+        fault_arm(n);
+        hotbed_status status = write(snapshot, path);
+        bool failed = fault_disarm();
+        if (status != HOTBED_OK) {
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            CHECK_OK(write(snapshot, path));
+        }
+        if (n % 8 == 0 || !failed)
+            same_bytes(saved, path);
+        sample_remove(path);
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+        if (status == HOTBED_OK && !failed)
+            break;
+        snapshot = take(&r, 0, NULL, arena);
+    }
+    hotbed_checkpoint_arena_destroy(arena);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+static void wrong_arenas_are_refused(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = new_stream(backend), *host = NULL;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_options options;
+    ranks_create(&r, &shape, 1, stream);
+    hotbed_checkpoint_options_init(&options);
+    CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, stream, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, NULL, &options.arena), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_arena_create(UINT64_MAX / 2, 0, stream, &options.arena),
+        HOTBED_ERR_MEMORY);
+    CHECK(options.arena == NULL);
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &host));
+    options.arena = new_arena(4096, 4096, host);
+    hotbed_status status =
+        hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot);
+    CHECK_STATUS(status, backend == HOTBED_BACKEND_HOST ? HOTBED_OK : HOTBED_ERR_ARGUMENT);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    hotbed_checkpoint_arena_destroy(options.arena);
+    hotbed_checkpoint_arena_destroy(NULL);
+    CHECK_EQ(hotbed_checkpoint_snapshot_bytes(NULL, HOTBED_MEMORY_DEVICE), 0);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(host);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"images_may_be_anywhere", images_may_be_anywhere},
+    {"a_part_is_one_snapshots_at_a_time", a_part_is_one_snapshots_at_a_time},
+    {"tiers_and_segments_are_in_the_image", tiers_and_segments_are_in_the_image},
+    {"cuts_stay_while_training_goes_on", cuts_stay_while_training_goes_on},
+    {"ranks_put_their_images", ranks_put_their_images},
+    {"no_memory_at_any_allocation", no_memory_at_any_allocation},
+    {"wrong_arenas_are_refused", wrong_arenas_are_refused},
+    {NULL, NULL},
+};

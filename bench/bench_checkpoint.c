@@ -3,8 +3,8 @@
  * One table of Adam rows.  Before each save and load two probes write or read as many bytes of one file with
  * O_DIRECT, 4 MiB at a time, from one thread, the first with memory as malloc() has it, the second with huge pages:
  * what plain programs get of this disk at that moment.  A save ends when all is on disk, and so does a probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs),
- * probes go without.  `take` is what training waits for when a snapshot is taken, `write` what follows in the
- * background.  Counters, medians over the iterations:
+ * probes go without.  `take` is what training waits for when a snapshot is taken, into memory of its own or an arena's
+ * pinned or device memory, `write` what follows in the background.  Counters, medians over the iterations:
  *
  *   probe_gb_per_s, huge_probe_gb_per_s   bytes a second of the first and of the second probe
  *   of_probe, of_huge_probe               the case's bytes a second over those of the probe before it
@@ -302,11 +302,23 @@ static void run_load(bench_state *state) {
     end(&f);
 }
 
-static void run_take(bench_state *state) {
+/* An arena that has room for the whole image in memory of `kind`; 0: none. */
+static bool make_arena(
+    bench_state *state, const fixture *f, hotbed_memory_kind kind, hotbed_checkpoint_arena **out) {
+    uint64_t bytes = (uint64_t)f->rows * ROW_BYTES + 5 * 256; /* of five columns */
+    *out = NULL;
+    return kind == 0 ||
+           bench_ok(
+               state, hotbed_checkpoint_arena_create(
+                          kind == HOTBED_MEMORY_DEVICE ? bytes : 0,
+                          kind == HOTBED_MEMORY_PINNED ? bytes : 0, bench_stream(state), out));
+}
+
+static void run_take_to(bench_state *state, hotbed_memory_kind kind) {
     fixture f = {.storage = NULL};
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    bool good = begin(state, &f);
+    bool good = begin(state, &f) && make_arena(state, &f, kind, &options.arena);
     while (good && bench_next(state)) {
         hotbed_checkpoint_snapshot *snapshot = NULL;
         double start = now();
@@ -314,10 +326,28 @@ static void run_take(bench_state *state) {
             state,
             hotbed_checkpoint_snapshot_take(f.storage, &options, bench_stream(state), &snapshot));
         bench_seconds(state, now() - start);
+        if (good && kind != 0 &&
+            hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0) {
+            bench_skip(state, "the image is not in the arena");
+            good = false;
+        }
         hotbed_checkpoint_snapshot_destroy(snapshot);
     }
+    hotbed_checkpoint_arena_destroy(options.arena);
     report(state, &f);
     end(&f);
+}
+
+static void run_take(bench_state *state) {
+    run_take_to(state, 0);
+}
+
+static void run_take_pinned(bench_state *state) {
+    run_take_to(state, HOTBED_MEMORY_PINNED);
+}
+
+static void run_take_device(bench_state *state) {
+    run_take_to(state, HOTBED_MEMORY_DEVICE);
 }
 
 static void run_write(bench_state *state) {
@@ -349,6 +379,8 @@ const bench_case bench_checkpoint_cases[] = {
     {"checkpoint/save", run_save, names, host_sizes, cuda_sizes},
     {"checkpoint/load", run_load, names, host_sizes, cuda_sizes},
     {"checkpoint/snapshot_take", run_take, names, host_sizes, cuda_sizes},
+    {"checkpoint/snapshot_take_pinned", run_take_pinned, names, host_sizes, cuda_sizes},
+    {"checkpoint/snapshot_take_device", run_take_device, names, host_sizes, cuda_sizes},
     {"checkpoint/snapshot_write", run_write, names, host_sizes, cuda_sizes},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -373,7 +373,7 @@ def checkpoint_section(kinds):
             moved = entry["bytes_per_second"] * entry["real_time"] * 1e-6 / 1e9
             probes = [("probe_gb_per_s", "of_probe"), ("huge_probe_gb_per_s", "of_huge_probe")]
             rows.append(
-                [operation[len("checkpoint/") :], backend, f"{count:,}", f"{moved:.2f}", f"{median * 1e3:,.0f}"]
+                [operation[len("checkpoint/") :], backend, f"{count:,}", f"{moved:.2f}", f"{median * 1e3:,.{0 if median >= 0.01 else 2}f}"]
                 + [f"{moved / median:.2f}"]
                 + [
                     f"{entry[rate_of]:.2f}, **{entry[share]:.2f}**" if share in entry else ""

@@ -140,6 +140,11 @@ static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_str
 }
 
 /* Where the plan has no task for the loss: it is part of the backward. */
+static hotbed_status loss_and_dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
+    HOTBED_TRY(loss(it, self, s));
+    return dense_backward(it, self, s);
+}
+
 static hotbed_status loss_and_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
     HOTBED_TRY(loss(it, self, s));
     return whole_backward(it, self, s);
@@ -195,6 +200,11 @@ static const hotbed_task tasks[] = {
      .reads = "output",
      .states = "tables",
      .serial = "rows dense"},
+    {.name = "embedding_backward",
+     .run = modules_backward,
+     .reads = "output",
+     .states = "tables",
+     .serial = "rows"},
     {.name = "finalize_model_grads", .run = finalize_grads, .serial = "dense"},
     {.name = "optimizer", .run = optimizer, .serial = "dense"},
     {.name = "dequeue_batch", .run = dequeue, .reads = "output"},
@@ -262,11 +272,15 @@ hotbed_status hotbed_train_plan_steps(
     return HOTBED_OK;
 }
 
-static bool has_step(const hotbed_train_plan *plan, const char *name) {
-    for (uint32_t s = 0; s < plan->num_steps; s++)
-        if (strcmp(plan->steps[s].task, name) == 0)
-            return true;
-    return false;
+static void take_backward(const hotbed_train_plan *plan, hotbed_task *to) {
+    bool loss_too = !hotbed_train_plan_has(plan, "loss");
+    if (!hotbed_train_plan_has(plan, "embedding_backward")) {
+        to->run = loss_too ? loss_and_backward : whole_backward;
+        return;
+    }
+    to->run = loss_too ? loss_and_dense_backward : dense_backward;
+    to->states = NULL;
+    to->serial = "dense";
 }
 
 /* The plan's tasks, as they are in this plan: where it lacks one, another does its work. */
@@ -280,13 +294,14 @@ static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
         to[s].by_slot = true;
         to[s].io = train->io[s];
         to[s].num_io = num_io;
-        if (to[s].run == copy_batch && has_step(plan, "finish_shuffle"))
+        if (to[s].run == copy_batch && hotbed_train_plan_has(plan, "finish_shuffle"))
             to[s].writes = "copied";
-        if (to[s].run == whole_backward && !has_step(plan, "loss"))
-            to[s].run = loss_and_backward;
+        if (to[s].run == whole_backward)
+            take_backward(plan, &to[s]);
         if (to[s].run == whole_forward && plan->pipelined)
-            to[s].reads = has_step(plan, "prefetch") ? "batch prefetched" : "batch tensors";
-        if (to[s].run == whole_forward && !has_step(plan, "prefetch"))
+            to[s].reads =
+                hotbed_train_plan_has(plan, "prefetch") ? "batch prefetched" : "batch tensors";
+        if (to[s].run == whole_forward && !hotbed_train_plan_has(plan, "prefetch"))
             to[s].states = "tables"; /* it does the prefetch */
     }
     return HOTBED_OK;
@@ -348,7 +363,7 @@ static uint32_t find_others(const made_plan *made, const char *plan, hotbed_pipe
     for (uint32_t p = 0; (other = hotbed_train_plan_at(p)) != NULL && found < OTHERS_MOST; p++) {
         bool same = strcmp(other->name, plan) != 0 && other->num_steps == made->plan.num_tasks;
         for (uint32_t t = 0; same && t < made->plan.num_tasks; t++)
-            same = has_step(other, made->tasks[t].name);
+            same = hotbed_train_plan_has(other, made->tasks[t].name);
         if (!same)
             continue;
         others[found] = made->plan;

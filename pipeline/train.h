@@ -18,6 +18,8 @@ typedef struct hotbed_train_plan {
 /* NULL after the last. */
 const hotbed_train_plan *hotbed_train_plan_at(uint32_t number);
 
+bool hotbed_train_plan_has(const hotbed_train_plan *plan, const char *task);
+
 /* What values a task of a train pipeline touches, and what it does. */
 const hotbed_task *hotbed_train_task(const char *name);
 

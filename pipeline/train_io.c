@@ -11,43 +11,48 @@ typedef struct task_effects {
     bool cells;            /* it moves the context's cells on */
     bool forward;          /* by the modules' forwards */
     const char *final;     /* why it can never be skipped; NULL: it can */
+    const char *beside;    /* another task that the plan has, too; NULL: whatever it has */
 } task_effects;
 
 #define ROWS "it changes rows of tables"
 #define ENDS "it ends the batch"
 
 static const task_effects effects[] = {
-    {"copy_batch_to_gpu", "copy_batch", false, false, NULL},
-    {"start_shuffle", "shuffle_start", false, false, NULL},
-    {"finish_shuffle", "shuffle_finish", false, false, NULL},
-    {"start_sparse_data_dist", NULL, true, false, NULL},
-    {"wait_sparse_data_dist", NULL, true, false, NULL},
-    {"prefetch", NULL, true, false, NULL},
-    {"wait_for_batch", NULL, false, false, NULL},
-    {"zero_grad", "zero_grad", false, false, NULL},
-    {"global_tokens", "global_tokens", false, false, NULL},
-    {"forward", "forward dense_forward", true, true, NULL},
-    {"loss", "loss", false, false, NULL},
-    {"backward", NULL, false, false, ROWS},
-    {"finalize_model_grads", "finalize_grads", false, false, NULL},
-    {"optimizer", "optimizer", false, false, NULL},
-    {"dequeue_batch", NULL, false, false, ENDS},
-    {"H2DAndShuffle", "copy_batch shuffle_start shuffle_finish", false, false, NULL},
-    {"EmbInputDistStart", NULL, true, false, NULL},
-    {"EmbInputDistWait", NULL, true, false, NULL},
-    {"EmbPrefetch", NULL, true, false, NULL},
-    {"EmbForward", "zero_grad forward", true, true, NULL},
-    {"DenseForward", "dense_forward", false, false, NULL},
-    {"LossPostprocess", "global_tokens loss", false, false, NULL},
-    {"DenseBackward", "dense_backward", false, false, NULL},
-    {"EmbBackward", NULL, false, false, ROWS},
-    {"FinalizeGrads", "finalize_grads", false, false, NULL},
-    {"OptimStep", NULL, false, false, ENDS},
+    {"copy_batch_to_gpu", "copy_batch", false, false, NULL, NULL},
+    {"start_shuffle", "shuffle_start", false, false, NULL, NULL},
+    {"finish_shuffle", "shuffle_finish", false, false, NULL, NULL},
+    {"start_sparse_data_dist", NULL, true, false, NULL, NULL},
+    {"wait_sparse_data_dist", NULL, true, false, NULL, NULL},
+    {"prefetch", NULL, true, false, NULL, NULL},
+    {"wait_for_batch", NULL, false, false, NULL, NULL},
+    {"zero_grad", "zero_grad", false, false, NULL, NULL},
+    {"global_tokens", "global_tokens", false, false, NULL, NULL},
+    {"forward", "forward dense_forward", true, true, NULL, NULL},
+    {"loss", "loss", false, false, NULL, NULL},
+    {"backward", "loss dense_backward", false, false, NULL, "embedding_backward"},
+    {"backward", NULL, false, false, ROWS, NULL},
+    {"embedding_backward", NULL, false, false, ROWS, NULL},
+    {"finalize_model_grads", "finalize_grads", false, false, NULL, NULL},
+    {"optimizer", "optimizer", false, false, NULL, NULL},
+    {"dequeue_batch", NULL, false, false, ENDS, NULL},
+    {"H2DAndShuffle", "copy_batch shuffle_start shuffle_finish", false, false, NULL, NULL},
+    {"EmbInputDistStart", NULL, true, false, NULL, NULL},
+    {"EmbInputDistWait", NULL, true, false, NULL, NULL},
+    {"EmbPrefetch", NULL, true, false, NULL, NULL},
+    {"EmbForward", "zero_grad forward", true, true, NULL, NULL},
+    {"DenseForward", "dense_forward", false, false, NULL, NULL},
+    {"LossPostprocess", "global_tokens loss", false, false, NULL, NULL},
+    {"DenseBackward", "dense_backward", false, false, NULL, NULL},
+    {"EmbBackward", NULL, false, false, ROWS, NULL},
+    {"FinalizeGrads", "finalize_grads", false, false, NULL, NULL},
+    {"OptimStep", NULL, false, false, ENDS, NULL},
 };
 
-static hotbed_status effects_of(const char *task, const task_effects **out) {
+static hotbed_status effects_of(
+    const hotbed_train_plan *plan, const char *task, const task_effects **out) {
     for (size_t n = 0; n < sizeof effects / sizeof *effects; n++)
-        if (strcmp(effects[n].task, task) == 0) {
+        if (strcmp(effects[n].task, task) == 0 &&
+            (effects[n].beside == NULL || hotbed_train_plan_has(plan, effects[n].beside))) {
             *out = &effects[n];
             return HOTBED_OK;
         }
@@ -142,7 +147,7 @@ hotbed_status hotbed_train_declare(
     const task_effects *e = NULL;
     const char *word;
     uint32_t n = 0;
-    HOTBED_TRY(effects_of(task, &e));
+    HOTBED_TRY(effects_of(train->plan, task, &e));
     const char *list = e->functions;
     for (size_t l = hotbed_next_word(&list, &word); l > 0; l = hotbed_next_word(&list, &word)) {
         const hotbed_trainer_io *declared = find_io(&train->trainer, word, l);
@@ -159,7 +164,7 @@ static hotbed_status refuse(hotbed_train *train, uint32_t step) {
     const task_effects *e = NULL;
     const char *word;
     bool known = false;
-    HOTBED_TRY(effects_of(train->pipeline->program->steps[step].name, &e));
+    HOTBED_TRY(effects_of(train->plan, train->pipeline->program->steps[step].name, &e));
     const char *list = e->functions;
     if (e->final != NULL)
         hotbed_pipeline_refuse(train->pipeline, step, "%s", e->final);

@@ -7,8 +7,10 @@
  * that: "x" of its own batch, "x+1" of the next one, "x-2" of the one two before.
  *
  * Two edges are in every plan that prefetches ahead:
- *   backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
- *   prefetch after backward-2    and the other way round, which a peer forgot
+ *   embedding_backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
+ *   prefetch after embedding_backward-2    and the other way round, which a peer forgot
+ * To the peers it is the whole backward that waits; here it is the tables' part of it, a task of its own, so that a
+ * prefetch has the dense backward to hide behind too.
  *
  * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent
  * again there.
@@ -52,9 +54,10 @@ static const hotbed_step prefetch[] = {
     {"copy_batch_to_gpu", 0, false, MEMCPY, NULL, NULL},
     {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
-    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
-    {"backward", 2, true, DEFAULT, NULL, "zero_grad forward prefetch+1"},
-    {"optimizer", 2, false, DEFAULT, NULL, "backward"},
+    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist embedding_backward-2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad forward"},
+    {"embedding_backward", 2, true, DEFAULT, NULL, "backward prefetch+1"},
+    {"optimizer", 2, false, DEFAULT, NULL, "embedding_backward"},
     {"start_sparse_data_dist", 0, true, DIST, NULL, "copy_batch_to_gpu"},
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
@@ -105,9 +108,10 @@ static const hotbed_step jagged_prefetch[] = {
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
     {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
     {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
-    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist backward-2"},
-    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
-    {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
+    {"prefetch", 1, true, PREFETCH, NULL, "wait_sparse_data_dist embedding_backward-2"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss"},
+    {"embedding_backward", 2, true, DEFAULT, NULL, "backward prefetch+1"},
+    {"finalize_model_grads", 2, true, DEFAULT, NULL, "embedding_backward"},
     {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
     {"start_sparse_data_dist", 0, true, DIST, NULL, "finish_shuffle"},
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
@@ -123,11 +127,12 @@ static const hotbed_step jagged_prefetch_async[] = {
     {"wait_sparse_data_dist", 1, true, DIST, NULL, "start_sparse_data_dist"},
     {"start_shuffle", 0, true, MEMCPY, NULL, "copy_batch_to_gpu wait_sparse_data_dist-1"},
     {"forward", 2, true, DEFAULT, NULL, "wait_for_batch"},
-    {"prefetch", 1, true, PREFETCH, "background", "wait_sparse_data_dist backward-2"},
+    {"prefetch", 1, true, PREFETCH, "background", "wait_sparse_data_dist embedding_backward-2"},
     {"finish_shuffle", 0, true, MEMCPY, NULL, "start_shuffle"},
     {"loss", 2, true, DEFAULT, NULL, "forward global_tokens finish_shuffle+2"},
-    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss prefetch+1"},
-    {"finalize_model_grads", 2, true, DEFAULT, NULL, "backward"},
+    {"backward", 2, true, DEFAULT, NULL, "zero_grad loss"},
+    {"embedding_backward", 2, true, DEFAULT, NULL, "backward prefetch+1"},
+    {"finalize_model_grads", 2, true, DEFAULT, NULL, "embedding_backward"},
     {"optimizer", 2, false, DEFAULT, NULL, "finalize_model_grads"},
     {"start_sparse_data_dist", 0, true, DIST, NULL, "finish_shuffle"},
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
@@ -179,4 +184,11 @@ static const hotbed_train_plan plans[] = {
 
 const hotbed_train_plan *hotbed_train_plan_at(uint32_t number) {
     return number < sizeof plans / sizeof *plans ? &plans[number] : NULL;
+}
+
+bool hotbed_train_plan_has(const hotbed_train_plan *plan, const char *task) {
+    for (uint32_t s = 0; s < plan->num_steps; s++)
+        if (strcmp(plan->steps[s].task, task) == 0)
+            return true;
+    return false;
 }

@@ -80,7 +80,7 @@ typedef struct hotbed_step_view {
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t eval;
     uint32_t moved_bytes; /* of a row of a table whose rows move, the largest */
-    uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
+    uint32_t plain_rows;  /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
 
 /* The view as a kernel sees it in a storage of which no table grows: what finds segments is not compiled, and

@@ -114,8 +114,8 @@ static inline void hotbed_train_options_init(hotbed_train_options *options) {
  *
  * Tasks whose effects are all declared can be skipped by shortcuts: exchanges, prefetches and
  * forwards of modules that can be captured (hotbed/forward.h), and functions of the trainer that are in its
- * `io`.  They are captured in each slot.  What changes rows or ends a batch cannot: backward,
- * EmbBackward, dequeue_batch, OptimStep.  The backward of a forward that was replayed gives the rows zero
+ * `io`.  They are captured in each slot.  What changes rows or ends a batch cannot: embedding_backward (and backward in
+ * plans without it), EmbBackward, dequeue_batch, OptimStep.  The backward of a forward that was replayed gives the rows zero
  * gradients.
  *
  * Errors: ARGUMENT (no such plan; io of a function that there is not), those of hotbed_rewrite_create() and

@@ -181,7 +181,7 @@ static void *name_different_tasks(void *argument) {
     hotbed_train *train = rank_train(r, &options);
     CHECK_STATUS(skip(train, last ? "prefetch" : "copy_batch_to_gpu"), HOTBED_ERR_COMM);
     CHECK_STATUS(
-        skip(train, last ? "backward" : "prefetch"),
+        skip(train, last ? "embedding_backward" : "prefetch"),
         last ? HOTBED_ERR_UNSUPPORTED : HOTBED_ERR_COMM);
     CHECK_OK(rank_run(r, train, BATCHES));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));

@@ -149,7 +149,7 @@ static void a_picture_has_a_box_for_every_task(hotbed_backend backend) {
         char *text = read_file(path);
         check_xml(text);
         if (timed == 0)
-            CHECK_EQ(count(text, "<title>"), 12 * 10);
+            CHECK_EQ(count(text, "<title>"), 12 * 11);
         CHECK(count(text, "<title>prefetch ") > 0);
         free(text);
         CHECK_OK(hotbed_timeline_write_picture(1, &pipeline, 2, path));

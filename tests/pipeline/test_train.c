@@ -144,6 +144,7 @@ static void stages_are_on_the_peers_streams(hotbed_backend backend) {
         {"forward", "default"},
         {"loss", "default"},
         {"backward", "default"},
+        {"embedding_backward", "default"},
         {"finalize_model_grads", "default"},
         {"optimizer", "default"},
         {"dequeue_batch", "default"},
@@ -164,7 +165,7 @@ static void stages_are_on_the_peers_streams(hotbed_backend backend) {
                     seen++;
                 }
     }
-    CHECK_EQ(seen, 7 + 8 + 11 + 12 + 12);
+    CHECK_EQ(seen, 7 + 9 + 11 + 13 + 13);
 }
 
 /* What a period does in the steady state: task and batch, relative to the batch that it hands
@@ -191,7 +192,7 @@ static const char *period_of(hotbed_train *train, uint64_t batch) {
     return text;
 }
 
-/* The tables of the peers' progress(), written anew. */
+/* The tables of the peers' progress(), written anew; embedding_backward is the end of their backward. */
 typedef struct progress_table {
     const char *plan;
     const char *order[20]; /* "task+batches ahead" */
@@ -203,8 +204,8 @@ static const progress_table tables[] = {
       "forward+0", "wait_sparse_data_dist+1", "backward+0", "optimizer+0", "dequeue_batch+0"}},
     {"prefetch",
      {"zero_grad+0", "wait_for_batch+0", "copy_batch_to_gpu+2", "wait_sparse_data_dist+1",
-      "forward+0", "prefetch+1", "backward+0", "optimizer+0", "start_sparse_data_dist+2",
-      "dequeue_batch+0"}},
+      "forward+0", "prefetch+1", "backward+0", "embedding_backward+0", "optimizer+0",
+      "start_sparse_data_dist+2", "dequeue_batch+0"}},
     {"jagged-none",
      {"zero_grad+0", "copy_batch_to_gpu+0", "start_shuffle+0", "finish_shuffle+0",
       "global_tokens+0", "forward+0", "loss+0", "backward+0", "finalize_model_grads+0",
@@ -217,7 +218,7 @@ static const progress_table tables[] = {
     {"jagged-prefetch",
      {"zero_grad+0", "global_tokens+0", "wait_for_batch+0", "copy_batch_to_gpu+2",
       "wait_sparse_data_dist+1", "start_shuffle+2", "forward+0", "finish_shuffle+2", "loss+0",
-      "prefetch+1", "backward+0", "finalize_model_grads+0", "optimizer+0",
+      "prefetch+1", "backward+0", "embedding_backward+0", "finalize_model_grads+0", "optimizer+0",
       "start_sparse_data_dist+2", "dequeue_batch+0"}},
     {"sw-serial",
      {"H2DAndShuffle+0", "EmbInputDistStart+0", "EmbInputDistWait+0", "EmbPrefetch+0",
@@ -262,7 +263,7 @@ static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, ui
     hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
 }
 
-/* prefetch(i+1) is over before backward(i), and begins after backward(i-1), on all
+/* prefetch(i+1) is over before batch i's tables change, and begins after those of i-1 have, on all
  * threads. */
 static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
@@ -280,7 +281,7 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
         for (uint32_t i = 0; i < num_steps; i++) {
             if (strcmp(steps[i].task, p == 1 ? "EmbPrefetch" : "prefetch") == 0)
                 before = i;
-            if (strcmp(steps[i].task, p == 1 ? "EmbBackward" : "backward") == 0)
+            if (strcmp(steps[i].task, p == 1 ? "EmbBackward" : "embedding_backward") == 0)
                 after = i;
         }
         CHECK_OK(hotbed_pipeline_log(hotbed_train_pipeline(train), 2048, log, &n));

@@ -233,7 +233,8 @@ static const known_cost costs[] = {
     {"prefetch", "wait_sparse_data_dist", 0.5, true},
     {"prefetch", "prefetch", 3.0, true},
     {"prefetch", "forward", 4.0, true},
-    {"prefetch", "backward", 7.0, false}, /* the loss is part of it */
+    {"prefetch", "backward", 2.0, true}, /* the loss is part of it */
+    {"prefetch", "embedding_backward", 5.0, false},
     {"prefetch", "optimizer", 0.0, true},
     {"prefetch", "dequeue_batch", 0.0, false},
     {"sparse-dist", "forward", 7.0, true}, /* it does the prefetch */
@@ -297,7 +298,7 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     skip(train, "EmbPrefetch LossPostprocess");
     hotbed_train_destroy(train);
     train = shop_train(&s, "prefetch", 0);
-    check_refusal(train, "backward", "it changes rows of tables");
+    check_refusal(train, "embedding_backward", "it changes rows of tables");
     check_refusal(train, "dequeue_batch", "it ends the batch");
     hotbed_train_destroy(train);
     train = shop_train(&s, "none", 0);

@@ -27,7 +27,8 @@ static void describe_own(sharded_rig *r) {
         if (r->how->grows && o->kind == HOTBED_TABLE_HASH) {
             o->capacity = (uint64_t)128 * r->me->size;
             o->max_capacity = RIG_CAPACITY;
-            o->growth_load = 0.0625F; /* what is left has room for the batches until a poll knows */
+            /* What is left has room for the batches until a poll knows. */
+            o->growth_load = hotbed_test_is_small() ? 0.015625F : 0.0625F;
         }
         if (r->how->cached)
             o->upper_capacity = 40;
@@ -517,7 +518,7 @@ void sharded_rig_run(uint32_t most, world_body body, void *argument) {
     if (world_missing() != NULL)
         SKIP(world_missing());
     for (const world *w = world_list(); w->size != 0; w++)
-        if (w->size <= most)
+        if (world_is_wanted(w, most))
             world_run(w, NULL, body, argument);
 }
 

@@ -14,6 +14,14 @@ static const sharded_case base = {
     .one_rule = true,
 };
 
+/* Small tests take `small` steps, enough for tables to grow. */
+static sharded_case start(int small) {
+    sharded_case c = base;
+    if (hotbed_test_is_small())
+        c.steps = small;
+    return c;
+}
+
 static void check_tables(const sharded_rig *r) {
     char text[4096];
     for (uint32_t t = 0; t < RIG_TABLES; t++) {
@@ -41,11 +49,14 @@ static void grow_body(world_rank *me) {
     sharded_rig_close(&r);
 }
 
-static void run_plans(const sharded_case *how) {
+/* All plans; where tests are small, only `small`. */
+static void run_plans(const sharded_case *how, hotbed_plan small) {
     for (int plan = 0; plan < 3; plan++) {
         sharded_case c = *how;
         c.plan = (hotbed_plan)plan;
         c.seed = how->seed + hotbed_test_seed() * 100;
+        if (hotbed_test_is_small() && c.plan != small)
+            continue;
         if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
             sharded_rig_run(4, grow_body, &c);
     }
@@ -53,50 +64,50 @@ static void run_plans(const sharded_case *how) {
 
 static void sequences_are_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
-    run_plans(&c);
+    sharded_case c = start(8);
+    run_plans(&c, HOTBED_PLAN_FIXED);
     c.statics = true;
     c.optimizer = HOTBED_OPT_ADAM;
     c.own_keys = true;
-    run_plans(&c);
-    c = base;
+    run_plans(&c, HOTBED_PLAN_TWO_PHASE);
+    c = start(8);
     c.one_rule = false;
     c.key_space =
         RIG_CAPACITY; /* so that every rank has its share of keys that are routed in one piece */
-    run_plans(&c);
+    run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
 static void sums_are_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.pooling = HOTBED_POOL_SUM;
     c.weighted = true;
     c.seed = 42;
-    run_plans(&c);
+    run_plans(&c, HOTBED_PLAN_FIXED);
 }
 
 /* Scores, times and counts of admission are in segments too. */
 static void occurrences_are_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(14); /* admission keeps most keys out */
     c.counted = true;
     c.seed = 43;
-    run_plans(&c);
+    run_plans(&c, HOTBED_PLAN_TWO_PHASE);
 }
 
 static void cached_tables_are_those_of_large_ones(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.cached = true;
     c.seed = 44;
-    run_plans(&c);
+    run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
 /* --- batches under way --------------------------------------------------------------------------------------- */
 
 /* A batch is prefetched, and tables grow, before the one before it is trained, on another stream. */
 static void ahead_body(world_rank *me) {
-    enum { STEPS = 24 };
+    const int steps = ((const sharded_case *)me->argument)->steps;
     sharded_rig r[2]; /* the second's arrays are for every other batch */
     hotbed_stream *early;
     CHECK_OK(hotbed_stream_create(
@@ -110,10 +121,10 @@ static void ahead_body(world_rank *me) {
     hotbed_ticket *ticket = r[1].ticket;
     r[1].model = r[0].model; /* batches come in order: one model has both */
     r[1].ticket = r[0].ticket;
-    for (int step = 0; step <= STEPS; step++) {
+    for (int step = 0; step <= steps; step++) {
         hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
         sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
-        if (step < STEPS) {
+        if (step < steps) {
             hotbed_counters before, after;
             uint32_t grown = sharded_rig_growths(&r[0]);
             sharded_rig_fill(n, step);
@@ -152,8 +163,8 @@ static void ahead_body(world_rank *me) {
 
 static void batches_under_way_keep_their_rows(hotbed_backend backend) {
     (void)backend;
-    for (int i = 0; i < 4; i++) {
-        sharded_case c = base;
+    for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
+        sharded_case c = start(8);
         c.plan = i < 2 ? HOTBED_PLAN_FIXED : HOTBED_PLAN_TWO_PHASE;
         c.cached = i % 2 == 1;
         c.seed = 45;
@@ -198,7 +209,7 @@ static void eval_body(world_rank *me) {
 
 static void evals_run_beside_growths(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.seed = 46;
     sharded_rig_run(4, eval_body, &c);
 }
@@ -246,7 +257,7 @@ static void graph_body(world_rank *me) {
 
 static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.steady = true;
     c.seed = 47;
     sharded_rig_run(4, graph_body, &c);
@@ -290,7 +301,7 @@ static void no_memory_body(world_rank *me) {
 
 static void without_memory_a_batch_is_prefetched_again(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.seed = 48;
     sharded_rig_run(1, no_memory_body, &c);
 }
@@ -325,7 +336,7 @@ static void refusals_body(world_rank *me) {
 
 static void what_cannot_grow_is_refused(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = base;
+    sharded_case c = start(8);
     c.grows = false;
     sharded_rig_run(1, refusals_body, &c);
 }

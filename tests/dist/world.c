@@ -53,6 +53,13 @@ const world *world_list(void) {
     return other;
 }
 
+bool world_is_wanted(const world *where, uint32_t most) {
+    if (where->size > most)
+        return false;
+    bool choice = world_list()[1].size != 0;
+    return !hotbed_test_is_small() || !choice || where->size == (most < 2 ? most : 2);
+}
+
 bool world_records(const world_rank *me) {
     return hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_THREADS ||
            hotbed_stream_backend(me->stream) == HOTBED_BACKEND_HOST;

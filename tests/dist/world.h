@@ -28,6 +28,10 @@ typedef struct world {
 } world;
 const world *world_list(void);
 
+/* Whether a test of up to `most` ranks has this world.  Small tests have two ranks where they may choose, or one
+ * where there are no more. */
+bool world_is_wanted(const world *where, uint32_t most);
+
 /* Why there are no such worlds here; NULL: there are. */
 const char *world_missing(void);
 

@@ -68,6 +68,12 @@ struct team {
     results *expected[RANKS_MOST];
 };
 
+/* Sizes of teams to try, ends with 0: 1, 2, 4.  Small tests have 2. */
+const uint32_t *team_sizes(void);
+
+/* Batches to train with: BATCHES, or, small, as many as fill a pipeline. */
+uint64_t team_batches(void);
+
 /* A rank's stream, batches, collections, model and trainer; they are closed after its train pipeline. */
 void rank_open(rank *r);
 void rank_close(rank *r);

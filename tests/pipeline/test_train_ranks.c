@@ -16,8 +16,8 @@ static void *train_by_plan(void *argument) {
     rank *r = argument;
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
-    CHECK_OK(rank_run(r, train, BATCHES));
-    CHECK_EQ(r->iterations, BATCHES);
+    CHECK_OK(rank_run(r, train, team_batches()));
+    CHECK_EQ(r->iterations, team_batches());
     r->order = hotbed_pipeline_order_hash(hotbed_train_pipeline(train));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
@@ -26,18 +26,17 @@ static void *train_by_plan(void *argument) {
     return NULL;
 }
 
-static const uint32_t sizes[] = {1, 2, 4};
-
 static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++) {
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
         const char *plan;
-        team_run(backend, sizes[n], exchange, NULL, rank_train_plainly, &t);
+        team_run(backend, *size, exchange, NULL, rank_train_plainly, &t);
         for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++)
-            if (all || strcmp(plan, "prefetch") == 0 || strcmp(plan, "sparse-dist") == 0) {
-                team_run(backend, sizes[n], exchange, plan, train_by_plan, &t);
-                for (uint32_t r = 1; r < sizes[n]; r++) /* turns were the same */
+            if ((all && !hotbed_test_is_small()) || strcmp(plan, "prefetch") == 0 ||
+                strcmp(plan, "sparse-dist") == 0) {
+                team_run(backend, *size, exchange, plan, train_by_plan, &t);
+                for (uint32_t r = 1; r < *size; r++) /* turns were the same */
                     CHECK_EQ(t.ranks[r].order, t.ranks[0].order);
             }
     }
@@ -65,10 +64,10 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
     static team t;
     team_open(&t);
     t.shuffled = true;
-    for (int n = 0; n < 3; n++) {
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        for (int p = 0; p < 6; p++)
-            team_run(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_by_plan, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        for (int p = 0; p < 6; p += hotbed_test_is_small() ? 3 : 1)
+            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_by_plan, &t);
     }
     team_close(&t);
 }
@@ -110,9 +109,9 @@ static void unequal_ranks_end_together(hotbed_backend backend) {
     static const char *const plans[] = {"prefetch", "jagged-prefetch-async", "sw-pipelined"};
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++)
-        for (int p = 0; p < 3; p++)
-            team_run(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_unequally, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++)
+        for (int p = hotbed_test_is_small() ? 2 : 0; p < 3; p++)
+            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_unequally, &t);
     team_close(&t);
 }
 
@@ -124,18 +123,19 @@ static void *train_and_evaluate(void *argument) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_loader loader = rank_loader(r);
     const hotbed_iteration *iteration;
-    CHECK_OK(rank_run(r, train, 6));
+    const uint64_t before = hotbed_test_is_small() ? 2 : 6;
+    CHECK_OK(rank_run(r, train, before));
     CHECK_OK(hotbed_train_set_training(train, false));
     CHECK(!hotbed_sharded_training(r->collections[1]));
-    r->limit = BATCHES;
+    r->limit = team_batches();
     CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
-    for (int i = 0; i < 3; i++)
+    for (uint64_t i = 0; i < before / 2; i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
     CHECK_OK(hotbed_pipeline_drain(pipeline));
     CHECK_EQ(rank_pinned(r), 0);
     CHECK_OK(hotbed_train_set_training(train, true));
-    r->next = 6;
-    CHECK_OK(rank_run(r, train, BATCHES));
+    r->next = before;
+    CHECK_OK(rank_run(r, train, team_batches()));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
@@ -146,10 +146,10 @@ static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
     static const char *const plans[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++) {
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        for (int p = 0; p < 4; p++)
-            team_run(backend, sizes[n], HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        for (int p = 0; p < 4; p += hotbed_test_is_small() ? 3 : 1)
+            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
     }
     team_close(&t);
 }
@@ -165,13 +165,13 @@ static void *train_without_allocations(void *argument) {
     const hotbed_loader loader = rank_loader(r);
     r->limit = UINT64_MAX;
     CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < (hotbed_test_is_small() ? 8 : 12); i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
     CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline))); /* queues have an end */
     (void)pthread_barrier_wait(&meeting);
     hotbed_counters_read(&before);
     (void)pthread_barrier_wait(&meeting);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < (hotbed_test_is_small() ? 2 : 8); i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
     (void)pthread_barrier_wait(&meeting);
     hotbed_counters_read(&after);
@@ -187,9 +187,9 @@ static void *train_without_allocations(void *argument) {
 static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++) {
-        CHECK_EQ(pthread_barrier_init(&meeting, NULL, sizes[n]), 0);
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+        CHECK_EQ(pthread_barrier_init(&meeting, NULL, *size), 0);
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
         CHECK_EQ(pthread_barrier_destroy(&meeting), 0);
     }
     team_close(&t);
@@ -218,14 +218,15 @@ static void *train_by_each_candidate(void *argument) {
     hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
-    for (uint32_t c = 0; c < hotbed_schedule_candidates(schedule); c++) {
+    const uint32_t next = hotbed_test_is_small() ? 4 : 1;
+    for (uint32_t c = 0; c < hotbed_schedule_candidates(schedule); c += next) {
         rank_close(r);
         rank_open(r); /* rows as they were */
         r->next = 0;
         CHECK_OK(hotbed_schedule_take(schedule, c));
         options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
         CHECK_OK(hotbed_train_create(&r->trainer, &options, &train));
-        CHECK_OK(rank_run(r, train, BATCHES));
+        CHECK_OK(rank_run(r, train, team_batches()));
         CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
         hotbed_train_destroy(train);
         CHECK_EQ(rank_pinned(r), 0);
@@ -238,9 +239,9 @@ static void *train_by_each_candidate(void *argument) {
 static void every_candidate_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++) {
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", train_by_each_candidate, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", train_by_each_candidate, &t);
     }
     team_close(&t);
 }
@@ -304,8 +305,8 @@ static void *profile_on_a_rank(void *argument) {
 static void ranks_have_the_same_profile(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++)
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", profile_on_a_rank, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++)
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", profile_on_a_rank, &t);
     team_close(&t);
 }
 
@@ -361,8 +362,8 @@ static void *tune_on_a_rank(void *argument) {
 static void ranks_take_the_same_candidate(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++)
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "sw-serial", tune_on_a_rank, &t);
+    for (const uint32_t *size = team_sizes(); *size != 0; size++)
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", tune_on_a_rank, &t);
     team_close(&t);
 }
 
@@ -383,7 +384,7 @@ static void *train_to_a_failure(void *argument) {
     options.revoke = revoke;
     options.revoke_self = r->comm;
     hotbed_train *train = rank_train(r, &options);
-    r->status = rank_run(r, train, BATCHES);
+    r->status = rank_run(r, train, team_batches());
     (void)snprintf(r->text, sizeof r->text, "%s", hotbed_last_error());
     hotbed_train_destroy(train);
     rank_close(r);
@@ -393,10 +394,10 @@ static void *train_to_a_failure(void *argument) {
 static void a_failure_ends_all_ranks(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (int n = 0; n < 3; n++) {
-        team_run(backend, sizes[n], HOTBED_PLAN_FIXED, "jagged-prefetch", train_to_a_failure, &t);
-        for (uint32_t r = 0; r < sizes[n]; r++) {
-            bool failed_here = r == sizes[n] - 1;
+    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch", train_to_a_failure, &t);
+        for (uint32_t r = 0; r < *size; r++) {
+            bool failed_here = r == *size - 1;
             CHECK_EQ(t.ranks[r].status, failed_here ? HOTBED_ERR_RANGE : HOTBED_ERR_COMM);
             if (failed_here)
                 CHECK(strstr(t.ranks[r].text, "task loss of iteration 3: the loss is nan") != NULL);

@@ -121,14 +121,15 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
 
 /* --- bytes ------------------------------------------------------------------------------------------- */
 
-/* 50 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not. */
+/* 50 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not.  Small: of one
+ * optimiser. */
 static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
     static const hotbed_optimizer_kind optimizers[] = {
         HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
     static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
-    for (uint32_t o = 0; o < 4; o++) {
+    for (uint32_t o = hotbed_test_is_small() ? 3 : 0; o < 4; o++) {
         box b;
         lane lanes[2];
         rng random = rng_start(o);
@@ -355,13 +356,13 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
 static void a_store_may_fail_at_any_call(hotbed_backend backend) {
     uint64_t calls = train_with(backend, BAD_NOT, 0, 1);
     CHECK(calls > 3 * STEPS);
-    for (uint64_t at = 1; at <= calls; at++)
+    for (uint64_t at = 1; at <= calls; at += hotbed_test_is_small() ? 10 : 1)
         (void)train_with(backend, BAD_FAIL, at, 1);
 }
 
 /* All is done, and the store says that it is not; or it cannot be reached for a while. */
 static void a_store_may_be_away(hotbed_backend backend) {
-    for (uint64_t at = 1; at <= 40; at += 3) {
+    for (uint64_t at = 1; at <= 40; at += hotbed_test_is_small() ? 18 : 3) {
         (void)train_with(backend, BAD_DONE, at, 1);
         (void)train_with(backend, BAD_FAIL, at, 7);
     }
@@ -511,6 +512,8 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
 
 /* The caller goes on while the store takes its time, through all of a step. */
 static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+    if (hotbed_test_is_small())
+        SKIP("a launch under a tool waits for the stream, which waits for the store");
     box b;
     lane l;
     rng random = rng_start(2);

@@ -131,13 +131,14 @@ static void train(
 }
 
 static void a_step_is_launched_1000_times(hotbed_backend backend) {
-    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ADAM, 1000);
+    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ADAM, hotbed_test_is_small() ? 60 : 1000);
 }
 
 static void sequences_and_means_are_launched_too(hotbed_backend backend) {
-    train(backend, HOTBED_POOL_NONE, HOTBED_OPT_SGD, 100);
-    train(backend, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD, 100);
-    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ROWWISE_ADAGRAD, 100);
+    const int launches = hotbed_test_is_small() ? 20 : 100;
+    train(backend, HOTBED_POOL_NONE, HOTBED_OPT_SGD, launches);
+    train(backend, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD, launches);
+    train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ROWWISE_ADAGRAD, launches);
 }
 
 /* Two tickets in one graph, one batch ahead of the other, as a pipeline would record it. */
@@ -270,7 +271,8 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     const hotbed_batch batch = lane_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     hotbed_counters_read(&before); /* from the very first step */
-    for (int i = 0; i < 200; i++) {
+    const int steps = hotbed_test_is_small() ? 20 : 200;
+    for (int i = 0; i < steps; i++) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
         CHECK_OK(hotbed_storage_backward(r.storage, l.ticket, l.gradient, l.stride, r.stream));

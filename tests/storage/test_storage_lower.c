@@ -301,7 +301,8 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
             set_mode(&s, mode, kinds[k]);
             rig_open(&r, backend, &s.options);
             lane_open(&r, &l, 2 * 16, 16);
-            for (uint64_t capacity = 100; capacity <= 1600; capacity *= 2) {
+            for (uint64_t capacity = 100; capacity <= 1600;
+                 capacity *= hotbed_test_is_small() ? 4 : 2) {
                 hotbed_counters before;
                 hotbed_table_info then = info_of(&r, 1);
                 hotbed_counters_read(&before);
@@ -320,7 +321,7 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
                                  ? slots * now.row_bytes + sizeof(hotbed_index_segment)
                                  : 0));
                 const recipe how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
-                for (int step = 0; step < 6; step++)
+                for (int step = 0; step < (hotbed_test_is_small() ? 3 : 6); step++)
                     lane_step(&l, &random, &how);
             }
             rig_check(&r);

@@ -200,7 +200,8 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
     rig_open(&r, backend, &s->options);
     lane_open(&r, &l, TABLES * BATCH, BATCH);
     twin_open(&t, r.model);
-    for (int i = 0; i < STEPS; i++) {
+    const int steps = hotbed_test_is_small() ? 10 : STEPS;
+    for (int i = 0; i < steps; i++) {
         if (i % 10 == 9)
             set_rate(&r, &t, 0.03F - 0.0004F * (float)i);
         const recipe how = {.batch_size = BATCH, .key_space = KEYS};
@@ -219,7 +220,7 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
 
 /* With and without clipping, decay and a first accumulator. */
 static void variants(hotbed_backend backend, hotbed_optimizer_kind kind) {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         setup s;
         every_dim_and_type(&s, kind);
         s.options.optimizer.max_gradient = (i & 1) != 0 ? 0.625F : 0.0F;
@@ -294,7 +295,7 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
     hotbed_storage_state state;
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK(state.learning_rate == 0.02F); /* recorded, not run */
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < (hotbed_test_is_small() ? 4 : 12); i++) {
         lane_fill(&l, &random, &how);
         fill_gradient(&l, &random);
         if (i % 4 == 1) {

@@ -225,7 +225,7 @@ static void the_lowest_count_goes_and_of_equals_the_oldest(hotbed_backend backen
     static bench b;
     rng random = rng_start(1);
     bench_open(&b, backend, HOTBED_INSERT_PLAIN);
-    trace(&b, &random, 600);
+    trace(&b, &random, hotbed_test_is_small() ? 120 : 600);
     CHECK(b.by_time > 0 && b.by_count > 0);
     for (uint64_t i = 2; i <= b.step; i++)
         CHECK(b.times[i] > b.times[i - 1]); /* one time a batch, later each time */
@@ -252,7 +252,8 @@ static void both_words_come_back(hotbed_backend backend) {
     uint64_t slots[MOST_KEYS], count = 0, time = 0;
     bench_open(&a, backend, HOTBED_INSERT_PLAIN);
     bench_open(&b, backend, HOTBED_INSERT_PLAIN);
-    trace(&a, &random, 200);
+    const int steps = hotbed_test_is_small() ? 60 : 200;
+    trace(&a, &random, steps);
     export_words(&a.r, 0, 0, &w);
     set_words(&b, (uint32_t)w.n, w.keys, w.counts, w.times);
     for (uint64_t i = 0; i < w.n; i++) {
@@ -275,7 +276,7 @@ static void both_words_come_back(hotbed_backend backend) {
         const place moved = {w.keys[i], w.counts[i] + 1, b.step, true, false, false};
         b.places[slots[i]] = moved;
     }
-    trace(&b, &random, 200);
+    trace(&b, &random, steps);
     bench_close(&a);
     bench_close(&b);
 }

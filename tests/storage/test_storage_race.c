@@ -244,7 +244,7 @@ typedef struct evaluator {
 
 static void *evaluate(void *argument) {
     const evaluator *e = argument;
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < (hotbed_test_is_small() ? 40 : 200); i++)
         CHECK_OK(hotbed_storage_eval(e->storage, &e->batch, e->output, e->stride, e->stream));
     CHECK_OK(hotbed_stream_sync(e->stream));
     return NULL;

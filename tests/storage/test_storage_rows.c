@@ -179,7 +179,8 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
     desk_open(&d, backend, kind);
     lane_open(&d.r, &l, 48, 16);
     const recipe how = {.batch_size = 16, .key_space = 50};
-    for (int i = 0; i < 150; i++) {
+    const int operations = hotbed_test_is_small() ? 50 : 150;
+    for (int i = 0; i < operations; i++) {
         uint32_t table = (uint32_t)rng_below(&d.random, 3);
         switch (rng_below(&d.random, 8)) {
         case 0:

@@ -198,7 +198,7 @@ static void strategy(
     static bench b;
     rng random = rng_start((uint64_t)score * 2 + (uint64_t)insertion);
     bench_open(&b, backend, score, insertion);
-    trace(&b, &random, 300);
+    trace(&b, &random, hotbed_test_is_small() ? 100 : 300);
     CHECK_EQ(b.not_lowest > 0, insertion == HOTBED_INSERT_PROBATION);
     bench_close(&b);
 }

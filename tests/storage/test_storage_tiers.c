@@ -111,8 +111,8 @@ static void work_close(work *w) {
 
 /* Prefetch keys first .. first+n-1; then forward, and backward if `train`. */
 static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
-    uint64_t keys[512];
-    CHECK(n <= w->n && n <= 512);
+    uint64_t keys[1024];
+    CHECK(n <= w->n && n <= 1024);
     for (uint64_t i = 0; i < n; i++)
         keys[i] = (first + i) * UINT64_C(0x9e3779b97f4a7c15);
     rig_upload(&w->r, (void *)w->batch.keys, keys, n * sizeof keys[0]);
@@ -164,15 +164,16 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
 
 /* New keys on probation make room for each other: what was seen twice stays. */
 static void probation_keeps_what_is_used(hotbed_backend backend) {
+    const uint64_t n = hotbed_test_is_small() ? 200 : 100;
     uint64_t fetches[2];
     for (int probation = 0; probation < 2; probation++) {
         work w;
-        work_start(&w, HOTBED_MODE_CACHE, 2000, 800, 100);
+        work_start(&w, HOTBED_MODE_CACHE, 2000, 800, n);
         w.s.tables[0].score = HOTBED_SCORE_STEP;
         w.s.tables[0].insertion = probation ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN;
         work_open(&w, backend);
-        for (uint64_t step = 0; step < 80; step++)
-            work_step(&w, step % 10 * 100, 100, true); /* a cycle over 1,000 keys */
+        for (uint64_t first = 0; first < 8000; first += n)
+            work_step(&w, first % 1000, n, true); /* a cycle over 1,000 keys */
         fetches[probation] = work_stats(&w).fetches;
         work_close(&w);
     }
@@ -182,18 +183,19 @@ static void probation_keeps_what_is_used(hotbed_backend backend) {
 
 /* The cache takes as many keys as it was made for, whatever they are: misses of a cycle over all of them. */
 static void a_cache_as_large_as_the_footprint_misses_little(hotbed_backend backend) {
-    enum { KEYS = 8192, BATCH = 512 };
+    enum { KEYS = 8192 };
+    const uint64_t batch = hotbed_test_is_small() ? 1024 : 512;
     for (uint64_t slack = 0; slack < 2; slack++) {
         work w;
-        work_start(&w, HOTBED_MODE_CACHE, 2 * KEYS, KEYS + slack * KEYS / 50, BATCH);
+        work_start(&w, HOTBED_MODE_CACHE, 2 * KEYS, KEYS + slack * KEYS / 50, batch);
         w.s.tables[0].score = HOTBED_SCORE_STEP;
         w.s.tables[0].insertion = HOTBED_INSERT_PROBATION;
         work_open(&w, backend);
-        for (uint64_t step = 0; step < 2 * KEYS / BATCH; step++)
-            work_step(&w, step * BATCH % KEYS, BATCH, true);
+        for (uint64_t first = 0; first < 2 * KEYS; first += batch)
+            work_step(&w, first % KEYS, batch, true);
         uint64_t before = work_stats(&w).fetches;
-        for (uint64_t step = 0; step < 2 * KEYS / BATCH; step++)
-            work_step(&w, step * BATCH % KEYS, BATCH, true);
+        for (uint64_t first = 0; first < 2 * KEYS; first += batch)
+            work_step(&w, first % KEYS, batch, true);
         uint64_t misses = work_stats(&w).fetches - before;
         CHECK(misses * 1000 < 2 * KEYS * (slack == 0 ? 25 : 1));
         work_close(&w);
@@ -217,7 +219,7 @@ static void counts_travel_with_their_rows(hotbed_backend backend) {
         work_start(&w, modes[m].mode, KEYS, 60, 100);
         w.s.options.placement = modes[m].placement;
         work_open(&w, backend);
-        for (int step = 0; step < 60; step++) {
+        for (int step = 0; step < (hotbed_test_is_small() ? 20 : 60); step++) {
             uint64_t count = 1 + rng_below(&random, 80);
             uint64_t first = rng_below(&random, KEYS - count + 1);
             work_step(&w, first, count, rng_below(&random, 2) == 0);
@@ -324,7 +326,8 @@ static void take_and_leave(hotbed_backend backend, uint64_t round) {
     for (int i = 0; i < 6; i++)
         lane_open(&r, &lanes[i], 64, 64);
     rng random = rng_start(108 + round);
-    for (int step = 0; step < 150; step++) {
+    for (int step = hotbed_test_is_small() ? 90 : 0; step < 150;
+         step++) { /* it fills up towards the end */
         lane *l = &lanes[step % 6];
         const recipe how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
         lane_cancel(l);
@@ -340,7 +343,7 @@ static void take_and_leave(hotbed_backend backend, uint64_t round) {
 }
 
 static void places_below_are_taken_and_left_at_once(hotbed_backend backend) {
-    for (uint64_t round = 0; round < 8; round++)
+    for (uint64_t round = 0; round < (hotbed_test_is_small() ? 1 : 8); round++)
         take_and_leave(backend, round);
 }
 
@@ -379,8 +382,10 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
 
 /* --- bytes ------------------------------------------------------------------------------------------ */
 
-/* 50 steps with eviction traffic in every mode: all optimisers, types and dims, pooled or not. */
+/* 50 steps with eviction traffic in every mode: all optimisers, types and dims, pooled or not.  Small: 20, and an
+ * optimiser a mode. */
 static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
+    const int steps = hotbed_test_is_small() ? 20 : 50;
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
     static const hotbed_optimizer_kind optimizers[] = {
         HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
@@ -388,6 +393,8 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
     for (uint32_t way = 0; way < 4; way++) {
         for (uint32_t o = 0; o < 4; o++) {
+            if (hotbed_test_is_small() && o != way)
+                continue;
             setup s;
             rig r;
             lane l;
@@ -409,7 +416,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             rig_open(&r, backend, &s.options);
             lane_open(&r, &l, 400, 12);
             recipe how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
-            for (int step = 0; step < 50; step++) {
+            for (int step = 0; step < steps; step++) {
                 how.weights = step % 2 == 0 && s.options.pooling != HOTBED_POOL_NONE;
                 lane_fill(&l, &random, &how);
                 lane_prefetch(&l);
@@ -417,9 +424,9 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
                 lane_backward(&l, &random);
                 if (step % 10 == 5)
                     CHECK_OK(hotbed_storage_flush(r.storage, r.stream));
-                if (step == 30)
+                if (step == steps * 3 / 5)
                     CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
-                if (step % 25 == 20)
+                if (step % (steps / 2) == steps * 2 / 5)
                     lane_eval(&l);
             }
             rig_check(&r);

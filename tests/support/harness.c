@@ -101,6 +101,12 @@ void hotbed_test_skip(const char *reason) {
     printf("     %s: skipped, %s\n", current, reason);
 }
 
+/* --- size ------------------------------------------------------------------------------------- */
+
+bool hotbed_test_is_small(void) {
+    return getenv("HOTBED_TEST_SMALL") != NULL;
+}
+
 /* --- random numbers --------------------------------------------------------------------------- */
 
 /* splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */

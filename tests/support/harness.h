@@ -6,6 +6,7 @@
  *   NAME...              only tests whose name contains one of these
  * The environment's HOTBED_TEST_SEED (1 unless set) seeds the random numbers; it is printed.  Each test
  * starts its numbers anew from the seed and its name, so a test run alone sees what it saw before.
+ * HOTBED_TEST_SMALL, set to anything, makes long tests small: hotbed_test_is_small().
  *
  * A check that fails prints the place and the values, and ends the program with status 1: objects of the
  * library may hold threads, so no later test could be trusted.  Checks may be made on any thread.
@@ -82,6 +83,13 @@ void hotbed_check_bytes(
 void hotbed_check_status(
     const char *file, int line, const char *call, hotbed_status got, hotbed_status want);
 void hotbed_test_skip(const char *reason);
+
+/* --- size --------------------------------------------------------------------------------------- */
+
+/* Whether HOTBED_TEST_SMALL is set, as it is under tools that take a hundred times as long for each launch.
+ * Tests of more than about a thousand launches then take fewer steps, ranks and combinations, of each kind
+ * some, and check all that they check without it. */
+bool hotbed_test_is_small(void);
 
 /* --- random numbers, from the seed ------------------------------------------------------------ */
 

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 """tools/sanitize.py - the CTest entries of a GPU under tools of compute-sanitizer, test by test.
 
-usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--jobs N] [--seconds N] [--within N]
-                   [--logs DIR] [--results FILE]
+usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--gpus N] [--jobs N] [--seconds N]
+                   [--within N] [--logs DIR] [--results FILE]
 
-An entry's program runs once for each of its tests, with the entry's environment, several at a time, in the order of
-the rows of docs/features.md that name the program: first the entries without a mode under all tools, then those with
-one.  --rows leaves only rows whose number matches, --only only tests, as in test_index.cuda.pins_keep_keys.
-Tests that launch thousands of kernels do not end under some tools: they are stopped after --seconds and named.  After
---within seconds all is stopped, and what is left is named.  --results keeps what ended, a line each, and what is in
-it already does not run again: runs add up.  In the end each row is told to be whole or in part.
+An entry's program runs once for each of its tests, with the entry's environment and HOTBED_TEST_SMALL, by ORDER of the
+rows of docs/features.md that name the program, under all tools; entries with a mode come last.  --jobs run at once, each
+on the GPU that has fewest: of those in CUDA_VISIBLE_DEVICES, or of all, the first --gpus.  --rows leaves only rows whose
+number matches, --only only tests, as in test_index.cuda.pins_keep_keys.  What does not end in --seconds is stopped and
+named.  After --within seconds all is stopped, and what is left is named.  --results keeps what ended, a line each, and
+what is in it already does not run again: runs add up, and of two tests that are left the one goes first that took longer
+under another tool.  In the end each row is told to be whole or in part.
+A test may make no CUDA call: the tool minds, and has nothing to say ("no CUDA").  A tool may fail, and say no more than
+that: such a test runs once more, alone on its GPU, and then counts neither as clean nor as a finding ("tool failed").
 Status 1: a finding, or a test that failed.
 """
 import argparse
+import collections
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -28,6 +33,15 @@ import time
 FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+CLEAN = ["clean", "no CUDA", "skipped"]
+RESULTS = CLEAN + ["did not end", "not begun", "tool failed", "FAILED"]
+# Rows, the kernels of one storage first.
+ORDER = ["S([12489]|1[0357]|2[123])", "S.*", "D.*", "C.*", "P.*", ".*"]
+PASSED = re.compile(r"^[1-9]\d* passed, ", re.M)
+NO_CUDA = re.compile(r"^=+ Error: Target application terminated before first instrumented API call", re.M)
+# What a tool says of itself, and lines that say nothing beside it.
+OWN = re.compile(r"=+ .*(Internal error|Error in printing record|No attachable process found|timed-out)")
+REST = re.compile(r"=+ *(Address 0x[0-9a-f]+|Default timeout .*|COMPUTE-SANITIZER|\w+ SUMMARY: .*)?$")
 FEATURES = pathlib.Path(__file__).parent.parent / "docs" / "features.md"
 
 
@@ -60,15 +74,54 @@ def read_entries(build):
             yield test["name"], command, environment
 
 
+class Gpus:
+    """The GPUs, and how many tests each has."""
+
+    def __init__(self, most):
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if names == [""]:
+            try:
+                listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+            except FileNotFoundError:
+                listed = ""
+            names = [str(i) for i in range(most or max(1, len(re.findall("^GPU", listed, re.M))))]
+        self.tests = dict.fromkeys(names[:most], 0)
+        self.lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def one(self):
+        with self.lock:
+            gpu = min(self.tests, key=self.tests.get)
+            self.tests[gpu] += 1
+        try:
+            yield gpu
+        finally:
+            with self.lock:
+                self.tests[gpu] -= 1
+
+
+def judge(status, log):
+    if status == SKIPPED:
+        return "skipped"
+    passed = PASSED.search(log)
+    if status != 0 and passed and NO_CUDA.search(log):
+        return "no CUDA"
+    said = [line for line in log.splitlines() if line.startswith("=====")]
+    own = [line for line in said if OWN.match(line)]
+    if passed and own and all(line in own or REST.match(line) for line in said):
+        return "tool failed"
+    return "clean" if status == 0 else "FAILED"
+
+
 class Test:
     """One test of an entry under one tool."""
 
-    def __init__(self, tool, entry, name, command, environment):
-        self.tool, self.entry, self.name = tool, entry, f"{entry}.{name}"
+    def __init__(self, tool, entry, name, command, environment, place):
+        self.tool, self.entry, self.name, self.place = tool, entry, f"{entry}.{name}", place
         self.command, self.environment = command + [name], environment
         self.result = "not begun"
 
-    def run(self, seconds, until, logs):
+    def run(self, gpu, seconds, until, logs):
         left = until - time.monotonic()
         if left <= 0:
             return
@@ -78,11 +131,10 @@ class Test:
         self.log = logs / f"{self.tool}-{self.name}.log"
         with open(self.log, "w") as out:
             process = subprocess.Popen(
-                full, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=self.environment,
-                start_new_session=True)
+                full, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**self.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1"})
             try:
-                status = process.wait(min(seconds, left))
-                self.result = {0: "clean", SKIPPED: "skipped"}.get(status, "FAILED")
+                self.result = judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # the tool, and the program that it runs
                 process.wait()
@@ -96,30 +148,26 @@ def list_tests(program):
 
 
 def find_tests(entries, rows, tools, only):
-    """In the order in which they run."""
-    order = [program for programs in rows.values() for program in programs]
-
-    def place(entry):
-        program = entry[0].split(".")[0]
-        return entry[0].count(".") > 1, order.index(program) if program in order else len(order)
-
-    for name, command, environment in sorted(entries, key=place):
+    for name, command, environment in entries:
+        places = [i for i, regex in enumerate(ORDER) for row, programs in rows.items()
+                  if re.fullmatch(regex, row) and name.split(".")[0] in programs]
+        place = name.count(".") > 1, min(places, default=len(ORDER))
         for tool in tools:
             for test in list_tests(command[0]):
                 if re.search(only, f"{name}.{test}"):
-                    yield Test(tool, name, test, command, environment)
+                    yield Test(tool, name, test, command, environment, place)
 
 
 def report(tests, rows):
     for tool in dict.fromkeys(t.tool for t in tests):
-        for result in ["clean", "skipped", "did not end", "not begun", "FAILED"]:
+        for result in RESULTS:
             names = [t.name for t in tests if t.tool == tool and t.result == result]
-            named = "" if result in ("clean", "skipped") else "".join(f" {n}" for n in names)
+            named = "" if result in CLEAN else "".join(f" {n}" for n in names)
             print(f"{tool}: {len(names)} {result}{':' if named else ''}{named}")
     for row, programs in rows.items():
         parts = []
         for tool in dict.fromkeys(t.tool for t in tests):
-            of = [t.result in ("clean", "skipped") for t in tests
+            of = [t.result in CLEAN for t in tests
                   if t.tool == tool and t.entry.split(".")[0] in programs]
             if of:
                 parts.append(f"{tool} whole, {len(of)}" if all(of) else f"{tool} {sum(of)} of {len(of)}")
@@ -133,6 +181,7 @@ def main():
     parser.add_argument("tools", nargs="+", choices=TOOLS)
     parser.add_argument("--rows", default="")
     parser.add_argument("--only", default="")
+    parser.add_argument("--gpus", type=int)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--within", type=float, default=float("inf"))
@@ -144,18 +193,21 @@ def main():
     rows = {row: programs for row, programs in read_rows().items() if re.fullmatch(o.rows or ".*", row)}
     named = {program for programs in rows.values() for program in programs}
     entries = [e for e in read_entries(o.build) if not o.rows or e[0].split(".")[0] in named]
-    tests = list(find_tests(entries, rows, o.tools, o.only))
-    before = {}
+    before, took = {}, collections.defaultdict(float)
     if o.results and o.results.exists():
-        before = {(tool, name): result for tool, name, _, result in
-                  (line.split(maxsplit=3) for line in o.results.read_text().splitlines())}
-    lock = threading.Lock()
+        for tool, name, seconds, result in (line.split(maxsplit=3) for line in o.results.read_text().splitlines()):
+            before[tool, name] = result
+            took[name] = max(took[name], float(seconds))
+    tests = sorted(find_tests(entries, rows, o.tools, o.only), key=lambda test: (test.place, -took[test.name]))
+    gpus, lock = Gpus(o.gpus), threading.Lock()
 
-    def one(test):
+    def one(test, last=False):
         begun = time.monotonic()
-        test.run(o.seconds, until, o.logs)
+        test.result = "not begun"
+        with gpus.one() as gpu:
+            test.run(gpu, o.seconds, until, o.logs)
         with lock:
-            if o.results and test.result != "not begun":
+            if o.results and test.result != "not begun" and (last or test.result != "tool failed"):
                 with open(o.results, "a") as out:
                     out.write(f"{test.tool} {test.name} {time.monotonic() - begun:.1f} {test.result}\n")
             if test.result == "FAILED":
@@ -164,11 +216,14 @@ def main():
 
     for test in tests:
         test.result = before.get((test.tool, test.name), test.result)
+    left = [t for t in tests if t.result == "not begun"]
     with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        list(pool.map(one, [t for t in tests if t.result == "not begun"]))
+        list(pool.map(one, left))
+    with concurrent.futures.ThreadPoolExecutor(len(gpus.tests)) as pool:
+        list(pool.map(lambda test: one(test, True), [t for t in left if t.result == "tool failed"]))
     report(tests, rows)
     results = {t.result for t in tests}
-    return 1 if "FAILED" in results or "clean" not in results else 0
+    return 1 if "FAILED" in results or not results & {"clean", "no CUDA"} else 0
 
 
 sys.exit(main())

@@ -377,8 +377,8 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
             c.steps = hotbed_test_is_small() ? 4 : 6;
             c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
             uint32_t most = plan == HOTBED_PLAN_FIXED && pooled == 0 ? 33 : 8;
-            if (hotbed_test_is_small()) /* threads on a GPU record nothing */
-                most = 1;
+            if (hotbed_test_is_small())
+                most = 1; /* threads on a GPU record nothing */
             if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
                 sharded_rig_run(most, graph_body, &c);
         }

@@ -260,7 +260,8 @@ static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
     sharded_case c = start(8);
     c.steady = true;
     c.seed = 47;
-    sharded_rig_run(4, graph_body, &c);
+    sharded_rig_run(
+        hotbed_test_is_small() ? 1 : 4, graph_body, &c); /* threads on a GPU record nothing */
 }
 
 /* --- what goes wrong ----------------------------------------------------------------------------------------- */

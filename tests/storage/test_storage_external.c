@@ -14,7 +14,7 @@ typedef struct box {
     hotbed_external *external;
 } box;
 
-/* Hash tables of 32 slots above each. */
+/* Hash tables of 32 slots above each, and 16 of them for a key: no more than 16 keys of a table may be in use. */
 static void box_start(box *b, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
     memset(b, 0, sizeof *b);
     setup_start(&b->s, num_tables, dim, capacity);
@@ -121,7 +121,7 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
 
 /* --- bytes ------------------------------------------------------------------------------------------- */
 
-/* 50 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not.  Small: of one
+/* 60 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not.  Small: of one
  * optimiser. */
 static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
@@ -133,9 +133,10 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         box b;
         lane lanes[2];
         rng random = rng_start(o);
-        box_start(&b, 10, 8, 120);
+        box_start(&b, 10, 8, 160);
         for (uint32_t t = 0; t < 10; t++) {
             b.s.tables[t].dim = dims[t];
+            b.s.tables[t].upper_capacity = 17; /* 48 slots, 32 for a key: two batches of 16 */
             b.s.tables[t].dtype = dtypes[(t + o) % 3];
             b.s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
         }
@@ -147,8 +148,8 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         box_open(&b, backend);
         for (int l = 0; l < 2; l++)
             lane_open(&b.r, &lanes[l], 200, 4);
-        recipe how = {.batch_size = 4, .max_bag = 3, .key_space = 100};
-        for (int step = 0; step < 50; step++) {
+        recipe how = {.batch_size = 4, .max_bag = 4, .key_space = 150};
+        for (int step = 0; step < 60; step++) {
             lane *l = &lanes[step % 2];
             how.weights = step % 2 == 0 && b.s.options.pooling != HOTBED_POOL_NONE;
             if (step >= 2) {
@@ -173,7 +174,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         CHECK_EQ(store_stats(&b).inserts, inserts);
         rig_check(&b.r);
         CHECK(table_stats(&b, 2).fetches > 100 && table_stats(&b, 2).write_backs > 100);
-        CHECK(store_stats(&b).stream_waits >= 50);
+        CHECK(store_stats(&b).stream_waits >= 60);
         CHECK_EQ(store_stats(&b).failures, 0);
         for (int l = 0; l < 2; l++)
             lane_close(&lanes[l]);
@@ -302,7 +303,7 @@ static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
 
 /* --- failures ---------------------------------------------------------------------------------------- */
 
-enum { STEPS = 8 };
+enum { STEPS = 10, BATCH = 8 };
 
 /* Train with two batches in flight while the store fails; how many calls it had. */
 static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uint64_t count) {
@@ -316,13 +317,13 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     box_open(&b, backend);
     for (int l = 0; l < 2; l++)
-        lane_open(&b.r, &lanes[l], 36, 12);
+        lane_open(&b.r, &lanes[l], 3 * BATCH, BATCH);
     b.bad.calls = 0;
     b.bad.way = way;
     b.bad.from = at;
     b.bad.to = at + count - 1;
     b.bad.status = HOTBED_ERR_IO;
-    const recipe how = {.batch_size = 12, .key_space = 60};
+    const recipe how = {.batch_size = BATCH, .key_space = 60};
     for (int step = 0; step < STEPS; step++) {
         lane *l = &lanes[step % 2];
         if (step >= 2) {

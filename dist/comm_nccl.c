@@ -349,8 +349,12 @@ static hotbed_status window_alloc(nccl_comm *n, uint64_t total, nccl_window *w) 
     return hotbed_stream_finish(n->own);
 }
 
-/* All ranks are here and have their memory. */
+/* All ranks are here and have their memory.  For one rank NCCL 2.28 has no symmetric memory: its part is where it is. */
 static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *w) {
+    if (n->base.size == 1) {
+        HOTBED_TRY(hotbed_copy(w->parts.data, &w->data, sizeof w->data, n->own));
+        return hotbed_stream_finish(n->own);
+    }
     pthread_mutex_lock(&n->submit);
     hotbed_status status = n->nccl == NULL ? hotbed_comm_fail(&n->base) : HOTBED_OK;
     if (status == HOTBED_OK)
@@ -359,7 +363,7 @@ static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *
                 n->nccl, w->data, total, &w->registered, NCCL_WIN_COLL_SYMMETRIC),
             "ncclCommWindowRegister");
     uint32_t neighbours =
-        status == HOTBED_OK && w->registered != NULL ? hotbed_comm_gpu_neighbours(n->nccl) : 0;
+        status == HOTBED_OK ? hotbed_comm_gpu_neighbours(n->nccl, w->registered) : 0;
     pthread_mutex_unlock(&n->submit);
     HOTBED_TRY(status);
     if (neighbours != n->base.size)

@@ -102,6 +102,13 @@ hotbed_status hotbed_comm_gpu_parts(
     return hotbed_cuda_launched("parts_kernel");
 }
 
-uint32_t hotbed_comm_gpu_neighbours(void *comm) {
+/* Without symmetric memory a window is a handle on the host: memory that CUDA knows nothing of. */
+uint32_t hotbed_comm_gpu_neighbours(void *comm, const void *window) {
+    cudaPointerAttributes attributes;
+    if (window == NULL || cudaPointerGetAttributes(&attributes, window) != cudaSuccess ||
+        attributes.type == cudaMemoryTypeUnregistered) {
+        (void)cudaGetLastError();
+        return 0;
+    }
     return (uint32_t)ncclTeamLsa((ncclComm_t)comm).nRanks;
 }

@@ -43,8 +43,8 @@ hotbed_status hotbed_comm_gpu_barrier(
 /* Enqueue: parts[p] = rank p's part of an ncclWindow_t as this GPU addresses it.  Async. */
 hotbed_status hotbed_comm_gpu_parts(
     void *window, uint32_t size, void **parts, hotbed_stream *stream);
-/* Ranks of an ncclComm_t that are in this one's NVLink domain. */
-uint32_t hotbed_comm_gpu_neighbours(void *comm);
+/* Ranks of an ncclComm_t that are in this one's NVLink domain; 0: its ncclWindow_t is none that kernels can read. */
+uint32_t hotbed_comm_gpu_neighbours(void *comm, const void *window);
 
 #ifdef __cplusplus
 }

@@ -62,12 +62,18 @@ endif()
 if(HOTBED_NCCL)
   set(environment NCCL_NVLS_ENABLE=0) # nothing here needs multicast, and not every machine has it
   set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
+  set(nccl ${environment} HOTBED_TEST_TRANSPORT=nccl)
+  foreach(program IN ITEMS test_comm test_comm_window test_sharded test_sharded_context)
+    add_ranks_test(${program}.nccl1 gpu "${nccl};HOTBED_TEST_GPUS=1" $<TARGET_FILE:${program}>)
+  endforeach()
+  add_ranks_test(test_comm_window_refused.nccl2 gpu "${nccl};HOTBED_TEST_GPUS=2;NCCL_WIN_ENABLE=0"
+                 $<TARGET_FILE:test_comm_window> windows_are_refused)
   foreach(gpus IN ITEMS 2 4)
     foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded
                              test_sharded_context test_sharded_growth test_balance ${checkpoints})
       # A thread a GPU, and a process a GPU.
       add_ranks_test(${program}.nccl${gpus} "gpu;slow"
-                     "${environment};HOTBED_TEST_TRANSPORT=nccl;HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)
+                     "${nccl};HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)
       add_ranks_test(${program}.ncclp${gpus} "gpu;slow"
                      "${environment};HOTBED_TEST_TRANSPORT=nccl-processes" ${launch} ${gpus} $<TARGET_FILE:${program}>)
     endforeach()

@@ -4,6 +4,7 @@
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ROUNDS = 12 };
@@ -143,6 +144,23 @@ static void a_window_fails_at_any_allocation(hotbed_backend backend) {
     world_run_all(NULL, no_memory_body, NULL);
 }
 
+/* Without symmetric memory NCCL gives a handle of the host, which kernels must not be given. */
+static void refused_body(world_rank *me) {
+    hotbed_window *window = NULL;
+    CHECK_STATUS(hotbed_window_create(me->comm, 64, me->stream, &window), HOTBED_ERR_UNSUPPORTED);
+    CHECK(window == NULL);
+    CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+}
+
+static void windows_are_refused_without_symmetric_memory(hotbed_backend backend) {
+    (void)backend;
+    const char *enabled = getenv("NCCL_WIN_ENABLE");
+    if (enabled == NULL || strcmp(enabled, "0") != 0)
+        SKIP("NCCL_WIN_ENABLE is not 0");
+    world_run_all(NULL, refused_body, NULL);
+}
+
 static void abort_body(world_rank *me) {
     hotbed_window *window = NULL;
     CHECK_OK(hotbed_window_create(me->comm, 64, me->stream, &window));
@@ -166,6 +184,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_recorded_graph_has_its_barriers", a_recorded_graph_has_its_barriers},
     {"windows_have_one_size", windows_have_one_size},
     {"a_window_fails_at_any_allocation", a_window_fails_at_any_allocation},
+    {"windows_are_refused_without_symmetric_memory", windows_are_refused_without_symmetric_memory},
     {"an_abort_ends_a_barrier", an_abort_ends_a_barrier},
     {NULL, NULL},
 };

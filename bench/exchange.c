@@ -1,10 +1,20 @@
-/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows beside the transport's own; weak scaling; arguments. */
+/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows beside the transport's own; weak scaling; arguments.
+ *
+ * Each world is a process of its own: what one GPU does wrong is for good in the process that has it, and the
+ * next world is still to be measured.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "bench/exchange.h"
 
 #include "base/error.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77 };
 
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
@@ -15,7 +25,7 @@ static const char usage[] =
     "  --scale     share of 131,072 keys a rank, and of W1 (1 on GPUs, 0.1 on the host)\n"
     "  --steps     timed steps (50)\n"
     "  --no-scaling leave weak scaling out\n"
-    "  --json      write the results to FILE\n"
+    "  --json      write the results of the worlds that did not fail to FILE\n"
     "  --commit    what was built, for the results (git describe when configured)\n"
     "Status: 0; 1 something failed or is not as it should be; 2 bad arguments; 77 the machine "
     "lacks\n"
@@ -54,7 +64,7 @@ static hotbed_status run_rank(exchange_rank *me) {
         hotbed_comm_abort(me->comm); /* the others wait for this one */
     } else if (me->rank == 0) {
         status = workload_machine_read(me->stream, &p->machine);
-        p->results[p->num_results++] = result;
+        p->results[p->num_results] = result;
     }
     hotbed_stream_destroy(me->stream);
     hotbed_comm_destroy(me->comm);
@@ -102,17 +112,49 @@ static hotbed_status run_threads(exchange_program *p, uint32_t size) {
     return first;
 }
 
-static hotbed_status run_mpi(exchange_program *p, bool *reports) {
+static hotbed_status run_mpi(exchange_program *p) {
     exchange_rank me = {.p = p};
     const hotbed_comm_options options = patient();
     HOTBED_TRY(hotbed_comm_create_mpi(&options, &me.comm));
     me.rank = hotbed_comm_rank(me.comm);
+    p->reports = me.rank == 0;
     me.size = hotbed_comm_size(me.comm);
-    *reports = me.rank == 0;
     return run_rank(&me);
 }
 
-static hotbed_status report(const exchange_program *p) {
+/* Exit status of the ranks of one world, where they are in this process; what they measured is the result after the
+ * last. */
+static int run_world(exchange_program *p, uint32_t size) {
+    hotbed_status status = HOTBED_OK;
+    p->input = (workload_input){0}; /* another process may have died with its own */
+    if (p->scaling)
+        status = workload_input_for(&workloads[0], p->scale, &p->input);
+    if (status == HOTBED_OK)
+        status = p->transport == HOTBED_TRANSPORT_MPI ? run_mpi(p) : run_threads(p, size);
+    if (status != HOTBED_OK)
+        (void)fprintf(
+            stderr, "hotbed-exchange: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
+    workload_input_destroy(&p->input);
+    return status == HOTBED_OK ? 0 : 1;
+}
+
+/* --- worlds ------------------------------------------------------------------------------------------ */
+
+/* The exit status of body() in a process of its own. */
+static int run_child(
+    int (*body)(exchange_program *p, uint32_t size), exchange_program *p, uint32_t size) {
+    int status = 0;
+    (void)fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        exit(body(p, size));
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return 1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static hotbed_status report(exchange_program *p) {
+    p->num_results++;
     if (p->num_results == 1)
         printf("%s, commit %s\n", p->machine.device, p->machine.commit);
     exchange_print(stdout, p, &p->results[p->num_results - 1]);
@@ -120,19 +162,21 @@ static hotbed_status report(const exchange_program *p) {
     return p->json != NULL ? exchange_write_json(p) : HOTBED_OK;
 }
 
-static hotbed_status run_program(exchange_program *p) {
-    bool reports = true;
-    if (p->scaling)
-        HOTBED_TRY(workload_input_for(&workloads[0], p->scale, &p->input));
-    if (p->transport == HOTBED_TRANSPORT_MPI) {
-        HOTBED_TRY(run_mpi(p, &reports));
-        return reports ? report(p) : HOTBED_OK;
+/* Whether all worlds did well, and what they measured is written. */
+static bool run_worlds(exchange_program *p) {
+    bool mpi = p->transport == HOTBED_TRANSPORT_MPI, good = true;
+    for (uint32_t w = 0; w < (mpi ? 1 : p->num_worlds); w++) {
+        uint32_t size = p->worlds[w];
+        int ended = mpi ? run_world(p, size) : run_child(run_world, p, size);
+        if (ended != 0 && !mpi)
+            (void)fprintf(stderr, "hotbed-exchange: %u ranks: status %d\n", size, ended);
+        good = good && ended == 0;
+        if (ended == 0 && p->reports && report(p) != HOTBED_OK) {
+            (void)fprintf(stderr, "hotbed-exchange: %s\n", hotbed_last_error());
+            return false;
+        }
     }
-    for (uint32_t w = 0; w < p->num_worlds; w++) {
-        HOTBED_TRY(run_threads(p, p->worlds[w]));
-        HOTBED_TRY(report(p));
-    }
-    return HOTBED_OK;
+    return good;
 }
 
 /* --- arguments ------------------------------------------------------------------------------------------ */
@@ -202,8 +246,6 @@ static bool parse(int argc, char **argv, exchange_program *p, char *command, siz
                 command + at, bytes - at, alone ? " %s" : " %s %s", name, alone ? "" : value);
         i += !alone;
     }
-    if (p->scale == 0)
-        p->scale = p->transport == HOTBED_TRANSPORT_NCCL ? 1 : 0.1;
     return true;
 }
 
@@ -224,25 +266,36 @@ static const char *missing(const exchange_program *p) {
     return NULL;
 }
 
+/* What was not said; 0, or SKIPPED where the worlds cannot be. */
+static int settle(exchange_program *p, uint32_t size) {
+    (void)size;
+    if (p->transport == 0)
+        p->transport = hotbed_transport_probe(HOTBED_TRANSPORT_NCCL) == HOTBED_OK
+                           ? HOTBED_TRANSPORT_NCCL
+                           : HOTBED_TRANSPORT_THREADS;
+    if (p->scale == 0)
+        p->scale = p->transport == HOTBED_TRANSPORT_NCCL ? 1 : 0.1;
+    const char *reason = missing(p);
+    if (reason != NULL)
+        (void)fprintf(stderr, "hotbed-exchange: skipped: %s\n", reason);
+    return reason == NULL ? 0 : SKIPPED;
+}
+
 int main(int argc, char **argv) {
     static char command[512];
-    static exchange_program p = {
-        .worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .scaling = true};
-    bool gpu = hotbed_transport_probe(HOTBED_TRANSPORT_NCCL) == HOTBED_OK;
-    p.transport = gpu ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS;
-    p.machine.commit = HOTBED_BENCH_COMMIT;
-    p.machine.command = command;
-    if (!parse(argc, argv, &p, command, sizeof command))
+    exchange_program *p =
+        mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return 1;
+    *p = (exchange_program){
+        .worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .scaling = true, .reports = true};
+    p->machine.commit = HOTBED_BENCH_COMMIT;
+    p->machine.command = command;
+    if (!parse(argc, argv, p, command, sizeof command))
         return 2;
-    const char *reason = missing(&p);
-    if (reason != NULL) {
-        (void)fprintf(stderr, "hotbed-exchange: skipped: %s\n", reason);
-        return 77;
-    }
-    hotbed_status status = run_program(&p);
-    if (status != HOTBED_OK)
-        (void)fprintf(
-            stderr, "hotbed-exchange: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
-    workload_input_destroy(&p.input);
-    return status == HOTBED_OK ? 0 : 1;
+    /* CUDA that has begun here would be of no use to a child; MPI's ranks are the job's processes. */
+    int settled = p->transport == HOTBED_TRANSPORT_MPI ? settle(p, 0) : run_child(settle, p, 0);
+    if (settled != 0)
+        return settled;
+    return run_worlds(p) ? 0 : 1;
 }

@@ -45,14 +45,16 @@ typedef struct exchange_result {
 
 /* --- the program --------------------------------------------------------------------------------- */
 
+/* In memory that all its processes share. */
 typedef struct exchange_program {
-    hotbed_transport transport;
+    hotbed_transport transport;                   /* 0: not said yet */
     uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to try; MPI: the job's alone */
     double scale;
     uint32_t steps;
     bool scaling;
+    bool reports; /* this process does */
     const char *json;
-    workload_input input; /* of W1 */
+    workload_input input; /* of W1; of one world's process */
     workload_machine machine;
     exchange_result results[EXCHANGE_WORLDS];
     uint32_t num_results;

@@ -21,9 +21,10 @@ typedef struct bench {
     uint64_t *device_keys;
     place places[SLOTS];
     uint64_t step;
-    uint64_t times[2000]; /* of each step, as seen */
-    uint64_t by_time;     /* evictions that the time decided, against the order of slots */
-    uint64_t by_count;    /* evictions of a key that was not the oldest */
+    uint64_t times[2000];  /* of each step, as seen */
+    uint64_t by_time;      /* evictions that the time decided, against the order of slots */
+    uint64_t by_count;     /* evictions of a key that was not the oldest */
+    uint64_t by_probation; /* evictions of a key on probation, against the count */
 } bench;
 
 static void bench_open(bench *b, hotbed_backend backend, hotbed_insertion insertion) {
@@ -117,6 +118,8 @@ static void check_victim(bench *b, uint64_t slot) {
             b->by_time++;
         if (p->step < victim->step)
             b->by_count++;
+        if (victim->probation && !p->probation && p->count < victim->count)
+            b->by_probation++;
     }
 }
 
@@ -203,8 +206,8 @@ static void check_words(bench *b) {
         CHECK(place_of(b, w.keys[i])->count >= count && place_of(b, w.keys[i])->step >= since);
 }
 
-/* Keys that are there, and new ones.  The newest comes again in every other batch: where keys start on probation,
- * there are victims that have passed it. */
+/* Keys that are there, and new ones.  The newest comes again in every other batch, and an eighth start with a count
+ * of 8: where keys start on probation, some victims have passed it, and some had counts above others'. */
 static void trace(bench *b, rng *random, int steps) {
     uint64_t keys[MOST_KEYS], newest = 0, fresh = 1000 + b->step;
     for (int i = 0; i < steps; i++) {
@@ -217,8 +220,8 @@ static void trace(bench *b, rng *random, int steps) {
         if (newest != 0 && rng_below(random, 2) == 0)
             keys[n++] = newest;
         if (rng_below(random, 4) != 0 || n == 0) {
-            newest = fresh++;
-            for (uint64_t more = 1 + rng_below(random, 2); more > 0; more--)
+            uint64_t more = rng_below(random, 8) == 0 ? 8 : 1 + rng_below(random, 2);
+            for (newest = fresh++; more > 0; more--)
                 keys[n++] = newest;
         }
         step(b, n, keys);
@@ -243,7 +246,7 @@ static void keys_on_probation_go_first(hotbed_backend backend) {
     rng random = rng_start(2);
     bench_open(&b, backend, HOTBED_INSERT_PROBATION);
     trace(&b, &random, 300);
-    CHECK(b.by_time > 0);
+    CHECK(b.by_time > 0 && b.by_probation > 0);
     bench_close(&b);
 }
 

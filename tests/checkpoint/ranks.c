@@ -208,7 +208,13 @@ hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
 }
 
 hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls) {
-    return (hotbed_checkpoint_config){.calls = calls, .bucket_bits = 5, .block_bytes = 4096};
+    return (hotbed_checkpoint_config){
+        .calls = calls,
+        .bucket_bits = 5,
+        .block_bytes = 4096,
+        .window_slots = 100,
+        .window_bytes = 1000,
+    };
 }
 
 void ranks_save(ranks *r, const char *path) {
@@ -276,4 +282,35 @@ hotbed_manifest ranks_manifest(const char *path) {
     CHECK_OK(hotbed_manifest_read(&directory, &m));
     hotbed_io_drop(&directory);
     return m;
+}
+
+/* --- snapshots ------------------------------------------------------------------------------------------ */
+
+void ranks_train(ranks *r, uint32_t version) {
+    for (uint32_t i = 0; i < 4; i++)
+        ranks_change(r, version + i, i, 7);
+    ranks_erase(r, version % 5, 9);
+}
+
+hotbed_status ranks_write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_checkpoint_config config = ranks_config(&calls);
+    return hotbed_snapshot_write(&config, path, snapshot);
+}
+
+static void *write_it(void *argument) {
+    ranks_writer *w = argument;
+    w->status = ranks_write(w->snapshot, w->path);
+    return NULL;
+}
+
+void ranks_write_begin(ranks_writer *w, hotbed_checkpoint_snapshot *snapshot, const char *path) {
+    *w = (ranks_writer){.snapshot = snapshot, .path = path};
+    CHECK(pthread_create(&w->thread, NULL, write_it, w) == 0);
+}
+
+void ranks_write_end(ranks_writer *w) {
+    CHECK(pthread_join(w->thread, NULL) == 0);
+    CHECK_OK(w->status);
+    hotbed_checkpoint_snapshot_destroy(w->snapshot);
 }

@@ -4,6 +4,8 @@
 
 #include "checkpoint/checkpoint.h"
 
+#include <pthread.h>
+
 enum { RANKS_MOST = 61, RANKS_TABLES = 3, RANKS_KEYS = 400 };
 
 /* Numbers of ranks that are tried with each other. */
@@ -48,7 +50,7 @@ void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank);
 /* Options of a save by rank `rank`, step 5. */
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank);
 
-/* Small blocks and few buckets, so that parts have several of both. */
+/* Small blocks and windows, and few buckets, so that parts have several of each. */
 hotbed_checkpoint_config ranks_config(const hotbed_io_calls *calls);
 
 /* The system's calls without syncs. */
@@ -66,6 +68,22 @@ void ranks_load(ranks *r, const char *path, const hotbed_io_calls *calls);
 void ranks_load_chain(
     ranks *r, const char *path, const char *const *increments, uint32_t n,
     const hotbed_io_calls *calls);
+
+/* Rows change and leave. */
+void ranks_train(ranks *r, uint32_t version);
+
+/* Write a snapshot, with ranks_config() and ranks_calls(). */
+hotbed_status ranks_write(hotbed_checkpoint_snapshot *snapshot, const char *path);
+
+/* The same on a thread; the end is OK, and destroys the snapshot. */
+typedef struct ranks_writer {
+    hotbed_checkpoint_snapshot *snapshot;
+    const char *path;
+    hotbed_status status;
+    pthread_t thread;
+} ranks_writer;
+void ranks_write_begin(ranks_writer *w, hotbed_checkpoint_snapshot *snapshot, const char *path);
+void ranks_write_end(ranks_writer *w);
 
 /* MANIFEST of a checkpoint; free it. */
 hotbed_manifest ranks_manifest(const char *path);

@@ -6,7 +6,6 @@
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
-#include <pthread.h>
 #include <string.h>
 
 static const ranks_shape shape = {
@@ -29,30 +28,16 @@ static hotbed_checkpoint_arena *new_arena(
     return arena;
 }
 
-/* Small blocks and windows, so that there are several of them. */
-static hotbed_checkpoint_config small_config(const hotbed_io_calls *calls) {
-    hotbed_checkpoint_config config = ranks_config(calls);
-    config.window_slots = 100;
-    config.window_bytes = 1000;
-    return config;
-}
-
 static hotbed_checkpoint_snapshot *take(
     ranks *r, uint32_t rank, const char *parent, hotbed_checkpoint_arena *arena) {
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_config config = small_config(&hotbed_io_system);
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
     hotbed_checkpoint_options options = ranks_options(r, rank);
     options.mark = r->marks[rank];
     options.parent = parent;
     options.arena = arena;
     CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
     return snapshot;
-}
-
-static hotbed_status write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    hotbed_io_calls calls = ranks_calls();
-    hotbed_checkpoint_config config = small_config(&calls);
-    return hotbed_snapshot_write(&config, path, snapshot);
 }
 
 static uint64_t bytes_of(const hotbed_checkpoint_snapshot *snapshot) {
@@ -112,7 +97,7 @@ static void images_may_be_anywhere(hotbed_backend backend) {
             CHECK((device < all) == (on[0] < all));
             CHECK(device < 256 || on[0] > 0);
             CHECK((on[2] == 0) == (device + pinned >= all && (device != all / 2 || pinned == all)));
-            CHECK_OK(write(snapshot, path));
+            CHECK_OK(ranks_write(snapshot, path));
             CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE), 0);
             CHECK_EQ(bytes_of(snapshot), all);
             same_bytes(saved, path);
@@ -140,12 +125,13 @@ static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_PINNED), all);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PAGEABLE), all);
     hotbed_checkpoint_snapshot_destroy(three);
-    CHECK_OK(write(one, sample_path("one"))); /* to memory of its own: two has the pinned one */
+    CHECK_OK(
+        ranks_write(one, sample_path("one"))); /* to memory of its own: two has the pinned one */
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_PAGEABLE), all);
     three = take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_DEVICE), all);
     hotbed_checkpoint_snapshot_destroy(two);
-    CHECK_OK(write(three, sample_path("three")));
+    CHECK_OK(ranks_write(three, sample_path("three")));
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PINNED), all);
     same_bytes(sample_path("one"), sample_path("three"));
     two = take(&r, 0, NULL, arena);
@@ -163,7 +149,7 @@ static void check_image(
     hotbed_storage *storage, const char *saved, hotbed_memory_kind kind, hotbed_stream *stream) {
     const char *path = sample_path("image");
     hotbed_io_calls calls = ranks_calls();
-    hotbed_checkpoint_config config = small_config(&calls);
+    hotbed_checkpoint_config config = ranks_config(&calls);
     hotbed_checkpoint_snapshot *snapshot = NULL;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
@@ -208,42 +194,12 @@ static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
 
 /* --- while training goes on ------------------------------------------------------------------------------ */
 
-typedef struct background {
-    hotbed_checkpoint_snapshot *snapshot;
-    const char *path;
-    hotbed_status status;
-    pthread_t thread;
-} background;
-
-static void *write_it(void *argument) {
-    background *b = argument;
-    b->status = write(b->snapshot, b->path);
-    return NULL;
-}
-
-static void begin(background *b, hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    *b = (background){.snapshot = snapshot, .path = path};
-    CHECK(pthread_create(&b->thread, NULL, write_it, b) == 0);
-}
-
-static void end(background *b) {
-    CHECK(pthread_join(b->thread, NULL) == 0);
-    CHECK_OK(b->status);
-    hotbed_checkpoint_snapshot_destroy(b->snapshot);
-}
-
-static void train(ranks *r, uint32_t version) {
-    for (uint32_t i = 0; i < 4; i++)
-        ranks_change(r, version + i, i, 7);
-    ranks_erase(r, version % 5, 9);
-}
-
 /* A full cut and increments, each taken while the one before may be on its way from device memory or to the disk: each
  * is what there was when it was taken. */
 static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
     enum { CUTS = 4 };
     static ranks r, to, cuts[CUTS];
-    background b[2];
+    ranks_writer b[2];
     char names[CUTS][8];
     const char *paths[CUTS];
     hotbed_stream *stream = new_stream(backend);
@@ -258,13 +214,13 @@ static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
         paths[c] = sample_path(names[c]);
         cuts[c] = r;
         hotbed_checkpoint_snapshot *snapshot = take(&r, 0, c == 0 ? NULL : paths[c - 1], arena);
-        train(&r, 10 * c + 2);
+        ranks_train(&r, 10 * c + 2);
         if (c > 0)
-            end(&b[(c - 1) % 2]);
-        begin(&b[c % 2], snapshot, paths[c]);
-        train(&r, 10 * c + 6);
+            ranks_write_end(&b[(c - 1) % 2]);
+        ranks_write_begin(&b[c % 2], snapshot, paths[c]);
+        ranks_train(&r, 10 * c + 6);
     }
-    end(&b[(CUTS - 1) % 2]);
+    ranks_write_end(&b[(CUTS - 1) % 2]);
     for (uint32_t c = 0; c < CUTS; c++) {
         CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, paths[c], NULL));
         ranks_load_chain(&to, paths[0], &paths[1], c, &hotbed_io_system);
@@ -282,7 +238,7 @@ static void ranks_put_their_images(hotbed_backend backend) {
     static ranks r, to;
     hotbed_stream *stream = new_stream(backend);
     hotbed_io_calls calls = ranks_calls();
-    hotbed_checkpoint_config config = small_config(&calls);
+    hotbed_checkpoint_config config = ranks_config(&calls);
     hotbed_checkpoint_snapshot *snapshots[WORLD];
     hotbed_checkpoint_arena *arenas[2];
     const char *paths[2] = {sample_path("full"), sample_path("one")};
@@ -307,7 +263,7 @@ static void ranks_put_their_images(hotbed_backend backend) {
         CHECK_OK(hotbed_save_commit(&config, paths[step], id, WORLD));
         ranks_load_chain(&to, paths[0], &paths[1], step, &hotbed_io_system);
         ranks_check(&to, &r);
-        train(&r, 2);
+        ranks_train(&r, 2);
     }
     for (int i = 0; i < 2; i++)
         hotbed_checkpoint_arena_destroy(arenas[i]);
@@ -339,7 +295,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
         hotbed_checkpoint_arena_destroy(arena); /* libc's own, which it can do without */
         arena = NULL;
     }
-    hotbed_checkpoint_config config = small_config(&hotbed_io_system);
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
     hotbed_checkpoint_options options = ranks_options(&r, 0);
     options.arena = arena;
     hotbed_checkpoint_snapshot *snapshot = NULL;
@@ -358,11 +314,11 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
     for (uint64_t n = 1;; n++) {
         CHECK(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE) > 0);
         fault_arm(n);
-        hotbed_status status = write(snapshot, path);
+        hotbed_status status = ranks_write(snapshot, path);
         bool failed = fault_disarm();
         if (status != HOTBED_OK) {
             CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-            CHECK_OK(write(snapshot, path));
+            CHECK_OK(ranks_write(snapshot, path));
         }
         if (n % 8 == 0 || !failed)
             same_bytes(saved, path);

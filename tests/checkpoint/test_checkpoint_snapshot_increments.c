@@ -5,7 +5,6 @@
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
-#include <pthread.h>
 #include <string.h>
 
 static const ranks_shape shape = {
@@ -29,12 +28,6 @@ static hotbed_checkpoint_snapshot *take(ranks *r, uint32_t rank, const char *par
     return snapshot;
 }
 
-static hotbed_status write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    hotbed_io_calls calls = ranks_calls();
-    hotbed_checkpoint_config config = ranks_config(&calls);
-    return hotbed_snapshot_write(&config, path, snapshot);
-}
-
 /* Loaded into `to`, the chain gives the model's rows. */
 static void check_chain(
     ranks *to, const char *full, const char *const *increments, uint32_t n, const ranks *model) {
@@ -45,37 +38,6 @@ static void check_chain(
 }
 
 /* --- while training goes on ------------------------------------------------------------------------------ */
-
-typedef struct background {
-    hotbed_checkpoint_snapshot *snapshot;
-    const char *path;
-    hotbed_status status;
-    pthread_t thread;
-} background;
-
-static void *write_it(void *argument) {
-    background *b = argument;
-    b->status = write(b->snapshot, b->path);
-    return NULL;
-}
-
-static void begin(background *b, hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    *b = (background){.snapshot = snapshot, .path = path};
-    CHECK(pthread_create(&b->thread, NULL, write_it, b) == 0);
-}
-
-static void end(background *b) {
-    CHECK(pthread_join(b->thread, NULL) == 0);
-    CHECK_OK(b->status);
-    hotbed_checkpoint_snapshot_destroy(b->snapshot);
-}
-
-/* Rows change and leave. */
-static void train(ranks *r, uint32_t version) {
-    for (uint32_t i = 0; i < 4; i++)
-        ranks_change(r, version + i, i, 7);
-    ranks_erase(r, version % 5, 9);
-}
 
 static void same_manifests(const char *a, const char *b) {
     hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
@@ -95,7 +57,7 @@ static void same_manifests(const char *a, const char *b) {
 static void cuts_become_increments_while_training_goes_on(hotbed_backend backend) {
     static ranks r, to, cuts[3];
     hotbed_stream *stream = new_stream(backend);
-    background b[2];
+    ranks_writer b[2];
     const char *full = sample_path("full");
     const char *more[] = {
         sample_path("one"), sample_path("two"), sample_path("three"), sample_path("four")};
@@ -103,28 +65,28 @@ static void cuts_become_increments_while_training_goes_on(hotbed_backend backend
     ranks_create(&to, &shape, 1, stream);
     ranks_mark(&r);
     ranks_change(&r, 1, 0, 2);
-    begin(&b[0], take(&r, 0, NULL), full);
-    train(&r, 2);
+    ranks_write_begin(&b[0], take(&r, 0, NULL), full);
+    ranks_train(&r, 2);
     cuts[0] = r;
     hotbed_checkpoint_snapshot *one = take(&r, 0, full);
-    train(&r, 10);
-    end(&b[0]);
-    begin(&b[1], one, more[0]);
-    train(&r, 20);
+    ranks_train(&r, 10);
+    ranks_write_end(&b[0]);
+    ranks_write_begin(&b[1], one, more[0]);
+    ranks_train(&r, 20);
     cuts[1] = r;
     hotbed_checkpoint_snapshot *two = take(&r, 0, more[0]);
-    train(&r, 30);
-    end(&b[1]);
+    ranks_train(&r, 30);
+    ranks_write_end(&b[1]);
     check_chain(&to, full, more, 1, &cuts[0]);
-    CHECK_OK(write(two, more[1]));
+    CHECK_OK(ranks_write(two, more[1]));
     hotbed_checkpoint_snapshot_destroy(two);
     check_chain(&to, full, more, 2, &cuts[1]);
     /* A save goes on with the mark of a snapshot, and a snapshot with that of a save. */
     ranks_save_after(&r, more[2], more[1]);
     check_chain(&to, full, more, 3, &r);
-    train(&r, 40);
+    ranks_train(&r, 40);
     hotbed_checkpoint_snapshot *four = take(&r, 0, more[2]);
-    CHECK_OK(write(four, more[3]));
+    CHECK_OK(ranks_write(four, more[3]));
     hotbed_checkpoint_snapshot_destroy(four);
     check_chain(&to, full, more, 4, &r);
     ranks_destroy(&r);
@@ -143,13 +105,13 @@ static void a_cut_has_what_a_save_has(hotbed_backend backend) {
     ranks_fill(&r, 1);
     ranks_save(&r, full);
     hotbed_checkpoint_snapshot *same = take(&r, 0, full);
-    CHECK_OK(write(same, sample_path("same"))); /* of nothing */
+    CHECK_OK(ranks_write(same, sample_path("same"))); /* of nothing */
     hotbed_checkpoint_snapshot_destroy(same);
     hotbed_manifest m = ranks_manifest(sample_path("same"));
     for (uint32_t t = 0; t < RANKS_TABLES; t++)
         CHECK(m.tables[t].rows == 0 && m.parts[t].erased == 0);
     hotbed_manifest_free(&m);
-    train(&r, 2);
+    ranks_train(&r, 2);
     hotbed_checkpoint_snapshot *snapshot = take(&r, 0, sample_path("same"));
     hotbed_checkpoint_id id;
     hotbed_io_calls calls = ranks_calls();
@@ -296,7 +258,7 @@ static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
             if (n % 3 == 0)
                 ranks_save_after(&r, one, full);
             else
-                CHECK_OK(write(snapshot, one));
+                CHECK_OK(ranks_write(snapshot, one));
         }
         hotbed_checkpoint_snapshot_destroy(snapshot);
         bool last = disk.count < n;
@@ -343,7 +305,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
         }
         for (uint64_t n = 1;; n++) {
             fault_arm(n);
-            hotbed_status status = write(snapshot, path);
+            hotbed_status status = ranks_write(snapshot, path);
             bool failed = fault_disarm();
             if (status == HOTBED_OK && !failed)
                 break;
@@ -361,7 +323,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
         }
         hotbed_checkpoint_snapshot_destroy(snapshot);
         if (step == 0)
-            train(&r, 2);
+            ranks_train(&r, 2);
     }
     check_chain(&to, full, &one, 1, &r);
     ranks_destroy(&r);
@@ -415,17 +377,17 @@ static void ranks_write_increments(hotbed_backend backend) {
     const char *full = sample_path("full");
     const char *more[] = {sample_path("one"), sample_path("two"), sample_path("three")};
     put_all(&r, full, NULL, true, WORLD);
-    train(&r, 2);
+    ranks_train(&r, 2);
     put_all(&r, more[0], full, true, 1);
     ranks_change(&r, 9, 1, 13);
     put_all(&r, more[0], full, false, 2);
     put_all(&r, more[0], full, true, WORLD);
     check_chain(&to, full, more, 1, &r);
-    train(&r, 11);
+    ranks_train(&r, 11);
     put_all(&r, more[1], more[0], false, 0);
     put_all(&r, more[1], more[0], true, 0);
     put_all(&r, more[1], more[0], false, WORLD);
-    train(&r, 20);
+    ranks_train(&r, 20);
     put_all(&r, more[2], more[1], true, WORLD);
     check_chain(&to, full, more, 3, &r);
     ranks_destroy(&r);
@@ -450,17 +412,18 @@ static void what_does_not_follow_is_refused(hotbed_backend backend) {
     CHECK(snapshot == NULL);
     ranks_mark(&r);
     snapshot = take(&r, 0, full);
-    CHECK_STATUS(write(snapshot, one), HOTBED_ERR_IO); /* no such parent */
+    CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_IO); /* no such parent */
     hotbed_checkpoint_mark *mark = r.marks[0];
     r.marks[0] = NULL;
     ranks_save(&r, full);
     r.marks[0] = mark;
-    CHECK_STATUS(write(snapshot, one), HOTBED_ERR_STATE); /* saved without the mark */
+    CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_STATE); /* saved without the mark */
     CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
     sample_remove(full);
     ranks_save(&r, full);
-    CHECK_OK(write(snapshot, one));
-    CHECK_STATUS(write(snapshot, sample_path("two")), HOTBED_ERR_STATE); /* the mark is of `one` */
+    CHECK_OK(ranks_write(snapshot, one));
+    CHECK_STATUS(
+        ranks_write(snapshot, sample_path("two")), HOTBED_ERR_STATE); /* the mark is of `one` */
     hotbed_checkpoint_snapshot_destroy(snapshot);
     /* The mark of a storage whose tables are of other kinds. */
     static ranks others;

@@ -14,7 +14,7 @@ enum {
 
 /* Rows cross the link by few warps: as many as keep it full, and no more.  What is on its way beyond that waits in
  * the GPU's own queues, and whatever else runs waits behind it: beside 2,112 warps a dense model took twice its time,
- * beside these at most 1.15 times, and the link is as fast (docs/performance.md).  Reads are on their way for longer
+ * beside these 1.0 to 1.2 times, and the link is as fast (docs/performance.md).  Reads are on their way for longer
  * than writes, and small rows need more warps. */
 enum { READ_BYTES = 320 << 10, READ_COST = 1024, WRITE_BYTES = 160 << 10, WRITE_COST = 512 };
 

@@ -106,8 +106,7 @@ static __device__ void haul_rows(
         const uint32_t count = n - first < TURN ? n - first : TURN;
         hotbed_haul mine = {NULL, NULL, 0};
         if (lane < count)
-            mine = DOWN ? hotbed_haul_down(s, order[first + lane])
-                        : hotbed_haul_up(s, order[first + lane]);
+            mine = hotbed_haul_of(s, order[first + lane], DOWN);
         for (uint32_t k = 0; k < count; k++) {
             uint64_t to = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.to, k);
             uint64_t from = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.from, k);

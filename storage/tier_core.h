@@ -151,14 +151,6 @@ HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_m
            (table->tiers == HOTBED_TIERS_SCORE || (move->victim_meta & HOTBED_META_MARKED) != 0);
 }
 
-/* The same of move i, which may be of a key that was not admitted. */
-HOTBED_HD bool hotbed_move_is_written(const hotbed_step_view *s, uint32_t i) {
-    if (s->moves[i].victim_meta == 0 || (s->missing[i] & HOTBED_MISSING_REJECTED) != 0)
-        return false;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, s->missing[i]);
-    return hotbed_move_writes(&s->tables[t], &s->moves[i]);
-}
-
 HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
@@ -251,25 +243,15 @@ typedef struct hotbed_haul {
     uint64_t bytes;
 } hotbed_haul;
 
-/* One lane: the row that makes room for move i, which hotbed_move_is_written(), goes down. */
-HOTBED_HD hotbed_haul hotbed_haul_down(const hotbed_step_view *s, uint32_t i) {
+/* One lane: the row of move i comes up, or that of its victim goes down. */
+HOTBED_HD hotbed_haul hotbed_haul_of(const hotbed_step_view *s, uint32_t i, bool down) {
     uint32_t u = s->missing[i];
     const hotbed_table_view *table =
         &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
-    hotbed_haul haul = {
-        hotbed_row_at(s->index, table, s->moves[i].victim_home),
-        hotbed_row_at(s->index, table, s->slots[u]), table->row_bytes};
-    return haul;
-}
-
-/* One lane: the row of move i, which hotbed_move_fetches(), comes up. */
-HOTBED_HD hotbed_haul hotbed_haul_up(const hotbed_step_view *s, uint32_t i) {
-    uint32_t u = s->missing[i];
-    const hotbed_table_view *table =
-        &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
-    hotbed_haul haul = {
-        hotbed_row_at(s->index, table, s->slots[u]),
-        hotbed_row_at(s->index, table, s->moves[i].home), table->row_bytes};
+    uint8_t *above = hotbed_row_at(s->index, table, s->slots[u]);
+    uint8_t *below =
+        hotbed_row_at(s->index, table, down ? s->moves[i].victim_home : s->moves[i].home);
+    hotbed_haul haul = {down ? below : above, down ? above : below, table->row_bytes};
     return haul;
 }
 

@@ -32,16 +32,27 @@ static void settle_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_settle_missing(s, (uint32_t)i, 1);
 }
 
+static void haul(const hotbed_step_view *s, uint32_t i, bool down) {
+    hotbed_haul row = hotbed_haul_of(s, i, down);
+    hotbed_row_copy(row.to, row.from, row.bytes, 1);
+}
+
+static bool writes(const hotbed_step_view *s, uint32_t i) {
+    uint32_t u = s->missing[i];
+    if ((u & HOTBED_MISSING_REJECTED) != 0)
+        return false;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    return hotbed_move_writes(&s->tables[t], &s->moves[i]);
+}
+
 /* To a processor, rows and what is known about them are one memory: no passes of their own. */
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)
         end = *s->num_missing;
     for (uint64_t i = begin; i < end; i++) {
-        if (hotbed_move_is_written(s, (uint32_t)i)) {
-            hotbed_haul haul = hotbed_haul_down(s, (uint32_t)i);
-            hotbed_row_copy(haul.to, haul.from, haul.bytes, 1);
-        }
+        if (writes(s, (uint32_t)i))
+            haul(s, (uint32_t)i, true);
         hotbed_leave_upper(s, (uint32_t)i);
     }
 }
@@ -51,10 +62,8 @@ static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
     if (end > *s->num_missing)
         end = *s->num_missing;
     for (uint64_t i = begin; i < end; i++) {
-        if (hotbed_move_fetches(&s->moves[i])) {
-            hotbed_haul haul = hotbed_haul_up(s, (uint32_t)i);
-            hotbed_row_copy(haul.to, haul.from, haul.bytes, 1);
-        }
+        if (hotbed_move_fetches(&s->moves[i]))
+            haul(s, (uint32_t)i, false);
         hotbed_end_move(s, (uint32_t)i, 1);
     }
 }

@@ -292,6 +292,18 @@ void ranks_train(ranks *r, uint32_t version) {
     ranks_erase(r, version % 5, 9);
 }
 
+hotbed_checkpoint_snapshot *ranks_take(
+    ranks *r, uint32_t rank, const char *parent, hotbed_checkpoint_arena *arena) {
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(r, rank);
+    options.mark = r->marks[rank];
+    options.parent = parent;
+    options.arena = arena;
+    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
+    return snapshot;
+}
+
 hotbed_status ranks_write(hotbed_checkpoint_snapshot *snapshot, const char *path) {
     hotbed_io_calls calls = ranks_calls();
     hotbed_checkpoint_config config = ranks_config(&calls);

@@ -72,6 +72,10 @@ void ranks_load_chain(
 /* Rows change and leave. */
 void ranks_train(ranks *r, uint32_t version);
 
+/* A snapshot of rank `rank`, with ranks_config(); parent and arena may be NULL. */
+hotbed_checkpoint_snapshot *ranks_take(
+    ranks *r, uint32_t rank, const char *parent, hotbed_checkpoint_arena *arena);
+
 /* Write a snapshot, with ranks_config() and ranks_calls(). */
 hotbed_status ranks_write(hotbed_checkpoint_snapshot *snapshot, const char *path);
 

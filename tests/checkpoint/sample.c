@@ -622,3 +622,10 @@ void sample_remove(const char *path) {
     closedir(directory);
     CHECK(rmdir(path) == 0);
 }
+
+hotbed_stream *sample_stream(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    sample_directory();
+    return stream;
+}

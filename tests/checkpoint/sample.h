@@ -109,6 +109,9 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at);
 const char *sample_directory(void);
 const char *sample_path(const char *name);
 
+/* A stream, and that directory. */
+hotbed_stream *sample_stream(hotbed_backend backend);
+
 /* Whole file in memory; the caller frees it. */
 unsigned char *sample_read_file(const char *path, size_t *bytes);
 void sample_write_file(const char *path, const void *data, size_t bytes);

@@ -9,13 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static hotbed_stream *new_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    sample_directory();
-    return stream;
-}
-
 static void save(const char *path, hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
@@ -24,7 +17,7 @@ static void save(const char *path, hotbed_storage *storage, hotbed_stream *strea
 }
 
 static void round_trip(hotbed_backend backend, const sample *from, const sample *to) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *a = sample_create(from, stream), *b = sample_create(to, stream);
     const char *path = sample_path("checkpoint");
     uint64_t step = 0;
@@ -67,7 +60,7 @@ static void loads_into_another_capacity(hotbed_backend backend) {
 
 /* Into a table that grows for what comes, and from that into one that does not. */
 static void loads_into_a_table_that_grows(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample from = {.rows = 5000, .capacity = 6000};
     sample to = {.rows = 90, .capacity = 100, .max_capacity = 5000};
     hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
@@ -116,7 +109,7 @@ static void a_table_that_is_full_is_loaded(hotbed_backend backend) {
 }
 
 static void extra_bytes_come_back(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
     unsigned char extra[5000], back[6000];
@@ -147,7 +140,7 @@ static void extra_bytes_come_back(hotbed_backend backend) {
 }
 
 static void saves_twice_the_same_payload(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.optimizer = HOTBED_OPT_ADAM};
     hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
     size_t bytes[2];
@@ -176,7 +169,7 @@ static void saves_twice_the_same_payload(hotbed_backend backend) {
 }
 
 static void refuses_a_name_that_exists(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_checkpoint_options options;
@@ -190,7 +183,7 @@ static void refuses_a_name_that_exists(hotbed_backend backend) {
 }
 
 static void takes_paths_of_any_shape(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_checkpoint_options options;
@@ -210,7 +203,7 @@ static void takes_paths_of_any_shape(hotbed_backend backend) {
 }
 
 static void refuses_wrong_arguments(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_checkpoint_options options;
@@ -283,7 +276,7 @@ static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
 }
 
 static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     const shape saved = {
         .name = "t",
         .capacity = 50,
@@ -327,7 +320,7 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
 }
 
 static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample from = {.rows = 3000}, to = {.rows = 10, .capacity = 200};
     hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
     const char *path = sample_path("large");
@@ -346,7 +339,7 @@ static void many_tables_are_saved(hotbed_backend backend) {
     enum { TABLES = 300 };
     static char names[TABLES][16];
     static hotbed_table_options tables[TABLES];
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
     for (int i = 0; i < TABLES; i++) {
@@ -377,7 +370,7 @@ static void many_tables_are_saved(hotbed_backend backend) {
 
 /* Fewer places than rows: the highest scores stay. */
 static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     shape s = {
         .name = "t",
         .capacity = 4000,
@@ -419,7 +412,7 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
 }
 
 static void refuses_while_tickets_hold_rows(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample s = {.optimizer = HOTBED_OPT_SGD};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_ticket *ticket = NULL;

@@ -14,30 +14,11 @@ static const ranks_shape shape = {
 static const hotbed_memory_kind kinds[] = {
     HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE};
 
-static hotbed_stream *new_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    sample_directory();
-    return stream;
-}
-
 static hotbed_checkpoint_arena *new_arena(
     uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream) {
     hotbed_checkpoint_arena *arena = NULL;
     CHECK_OK(hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, stream, &arena));
     return arena;
-}
-
-static hotbed_checkpoint_snapshot *take(
-    ranks *r, uint32_t rank, const char *parent, hotbed_checkpoint_arena *arena) {
-    hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
-    hotbed_checkpoint_options options = ranks_options(r, rank);
-    options.mark = r->marks[rank];
-    options.parent = parent;
-    options.arena = arena;
-    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
-    return snapshot;
 }
 
 static uint64_t bytes_of(const hotbed_checkpoint_snapshot *snapshot) {
@@ -70,13 +51,13 @@ static void same_bytes(const char *a, const char *b) {
 /* No memory, all of it, one byte too little, a part of it: the files are those of a save. */
 static void images_may_be_anywhere(hotbed_backend backend) {
     static ranks r;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     const char *saved = sample_path("saved"), *path = sample_path("c");
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
     ranks_erase(&r, 3, 7);
     ranks_save(&r, saved);
-    hotbed_checkpoint_snapshot *snapshot = take(&r, 0, NULL, NULL);
+    hotbed_checkpoint_snapshot *snapshot = ranks_take(&r, 0, NULL, NULL);
     uint64_t all = bytes_of(snapshot);
     CHECK(all > 0);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE), all);
@@ -88,7 +69,7 @@ static void images_may_be_anywhere(hotbed_backend backend) {
         const uint64_t device = budgets[i][0], pinned = budgets[i][1];
         hotbed_checkpoint_arena *arena = new_arena(device, pinned, stream);
         for (int round = 0; round < 2; round++) { /* the second finds what the first had */
-            snapshot = take(&r, 0, NULL, arena);
+            snapshot = ranks_take(&r, 0, NULL, arena);
             uint64_t on[3];
             for (int k = 0; k < 3; k++)
                 on[k] = hotbed_checkpoint_snapshot_bytes(snapshot, kinds[k]);
@@ -114,12 +95,13 @@ static void images_may_be_anywhere(hotbed_backend backend) {
 static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
     enum { ROOM = 1 << 20 };
     static ranks r;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
     hotbed_checkpoint_arena *arena = new_arena(ROOM, ROOM, stream);
-    hotbed_checkpoint_snapshot *one = take(&r, 0, NULL, arena), *two = take(&r, 0, NULL, arena);
-    hotbed_checkpoint_snapshot *three = take(&r, 0, NULL, arena);
+    hotbed_checkpoint_snapshot *one = ranks_take(&r, 0, NULL, arena),
+                               *two = ranks_take(&r, 0, NULL, arena);
+    hotbed_checkpoint_snapshot *three = ranks_take(&r, 0, NULL, arena);
     uint64_t all = bytes_of(one);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_DEVICE), all);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_PINNED), all);
@@ -128,13 +110,13 @@ static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
     CHECK_OK(
         ranks_write(one, sample_path("one"))); /* to memory of its own: two has the pinned one */
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_PAGEABLE), all);
-    three = take(&r, 0, NULL, arena);
+    three = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_DEVICE), all);
     hotbed_checkpoint_snapshot_destroy(two);
     CHECK_OK(ranks_write(three, sample_path("three")));
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PINNED), all);
     same_bytes(sample_path("one"), sample_path("three"));
-    two = take(&r, 0, NULL, arena);
+    two = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_DEVICE), all);
     hotbed_checkpoint_snapshot_destroy(one);
     hotbed_checkpoint_snapshot_destroy(two); /* dropped in device memory */
@@ -171,7 +153,7 @@ static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
     };
     static const sample grows = {
         .optimizer = HOTBED_OPT_ADAM, .rows = 90, .capacity = 100, .max_capacity = 5000};
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *grown = sample_create(&grows, stream);
     const char *const names[] = {"cache", "default"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -202,7 +184,7 @@ static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
     ranks_writer b[2];
     char names[CUTS][8];
     const char *paths[CUTS];
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
     ranks_create(&to, &shape, 1, stream);
     ranks_mark(&r);
@@ -213,7 +195,8 @@ static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
         names[c][1] = '\0';
         paths[c] = sample_path(names[c]);
         cuts[c] = r;
-        hotbed_checkpoint_snapshot *snapshot = take(&r, 0, c == 0 ? NULL : paths[c - 1], arena);
+        hotbed_checkpoint_snapshot *snapshot =
+            ranks_take(&r, 0, c == 0 ? NULL : paths[c - 1], arena);
         ranks_train(&r, 10 * c + 2);
         if (c > 0)
             ranks_write_end(&b[(c - 1) % 2]);
@@ -236,7 +219,7 @@ static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
 static void ranks_put_their_images(hotbed_backend backend) {
     enum { WORLD = 3 };
     static ranks r, to;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_io_calls calls = ranks_calls();
     hotbed_checkpoint_config config = ranks_config(&calls);
     hotbed_checkpoint_snapshot *snapshots[WORLD];
@@ -251,7 +234,7 @@ static void ranks_put_their_images(hotbed_backend backend) {
     for (uint32_t step = 0; step < 2; step++) {
         hotbed_checkpoint_id id;
         for (uint32_t i = 0; i < WORLD; i++)
-            snapshots[i] = take(&r, i, step == 0 ? NULL : paths[0], i < 2 ? arenas[i] : NULL);
+            snapshots[i] = ranks_take(&r, i, step == 0 ? NULL : paths[0], i < 2 ? arenas[i] : NULL);
         CHECK_OK(hotbed_save_begin(&config, paths[step], &id));
         for (uint32_t i = 0; i < WORLD; i++) {
             CHECK_EQ(
@@ -277,7 +260,7 @@ static void ranks_put_their_images(hotbed_backend backend) {
 /* A take that finds no memory leaves the arena to the next; a write that finds none can be made again. */
 static void no_memory_at_any_allocation(hotbed_backend backend) {
     static ranks r;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     const char *saved = sample_path("saved"), *path = sample_path("c");
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
@@ -326,7 +309,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
         hotbed_checkpoint_snapshot_destroy(snapshot);
         if (status == HOTBED_OK && !failed)
             break;
-        snapshot = take(&r, 0, NULL, arena);
+        snapshot = ranks_take(&r, 0, NULL, arena);
     }
     hotbed_checkpoint_arena_destroy(arena);
     ranks_destroy(&r);
@@ -335,7 +318,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
 
 static void wrong_arenas_are_refused(hotbed_backend backend) {
     static ranks r;
-    hotbed_stream *stream = new_stream(backend), *host = NULL;
+    hotbed_stream *stream = sample_stream(backend), *host = NULL;
     hotbed_checkpoint_snapshot *snapshot = NULL;
     hotbed_checkpoint_options options;
     ranks_create(&r, &shape, 1, stream);

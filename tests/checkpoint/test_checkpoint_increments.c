@@ -12,13 +12,6 @@
 
 enum { STEPS = 4 };
 
-static hotbed_stream *new_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    sample_directory();
-    return stream;
-}
-
 /* A full checkpoint of n ranks and three increments; paths are static. */
 static const char *const *save_chain(
     ranks *r, const ranks_shape *shape, uint32_t n, hotbed_stream *stream) {
@@ -90,7 +83,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
 static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backend) {
     static const uint32_t worlds[][2] = {{1, 1}, {1, 3}, {2, 1}, {3, 2}, {2, 5}, {4, 4},
                                          {5, 7}, {7, 8}, {8, 3}, {3, 3}, {4, 1}, {1, 16}};
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     for (uint32_t i = 0; i < sizeof worlds / sizeof *worlds; i += hotbed_test_is_small() ? 4 : 1)
         replay(stream, worlds[i][0], worlds[i][1], i);
     uint32_t pairs = RANKS_WORLDS * RANKS_WORLDS;
@@ -103,7 +96,7 @@ static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backen
 
 /* Only what changed is there, and keys that left. */
 static void an_increment_has_what_changed(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
     ranks_create(&r, &shape, 1, stream);
@@ -144,7 +137,7 @@ static hotbed_status load_all(
 
 /* Gaps, repeats, another order: refused, and the storage is as before. */
 static void other_orders_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks from, to;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
     const char *const *p = save_chain(&from, &shape, 1, stream);
@@ -199,7 +192,7 @@ static void other_orders_are_refused(hotbed_backend backend) {
 
 /* A mark is of the checkpoint that was saved last with it, and a save that fails leaves it. */
 static void marks_are_of_one_checkpoint(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks r, to;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
     hotbed_checkpoint_options options;
@@ -308,7 +301,7 @@ static uint64_t size_of(hotbed_storage *storage, hotbed_stream *stream) {
 
 /* Saved after one sight, in a full checkpoint, and after another, in an increment. */
 static void counts_go_on_after_a_load(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *a = create_counting(stream), *b = create_counting(stream);
     hotbed_checkpoint_options options;
     hotbed_checkpoint_load_options load;

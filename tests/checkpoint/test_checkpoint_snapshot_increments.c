@@ -10,22 +10,9 @@
 static const ranks_shape shape = {
     .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
 
-static hotbed_stream *new_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    sample_directory();
-    return stream;
-}
-
-/* A snapshot of rank `rank`, with small blocks, after `parent` unless NULL. */
+/* A snapshot of rank `rank`, after `parent` unless NULL. */
 static hotbed_checkpoint_snapshot *take(ranks *r, uint32_t rank, const char *parent) {
-    hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
-    hotbed_checkpoint_options options = ranks_options(r, rank);
-    options.mark = r->marks[rank];
-    options.parent = parent;
-    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
-    return snapshot;
+    return ranks_take(r, rank, parent, NULL);
 }
 
 /* Loaded into `to`, the chain gives the model's rows. */
@@ -56,7 +43,7 @@ static void same_manifests(const char *a, const char *b) {
 /* Each cut, the second taken while its parent is written, is what a save at that point has, and nothing that came after it. */
 static void cuts_become_increments_while_training_goes_on(hotbed_backend backend) {
     static ranks r, to, cuts[3];
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_writer b[2];
     const char *full = sample_path("full");
     const char *more[] = {
@@ -97,7 +84,7 @@ static void cuts_become_increments_while_training_goes_on(hotbed_backend backend
 /* With a mark each, a save and a snapshot of the same cut have the same rows and keys that left. */
 static void a_cut_has_what_a_save_has(hotbed_backend backend) {
     static ranks r;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     const char *full = sample_path("full"), *saved = sample_path("saved"),
                *cut = sample_path("cut");
     ranks_create(&r, &shape, 1, stream);
@@ -182,7 +169,7 @@ static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) 
 
 /* Keys that made room for others are erased by the increment. */
 static void evicted_keys_are_erased(hotbed_backend backend) {
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *storage = create_evicting(stream), *to = create_evicting(stream);
     hotbed_checkpoint_options options;
     hotbed_checkpoint_load_options load;
@@ -229,7 +216,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
 /* A write that fails at any call, commit included, or a snapshot that is dropped: the next increment has everything. */
 static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
     static ranks r, to;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     sample_disk disk;
     ranks_create(&r, &shape, 1, stream);
     ranks_create(&to, &shape, 1, stream);
@@ -277,7 +264,7 @@ static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
 
 static void no_memory_at_any_allocation(hotbed_backend backend) {
     static ranks r, to;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
     ranks_create(&to, &shape, 1, stream);
     ranks_mark(&r);
@@ -369,7 +356,7 @@ static void put_all(
 /* A rank that fails takes the checkpoint from all; the others' marks still know its parent. */
 static void ranks_write_increments(hotbed_backend backend) {
     static ranks r, to;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, WORLD, stream);
     ranks_create(&to, &shape, 2, stream);
     ranks_mark(&r);
@@ -399,7 +386,7 @@ static void ranks_write_increments(hotbed_backend backend) {
 
 static void what_does_not_follow_is_refused(hotbed_backend backend) {
     static ranks r;
-    hotbed_stream *stream = new_stream(backend);
+    hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
     const char *full = sample_path("full"), *one = sample_path("one");

@@ -127,14 +127,14 @@ static void a_cut_has_what_a_save_has(hotbed_backend backend) {
 
 enum { CAPACITY = 64, BATCH = 24 };
 
-static hotbed_storage *create_evicting(hotbed_stream *stream) {
+static hotbed_storage *create_evicting(uint64_t capacity, hotbed_stream *stream) {
     hotbed_table_options table;
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
     hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
-    table.capacity = CAPACITY;
+    table.capacity = capacity;
     table.score = HOTBED_SCORE_STEP;
     table.evict = HOTBED_EVICT_LOWEST;
     hotbed_storage_options_init(&options);
@@ -167,10 +167,12 @@ static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) 
     hotbed_memory_free(&memory);
 }
 
-/* Keys that made room for others are erased by the increment. */
+/* Keys that made room for others are erased by the increment.  It is loaded into a larger table: of one that is full
+ * to its last slot, another of that size has no place for a row, where rows come in another order. */
 static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
-    hotbed_storage *storage = create_evicting(stream), *to = create_evicting(stream);
+    hotbed_storage *storage = create_evicting(CAPACITY, stream);
+    hotbed_storage *to = create_evicting(4 * CAPACITY, stream);
     hotbed_checkpoint_options options;
     hotbed_checkpoint_load_options load;
     hotbed_checkpoint_snapshot *snapshot = NULL;

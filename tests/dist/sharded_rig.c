@@ -519,7 +519,7 @@ void sharded_rig_run(uint32_t most, world_body body, void *argument) {
         SKIP(world_missing());
     for (const world *w = world_list(); w->size != 0; w++)
         if (world_is_wanted(w, most))
-            world_run(w, NULL, body, argument);
+            world_run_kept(w, body, argument);
 }
 
 bool sharded_rig_has_windows(void) {

@@ -195,7 +195,7 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
                 const char *transport = getenv("HOTBED_TEST_TRANSPORT");
                 c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
                             (transport != NULL && strcmp(transport, "nccl") == 0);
-                world_run(w, NULL, counted_body, &c);
+                world_run_kept(w, counted_body, &c);
             }
 }
 

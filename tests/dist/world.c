@@ -93,9 +93,39 @@ typedef struct thread {
     const hotbed_comm_options *options;
     world_body body;
     pthread_barrier_t *start;
-    hotbed_comm *comm; /* threads: the rank; nccl: its bootstrap */
+    hotbed_comm *comm;  /* threads: the rank; nccl: its bootstrap */
+    hotbed_comm **keep; /* where it stays for the next run, or NULL */
     world_rank me;
 } thread;
+
+/* Communicators over NCCL of world_run_kept(), of this process's ranks. */
+static hotbed_comm *kept[RANKS_MAX];
+
+static void *destroy_main(void *comm) {
+    hotbed_comm_destroy(comm);
+    return NULL;
+}
+
+/* Ranks of one process leave side by side, as they came. */
+static void destroy_kept(void) {
+    pthread_t threads[RANKS_MAX];
+    for (uint32_t r = 0; r < RANKS_MAX; r++)
+        if (kept[r] != NULL)
+            CHECK_EQ(pthread_create(&threads[r], NULL, destroy_main, kept[r]), 0);
+    for (uint32_t r = 0; r < RANKS_MAX; r++)
+        if (kept[r] != NULL)
+            CHECK_EQ(pthread_join(threads[r], NULL), 0);
+}
+
+/* The communicator over NCCL that was kept, or a new one. */
+static hotbed_comm *create_nccl(const thread *t, int device, hotbed_comm *bootstrap) {
+    hotbed_comm *comm = t->keep == NULL ? NULL : *t->keep;
+    if (comm == NULL)
+        CHECK_OK(hotbed_comm_create_nccl(t->options, device, bootstrap, &comm));
+    if (t->keep != NULL)
+        *t->keep = comm;
+    return comm;
+}
 
 static void run_rank(thread *t, hotbed_comm *comm, hotbed_backend backend, int device) {
     t->me.comm = comm;
@@ -106,7 +136,8 @@ static void run_rank(thread *t, hotbed_comm *comm, hotbed_backend backend, int d
         (void)pthread_barrier_wait(t->start);
     t->body(&t->me);
     hotbed_stream_destroy(t->me.stream);
-    hotbed_comm_destroy(comm);
+    if (t->keep == NULL)
+        hotbed_comm_destroy(comm);
 }
 
 static void *thread_main(void *argument) {
@@ -116,9 +147,7 @@ static void *thread_main(void *argument) {
         return NULL;
     }
     int device = (int)hotbed_comm_rank(t->comm);
-    hotbed_comm *comm = NULL;
-    CHECK_OK(hotbed_comm_create_nccl(t->options, device, t->comm, &comm));
-    run_rank(t, comm, HOTBED_BACKEND_CUDA, device);
+    run_rank(t, create_nccl(t, device, t->comm), HOTBED_BACKEND_CUDA, device);
     hotbed_comm_destroy(t->comm);
     return NULL;
 }
@@ -127,16 +156,17 @@ static void *thread_main(void *argument) {
 static void run_process(thread *t) {
     bool mpi = strcmp(transport_name(), "nccl-mpi") == 0;
     int device = (int)number(mpi ? "OMPI_COMM_WORLD_LOCAL_RANK" : "LOCAL_RANK");
-    hotbed_comm *bootstrap = NULL, *comm = NULL;
+    hotbed_comm *bootstrap = NULL;
     if (mpi)
         CHECK_OK(hotbed_comm_create_mpi(NULL, &bootstrap));
-    CHECK_OK(hotbed_comm_create_nccl(t->options, device, bootstrap, &comm));
+    hotbed_comm *comm = create_nccl(t, device, bootstrap);
     hotbed_comm_destroy(bootstrap); /* it has done its part */
     run_rank(t, comm, HOTBED_BACKEND_CUDA, device);
 }
 
 static void run_threads(
-    const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
+    const world *where, const hotbed_comm_options *options, bool keep, world_body body,
+    void *argument) {
     static thread threads[RANKS_MAX];
     hotbed_comm *comms[RANKS_MAX];
     CHECK(where->size <= RANKS_MAX);
@@ -151,6 +181,7 @@ static void run_threads(
             .body = body,
             .start = &start,
             .comm = comms[r],
+            .keep = keep && bootstrap ? &kept[r] : NULL,
             .me.argument = argument,
         };
         CHECK_EQ(pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]), 0);
@@ -160,8 +191,9 @@ static void run_threads(
     CHECK_EQ(pthread_barrier_destroy(&start), 0);
 }
 
-void world_run(
-    const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
+static void run(
+    const world *where, const hotbed_comm_options *options, bool keep, world_body body,
+    void *argument) {
     const char *missing = world_missing();
     if (missing != NULL) { /* what a test checks afterwards is not there: the program ends here */
         printf("skipped, %s\n", missing);
@@ -183,10 +215,24 @@ void world_run(
     case HOTBED_TRANSPORT_NCCL:
         if (strcmp(transport_name(), "nccl") == 0)
             break;
+        only.keep = keep ? &kept[0] : NULL;
         run_process(&only);
         return;
     }
-    run_threads(where, options, body, argument);
+    run_threads(where, options, keep, body, argument);
+}
+
+void world_run(
+    const world *where, const hotbed_comm_options *options, world_body body, void *argument) {
+    run(where, options, false, body, argument);
+}
+
+void world_run_kept(const world *where, world_body body, void *argument) {
+    static bool registered;
+    if (!registered)
+        CHECK_EQ(atexit(destroy_kept), 0);
+    registered = true;
+    run(where, NULL, true, body, argument);
 }
 
 void world_run_all(const hotbed_comm_options *options, world_body body, void *argument) {

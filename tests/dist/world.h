@@ -42,6 +42,11 @@ bool world_records(const world_rank *me);
 void world_run(
     const world *where, const hotbed_comm_options *options, world_body body, void *argument);
 
+/* The same, without options, by communicators that are there already where creation takes long: those of NCCL
+ * (half a second) are kept from the first run to the end of the program, which has one world then.  Not for bodies
+ * that make them fail. */
+void world_run_kept(const world *where, world_body body, void *argument);
+
 /* world_run() for each of world_list(); SKIPs the test where there is none. */
 void world_run_all(const hotbed_comm_options *options, world_body body, void *argument);
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""tools/sanitize.py - the CTest entries of a GPU under tools of compute-sanitizer, test by test.
+"""tools/sanitize.py - the CTest entries of a GPU under tools of compute-sanitizer.
 
-usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--gpus N] [--jobs N] [--seconds N]
+usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--gpus N] [--jobs N] [--seconds N]
                    [--within N] [--logs DIR] [--results FILE]
 
-An entry's program runs once for each of its tests, with the entry's environment and HOTBED_TEST_SMALL, by ORDER of the
-rows of docs/features.md that name the program, under all tools; entries with a mode come last.  --jobs run at once, each
+The tests of an entry run in one process, with the entry's environment and HOTBED_TEST_SMALL, since a process takes longer
+to begin than most of its tests take; but one by one under racecheck, which gets slower from test to test, and where that
+process did not end well.  They run by ORDER of the rows of docs/features.md that name the program, under all tools;
+entries with a mode come last, and only with --modes.  --jobs run at once, two a GPU unless set, each
 on the GPU that has fewest: of those in CUDA_VISIBLE_DEVICES, or of all, the first --gpus.  --rows leaves only rows whose
 number matches, --only only tests, as in test_index.cuda.pins_keep_keys.  What does not end in --seconds is stopped and
 named.  After --within seconds all is stopped, and what is left is named.  --results keeps what ended, a line each, and
@@ -33,6 +35,7 @@ import time
 FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+ALONE = ["racecheck"]  # a process a test
 CLEAN = ["clean", "no CUDA", "skipped"]
 RESULTS = CLEAN + ["did not end", "not begun", "tool failed", "FAILED"]
 # Rows, the kernels of one storage first.
@@ -117,29 +120,45 @@ class Test:
     """One test of an entry under one tool."""
 
     def __init__(self, tool, entry, name, command, environment, place):
-        self.tool, self.entry, self.name, self.place = tool, entry, f"{entry}.{name}", place
-        self.command, self.environment = command + [name], environment
+        self.tool, self.entry, self.place = tool, entry, place
+        self.test, self.name = name, f"{entry}.{name}"
+        self.command, self.environment = command, environment
         self.result = "not begun"
 
+
+class Run:
+    """Tests of one entry under one tool, in one process."""
+
+    def __init__(self, tests):
+        self.tests = tests
+
     def run(self, gpu, seconds, until, logs):
-        left = until - time.monotonic()
+        first, left = self.tests[0], until - time.monotonic()
         if left <= 0:
-            return
+            return "not begun"
         # Tests make calls of CUDA fail on purpose, and check what becomes of it.
-        quiet = ["--report-api-errors", "no"] if self.tool == "memcheck" else []
-        full = ["compute-sanitizer", "--tool", self.tool, *quiet, "--error-exitcode", str(FOUND), *self.command]
-        self.log = logs / f"{self.tool}-{self.name}.log"
+        quiet = ["--report-api-errors", "no"] if first.tool == "memcheck" else []
+        full = ["compute-sanitizer", "--tool", first.tool, *quiet, "--error-exitcode", str(FOUND),
+                *first.command, *(t.test for t in self.tests)]
+        self.log = logs / f"{first.tool}-{first.name}.log"
         with open(self.log, "w") as out:
             process = subprocess.Popen(
                 full, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**self.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1"})
+                env={**first.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1"})
             try:
-                self.result = judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
+                return judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # the tool, and the program that it runs
                 process.wait()
-                if left > seconds:
-                    self.result = "did not end"
+                return "did not end" if left > seconds else "not begun"
+
+
+def make_runs(tests):
+    """Of tests in order: those of an entry together, where their tool allows it."""
+    groups = {}
+    for test in tests:
+        groups.setdefault((test.tool, test.entry, test.name if test.tool in ALONE else ""), []).append(test)
+    return [Run(group) for group in groups.values()]
 
 
 @functools.lru_cache(maxsize=None)
@@ -147,8 +166,10 @@ def list_tests(program):
     return subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
 
 
-def find_tests(entries, rows, tools, only):
+def find_tests(entries, rows, tools, only, modes):
     for name, command, environment in entries:
+        if name.count(".") > 1 and not modes:
+            continue
         places = [i for i, regex in enumerate(ORDER) for row, programs in rows.items()
                   if re.fullmatch(regex, row) and name.split(".")[0] in programs]
         place = name.count(".") > 1, min(places, default=len(ORDER))
@@ -181,8 +202,9 @@ def main():
     parser.add_argument("tools", nargs="+", choices=TOOLS)
     parser.add_argument("--rows", default="")
     parser.add_argument("--only", default="")
+    parser.add_argument("--modes", action="store_true")
     parser.add_argument("--gpus", type=int)
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--within", type=float, default=float("inf"))
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path("build/logs"))
@@ -198,29 +220,34 @@ def main():
         for tool, name, seconds, result in (line.split(maxsplit=3) for line in o.results.read_text().splitlines()):
             before[tool, name] = result
             took[name] = max(took[name], float(seconds))
-    tests = sorted(find_tests(entries, rows, o.tools, o.only), key=lambda test: (test.place, -took[test.name]))
+    tests = sorted(find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took[test.name]))
     gpus, lock = Gpus(o.gpus), threading.Lock()
 
-    def one(test, last=False):
+    def one(run, last):
         begun = time.monotonic()
-        test.result = "not begun"
         with gpus.one() as gpu:
-            test.run(gpu, o.seconds, until, o.logs)
+            result = run.run(gpu, o.seconds, until, o.logs)
+        if result == "not begun" or (result not in CLEAN and not last):
+            return
+        seconds = (time.monotonic() - begun) / len(run.tests)
+        passed = run.log.read_text(errors="replace").splitlines()
         with lock:
-            if o.results and test.result != "not begun" and (last or test.result != "tool failed"):
-                with open(o.results, "a") as out:
-                    out.write(f"{test.tool} {test.name} {time.monotonic() - begun:.1f} {test.result}\n")
-            if test.result == "FAILED":
-                print(f"{test.tool} {test.name}:")
-                print("".join(open(test.log, errors="replace").readlines()[-30:]), flush=True)
+            for test in run.tests:
+                test.result = "skipped" if result == "clean" and f"ok   {test.test}" not in passed else result
+                if o.results:
+                    with open(o.results, "a") as out:
+                        out.write(f"{test.tool} {test.name} {seconds:.1f} {test.result}\n")
+            if result == "FAILED":
+                print(f"{run.tests[0].tool} {run.tests[0].name}:")
+                print("".join(open(run.log, errors="replace").readlines()[-30:]), flush=True)
 
     for test in tests:
         test.result = before.get((test.tool, test.name), test.result)
-    left = [t for t in tests if t.result == "not begun"]
-    with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        list(pool.map(one, left))
-    with concurrent.futures.ThreadPoolExecutor(len(gpus.tests)) as pool:
-        list(pool.map(lambda test: one(test, True), [t for t in left if t.result == "tool failed"]))
+    # Together, then one by one what did not end well; a tool that failed may do better with a GPU to itself.
+    for last, jobs in (False, o.jobs or 2 * len(gpus.tests)), (True, len(gpus.tests)):
+        left = [t for t in tests if t.result == "not begun"]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(one, [Run([t]) for t in left] if last else make_runs(left), [last] * len(left)))
     report(tests, rows)
     results = {t.result for t in tests}
     return 1 if "FAILED" in results or not results & {"clean", "no CUDA"} else 0

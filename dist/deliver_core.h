@@ -22,7 +22,7 @@ typedef struct hotbed_deliver_view {
     const uint32_t *num_sent;
     const uint32_t *overflow; /* not 0: nothing was sent, or what came was no message */
     uint64_t key_bound, sent_bound, received_bound;
-    uint32_t world;
+    uint32_t world, rank;
     /* rows that travel: `row_bytes` apart, a multiple of 16 */
     uint8_t *const *rows; /* [world] those for or from each rank */
     uint64_t rows_offset; /* bytes from there */
@@ -34,6 +34,21 @@ typedef struct hotbed_deliver_view {
 /* Keys received. */
 HOTBED_HD uint32_t hotbed_owner_keys(const hotbed_deliver_view *d) {
     return *d->overflow != 0 ? 0 : d->segments[d->num_segments];
+}
+
+/* Turns in which n received keys are gone through, and the key of turn i, or n where it has none.  Keys stand by feature
+ * and requester: neighbours in turn are far apart, and each owner begins elsewhere, lest all write to one requester at
+ * a time and wait for its link. */
+HOTBED_HD uint64_t hotbed_owner_turns(const hotbed_deliver_view *d, uint32_t n) {
+    return ((uint64_t)n + d->world - 1) / d->world * d->world;
+}
+
+HOTBED_HD uint32_t hotbed_owner_turn(const hotbed_deliver_view *d, uint32_t n, uint64_t i) {
+    uint64_t m = i % d->world * (hotbed_owner_turns(d, n) / d->world) + i / d->world;
+    if (m >= n)
+        return n;
+    m += (uint64_t)d->rank * (n / d->num_segments);
+    return (uint32_t)(m < n ? m : m - n);
 }
 
 /* Row of received key m, in what goes to or comes from its requester. */

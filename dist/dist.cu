@@ -132,8 +132,12 @@ static hotbed_status follow(
 static __global__ void __launch_bounds__(BLOCK)
     owner_kernel(hotbed_deliver_view d, uint8_t *local, bool send) {
     uint32_t n = hotbed_owner_keys(&d);
-    for (uint64_t m = hotbed_cuda_thread() / TILE; m < n; m += hotbed_cuda_threads() / TILE)
-        hotbed_owner_copy(&d, (uint32_t)m, local, send, TILE);
+    uint64_t turns = hotbed_owner_turns(&d, n);
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < turns; i += hotbed_cuda_threads() / TILE) {
+        uint32_t m = hotbed_owner_turn(&d, n, i);
+        if (m < n)
+            hotbed_owner_copy(&d, m, local, send, TILE);
+    }
 }
 
 static __global__ void __launch_bounds__(BLOCK)

@@ -543,6 +543,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .sent_bound = keys,
         .received_bound = road->num_keys,
         .world = context->world,
+        .rank = context->rank,
         .rows = ends.at,
         .rows_offset = ends.offset,
         .row_bytes = part->row_bytes,

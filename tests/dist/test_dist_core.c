@@ -211,7 +211,32 @@ static void balance_believes_no_message(hotbed_backend backend) {
     CHECK(kept > 100);
 }
 
+/* Each key has a turn, whatever there are of keys, features and ranks; ranks begin with different requesters. */
+static void owners_take_turns(hotbed_backend backend) {
+    (void)backend;
+    enum { MOST = 300 };
+    for (uint32_t world = 1; world <= 8; world++)
+        for (uint32_t n = 0; n < MOST; n += 1 + n / 8) {
+            hotbed_deliver_view d = {.world = world, .num_segments = world * 3};
+            for (d.rank = 0; d.rank < world; d.rank++) {
+                uint32_t seen[MOST] = {0}, keys = 0;
+                for (uint64_t i = 0; i < hotbed_owner_turns(&d, n); i++) {
+                    uint32_t m = hotbed_owner_turn(&d, n, i);
+                    CHECK(m <= n);
+                    if (m < n)
+                        keys += seen[m]++ == 0;
+                }
+                CHECK_EQ(keys, n);
+                CHECK_EQ(hotbed_owner_turn(&d, n, 0), n == 0 ? 0 : d.rank * (n / d.num_segments));
+            }
+        }
+    hotbed_deliver_view most = {.world = 4, .num_segments = 40, .rank = 3};
+    CHECK_EQ(hotbed_owner_turn(&most, UINT32_MAX, UINT32_MAX), UINT32_MAX);
+    CHECK(hotbed_owner_turn(&most, UINT32_MAX, (uint64_t)UINT32_MAX - 1) < UINT32_MAX);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"owners_take_turns", owners_take_turns},
     {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
     {"rows_come_to_who_asked", rows_come_to_who_asked},
     {"balance_believes_no_message", balance_believes_no_message},

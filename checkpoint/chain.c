@@ -67,7 +67,9 @@ void hotbed_chain_link_close(hotbed_chain_link *link) {
 
 hotbed_status hotbed_chain_open(
     const hotbed_io_calls *calls, const char *const *paths, uint32_t n, hotbed_chain *out) {
-    *out = (hotbed_chain){.n = n, .links = hotbed_new(n * sizeof *out->links)};
+    enum { KEEP_BYTES = 128 << 20 };
+    *out = (hotbed_chain){
+        .n = n, .links = hotbed_new(n * sizeof *out->links), .keep_bytes = KEEP_BYTES};
     if (out->links == NULL) {
         out->n = 0;
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", n);
@@ -148,6 +150,18 @@ static bool is_read(hotbed_chain_kind kind, uint32_t column) {
     return kind == HOTBED_CHAIN_COUNTED ? counted : kind == HOTBED_CHAIN_KEYS ? key : !counted;
 }
 
+/* Have the parts that are opened from here on keep what a pass over keys reads. */
+static void set_keep(hotbed_chain *chain, hotbed_chain_kind kind) {
+    uint32_t keep = 0;
+    for (uint32_t i = 0; i < HOTBED_COLUMNS && kind != HOTBED_CHAIN_ROWS; i++)
+        keep |= (uint32_t)is_read(kind, i) << i;
+    for (uint32_t i = 0; i < chain->n; i++)
+        for (uint32_t s = 0; s < chain->links[i].manifest.world; s++) {
+            chain->links[i].shards[s].keep_columns = keep;
+            chain->links[i].shards[s].keep_bytes = &chain->keep_bytes;
+        }
+}
+
 /* Bytes that the parts of a table hold, `room` of each column's block at most. */
 static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t room) {
     uint64_t sum = 0;
@@ -224,6 +238,7 @@ hotbed_status hotbed_chain_table_open(
     out->heads = hotbed_new((size_t)2 * open * sizeof *out->heads);
     if (out->parts == NULL || out->heads == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", open);
+    set_keep(chain, kind);
     return out->sequential ? HOTBED_OK : open_parts(out);
 }
 

@@ -3,7 +3,8 @@
  * All parts of a table, of every shard and increment, are merged in canonical order; of a key that several
  * have, the last one counts, and a key that an increment erased is gone unless the same one or a later one
  * has it again.  What is held at a time is a block of each column of each part, and where that would be over
- * 192 MiB, less of each; of parts that follow each other, of one.
+ * 192 MiB, less of each; of parts that follow each other, of one.  Keys that are read alone stay in memory, up to
+ * 128 MiB, for when they are read again.
  */
 #ifndef HOTBED_CHECKPOINT_CHAIN_H
 #define HOTBED_CHECKPOINT_CHAIN_H
@@ -20,6 +21,7 @@ typedef struct hotbed_chain {
     uint32_t n;
     hotbed_chain_link *links; /* [n]: the full one, then increments */
     uint64_t held_bytes; /* most that the parts of a table hold while they are merged; 0: 192 MiB */
+    uint64_t keep_bytes; /* of keys, that may still be kept; 128 MiB when it is opened */
 } hotbed_chain;
 
 /* Open one checkpoint, full or increment.  Sizes, metadata and roots of all shards are checked.  The caller
@@ -57,6 +59,7 @@ typedef struct hotbed_chain_head {
     uint64_t left; /* ERASED, COUNTED: how many are still to come */
 } hotbed_chain_head;
 
+/* What COUNTED and KEYS read is kept. */
 typedef enum hotbed_chain_kind {
     HOTBED_CHAIN_ROWS = 0,    /* rows */
     HOTBED_CHAIN_COUNTED = 1, /* keys that admission counts, of the last one of the chain */

@@ -188,6 +188,13 @@ void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
     s->taken = 0;
 }
 
+void hotbed_extent_hold(hotbed_extent_stream *s, unsigned char *all) {
+    s->buffer = all;
+    s->room = s->filled = s->extent.bytes;
+    s->done = s->extent.bytes;
+    s->taken = 0;
+}
+
 /* Have a byte in the buffer to give out; `bytes` are wanted. */
 static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
     if (s->taken < s->filled)

@@ -64,6 +64,9 @@ void hotbed_extent_stop(hotbed_extent_stream *stream);
 /* The extent's next bytes.  Errors: IO, CORRUPT (file, extent and block). */
 hotbed_status hotbed_extent_take(hotbed_extent_stream *stream, void *data, size_t bytes);
 
+/* All of the extent's bytes are in memory, and were checked: give them out, from the first one on. */
+void hotbed_extent_hold(hotbed_extent_stream *stream, unsigned char *all);
+
 /* The next 8 bytes, which stay the next ones; numbers do not lie across blocks.  Errors: IO, CORRUPT. */
 hotbed_status hotbed_extent_peek(hotbed_extent_stream *stream, uint64_t *word);
 

@@ -23,8 +23,9 @@ typedef struct hotbed_rewrite_options {
 } hotbed_rewrite_options;
 
 /* Write the chain's rows as a new full checkpoint at `path`, with the last one's step, state, counters and
- * the caller's bytes.  Two passes: the keys, then everything.  Memory does not grow with the number of shards
- * beyond 192 MiB for those that are read and 128 for those that are written: parts that are merged hold less of a block
+ * the caller's bytes.  Two passes: the keys, then everything; keys that chain->keep_bytes has no room for are read
+ * in both.  Memory does not grow with the number of shards
+ * beyond 192 MiB for those that are read, 128 for keys and 128 for those that are written: parts that are merged hold less of a block
  * each, and read it again, and shards that are written in turn have smaller blocks (block_bytes 0).  Errors: ARGUMENT, STATE (`path` exists), IO, CORRUPT, MEMORY,
  * UNSUPPORTED. */
 hotbed_status hotbed_checkpoint_rewrite(

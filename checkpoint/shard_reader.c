@@ -75,6 +75,10 @@ hotbed_status hotbed_shard_reader_ahead(
 void hotbed_shard_reader_close(hotbed_shard_reader *r) {
     hotbed_io_drop(&r->file);
     hotbed_delete(r->blocks);
+    for (uint32_t t = 0; r->kept != NULL && t < r->manifest->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            hotbed_delete(r->kept[t][i]);
+    hotbed_delete(r->kept);
     *r = (hotbed_shard_reader){.file = HOTBED_IO_CLOSED};
 }
 
@@ -164,6 +168,44 @@ static bool is_ahead(const hotbed_part_reader *p, uint32_t column) {
            column != HOTBED_COLUMN_BUCKET && p->part->columns[column].bytes > 0;
 }
 
+/* Read a column, which stays in memory while there is some for it. */
+static hotbed_status keep_column(hotbed_part_reader *p, uint32_t column, unsigned char **kept) {
+    uint64_t bytes = p->part->columns[column].bytes, *left = p->shard->keep_bytes;
+    if (bytes > *left)
+        return HOTBED_OK;
+    unsigned char *all = hotbed_new(bytes);
+    if (all == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a column", bytes);
+    hotbed_status status = hotbed_extent_take(&p->columns[column], all, bytes);
+    if (status != HOTBED_OK) {
+        hotbed_delete(all);
+        return status;
+    }
+    *kept = all;
+    *left -= bytes;
+    return HOTBED_OK;
+}
+
+/* Columns that are kept, now or from before, are given out from there. */
+static hotbed_status hold_columns(hotbed_part_reader *p) {
+    hotbed_shard_reader *shard = p->shard;
+    const hotbed_manifest *m = shard->manifest;
+    if (shard->kept == NULL && shard->keep_columns != 0) {
+        shard->kept = hotbed_new(m->num_tables * sizeof *shard->kept);
+        if (shard->kept == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory for columns of %" PRIu32 " tables", m->num_tables);
+    }
+    for (uint32_t i = 0; i < HOTBED_COLUMNS && shard->kept != NULL; i++) {
+        unsigned char **kept = &shard->kept[p->table - m->tables][i];
+        if (*kept == NULL && (shard->keep_columns >> i & 1) != 0 && p->part->columns[i].bytes > 0)
+            HOTBED_TRY(keep_column(p, i, kept));
+        if (*kept != NULL)
+            hotbed_extent_hold(&p->columns[i], *kept);
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status open_columns(hotbed_part_reader *p) {
     hotbed_shard_reader *shard = p->shard;
     const hotbed_manifest *m = shard->manifest;
@@ -197,7 +239,7 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
             p->columns[i].ahead[k].buffer = at;
         }
     }
-    return HOTBED_OK;
+    return hold_columns(p);
 }
 
 hotbed_status hotbed_part_reader_open(

@@ -23,6 +23,11 @@ typedef struct hotbed_shard_reader {
      * block while it is checked; 0: they hold all of it.  Set by who has many parts open.  Borrowed */
     size_t room;
     unsigned char *whole;
+    /* Without lanes: columns that are read when a part is opened, and stay in memory for parts that are opened later.
+     * Set by who reads them twice. */
+    uint32_t keep_columns;                  /* one bit each */
+    uint64_t *keep_bytes;                   /* so many more may stay.  Borrowed */
+    unsigned char *(*kept)[HOTBED_COLUMNS]; /* [num_tables]; NULL: nothing was kept */
 } hotbed_shard_reader;
 
 /* Open shard `number`: its size and the digests of its blocks are checked.  The caller calls hotbed_shard_reader_close() in any case.

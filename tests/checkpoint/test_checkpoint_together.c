@@ -1,5 +1,5 @@
 /* tests/checkpoint/test_checkpoint_together.c - ranks that save and load with a communicator: each byte is read
- * once, and what fails on one fails on all. */
+ * once, in a rewrite too, and what fails on one fails on all. */
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/verify.h"
@@ -195,9 +195,13 @@ static uint64_t bytes_by_kernel(void) {
     return read && strncmp(line, "rchar: ", 7) == 0 ? strtoull(line + 7, NULL, 10) : 0;
 }
 
-/* What there is to be read, and what is read beside: by all ranks, by each, by who reads rows of a shard. */
+/* Bytes that there are to be read in a load. */
 typedef struct amount {
-    uint64_t payload, once, each, most_blocks, shards;
+    uint64_t rows;        /* of all columns but ERASED */
+    uint64_t payload;     /* by somebody: those, metadata, and digests of blocks */
+    uint64_t each;        /* by every rank: MANIFEST, and keys that left with digests of blocks */
+    uint64_t most_blocks; /* the most digests of a shard, read by each who reads rows of it */
+    uint64_t shards;      /* a number of them */
 } amount;
 
 static void add_amount(const char *path, amount *a) {
@@ -209,15 +213,17 @@ static void add_amount(const char *path, amount *a) {
     a->each += text;
     a->shards += m.world;
     for (uint32_t s = 0; s < m.world; s++) {
-        uint64_t blocks = m.shards[s].blocks.bytes, erased = 0;
-        a->once += m.shards[s].metadata_bytes + blocks;
+        uint64_t blocks = m.shards[s].blocks.bytes, rows = 0, erased = 0;
+        a->payload += m.shards[s].metadata_bytes + blocks;
         a->most_blocks = blocks > a->most_blocks ? blocks : a->most_blocks;
         for (uint32_t t = 0; t < m.num_tables; t++) {
             const hotbed_manifest_part *part = &m.parts[t * m.world + s];
             for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-                a->payload += i == HOTBED_COLUMN_ERASED ? 0 : part->columns[i].bytes;
+                rows += i == HOTBED_COLUMN_ERASED ? 0 : part->columns[i].bytes;
             erased += part->columns[HOTBED_COLUMN_ERASED].bytes;
         }
+        a->rows += rows;
+        a->payload += rows;
         a->each += erased == 0 ? 0 : erased + blocks; /* keys that left are for all */
     }
     hotbed_manifest_free(&m);
@@ -225,7 +231,7 @@ static void add_amount(const char *path, amount *a) {
 
 /* Load the chain, and see what was read. */
 static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whole, uint32_t from) {
-    amount a = {.payload = 0};
+    amount a = {.rows = 0};
     for (uint32_t i = 0; i < n; i++)
         add_amount(paths[i], &a);
     uint64_t before = bytes_by_kernel(), read = 0;
@@ -240,18 +246,65 @@ static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whol
     uint64_t kernel = bytes_by_kernel() - before;
     for (uint32_t i = 0; i < to->world; i++)
         read += calls[i].disk.bytes_read;
-    uint64_t rows = read - to->world * a.each, readers = a.shards + n * to->world;
+    uint64_t once = read - to->world * a.each, readers = a.shards + n * to->world;
     if (whole)
         printf(
             "%u to %u, %u increments: %.3f GB, read %.5f times, of these and %.2f MB of metadata "
             "and digests %.5f times, beside %u times %llu bytes; by the kernel's count %+lld "
             "bytes\n",
-            from, to->world, n - 1, (double)a.payload / 1e9, (double)rows / (double)a.payload,
-            (double)a.once / 1e6, (double)rows / (double)(a.payload + a.once), to->world,
+            from, to->world, n - 1, (double)a.rows / 1e9, (double)once / (double)a.rows,
+            (double)(a.payload - a.rows) / 1e6, (double)once / (double)a.payload, to->world,
             (unsigned long long)a.each, (long long)(kernel - read));
-    CHECK(rows >= a.payload);
-    CHECK(rows <= a.payload + a.once + readers * a.most_blocks * BULK_TABLES);
-    CHECK(!whole || (double)rows <= 1.001 * (double)(a.payload + a.once));
+    CHECK(once >= a.rows);
+    CHECK(once <= a.payload + readers * a.most_blocks * BULK_TABLES);
+    CHECK(!whole || (double)once <= 1.001 * (double)a.payload);
+}
+
+/* Bytes of a checkpoint's files: MANIFEST, metadata, digests of blocks and all columns; not gaps and the index. */
+static uint64_t payload_of(const char *path) {
+    hotbed_manifest m = ranks_manifest(path);
+    char name[300];
+    size_t bytes = 0;
+    snprintf(name, sizeof name, "%s/MANIFEST", path);
+    free(sample_read_file(name, &bytes));
+    for (uint32_t s = 0; s < m.world; s++)
+        bytes += m.shards[s].metadata_bytes + m.shards[s].blocks.bytes + m.shards[s].extra.bytes;
+    for (uint32_t p = 0; p < m.num_tables * m.world; p++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            bytes += m.parts[p].columns[i].bytes;
+    hotbed_manifest_free(&m);
+    return bytes;
+}
+
+/* Bytes that a rewrite of the chain reads, with `keep_bytes` for keys. */
+static uint64_t read_by_rewrite(
+    const char *const *paths, uint32_t n, const hotbed_rewrite_options *options,
+    uint64_t keep_bytes) {
+    hotbed_chain chain;
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+    disk.calls.sync = ranks_calls().sync;
+    CHECK_OK(hotbed_chain_open(&disk.calls, paths, n, &chain));
+    if (keep_bytes < chain.keep_bytes)
+        chain.keep_bytes = keep_bytes;
+    CHECK_OK(hotbed_checkpoint_rewrite(&disk.calls, &chain, sample_path("made"), options));
+    hotbed_chain_close(&chain);
+    sample_remove(sample_path("made"));
+    return disk.bytes_read;
+}
+
+/* The chain made full, for other ranks: though keys are counted before rows are read, each byte is read once. */
+static void rewrite_bulk(const char *const *paths, uint32_t n, uint32_t world) {
+    uint64_t payload = 0;
+    hotbed_rewrite_options options = {.world = world};
+    for (uint32_t i = 0; i < n; i++)
+        payload += payload_of(paths[i]);
+    CHECK(read_by_rewrite(paths, n, &options, 0) > payload); /* no room for keys */
+    for (uint32_t route = 0; route < 2; route++) {
+        options.route = route * (HOTBED_ROUTE_HASH_ROUND_ROBIN + 1);
+        uint64_t read = read_by_rewrite(paths, n, &options, UINT64_MAX);
+        CHECK(n == 1 ? read == payload : read <= payload); /* blocks that were superseded are not */
+    }
 }
 
 /* The loaded rows are those that were saved last. */
@@ -292,6 +345,8 @@ static void read_pair(uint32_t n, uint32_t m, bool whole, hotbed_stream *stream)
             read_bulk(&to, paths, 1, whole, n);
     }
     read_bulk(&to, paths, STEPS, whole, n);
+    rewrite_bulk(paths, 1, m);
+    rewrite_bulk(paths, STEPS, m);
     check_bulk(&from, &to, whole);
     for (uint32_t i = 0; i < STEPS; i++)
         sample_remove(paths[i]);

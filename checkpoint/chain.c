@@ -67,7 +67,7 @@ void hotbed_chain_link_close(hotbed_chain_link *link) {
 
 hotbed_status hotbed_chain_open(
     const hotbed_io_calls *calls, const char *const *paths, uint32_t n, hotbed_chain *out) {
-    enum { KEEP_BYTES = 128 << 20 };
+    enum { KEEP_BYTES = 192 << 20 };
     *out = (hotbed_chain){
         .n = n, .links = hotbed_new(n * sizeof *out->links), .keep_bytes = KEEP_BYTES};
     if (out->links == NULL) {
@@ -134,13 +134,11 @@ static hotbed_status look(hotbed_chain_table *t, hotbed_chain_head *head) {
     return HOTBED_OK;
 }
 
-/* Have the parts that are opened from here on hold `room` bytes of a column's block. */
-static void set_room(hotbed_chain *chain, size_t room, unsigned char *whole) {
+/* Have the parts that are opened from here on hold `room` bytes of a column's block; 0: all. */
+static void set_room(hotbed_chain *chain, size_t room) {
     for (uint32_t i = 0; i < chain->n; i++)
-        for (uint32_t s = 0; s < chain->links[i].manifest.world; s++) {
+        for (uint32_t s = 0; s < chain->links[i].manifest.world; s++)
             chain->links[i].shards[s].room = room;
-            chain->links[i].shards[s].whole = whole;
-        }
 }
 
 /* Of the other columns' memory nothing is touched. */
@@ -181,25 +179,19 @@ static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t r
 }
 
 /* Have the parts hold so much that it is not too much in all. */
-static hotbed_status bound_memory(hotbed_chain_table *t, uint32_t first) {
-    enum { HELD_BYTES = 192 << 20, LEAST_ROOM = 512 };
+static void bound_memory(hotbed_chain_table *t, uint32_t first) {
+    enum { HELD_BYTES = 128 << 20, LEAST_ROOM = 512 };
     uint64_t most = t->chain->held_bytes == 0 ? HELD_BYTES : t->chain->held_bytes;
     size_t room = HOTBED_BLOCK_BYTES_MOST;
     while (room > LEAST_ROOM && bytes_held(t, first, room) > most)
         room /= 2;
-    if (room == HOTBED_BLOCK_BYTES_MOST)
-        return HOTBED_OK;
-    t->whole = hotbed_new(HOTBED_BLOCK_BYTES_MOST);
-    if (t->whole == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a block");
-    set_room(t->chain, room, t->whole);
-    return HOTBED_OK;
+    set_room(t->chain, room);
 }
 
 static hotbed_status open_parts(hotbed_chain_table *t) {
     uint32_t at = 0;
     uint32_t first = t->kind == HOTBED_CHAIN_COUNTED ? t->chain->n - 1 : 0;
-    HOTBED_TRY(bound_memory(t, first));
+    bound_memory(t, first);
     for (uint32_t i = first; i < t->chain->n; i++)
         for (uint32_t s = 0; s < t->chain->links[i].manifest.world; s++, at++) {
             hotbed_chain_head *head = &t->heads[at], *erased = &t->heads[t->num_parts + at];
@@ -243,13 +235,12 @@ hotbed_status hotbed_chain_table_open(
 }
 
 void hotbed_chain_table_close(hotbed_chain_table *t) {
-    if (t->whole != NULL)
-        set_room(t->chain, 0, NULL);
+    if (t->chain != NULL)
+        set_room(t->chain, 0);
     for (uint32_t i = 0; t->parts != NULL && i < (t->sequential ? 1 : t->num_parts); i++)
         hotbed_part_reader_close(&t->parts[i]);
     hotbed_delete(t->parts);
     hotbed_delete(t->heads);
-    hotbed_delete(t->whole);
     *t = (hotbed_chain_table){.num_parts = 0};
 }
 

@@ -3,8 +3,8 @@
  * All parts of a table, of every shard and increment, are merged in canonical order; of a key that several
  * have, the last one counts, and a key that an increment erased is gone unless the same one or a later one
  * has it again.  What is held at a time is a block of each column of each part, and where that would be over
- * 192 MiB, less of each; of parts that follow each other, of one.  Keys that are read alone stay in memory, up to
- * 128 MiB, for when they are read again.
+ * 128 MiB, a piece of each, which is given out before its block is checked; of parts that follow each other, of one.
+ * Keys that are read alone stay in memory, up to 192 MiB, for when they are read again.
  */
 #ifndef HOTBED_CHECKPOINT_CHAIN_H
 #define HOTBED_CHECKPOINT_CHAIN_H
@@ -20,8 +20,8 @@ typedef struct hotbed_chain_link {
 typedef struct hotbed_chain {
     uint32_t n;
     hotbed_chain_link *links; /* [n]: the full one, then increments */
-    uint64_t held_bytes; /* most that the parts of a table hold while they are merged; 0: 192 MiB */
-    uint64_t keep_bytes; /* of keys, that may still be kept; 128 MiB when it is opened */
+    uint64_t held_bytes; /* most that the parts of a table hold while they are merged; 0: 128 MiB */
+    uint64_t keep_bytes; /* of keys, that may still be kept; 192 MiB when it is opened */
 } hotbed_chain;
 
 /* Open one checkpoint, full or increment.  Sizes, metadata and roots of all shards are checked.  The caller
@@ -76,7 +76,6 @@ typedef struct hotbed_chain_table {
     uint32_t next;   /* of them: the part that is read, open or to be opened */
     bool open;
     hotbed_part_reader *parts; /* [num_parts]; sequential: one, that which is read */
-    unsigned char *whole;      /* a block while it is checked, where parts hold less than that */
     hotbed_chain_head *heads;  /* [2 * num_parts]: of the parts' rows, then of what they erased */
     uint32_t num_parts;
     size_t row_bytes[HOTBED_ROW_COLUMNS];

@@ -1,6 +1,8 @@
 /* checkpoint/digest.c - XXH3-128; the only file that includes xxhash.h. */
 #include "checkpoint/digest.h"
 
+#include "base/stream.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -11,6 +13,36 @@
 hotbed_digest hotbed_digest_of(const void *data, size_t bytes) {
     static const char nothing[1] = {0};
     XXH128_hash_t hash = XXH3_128bits(bytes == 0 ? nothing : data, bytes);
+    return (hotbed_digest){.low = hash.low64, .high = hash.high64};
+}
+
+/* xxHash wants its state at a multiple of 64. */
+struct hotbed_digest_pieces {
+    unsigned char room[sizeof(XXH3_state_t) + 64];
+};
+
+static XXH3_state_t *state_of(hotbed_digest_pieces *p) {
+    return (XXH3_state_t *)(((uintptr_t)p->room + 63) / 64 * 64);
+}
+
+hotbed_digest_pieces *hotbed_digest_pieces_create(void) {
+    hotbed_digest_pieces *p = hotbed_new(sizeof *p);
+    if (p != NULL)
+        XXH3_128bits_reset(state_of(p));
+    return p;
+}
+
+void hotbed_digest_pieces_destroy(hotbed_digest_pieces *p) {
+    hotbed_delete(p);
+}
+
+void hotbed_digest_pieces_add(hotbed_digest_pieces *p, const void *data, size_t bytes) {
+    XXH3_128bits_update(state_of(p), data, bytes);
+}
+
+hotbed_digest hotbed_digest_pieces_end(hotbed_digest_pieces *p) {
+    XXH128_hash_t hash = XXH3_128bits_digest(state_of(p));
+    XXH3_128bits_reset(state_of(p));
     return (hotbed_digest){.low = hash.low64, .high = hash.high64};
 }
 

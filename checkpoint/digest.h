@@ -20,6 +20,16 @@ enum { HOTBED_DIGEST_DIGITS = 32 };
 /* XXH3-128 with seed 0. */
 hotbed_digest hotbed_digest_of(const void *data, size_t bytes);
 
+/* A digest of bytes that come in pieces.  Opaque; NULL: no memory. */
+typedef struct hotbed_digest_pieces hotbed_digest_pieces;
+hotbed_digest_pieces *hotbed_digest_pieces_create(void);
+void hotbed_digest_pieces_destroy(hotbed_digest_pieces *pieces); /* NULL is allowed */
+
+void hotbed_digest_pieces_add(hotbed_digest_pieces *pieces, const void *data, size_t bytes);
+
+/* Of all pieces that were added; the next one is the first of another digest. */
+hotbed_digest hotbed_digest_pieces_end(hotbed_digest_pieces *pieces);
+
 /* Root of bytes: the digest of the digests of their blocks of `block_bytes`, the last one shorter.  No
  * bytes have no blocks. */
 hotbed_digest hotbed_digest_root(const void *data, size_t bytes, size_t block_bytes);

@@ -93,10 +93,14 @@ static hotbed_status damaged(
         table, column, block, a, b);
 }
 
-/* Bytes of the block at `at`. */
-static size_t block_at(const hotbed_extent_stream *s, uint64_t at) {
+/* Bytes that are read at a time: a block, or a piece of one. */
+static size_t unit(const hotbed_extent_stream *s) {
+    return s->room == 0 ? s->block_bytes : s->room;
+}
+
+static size_t unit_at(const hotbed_extent_stream *s, uint64_t at) {
     uint64_t left = s->extent.bytes - at;
-    return left < s->block_bytes ? (size_t)left : s->block_bytes;
+    return left < unit(s) ? (size_t)left : unit(s);
 }
 
 /* Have blocks up to `limit` read, as many as there are jobs. */
@@ -106,7 +110,7 @@ static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
     for (; s->num_ahead < HOTBED_EXTENT_AHEAD && s->begun < limit; s->num_ahead++) {
         hotbed_io_job *job = &s->ahead[(s->first + s->num_ahead) % HOTBED_EXTENT_AHEAD];
         job->file = s->file;
-        job->bytes = block_at(s, s->begun);
+        job->bytes = unit_at(s, s->begun);
         job->offset = s->extent.offset + s->begun;
         HOTBED_TRY(hotbed_io_lanes_begin(s->lanes, job));
         s->begun += job->bytes;
@@ -131,21 +135,17 @@ hotbed_status hotbed_extent_ahead(hotbed_extent_stream *s, uint64_t limit) {
 void hotbed_extent_stop(hotbed_extent_stream *s) {
     for (uint32_t i = 0; i < HOTBED_EXTENT_AHEAD; i++)
         hotbed_io_job_destroy(&s->ahead[i]);
+    hotbed_digest_pieces_destroy(s->pieces);
+    s->pieces = NULL;
 }
 
-/* Bytes of a block that the buffer holds. */
-static size_t unit(const hotbed_extent_stream *s) {
-    return s->room == 0 ? s->block_bytes : s->room;
-}
-
-/* The block that s->done is in, into the buffer or where blocks are checked. */
+/* The block at s->done, into the buffer. */
 static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
-    uint64_t start = s->done / s->block_bytes * s->block_bytes, offset = s->extent.offset + start;
+    uint64_t offset = s->extent.offset + s->done;
     hotbed_io_job *job;
     if (s->lanes == NULL) {
-        unsigned char *to = s->room == 0 ? s->buffer : s->whole;
-        HOTBED_TRY(hotbed_io_read(s->file, to, block_at(s, start), offset));
-        *found = hotbed_digest_of(to, block_at(s, start));
+        HOTBED_TRY(hotbed_io_read(s->file, s->buffer, unit_at(s, s->done), offset));
+        *found = hotbed_digest_of(s->buffer, unit_at(s, s->done));
         return HOTBED_OK;
     }
     while (s->num_ahead > 0 && s->ahead[s->first].offset != offset) /* passed over */
@@ -159,16 +159,57 @@ static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
     return HOTBED_OK;
 }
 
+static hotbed_status compare(const hotbed_extent_stream *s, uint64_t number, hotbed_digest found) {
+    hotbed_digest right = s->blocks[s->extent.first_block + number];
+    return hotbed_digest_equal(found, right)
+               ? HOTBED_OK
+               : damaged(s->file->name, s->table, s->column, number, found, right);
+}
+
+/* The next piece, into the buffer. */
+static hotbed_status read_piece(hotbed_extent_stream *s) {
+    size_t bytes = unit_at(s, s->digested);
+    uint64_t number = s->digested / s->block_bytes;
+    HOTBED_TRY(hotbed_io_read(s->file, s->buffer, bytes, s->extent.offset + s->digested));
+    hotbed_digest_pieces_add(s->pieces, s->buffer, bytes);
+    s->digested += bytes;
+    if (s->digested % s->block_bytes != 0 && s->digested < s->extent.bytes)
+        return HOTBED_OK;
+    return compare(s, number, hotbed_digest_pieces_end(s->pieces));
+}
+
+/* The piece at s->done, into the buffer, after those before it in its block. */
+static hotbed_status read_pieces(hotbed_extent_stream *s) {
+    uint64_t start = s->done / s->block_bytes * s->block_bytes;
+    if (s->pieces == NULL) {
+        s->pieces = hotbed_digest_pieces_create();
+        if (s->pieces == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a digest");
+    }
+    if (s->digested < start) { /* blocks in between are passed over */
+        HOTBED_TRY(hotbed_extent_finish(s));
+        s->digested = start;
+    }
+    while (s->digested <= s->done)
+        HOTBED_TRY(read_piece(s));
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_extent_finish(hotbed_extent_stream *s) {
+    while (s->digested % s->block_bytes != 0 && s->digested < s->extent.bytes)
+        HOTBED_TRY(read_piece(s));
+    return HOTBED_OK;
+}
+
 static hotbed_status fill(hotbed_extent_stream *s) {
-    uint64_t left = s->extent.bytes - s->done;
-    size_t bytes = left < unit(s) ? (size_t)left : unit(s);
-    uint64_t number = s->done / s->block_bytes;
-    hotbed_digest found = {0}, right = s->blocks[s->extent.first_block + number];
-    HOTBED_TRY(read_block(s, &found));
-    if (!hotbed_digest_equal(found, right))
-        return damaged(s->file->name, s->table, s->column, number, found, right);
-    if (s->room > 0)
-        memcpy(s->buffer, s->whole + s->done % s->block_bytes, bytes);
+    size_t bytes = unit_at(s, s->done);
+    if (s->room > 0) {
+        HOTBED_TRY(read_pieces(s));
+    } else {
+        hotbed_digest found = {0};
+        HOTBED_TRY(read_block(s, &found));
+        HOTBED_TRY(compare(s, s->done / s->block_bytes, found));
+    }
     s->done += bytes;
     s->filled = bytes;
     s->taken = s->skip;

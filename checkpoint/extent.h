@@ -3,7 +3,8 @@
  * Writing, bytes gather in a buffer of one block, which is digested and written when it is full.
  * Reading, a block is read whole and its digest compared before a byte of it is given out.  With lanes the
  * next ones are read while this one is given out.  Who has so many extents open that a block of each is too much
- * memory holds a part of it, and reads and checks the block again for the next part.
+ * memory reads blocks in pieces, and each is given out before the block's digest is known: after an error what was
+ * made of them is worth nothing.
  */
 #ifndef HOTBED_CHECKPOINT_EXTENT_H
 #define HOTBED_CHECKPOINT_EXTENT_H
@@ -25,13 +26,13 @@ typedef struct hotbed_extent_stream {
     unsigned char *
         buffer; /* [block_bytes], or of the extent's bytes if it has fewer; borrowed.  NULL, and without
                             * `behind`: it is there from the first byte that is put to the last */
-    bool owned; /* that one */
-    size_t
-        room; /* reading without lanes: bytes that the buffer holds of a block, a part of it; 0: all */
-    unsigned char *whole;   /* with room: [block_bytes] for a block while it is checked; borrowed */
-    size_t filled, taken;   /* bytes in the buffer, and those of them given out */
-    size_t skip;            /* bytes of the next block that are not given out */
-    hotbed_io_lanes *lanes; /* read blocks; NULL: the caller's thread does.  Borrowed */
+    bool owned;  /* that one */
+    size_t room; /* reading without lanes: bytes of a piece, a power of two; 0: whole blocks */
+    hotbed_digest_pieces *pieces; /* with room: of the block in `digested`; owned */
+    uint64_t digested;            /* bytes up to here are in it, or in blocks that were checked */
+    size_t filled, taken;         /* bytes in the buffer, and those of them given out */
+    size_t skip;                  /* bytes of the next block that are not given out */
+    hotbed_io_lanes *lanes;       /* read blocks; NULL: the caller's thread does.  Borrowed */
     hotbed_io_job
         ahead[HOTBED_EXTENT_AHEAD]; /* with lanes: blocks from `done` on, in buffers as large */
     uint32_t first, num_ahead;      /* of them that are on their way */
@@ -52,11 +53,16 @@ void hotbed_extent_drop(hotbed_extent_stream *stream);
 hotbed_digest hotbed_extent_root(
     const hotbed_extent *extent, const hotbed_digest *blocks, size_t block_bytes);
 
-/* Go on at byte `at` of the extent, at most its end.  A block that is in the buffer is not read again. */
+/* Go on at byte `at` of the extent, at most its end; with room, not before what was given out.  A block that is in the
+ * buffer is not read again. */
 void hotbed_extent_seek(hotbed_extent_stream *stream, uint64_t at);
 
 /* Bytes up to `limit` will be asked for: have the first blocks of them read.  Without lanes nothing is done. */
 hotbed_status hotbed_extent_ahead(hotbed_extent_stream *stream, uint64_t limit);
+
+/* With room: the rest of a block of which a piece was read, so that it is checked.  The stream gives out no more.
+ * Errors: IO, CORRUPT. */
+hotbed_status hotbed_extent_finish(hotbed_extent_stream *stream);
 
 /* Waits for blocks on their way; the stream gives out no more.  Keeps the error text. */
 void hotbed_extent_stop(hotbed_extent_stream *stream);

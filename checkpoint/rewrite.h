@@ -24,10 +24,10 @@ typedef struct hotbed_rewrite_options {
 
 /* Write the chain's rows as a new full checkpoint at `path`, with the last one's step, state, counters and
  * the caller's bytes.  Two passes: the keys, then everything; keys that chain->keep_bytes has no room for are read
- * in both.  Memory does not grow with the number of shards
- * beyond 192 MiB for those that are read, 128 for keys and 128 for those that are written: parts that are merged hold less of a block
- * each, and read it again, and shards that are written in turn have smaller blocks (block_bytes 0).  Errors: ARGUMENT, STATE (`path` exists), IO, CORRUPT, MEMORY,
- * UNSUPPORTED. */
+ * in both.  Memory does not grow with the number of shards beyond 128 MiB for those that are read, 192 for keys and 128
+ * for those that are written: parts that are merged hold less than a block each, and shards that are written in turn
+ * have smaller blocks (block_bytes 0).
+ * Errors: ARGUMENT, STATE (`path` exists), IO, CORRUPT, MEMORY, UNSUPPORTED. */
 hotbed_status hotbed_checkpoint_rewrite(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_rewrite_options *options);

@@ -143,9 +143,14 @@ static hotbed_status count_to(hotbed_part_reader *p, uint64_t bucket) {
     return HOTBED_OK;
 }
 
-/* After the part's last row no bucket has one to come. */
-static hotbed_status count_rest(hotbed_part_reader *p) {
-    if (!p->counts || p->row < p->part->rows)
+/* After the part's last row all blocks that it gave bytes of are checked, and no bucket has one to come. */
+static hotbed_status end_rows(hotbed_part_reader *p) {
+    if (p->row < p->part->rows)
+        return HOTBED_OK;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (i != HOTBED_COLUMN_BUCKET)
+            HOTBED_TRY(hotbed_extent_finish(&p->columns[i]));
+    if (!p->counts)
         return HOTBED_OK;
     uint64_t buckets = p->part->end - p->part->first;
     if (buckets > 0)
@@ -227,10 +232,8 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
         p->columns[i].buffer = at;
         at += room_of(p, i);
         if (shard->room > 0 && shard->room < m->block_bytes &&
-            p->part->columns[i].bytes > shard->room) {
+            p->part->columns[i].bytes > shard->room)
             p->columns[i].room = shard->room;
-            p->columns[i].whole = shard->whole;
-        }
         if (!is_ahead(p, i))
             continue;
         p->columns[i].lanes = shard->lanes;
@@ -255,7 +258,7 @@ hotbed_status hotbed_part_reader_open(
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
     p->end_row = p->part->rows;
     p->counts = counts && p->table->kind == HOTBED_TABLE_HASH;
-    return count_rest(p);
+    return end_rows(p);
 }
 
 void hotbed_part_reader_close(hotbed_part_reader *p) {
@@ -339,7 +342,7 @@ hotbed_status hotbed_part_reader_take(
             keys[i] = p->part->first + p->row + i;
     HOTBED_TRY(check(p, keys, n));
     p->row += n;
-    return count_rest(p);
+    return end_rows(p);
 }
 
 hotbed_status hotbed_part_reader_key(hotbed_part_reader *p, uint64_t *key) {
@@ -357,7 +360,7 @@ hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
     HOTBED_TRY(check(p, &key, 1));
     p->row++;
     p->skipped = true;
-    return count_rest(p);
+    return end_rows(p);
 }
 
 hotbed_status hotbed_part_reader_column(

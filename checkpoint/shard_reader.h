@@ -2,7 +2,8 @@
  *
  * A shard reader has checked the file's size and the digests of its blocks; a part reader
  * gives out one table's rows of it, or a range of them, each block checked before a byte of
- * it is used.  Nothing is allocated by a number from a file before the file is known to be that large.
+ * it is used; where blocks are read in pieces, with the last one.  Nothing is allocated by a number from a file
+ * before the file is known to be that large.
  */
 #ifndef HOTBED_CHECKPOINT_SHARD_READER_H
 #define HOTBED_CHECKPOINT_SHARD_READER_H
@@ -19,10 +20,7 @@ typedef struct hotbed_shard_reader {
     hotbed_io_file file;
     hotbed_digest *blocks;  /* of the shard, all of them */
     hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
-    /* Without lanes: bytes that parts hold of a column's block, a power of two, and [block_bytes] of memory for a
-     * block while it is checked; 0: they hold all of it.  Set by who has many parts open.  Borrowed */
-    size_t room;
-    unsigned char *whole;
+    size_t room;            /* as a hotbed_extent_stream's; set by who has many parts open */
     /* Without lanes: columns that are read when a part is opened, and stay in memory for parts that are opened later.
      * Set by who reads them twice. */
     uint32_t keep_columns;                  /* one bit each */

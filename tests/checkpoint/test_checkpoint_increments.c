@@ -60,7 +60,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
     hotbed_chain chain;
     hotbed_rewrite_options options = {.world = m, .block_bytes = 4096};
     CHECK_OK(open_chain(paths, STEPS, &chain));
-    chain.held_bytes = turn % 2; /* 1: as little of each block as can be */
+    chain.held_bytes = turn % 2; /* 1: as small pieces of blocks as can be */
     CHECK_OK(hotbed_checkpoint_rewrite(&hotbed_io_system, &chain, compact, &options));
     hotbed_chain_close(&chain);
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, compact, NULL));
@@ -91,6 +91,43 @@ static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backen
         replay(
             stream, ranks_worlds[i % pairs / RANKS_WORLDS], ranks_worlds[i % RANKS_WORLDS],
             i / pairs + 4 * (i % 3));
+    hotbed_stream_destroy(stream);
+}
+
+/* Rows that a later increment has are passed over, and their bytes of a block that is given out in pieces are checked
+ * all the same. */
+static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .rows = RANKS_KEYS};
+    const char *paths[] = {sample_path("full"), sample_path("one")}, *made = sample_path("made");
+    const char *file = sample_path("full/shard-00000-of-00001.h5");
+    hotbed_io_calls calls = ranks_calls();
+    hotbed_rewrite_options options = {.world = 1};
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, paths[0]);
+    ranks_change(&r, 2, RANKS_KEYS - 50, 1);
+    ranks_save_after(&r, paths[1], paths[0]);
+    hotbed_manifest m = ranks_manifest(paths[0]);
+    size_t bytes;
+    unsigned char *data = sample_read_file(file, &bytes);
+    const hotbed_extent *states = &m.parts[1].columns[HOTBED_COLUMN_STATE]; /* of "static" */
+    CHECK_EQ(states->bytes, RANKS_KEYS * 12); /* the last block begins before those that changed */
+    for (uint64_t row = 0; row < RANKS_KEYS; row++) {
+        hotbed_chain chain;
+        data[states->offset + row * 12] ^= 1;
+        sample_write_file(file, data, bytes);
+        CHECK_OK(hotbed_chain_open(&calls, paths, 2, &chain));
+        chain.held_bytes = 1;
+        CHECK_STATUS(hotbed_checkpoint_rewrite(&calls, &chain, made, &options), HOTBED_ERR_CORRUPT);
+        hotbed_chain_close(&chain);
+        data[states->offset + row * 12] ^= 1;
+    }
+    free(data);
+    hotbed_manifest_free(&m);
+    ranks_destroy(&r);
     hotbed_stream_destroy(stream);
 }
 
@@ -340,6 +377,7 @@ static void counts_go_on_after_a_load(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"increments_are_replayed_by_any_number_of_ranks",
      increments_are_replayed_by_any_number_of_ranks},
+    {"damage_is_found_in_pieces_of_blocks", damage_is_found_in_pieces_of_blocks},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
     {"other_orders_are_refused", other_orders_are_refused},
     {"marks_are_of_one_checkpoint", marks_are_of_one_checkpoint},

@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files. */
+#include "base/error.h"
 #include "checkpoint/bucket.h"
-#include "checkpoint/digest.h"
+#include "checkpoint/extent.h"
 #include "checkpoint/import.h"
 #include "checkpoint/io.h"
 #include "checkpoint/write_behind.h"
@@ -146,6 +147,66 @@ static void npy_headers_are_not_trusted(hotbed_backend backend) {
         CHECK_STATUS(read_npy(data, n, &npy), HOTBED_ERR_CORRUPT);
 }
 
+/* Bytes [first, first + n) of the extent, and what they are. */
+static hotbed_status take_part(
+    hotbed_extent_stream *s, const unsigned char *data, uint64_t first, size_t n) {
+    unsigned char taken[4096];
+    hotbed_extent_seek(s, first);
+    HOTBED_TRY(hotbed_extent_take(s, taken, n));
+    CHECK_BYTES(taken, data + first, n);
+    return HOTBED_OK;
+}
+
+/* In pieces, some bytes of the first and the third block. */
+static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *data) {
+    HOTBED_TRY(take_part(s, data, 40, 1000));
+    HOTBED_TRY(take_part(s, data, 1100, 8));
+    HOTBED_TRY(take_part(s, data, 2 * s->block_bytes + 1600, 500));
+    return hotbed_extent_finish(s);
+}
+
+/* Blocks of which nothing is wanted are not read; of the others, all is read once, and checked. */
+static void blocks_in_pieces_are_checked_to_their_end(hotbed_backend backend) {
+    (void)backend;
+    enum { ROOM = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
+    static unsigned char data[BYTES];
+    unsigned char buffer[ROOM];
+    hotbed_digest blocks[4];
+    sample_directory();
+    const char *path = sample_path("file");
+    for (size_t i = 0; i < BYTES; i++)
+        data[i] = (unsigned char)hotbed_test_random();
+    for (size_t i = 0; i < 4; i++)
+        blocks[i] = hotbed_digest_of(data + i * SIZE, i < 3 ? SIZE : BYTES - 3 * SIZE);
+    for (int i = 0; i < 200; i++) {
+        /* Damaged where no byte is taken, but the first time. */
+        uint64_t at = hotbed_test_below(4) * SIZE + 3000 + hotbed_test_below(SIZE - 3000);
+        bool bad = i > 0 && at < BYTES;
+        bool found = bad && at / SIZE % 2 == 0;
+        sample_disk disk;
+        hotbed_io_file file = HOTBED_IO_CLOSED;
+        hotbed_extent_stream s = {
+            .file = &file,
+            .extent = {.bytes = BYTES},
+            .blocks = blocks,
+            .block_bytes = SIZE,
+            .buffer = buffer,
+            .room = ROOM,
+            .table = "t",
+            .column = "c",
+        };
+        data[bad ? at : 0] ^= bad;
+        sample_write_file(path, data, BYTES);
+        sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+        CHECK_OK(hotbed_io_open(&disk.calls, NULL, path, HOTBED_IO_READ, &file));
+        CHECK_STATUS(take_parts(&s, data), found ? HOTBED_ERR_CORRUPT : HOTBED_OK);
+        CHECK(found || disk.bytes_read == (uint64_t)BLOCKS_READ * SIZE);
+        data[bad ? at : 0] ^= bad;
+        hotbed_extent_stop(&s);
+        hotbed_io_drop(&file);
+    }
+}
+
 enum { BLOCK = 512, BLOCKS = 3 * HOTBED_WRITE_BEHIND_BLOCKS + 1 };
 
 /* Blocks of 0, 1, ... to a new file, until one fails; the last one is not whole. */
@@ -234,6 +295,7 @@ static void a_block_that_fails_is_the_last(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"blocks_are_written_behind", blocks_are_written_behind},
     {"a_block_that_fails_is_the_last", a_block_that_fails_is_the_last},
+    {"blocks_in_pieces_are_checked_to_their_end", blocks_in_pieces_are_checked_to_their_end},
     {"npy_headers_are_not_trusted", npy_headers_are_not_trusted},
     {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
     {"buckets_are_frozen", buckets_are_frozen},

@@ -276,15 +276,16 @@ static uint64_t payload_of(const char *path) {
     return bytes;
 }
 
-/* Bytes that a rewrite of the chain reads, with `keep_bytes` for keys. */
+/* Bytes that a rewrite of the chain reads, with `keep_bytes` for keys and `held_bytes` for blocks. */
 static uint64_t read_by_rewrite(
     const char *const *paths, uint32_t n, const hotbed_rewrite_options *options,
-    uint64_t keep_bytes) {
+    uint64_t keep_bytes, uint64_t held_bytes) {
     hotbed_chain chain;
     sample_disk disk;
     sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
     disk.calls.sync = ranks_calls().sync;
     CHECK_OK(hotbed_chain_open(&disk.calls, paths, n, &chain));
+    chain.held_bytes = held_bytes;
     if (keep_bytes < chain.keep_bytes)
         chain.keep_bytes = keep_bytes;
     CHECK_OK(hotbed_checkpoint_rewrite(&disk.calls, &chain, sample_path("made"), options));
@@ -293,16 +294,17 @@ static uint64_t read_by_rewrite(
     return disk.bytes_read;
 }
 
-/* The chain made full, for other ranks: though keys are counted before rows are read, each byte is read once. */
+/* The chain made full, for other ranks: though keys are counted before rows are read, each byte is read once, also
+ * where no part can hold a block. */
 static void rewrite_bulk(const char *const *paths, uint32_t n, uint32_t world) {
     uint64_t payload = 0;
     hotbed_rewrite_options options = {.world = world};
     for (uint32_t i = 0; i < n; i++)
         payload += payload_of(paths[i]);
-    CHECK(read_by_rewrite(paths, n, &options, 0) > payload); /* no room for keys */
+    CHECK(read_by_rewrite(paths, n, &options, 0, 0) > payload); /* no room for keys */
     for (uint32_t route = 0; route < 2; route++) {
         options.route = route * (HOTBED_ROUTE_HASH_ROUND_ROBIN + 1);
-        uint64_t read = read_by_rewrite(paths, n, &options, UINT64_MAX);
+        uint64_t read = read_by_rewrite(paths, n, &options, UINT64_MAX, route);
         CHECK(n == 1 ? read == payload : read <= payload); /* blocks that were superseded are not */
     }
 }

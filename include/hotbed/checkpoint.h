@@ -145,7 +145,8 @@ HOTBED_API void hotbed_checkpoint_arena_destroy(
  * was.  options->comm is not for snapshots.
  * With an arena it uses the stream's workspace, half a byte a slot of the largest table, at most 32 MiB: the first
  * call on a stream allocates.
- * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins), MEMORY, DEVICE, UNSUPPORTED. */
+ * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins; rows came to a table or left it
+ * meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);

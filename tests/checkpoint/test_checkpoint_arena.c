@@ -343,6 +343,55 @@ static void wrong_arenas_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* --- storages that change meanwhile ------------------------------------------------------------------------ */
+
+static void keys_come(void *argument) {
+    ranks_change(argument, 1, 1, 2);
+}
+
+static void keys_leave(void *argument) {
+    ranks_erase(argument, 0, 4);
+}
+
+/* Before any allocation of a take: once its rows are counted, and until all of them are copied, it is refused. */
+static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = sample_stream(backend);
+    hotbed_checkpoint_arena *arena = new_arena(1 << 20, 0, stream);
+    hotbed_stream *other = NULL;
+    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    ranks_create(&r, &shape, 1, other);
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    for (int way = 0; way < 4; way++) {
+        uint64_t refused = 0;
+        options.arena = way < 2 ? NULL : arena;
+        for (uint64_t n = 1;; n++) {
+            hotbed_checkpoint_snapshot *snapshot = NULL;
+            ranks_erase(&r, 0, 1);
+            ranks_change(&r, 1, 0, 2);
+            fault_arm_call(n, way % 2 == 0 ? keys_come : keys_leave, &r);
+            hotbed_status status =
+                hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+            bool changed = fault_disarm();
+            CHECK((status == HOTBED_OK) == (snapshot != NULL));
+            if (status != HOTBED_OK) {
+                CHECK_STATUS(status, HOTBED_ERR_STATE);
+                CHECK(strstr(hotbed_last_error(), "was changed while") != NULL);
+                refused++;
+            }
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+            if (!changed)
+                break;
+        }
+        CHECK(refused > 0);
+    }
+    hotbed_checkpoint_arena_destroy(arena);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(other);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"images_may_be_anywhere", images_may_be_anywhere},
     {"a_part_is_one_snapshots_at_a_time", a_part_is_one_snapshots_at_a_time},
@@ -351,5 +400,6 @@ const hotbed_test hotbed_tests[] = {
     {"ranks_put_their_images", ranks_put_their_images},
     {"no_memory_at_any_allocation", no_memory_at_any_allocation},
     {"wrong_arenas_are_refused", wrong_arenas_are_refused},
+    {"a_table_that_changes_meanwhile_is_refused", a_table_that_changes_meanwhile_is_refused},
     {NULL, NULL},
 };

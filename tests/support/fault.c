@@ -14,11 +14,19 @@
 static uint64_t fail_at; /* 0: none */
 static uint64_t count;
 static bool failed;
+static void (*call_then)(void *argument); /* NULL: it fails */
+static void *call_argument;
 
 void fault_arm(uint64_t n) {
+    fault_arm_call(n, NULL, NULL);
+}
+
+void fault_arm_call(uint64_t n, void (*call)(void *argument), void *argument) {
     __atomic_store_n(&fail_at, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&count, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&failed, false, __ATOMIC_SEQ_CST);
+    call_then = call;
+    call_argument = argument;
     __atomic_store_n(&fail_at, n, __ATOMIC_SEQ_CST);
 }
 
@@ -36,6 +44,10 @@ static bool fails(void) {
     if (at == 0 || __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST) != at)
         return false;
     __atomic_store_n(&failed, true, __ATOMIC_SEQ_CST);
+    if (call_then != NULL) {
+        call_then(call_argument);
+        return false;
+    }
     errno = ENOMEM;
     return true;
 }

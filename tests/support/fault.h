@@ -1,4 +1,4 @@
-/* tests/support/fault.h - make the n-th allocation of the program fail.
+/* tests/support/fault.h - make the n-th allocation of the program fail, or do something else just before it.
  *
  * For tests registered with FAULT (cmake/hotbed_test.cmake).  Counts malloc, calloc, realloc,
  * aligned_alloc, posix_memalign and mmap calls made by the library's and the test's own code, on all
@@ -21,7 +21,10 @@
 /* The n-th allocation from now on fails with ENOMEM, once; n >= 1. */
 void fault_arm(uint64_t n);
 
-/* No allocation fails from now on.  Whether one did since fault_arm(). */
+/* The same, but the allocation does not fail: call(argument) runs first, on the thread that allocates. */
+void fault_arm_call(uint64_t n, void (*call)(void *argument), void *argument);
+
+/* No allocation fails from now on.  Whether one did since fault_arm(), or call() ran. */
 bool fault_disarm(void);
 
 /* Allocations since the last fault_arm(), the failed one included. */

@@ -118,8 +118,8 @@ static hotbed_status create(hotbed_balance *b, hotbed_stream *stream) {
     v->bound = o->max_new_keys == 0 || o->max_new_keys > most ? most : o->max_new_keys;
     v->bound = v->bound > ITEMS_MOST ? ITEMS_MOST : v->bound;
     b->scratch_bytes = hotbed_kjt_scratch(stream, rows);
-    HOTBED_TRY(
-        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, carve_device(b, NULL), NULL, &b->memory));
+    size_t bytes = carve_device(b, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &b->memory));
     (void)carve_device(b, b->memory.data);
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, carve_pinned(b, NULL), NULL, &b->pinned));
@@ -127,7 +127,9 @@ static hotbed_status create(hotbed_balance *b, hotbed_stream *stream) {
     b->plan.world = b->world;
     b->plan.rank = b->rank;
     b->plan.batch_size = o->batch_size;
-    return HOTBED_OK;
+    /* Messages travel with the room that they do not use. */
+    HOTBED_TRY(hotbed_fill(b->memory.data, 0, bytes, stream));
+    return hotbed_stream_finish(stream);
 }
 
 hotbed_status hotbed_balance_create(

@@ -251,6 +251,7 @@ static hotbed_status make_road(
     road->bound = road->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
     size_t bytes = carve_road(context, part, road, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &road->memory));
+    HOTBED_TRY(hotbed_fill(road->memory.data, 0, bytes, stream)); /* as the context's */
     (void)carve_road(context, part, road, road->memory.data);
     road->owner_out = road->owner_in;
     road->asker_out = road->asker_in;
@@ -335,6 +336,8 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     }
     size_t bytes = carve_context(context, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &context->memory));
+    /* Messages and rows travel with the room that they do not use: with zeros, not what the memory held before. */
+    HOTBED_TRY(hotbed_fill(context->memory.data, 0, bytes, stream));
     (void)carve_context(context, context->memory.data);
     size_t matrix = (size_t)context->num_parts * context->world * context->world;
     HOTBED_TRY(hotbed_memory_alloc(

@@ -2,6 +2,7 @@
 #include "hotbed/growth.h"
 
 #include "storage/index_range.h"
+#include "storage/row_layout.h"
 #include "storage/storage.h"
 
 /* --- segments -------------------------------------------------------------------------------------- */
@@ -51,7 +52,8 @@ static hotbed_status allocate(
     segment->keys = grown->index.data;
     segment->metas = segment->keys + slots;
     segment->range.times = timed ? segment->metas + slots : NULL;
-    return HOTBED_OK;
+    return hotbed_row_has_gaps(&table->view) ? hotbed_fill(segment->rows, 0, bytes, stream)
+                                             : HOTBED_OK;
 }
 
 /* Free the segment's slots, then let kernels see it: they look for keys in what the device has of it. */

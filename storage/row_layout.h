@@ -38,4 +38,12 @@ static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_
     view->row_bytes = hotbed_round_up(bytes, widest);
 }
 
+/* Whether a row has bytes that are no part's.  Rows travel whole, to a store and between tiers, so memory for such
+ * rows is cleared when it is made: they do not carry what it held before. */
+static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
+    uint64_t parts = (uint64_t)view->dim * hotbed_dtype_size(view->dtype) +
+                     (uint64_t)view->states * view->state_dim * sizeof(float);
+    return view->row_bytes != parts;
+}
+
 #endif

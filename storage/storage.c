@@ -284,14 +284,15 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
 static hotbed_status allocate_tier(
     const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
     hotbed_stream *stream, hotbed_memory *rows) {
-    hotbed_status status =
-        hotbed_memory_alloc(stream, kind, slots * table->view.row_bytes, directory, rows);
+    uint64_t bytes = slots * table->view.row_bytes;
+    hotbed_status status = hotbed_memory_alloc(stream, kind, bytes, directory, rows);
     if (status != HOTBED_OK)
         return hotbed_fail(
             status, "table %s: no memory for %llu rows of %llu bytes in the %s tier", table->name,
             (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
-    return HOTBED_OK;
+    return hotbed_row_has_gaps(&table->view) ? hotbed_fill(rows->data, 0, bytes, stream)
+                                             : HOTBED_OK;
 }
 
 /* TIMESTAMP_LFU: a time beside each slot, but for those of a lower tier whose index is `apart`. */
@@ -494,6 +495,7 @@ hotbed_status hotbed_storage_create(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a storage");
     hotbed_status status = create(storage, &o, stream);
     if (status != HOTBED_OK) {
+        (void)!hotbed_stream_finish(stream); /* what was enqueued uses the memory */
         hotbed_storage_destroy(storage);
         return status;
     }

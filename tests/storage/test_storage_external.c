@@ -1,7 +1,9 @@
 /* tests/storage/test_storage_external.c - CACHE over an external store: bytes, pins, and stores that fail. */
+#include "storage/external.h"
 #include "tests/storage/rig.h"
 #include "tests/support/bad_store.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -266,6 +268,55 @@ static void times_are_in_the_store(hotbed_backend backend) {
             CHECK(used ? seen[i] > times[KEYS - 1] : seen[i] == times[i]);
         }
         CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
+    }
+    hotbed_ticket_destroy(ticket);
+    box_close(&b);
+}
+
+/* Rows go to the store whole, but not with what their memory held before. */
+static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
+    enum { KEYS = 48, ROW_MOST = 64 };
+    box b;
+    box_start(&b, 1, 3, 1000);
+    b.s.tables[0].dtype = HOTBED_F16;
+    b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    open_store(&b);
+    CHECK_EQ(mallopt(M_PERTURB, 0x5a), 1);
+    rig_open_bare(&b.r, backend, &b.s.options);
+    CHECK_EQ(mallopt(M_PERTURB, 0), 1);
+    hotbed_table_info info;
+    CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
+    bool part[ROW_MOST] = {false};
+    CHECK(info.row_bytes <= ROW_MOST && info.row_bytes > 6 + 2 * 12);
+    memset(part, true, 6);
+    for (int s = 0; s < 2; s++)
+        memset(part + info.state_offsets[s], true, 12);
+    uint64_t keys[KEYS];
+    for (uint64_t i = 0; i < KEYS; i++)
+        keys[i] = i << 50;
+    uint64_t *device_keys = rig_copy(&b.r, keys, sizeof keys);
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    CHECK_OK(hotbed_ticket_create(b.r.storage, 12, 12, b.r.stream, &ticket));
+    hotbed_batch_init(&batch);
+    batch.batch_size = 12;
+    batch.num_keys = 12;
+    for (int step = 0; step < KEYS / 12; step++) {
+        batch.keys = device_keys + (ptrdiff_t)step * 12;
+        CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, ticket, b.r.stream));
+    }
+    CHECK_OK(hotbed_ticket_cancel(ticket, b.r.stream));
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    CHECK_OK(hotbed_stream_sync(b.r.stream));
+    uint8_t found[KEYS], rows[KEYS * ROW_MOST];
+    hotbed_external_note notes[KEYS];
+    hotbed_external_call call = {.deadline_ns = UINT64_MAX};
+    CHECK_OK(
+        hotbed_external_memory_calls.find(b.bad.self, 0, KEYS, keys, found, rows, notes, &call));
+    for (uint64_t i = 0; i < KEYS; i++) {
+        CHECK_EQ(found[i], 1);
+        for (uint64_t at = 0; at < info.row_bytes; at++)
+            CHECK(part[at] || rows[i * info.row_bytes + at] == 0);
     }
     hotbed_ticket_destroy(ticket);
     box_close(&b);
@@ -608,6 +659,7 @@ const hotbed_test hotbed_tests[] = {
     {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},
     {"only_what_was_used_is_written", only_what_was_used_is_written},
     {"times_are_in_the_store", times_are_in_the_store},
+    {"rows_carry_nothing_else_into_the_store", rows_carry_nothing_else_into_the_store},
     {"keys_beyond_the_upper_tier_are_refused", keys_beyond_the_upper_tier_are_refused},
     {"a_store_may_fail_at_any_call", a_store_may_fail_at_any_call},
     {"a_store_may_be_away", a_store_may_be_away},

@@ -376,6 +376,7 @@ static void other_tables_have_no_times(hotbed_backend backend) {
     s.tables[2].kind = HOTBED_TABLE_STATIC;
     rig_open_bare(&r, backend, &s.options);
     uint64_t *words_of = rig_alloc(&r, 256 * sizeof *words_of);
+    CHECK_OK(hotbed_fill(words_of, 0, 256 * sizeof *words_of, r.stream));
     const hotbed_rows rows = {.times = words_of};
     for (uint32_t t = 0; t < 3; t++) {
         hotbed_status expected = t == 1 ? HOTBED_OK : HOTBED_ERR_ARGUMENT;

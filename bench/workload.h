@@ -145,6 +145,7 @@ hotbed_status workload_pass_eval(
 typedef struct workload_overlap {
     double train; /* seconds from step to step */
     double dense; /* of the arithmetic alone */
+    double prefetch, forward, dense_beside, backward; /* from their begin to their end in such a step */
 } workload_overlap;
 
 hotbed_status workload_pass_overlap(

@@ -120,8 +120,13 @@ static void write_tiers(FILE *to, const workload_result *result) {
 static void write_overlap(FILE *to, const workload_result *result) {
     if (result->overlap.train > 0)
         (void)fprintf(
-            to, "      \"overlap_train_ms\": %.6f, \"overlap_dense_ms\": %.6f,\n",
-            result->overlap.train * 1e3, result->overlap.dense * 1e3);
+            to,
+            "      \"overlap_train_ms\": %.6f, \"overlap_dense_ms\": %.6f,\n"
+            "      \"overlap_prefetch_ms\": %.6f, \"overlap_forward_ms\": %.6f,\n"
+            "      \"overlap_dense_beside_ms\": %.6f, \"overlap_backward_ms\": %.6f,\n",
+            result->overlap.train * 1e3, result->overlap.dense * 1e3,
+            result->overlap.prefetch * 1e3, result->overlap.forward * 1e3,
+            result->overlap.dense_beside * 1e3, result->overlap.backward * 1e3);
 }
 
 static void write_link(FILE *to, const workload_link *link) {

@@ -12,24 +12,29 @@
 
 #include <stdlib.h>
 
+/* Times in a step: the first two on the side. */
+typedef enum mark { PREFETCH, PREFETCHED, TRAIN, FORWARD, DENSE, END, NUM_MARKS } mark;
+
 typedef struct overlap {
     workload_run *run;
     hotbed_stream *side;
     hotbed_ticket *second;
     hotbed_ticket *tickets[2];
-    hotbed_event *ready[2]; /* prefetched */
-    hotbed_event *done[2];  /* trained */
-    hotbed_event **ends;    /* [steps] of each step */
+    hotbed_event **marks; /* [steps, NUM_MARKS] */
     hotbed_memory sink;
     uint32_t steps;
     uint64_t rounds; /* of the arithmetic */
 } overlap;
 
+static hotbed_event *mark_of(const overlap *o, uint32_t s, mark m) {
+    return o->marks[(size_t)s * NUM_MARKS + m];
+}
+
 static hotbed_status create(overlap *o) {
     workload_run *run = o->run;
     const workload_shape *shape = &run->input->shape;
-    o->ends = calloc(o->steps, sizeof(hotbed_event *));
-    if (!o->ends)
+    o->marks = calloc((size_t)o->steps * NUM_MARKS, sizeof(hotbed_event *));
+    if (!o->marks)
         return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
     HOTBED_TRY(hotbed_stream_create_with_priority(
         hotbed_stream_backend(run->stream), hotbed_stream_device(run->stream), HOTBED_PRIORITY_HIGH,
@@ -40,24 +45,16 @@ static hotbed_status create(overlap *o) {
         hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, sizeof(float), NULL, &o->sink));
     o->tickets[0] = run->ticket;
     o->tickets[1] = o->second;
-    for (int i = 0; i < 2; i++) {
-        HOTBED_TRY(hotbed_event_create(run->stream, &o->ready[i]));
-        HOTBED_TRY(hotbed_event_create(run->stream, &o->done[i]));
-    }
-    for (uint32_t s = 0; s < o->steps; s++)
-        HOTBED_TRY(hotbed_event_create(run->stream, &o->ends[s]));
+    for (size_t i = 0; i < (size_t)o->steps * NUM_MARKS; i++)
+        HOTBED_TRY(hotbed_event_create(run->stream, &o->marks[i]));
     return HOTBED_OK;
 }
 
 static void destroy(overlap *o) {
     hotbed_ticket_destroy(o->second);
-    for (uint32_t s = 0; o->ends && s < o->steps; s++)
-        hotbed_event_destroy(o->ends[s]);
-    free(o->ends);
-    for (int i = 0; i < 2; i++) {
-        hotbed_event_destroy(o->ready[i]);
-        hotbed_event_destroy(o->done[i]);
-    }
+    for (size_t i = 0; o->marks && i < (size_t)o->steps * NUM_MARKS; i++)
+        hotbed_event_destroy(o->marks[i]);
+    free(o->marks);
     hotbed_memory_free(&o->sink);
     hotbed_stream_destroy(o->side);
 }
@@ -77,34 +74,40 @@ static hotbed_status calibrate(overlap *o, double wanted, double *measured) {
     return workload_time_limit(&l, 3, measured);
 }
 
-static hotbed_status prefetch(overlap *o, uint64_t step) {
+/* Step s of this pass is step first + s of the run. */
+static hotbed_status prefetch(overlap *o, uint64_t first, uint32_t s) {
+    uint64_t step = first + s;
     hotbed_batch batch = workload_batch_of(o->run, workload_keys_of(o->run, step));
-    HOTBED_TRY(hotbed_stream_wait(o->side, o->done[step % 2]));
+    if (s >= 2)
+        HOTBED_TRY(hotbed_stream_wait(o->side, mark_of(o, s - 2, END)));
+    HOTBED_TRY(hotbed_event_record(mark_of(o, s, PREFETCH), o->side));
     HOTBED_TRY(hotbed_storage_prefetch(o->run->storage, &batch, o->tickets[step % 2], o->side));
-    return hotbed_event_record(o->ready[step % 2], o->side);
+    return hotbed_event_record(mark_of(o, s, PREFETCHED), o->side);
 }
 
-static hotbed_status train(overlap *o, uint64_t step) {
+static hotbed_status train(overlap *o, uint64_t first, uint32_t s) {
     workload_run *run = o->run;
-    hotbed_ticket *ticket = o->tickets[step % 2];
-    HOTBED_TRY(hotbed_stream_wait(run->stream, o->ready[step % 2]));
+    hotbed_ticket *ticket = o->tickets[(first + s) % 2];
+    HOTBED_TRY(hotbed_stream_wait(run->stream, mark_of(o, s, PREFETCHED)));
+    HOTBED_TRY(hotbed_event_record(mark_of(o, s, TRAIN), run->stream));
     HOTBED_TRY(hotbed_storage_forward(run->storage, ticket, run->output.data, 0, run->stream));
+    HOTBED_TRY(hotbed_event_record(mark_of(o, s, FORWARD), run->stream));
     HOTBED_TRY(bench_dense(o->rounds, o->sink.data, run->stream));
+    HOTBED_TRY(hotbed_event_record(mark_of(o, s, DENSE), run->stream));
     HOTBED_TRY(hotbed_storage_backward(run->storage, ticket, run->gradient.data, 0, run->stream));
-    return hotbed_event_record(o->done[step % 2], run->stream);
+    return hotbed_event_record(mark_of(o, s, END), run->stream);
 }
 
 static hotbed_status enqueue(overlap *o) {
     workload_run *run = o->run;
     uint64_t first = run->steps;
-    HOTBED_TRY(prefetch(o, first));
+    HOTBED_TRY(prefetch(o, first, 0));
     for (uint32_t s = 0; s < o->steps; s++) {
         if (s + 1 < o->steps)
-            HOTBED_TRY(prefetch(o, first + s + 1));
+            HOTBED_TRY(prefetch(o, first, s + 1));
         else /* as in the other passes: what the last step does not write is seen */
             HOTBED_TRY(hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream));
-        HOTBED_TRY(train(o, first + s));
-        HOTBED_TRY(hotbed_event_record(o->ends[s], run->stream));
+        HOTBED_TRY(train(o, first, s));
         run->steps++;
     }
     return HOTBED_OK;
@@ -127,17 +130,28 @@ static hotbed_status run_steps(overlap *o, workload_host *host) {
     return status == HOTBED_OK ? synced : status;
 }
 
-static hotbed_status read_median(const overlap *o, double *out) {
+/* Median over the steps of the time from `from` to `to`, the first step left out; `later`: to that of the next step. */
+static hotbed_status read_median(
+    const overlap *o, mark from, mark to, uint32_t later, double *out) {
     double *seconds = malloc(o->steps * sizeof *seconds);
     if (!seconds)
         return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
     hotbed_status status = HOTBED_OK;
-    for (uint32_t s = 1; s < o->steps && status == HOTBED_OK; s++)
-        status = hotbed_event_seconds(o->ends[s - 1], o->ends[s], &seconds[s - 1]);
+    uint32_t n = 0;
+    for (uint32_t s = 1 - later; s + later < o->steps && status == HOTBED_OK; s++, n++)
+        status = hotbed_event_seconds(mark_of(o, s, from), mark_of(o, s + later, to), &seconds[n]);
     if (status == HOTBED_OK)
-        *out = workload_median(seconds, o->steps - 1);
+        *out = workload_median(seconds, n);
     free(seconds);
     return status;
+}
+
+static hotbed_status read_times(const overlap *o, workload_overlap *out) {
+    HOTBED_TRY(read_median(o, END, END, 1, &out->train));
+    HOTBED_TRY(read_median(o, PREFETCH, PREFETCHED, 0, &out->prefetch));
+    HOTBED_TRY(read_median(o, TRAIN, FORWARD, 0, &out->forward));
+    HOTBED_TRY(read_median(o, FORWARD, DENSE, 0, &out->dense_beside));
+    return read_median(o, DENSE, END, 0, &out->backward);
 }
 
 hotbed_status workload_pass_overlap(
@@ -149,7 +163,7 @@ hotbed_status workload_pass_overlap(
     if (status == HOTBED_OK)
         status = run_steps(&o, host);
     if (status == HOTBED_OK)
-        status = read_median(&o, &out->train);
+        status = read_times(&o, out);
     destroy(&o);
     return status;
 }

@@ -235,7 +235,10 @@ static void print_overlap(
         o->train * 1e3, o->dense * 1e3, (result->eager.train + o->dense) * 1e3);
     if (workload_comparable(machine, result) && result->what->goal_overlap > 0)
         (void)fprintf(to, " | goal %.2fx", o->train * 1e3 / result->what->goal_overlap);
-    (void)fprintf(to, "\n");
+    (void)fprintf(
+        to,
+        "\n      in such a step: prefetch %.3f; forward %.3f, arithmetic %.3f, backward %.3f ms\n",
+        o->prefetch * 1e3, o->forward * 1e3, o->dense_beside * 1e3, o->backward * 1e3);
 }
 
 static void print_stages(FILE *to, const workload_stages *stages) {

@@ -174,7 +174,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
  * The storage may have other capacities, eviction, scores and backend than the one that was saved; dim, dtype,
  * key type and kind of optimiser must be the same.  Times of TIMESTAMP_LFU tables go to such tables only, which
  * without them have those of new rows.  A table that evicts keeps the rows of the highest scores
- * when not all fit; one that does not is FULL.
+ * when not all fit; one that does not is FULL.  A table that evicts comes to be full to its last slot, with 3 % more
+ * rows than its capacity: one of that size then has no place for each of them, since they come in another order
+ * (it kept 98.8 % of a million, which is more than its capacity; with 5 % more capacity 99.94 %).
  *
  *   step         out  may be NULL
  *   extra        out  host buffer of extra_bytes; may be NULL

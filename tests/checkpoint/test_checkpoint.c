@@ -411,6 +411,51 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* A table that evicts has come to be full to its last slot.  One of its size has not a place for each row where they come
+ * in another order, but for as many as its capacity says; one with a third more has them all. */
+static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    shape s = {
+        .name = "t",
+        .capacity = 3000,
+        .dim = 4,
+        .num_tables = 1,
+        .dtype = HOTBED_F32,
+        .key_type = HOTBED_KEY_I64,
+        .optimizer = HOTBED_OPT_SGD,
+        .evicts = true,
+    };
+    enum { ROWS = 1500, TIMES = 12 };
+    static uint64_t keys[TIMES * ROWS];
+    hotbed_memory memory;
+    hotbed_storage *from = create_shape(&s, stream), *to = create_shape(&s, stream);
+    s.capacity = 4000;
+    hotbed_storage *larger = create_shape(&s, stream);
+    hotbed_table_info info;
+    uint64_t rows = 0;
+    for (uint64_t i = 0; i < TIMES * ROWS; i++)
+        keys[i] = i * 0x9E3779B97F4A7C15U;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
+    for (uint64_t i = 0; i < TIMES; i++)
+        CHECK_OK(hotbed_storage_set_rows(
+            from, 0, ROWS, (uint64_t *)memory.data + i * ROWS, NULL, stream));
+    CHECK_OK(hotbed_storage_table(from, 0, &info));
+    CHECK_OK(hotbed_storage_size(from, 0, &rows, NULL, stream));
+    CHECK_EQ(rows, info.slots);
+    save(sample_path("full"), from, stream);
+    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), to, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_storage_size(to, 0, &rows, NULL, stream));
+    CHECK(rows >= info.capacity && rows <= info.slots);
+    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), larger, NULL, NULL, NULL, stream));
+    sample_check_same(from, larger, stream);
+    hotbed_memory_free(&memory);
+    hotbed_storage_destroy(from);
+    hotbed_storage_destroy(to);
+    hotbed_storage_destroy(larger);
+    hotbed_stream_destroy(stream);
+}
+
 static void refuses_while_tickets_hold_rows(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.optimizer = HOTBED_OPT_SGD};
@@ -461,6 +506,7 @@ const hotbed_test hotbed_tests[] = {
     {"too_small_a_table_is_full_and_empty", too_small_a_table_is_full_and_empty},
     {"many_tables_are_saved", many_tables_are_saved},
     {"a_table_that_evicts_keeps_what_fits", a_table_that_evicts_keeps_what_fits},
+    {"a_full_table_that_evicts_keeps_its_capacity", a_full_table_that_evicts_keeps_its_capacity},
     {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
     {NULL, NULL},
 };

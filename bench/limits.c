@@ -111,6 +111,17 @@ hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream) {
     return hotbed_host_launch(stream, layer->rows, 8, layer_body, layer, sizeof *layer);
 }
 
+hotbed_status bench_run_layers(const bench_layer *first, uint32_t n, hotbed_stream *stream) {
+    bench_layer layer = *first;
+    for (uint32_t i = 0; i < n; i++) {
+        HOTBED_TRY(bench_run_layer(&layer, stream));
+        const float *in = layer.in;
+        layer.in = layer.out;
+        layer.out = (float *)(uintptr_t)in;
+    }
+    return HOTBED_OK;
+}
+
 /* "model name : X" of /proc/cpuinfo, and the number of threads. */
 static void host_name(char *device, size_t bytes) {
     char line[256];

@@ -38,6 +38,9 @@ typedef struct bench_layer {
 
 hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream);
 
+/* n of them, alike, from `in` to `out`, then back, and so on.  Async. */
+hotbed_status bench_run_layers(const bench_layer *first, uint32_t n, hotbed_stream *stream);
+
 /* Name of the stream's device, and version of its driver; "" on the host backend. */
 hotbed_status bench_device(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);

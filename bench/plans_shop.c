@@ -64,29 +64,17 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
     return HOTBED_OK;
 }
 
-/* Layers, from one buffer to the other and back. */
-static hotbed_status run_layers(const plans_shop *s, uint32_t n, hotbed_stream *stream) {
-    bench_layer layer = s->layer;
-    for (uint32_t i = 0; i < n; i++) {
-        HOTBED_TRY(bench_run_layer(&layer, stream));
-        const float *in = layer.in;
-        layer.in = layer.out;
-        layer.out = (float *)(uintptr_t)in;
-    }
-    return HOTBED_OK;
-}
-
 static hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
     const plans_shop *s = self;
     (void)slot;
     (void)batch;
-    return run_layers(s, s->layers, stream);
+    return bench_run_layers(&s->layer, s->layers, stream);
 }
 
 static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
     const plans_shop *s = self;
     (void)batch;
-    HOTBED_TRY(run_layers(s, s->layers, stream));
+    HOTBED_TRY(bench_run_layers(&s->layer, s->layers, stream));
     return hotbed_copy(
         s->outputs[slot]->gradient, s->gradient.data, s->outputs[slot]->bytes, stream);
 }
@@ -206,10 +194,10 @@ void plans_close(plans_shop *s) {
 /* --- time ------------------------------------------------------------------------------------- */
 
 static hotbed_status time_layers(const plans_shop *s, uint32_t n, double *seconds) {
-    HOTBED_TRY(run_layers(s, 4, s->stream));
+    HOTBED_TRY(bench_run_layers(&s->layer, 4, s->stream));
     HOTBED_TRY(hotbed_stream_sync(s->stream));
     double start = now();
-    HOTBED_TRY(run_layers(s, n, s->stream));
+    HOTBED_TRY(bench_run_layers(&s->layer, n, s->stream));
     HOTBED_TRY(hotbed_stream_sync(s->stream));
     *seconds = now() - start;
     return HOTBED_OK;

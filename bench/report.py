@@ -40,7 +40,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -54,6 +54,8 @@ def load():
             kinds["exchange"].append(document)
         elif form.startswith("hotbed-plans"):
             kinds["plans"].append(document)
+        elif form.startswith("hotbed-link"):
+            kinds["link"].append(document)
         elif "benchmarks" in document:
             names = [entry["name"] for entry in document["benchmarks"]]
             disk = all(name.startswith("checkpoint/") for name in names)
@@ -490,6 +492,34 @@ def plans_section(kinds):
     return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench`."
 
 
+def moves_section(kinds):
+    parts = []
+    cases = ["read", "write", "both"]
+    for document in kinds["link"]:
+        parts.append(f"### Ways to move rows, {document['device']}")
+        parts.append(
+            f"{document['rows']:,} rows each way of {document['gib']:g} GiB, a model of {document['layers']} layers, priority: "
+            f"{document['priority']}; commit {document['commit']}, {document['date']} "
+            f"([{document['file']}](../bench/results/{document['file']})): `{document['command']}`"
+        )
+        rows = []
+        for result in document["results"]:
+            count = next(f"{result[unit]} {unit}" for unit in ("engine", "warps", "sms") if unit in result)
+            rows.append(
+                [str(result["row_bytes"]), result["way"], count]
+                + [f"{result[f'{case}_gb_per_s']:.1f}" for case in cases]
+                + [f"{result[f'model_beside_{case}']:.2f} ({result[f'{case}_beside_gb_per_s']:.1f})" for case in cases]
+            )
+        parts.append(
+            table(
+                ["rows, bytes", "way", "each way", "read, GB/s", "write", "both"]
+                + ["the model's time beside reads (GB/s meanwhile)", "beside writes", "beside both"],
+                rows,
+            )
+        )
+    return "\n\n".join(parts) if parts else "No results yet: `hotbed-link`, or `./run gpu bench`."
+
+
 # --- picture -------------------------------------------------------------------------------------
 
 COLOURS = {
@@ -581,6 +611,7 @@ def main():
     page = replace(page, "exchange", exchange_section(kinds))
     page = replace(page, "checkpoint", checkpoint_section(kinds))
     page = replace(page, "plans", plans_section(kinds))
+    page = replace(page, "link", moves_section(kinds))
     files = {PAGE: page}
     if kinds["workloads"]:
         files[PICTURE] = picture(kinds)

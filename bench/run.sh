@@ -5,8 +5,8 @@
 #
 # The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
 # Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
-# micro-<device>.json and checkpoint-<device>.json, whose files lie in TMPDIR or /tmp meanwhile.  On the host the
-# workloads are a tenth of their size.  Status 1 when a check fails.
+# link-<device>.json (of GPUs), micro-<device>.json and checkpoint-<device>.json, whose files lie in TMPDIR or /tmp
+# meanwhile.  On the host the workloads are a tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
     sed -n '2,10p' "$0" >&2
@@ -33,10 +33,11 @@ host)
     ;;
 esac
 device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
-iterations=() short=()
+iterations=() short=() links=()
 if [ "$quick" = quick ]; then
     scale=0.01 steps=5 replay_scale=0.002 replays=100 iterations=(--iterations 2)
     short=(--scale 0.005 --rounds 2 --steps 6)
+    links=(--gib 1 --rows 10000 --layers 10)
 fi
 
 run() {
@@ -56,6 +57,7 @@ run "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commi
     --json "$out/plans-$device.json" --pictures "$out/plans-$device"
 if [ "$backend" = cuda ]; then
     run "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
+    run "$binaries/hotbed-link" --commit "$commit" "${links[@]}" --json "$out/link-$device.json"
 fi
 # Exchanges between ranks, where there is more than one GPU, or on the host.
 exchange() { # file, then the command

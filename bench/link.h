@@ -1,0 +1,47 @@
+/* bench/link.h - rows over the link between host and device memory: the kernels of hotbed-link. */
+#ifndef HOTBED_BENCH_LINK_H
+#define HOTBED_BENCH_LINK_H
+
+#include "base/port.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Numbers of a row in both memories. */
+typedef struct bench_link_row {
+    uint32_t host, device;
+} bench_link_row;
+
+typedef struct bench_link {
+    uint32_t n, bytes;          /* of a row: a multiple of 16 */
+    bool writes;                /* device to host; else host to device */
+    const bench_link_row *rows; /* [n], device memory */
+    uint8_t *host, *device;     /* what the numbers are of; host memory is pinned */
+    uint32_t *taken;            /* a word of device memory, for one move at a time */
+} bench_link;
+
+enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4 }; /* of a row; of a block of loads */
+
+/* Move the rows by `warps` warps that load and store, as storage/tier.cu does; a multiple of
+ * BENCH_LINK_WARPS.  Async. */
+hotbed_status bench_link_loads(const bench_link *link, uint32_t warps, hotbed_stream *stream);
+
+/* Move them by bulk copies through the shared memory of `sms` SMs, which run nothing else meanwhile.  Async.
+ * Errors: UNSUPPORTED (before Hopper), DEVICE. */
+hotbed_status bench_link_bulk(const bench_link *link, uint32_t sms, hotbed_stream *stream);
+
+/* Word w, of 8 bytes, of the row that is number `row` of the host's: what rows hold. */
+HOTBED_HD uint64_t bench_link_word(uint32_t row, uint32_t w) {
+    return (((uint64_t)row << 32 | w) + 1) * 0x9e3779b97f4a7c15U;
+}
+
+/* Give the device's rows their words; add to *wrong (device memory) the number of words that differ.  Async. */
+hotbed_status bench_link_fill(const bench_link *link, hotbed_stream *stream);
+hotbed_status bench_link_check(const bench_link *link, uint32_t *wrong, hotbed_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

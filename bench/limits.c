@@ -62,31 +62,6 @@ hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream) {
     return bench_move_rows_host(move, stream);
 }
 
-typedef struct dense_args {
-    uint64_t rounds;
-    float *sink;
-} dense_args;
-
-static void dense_body(const void *args, uint64_t begin, uint64_t end) {
-    const dense_args *a = args;
-    for (uint64_t i = begin; i < end; i++) {
-        float x = (float)(i + 1);
-        for (uint64_t r = 0; r < a->rounds; r++)
-            x = x * 0.99F + 0.5F;
-        if (x < 0) /* never, which the compiler does not know */
-            *a->sink = x;
-    }
-}
-
-hotbed_status bench_dense(uint64_t rounds, float *sink, hotbed_stream *stream) {
-#if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return bench_dense_cuda(rounds, sink, stream);
-#endif
-    dense_args args = {rounds, sink};
-    return hotbed_host_launch(stream, hotbed_host_threads(), 1, dense_body, &args, sizeof args);
-}
-
 /* Rows of a layer; the inner loop is along a row of weights. */
 static void layer_body(const void *args, uint64_t begin, uint64_t end) {
     const bench_layer *l = args;
@@ -109,17 +84,6 @@ hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream) {
         return bench_run_layer_cuda(layer, stream);
 #endif
     return hotbed_host_launch(stream, layer->rows, 8, layer_body, layer, sizeof *layer);
-}
-
-hotbed_status bench_run_layers(const bench_layer *first, uint32_t n, hotbed_stream *stream) {
-    bench_layer layer = *first;
-    for (uint32_t i = 0; i < n; i++) {
-        HOTBED_TRY(bench_run_layer(&layer, stream));
-        const float *in = layer.in;
-        layer.in = layer.out;
-        layer.out = (float *)(uintptr_t)in;
-    }
-    return HOTBED_OK;
 }
 
 /* "model name : X" of /proc/cpuinfo, and the number of threads. */

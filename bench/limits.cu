@@ -81,10 +81,6 @@ __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
     }
 }
 
-/* Blocks are short, as a real model's are: long ones that start beside another kernel, on the few SMs it leaves,
- * would stay there when it is gone. */
-enum { DENSE_BLOCKS = 264 * 64, DENSE_CHAINS = 4 };
-
 /* A block makes SIDE x SIDE results, DEPTH of the sum at a time from shared memory; a thread EACH x EACH of them. */
 enum { SIDE = 64, DEPTH = 16, EACH = 4, ACROSS = SIDE / EACH };
 
@@ -120,19 +116,6 @@ __global__ void __launch_bounds__(ACROSS *ACROSS) layer_kernel(bench_layer l) {
                 sums[a][b] > 0.0F ? sums[a][b] : 0.0F;
 }
 
-__global__ void __launch_bounds__(BLOCK) dense_kernel(uint64_t rounds, float *sink) {
-    float x[DENSE_CHAINS];
-    for (int c = 0; c < DENSE_CHAINS; c++)
-        x[c] = (float)(threadIdx.x + (unsigned)c + 1);
-    for (uint64_t r = 0; r < rounds; r++) {
-#pragma unroll
-        for (int c = 0; c < DENSE_CHAINS; c++)
-            x[c] = x[c] * 0.99F + 0.5F;
-    }
-    if (x[0] + x[1] + x[2] + x[3] < 0.0F) /* never, which the compiler does not know */
-        *sink = x[0];
-}
-
 } // namespace
 
 hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream) {
@@ -146,11 +129,6 @@ hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream
     else
         move_rows_kernel<3><<<blocks, BLOCK, 0, native>>>(*move);
     return hotbed_cuda_launched("move_rows_kernel");
-}
-
-hotbed_status bench_dense_cuda(uint64_t rounds, float *sink, hotbed_stream *stream) {
-    dense_kernel<<<DENSE_BLOCKS, BLOCK, 0, hotbed_cuda_native(stream)>>>(rounds, sink);
-    return hotbed_cuda_launched("dense_kernel");
 }
 
 hotbed_status bench_gather_cuda(

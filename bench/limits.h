@@ -24,10 +24,6 @@ typedef struct bench_move {
 
 hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream);
 
-/* Arithmetic without memory, on all cores or SMs: `rounds` dependent steps of every thread, in place of a
- * dense model.  sink is device memory for one float.  Async. */
-hotbed_status bench_dense(uint64_t rounds, float *sink, hotbed_stream *stream);
-
 /* One layer of a dense model, out = max(in weights, 0), f32: a short kernel of tiles that leaves room beside it, as
  * the layers of real models do.  rows and width are multiples of 64; [rows, width], [width, width].  Async. */
 typedef struct bench_layer {
@@ -37,9 +33,6 @@ typedef struct bench_layer {
 } bench_layer;
 
 hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream);
-
-/* n of them, alike, from `in` to `out`, then back, and so on.  Async. */
-hotbed_status bench_run_layers(const bench_layer *first, uint32_t n, hotbed_stream *stream);
 
 /* Name of the stream's device, and version of its driver; "" on the host backend. */
 hotbed_status bench_device(
@@ -52,7 +45,6 @@ hotbed_status bench_move_rows_host(const bench_move *move, hotbed_stream *stream
 #if defined(HOTBED_WITH_CUDA)
 hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream);
 hotbed_status bench_run_layer_cuda(const bench_layer *layer, hotbed_stream *stream);
-hotbed_status bench_dense_cuda(uint64_t rounds, float *sink, hotbed_stream *stream);
 hotbed_status bench_gather_cuda(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 hotbed_status bench_device_cuda(

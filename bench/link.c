@@ -5,7 +5,7 @@
  * moves are on streams of high priority and the model is on a normal one, unless --same-priority.
  */
 #include "bench/link.h"
-#include "bench/limits.h"
+#include "bench/model.h"
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { SKIPPED = 77, LIST_MOST = 8, REPETITIONS = 5, MODEL_ROWS = 2048, MODEL_WIDTH = 1024 };
+enum { SKIPPED = 77, LIST_MOST = 8, REPETITIONS = 5 };
 
 static const char usage[] =
     "usage: hotbed-link [--bytes N,...] [--rows N] [--gib X] [--warps N,...] [--sms N,...]\n"
@@ -66,39 +66,17 @@ typedef struct program {
     hotbed_stream *stream, *host, *ways[WAYS]; /* the model's; of the host backend; the moves' */
     hotbed_event *marks[3], *starts[WAYS], *ends[WAYS][2];
     hotbed_memory pinned;
-    hotbed_memory device[WAYS];   /* [n] rows */
-    hotbed_memory rows[WAYS];     /* bench_link_row[n] */
-    hotbed_memory words;          /* uint32_t[WAYS + 1]: taken by a move of each way; wrong */
-    hotbed_memory model;          /* what goes in, kept; the two buffers; weights */
+    hotbed_memory device[WAYS]; /* [n] rows */
+    hotbed_memory rows[WAYS];   /* bench_link_row[n] */
+    hotbed_memory words;        /* uint32_t[WAYS + 1]: taken by a move of each way; wrong */
+    bench_model model;
     bench_link_row *chosen[WAYS]; /* rows, on the host */
-    bench_layer layer;
-    double alone; /* seconds of the model, for the rows measured last */
+    double alone;                 /* seconds of the model, for the rows measured last */
     result results[LIST_MOST * (2 * LIST_MOST + 1)];
     uint32_t num_results;
 } program;
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-/* Numbers that keep their size from layer to layer: weights within +-sqrt(6 / width). */
-static hotbed_status open_model(program *p) {
-    const size_t values = (size_t)MODEL_ROWS * MODEL_WIDTH,
-                 weights = (size_t)MODEL_WIDTH * MODEL_WIDTH;
-    const size_t bytes = (3 * values + weights) * sizeof(float);
-    HOTBED_TRY(hotbed_memory_alloc(p->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &p->model));
-    float *numbers = malloc(bytes);
-    if (numbers == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "link: no memory for a model");
-    for (size_t i = 0; i < 3 * values + weights; i++)
-        numbers[i] = 0.0765F * ((float)(workload_mix(i + 1) >> 40) / (float)(1 << 23) - 1.0F);
-    hotbed_status status = hotbed_copy(p->model.data, numbers, bytes, p->stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_sync(p->stream);
-    free(numbers);
-    float *at = p->model.data;
-    p->layer =
-        (bench_layer){MODEL_ROWS, MODEL_WIDTH, at + values, at + 3 * values, at + 2 * values};
-    return status;
-}
 
 static hotbed_status open_streams(program *p) {
     const hotbed_priority priority =
@@ -153,7 +131,7 @@ static void close_all(program *p) {
     }
     hotbed_memory_free(&p->words);
     hotbed_memory_free(&p->pinned);
-    hotbed_memory_free(&p->model);
+    bench_model_close(&p->model);
     for (int m = 0; m < 3; m++)
         hotbed_event_destroy(p->marks[m]);
     hotbed_stream_destroy(p->host);
@@ -299,12 +277,10 @@ static hotbed_status time_moves(program *p, result *r, int what) {
     return HOTBED_OK;
 }
 
-/* The model between marks 0 and 1, from the same numbers each time. */
+/* The model between marks 0 and 1. */
 static hotbed_status run_model(program *p) {
-    const size_t bytes = (size_t)MODEL_ROWS * MODEL_WIDTH * sizeof(float);
-    HOTBED_TRY(hotbed_copy((void *)(uintptr_t)p->layer.in, p->model.data, bytes, p->stream));
     HOTBED_TRY(hotbed_event_record(p->marks[0], p->stream));
-    HOTBED_TRY(bench_run_layers(&p->layer, p->layers, p->stream));
+    HOTBED_TRY(bench_model_run(&p->model, p->layers, p->stream));
     return hotbed_event_record(p->marks[1], p->stream);
 }
 
@@ -454,7 +430,7 @@ static hotbed_status measure_all(program *p) {
     HOTBED_TRY(open_streams(p));
     HOTBED_TRY(workload_machine_read(p->stream, &p->machine));
     HOTBED_TRY(open_rows(p));
-    HOTBED_TRY(open_model(p));
+    HOTBED_TRY(bench_model_open(&p->model, p->stream));
     printf(
         "%s, commit %s: %u rows each way of %g GiB\n"
         "bytes way                    read   write    both GB/s   the model's time beside reads, "

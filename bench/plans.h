@@ -3,7 +3,7 @@
 #ifndef HOTBED_BENCH_PLANS_H
 #define HOTBED_BENCH_PLANS_H
 
-#include "bench/limits.h"
+#include "bench/model.h"
 #include "bench/workload.h"
 
 #include "hotbed/sharded_module.h"
@@ -24,10 +24,10 @@ typedef struct plans_shop {
     hotbed_module *module;
     hotbed_model model;
     hotbed_trainer trainer;
-    hotbed_memory host, device, gradient, dense;
+    hotbed_memory host, device, gradient;
+    bench_model dense;
     hotbed_kjt kjts[PLANS_SLOTS];
     const hotbed_sharded_output *outputs[PLANS_SLOTS];
-    bench_layer layer;
     uint32_t layers;
     hotbed_event *passed[2]; /* of the last two steps */
     uint64_t pulled;         /* batches that loaders gave; they start again after the last */

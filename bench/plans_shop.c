@@ -68,13 +68,13 @@ static hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbe
     const plans_shop *s = self;
     (void)slot;
     (void)batch;
-    return bench_run_layers(&s->layer, s->layers, stream);
+    return bench_model_run(&s->dense, s->layers, stream);
 }
 
 static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
     const plans_shop *s = self;
     (void)batch;
-    HOTBED_TRY(bench_run_layers(&s->layer, s->layers, stream));
+    HOTBED_TRY(bench_model_run(&s->dense, s->layers, stream));
     return hotbed_copy(
         s->outputs[slot]->gradient, s->gradient.data, s->outputs[slot]->bytes, stream);
 }
@@ -112,25 +112,6 @@ static hotbed_status open_collection(plans_shop *s, const workload *what) {
     return HOTBED_OK;
 }
 
-/* A layer takes some 0.2 ms on an H200, of whose blocks it fills a half; a millisecond on a core. */
-static hotbed_status open_dense(plans_shop *s) {
-    bool cuda = s->backend == HOTBED_BACKEND_CUDA;
-    uint32_t rows = cuda ? 2048 : 128, width = cuda ? 1024 : 128;
-    size_t values = (size_t)rows * width, weights = (size_t)width * width;
-    HOTBED_TRY(hotbed_memory_alloc(
-        s->stream, HOTBED_MEMORY_DEVICE, (2 * values + weights) * sizeof(float), NULL, &s->dense));
-    float *at = s->dense.data;
-    HOTBED_TRY(hotbed_fill(at, 0, s->dense.bytes, s->stream));
-    /* Some small numbers, not zeros: GPUs draw less power for those, and run faster. */
-    size_t pattern =
-        values < s->gradient.bytes / sizeof(float) ? values : s->gradient.bytes / sizeof(float);
-    HOTBED_TRY(hotbed_copy(at, s->gradient.data, pattern * sizeof(float), s->stream));
-    pattern = weights < pattern ? weights : pattern;
-    HOTBED_TRY(hotbed_copy(at + 2 * values, s->gradient.data, pattern * sizeof(float), s->stream));
-    s->layer = (bench_layer){rows, width, at, at + 2 * values, at + values};
-    return HOTBED_OK;
-}
-
 static hotbed_status open_buffers(plans_shop *s) {
     const workload_shape *shape = &s->input.shape;
     size_t rows = workload_keys_a_step(shape) * shape->dim * sizeof(float);
@@ -141,7 +122,7 @@ static hotbed_status open_buffers(plans_shop *s) {
     HOTBED_TRY(hotbed_memory_alloc(s->stream, HOTBED_MEMORY_DEVICE, rows, NULL, &s->gradient));
     memcpy(s->host.data, s->input.keys, shape->batches * batch_bytes(s));
     HOTBED_TRY(hotbed_copy(s->gradient.data, s->input.gradient, rows, s->stream));
-    HOTBED_TRY(open_dense(s));
+    HOTBED_TRY(bench_model_open(&s->dense, s->stream));
     return hotbed_stream_sync(s->stream);
 }
 
@@ -183,7 +164,7 @@ void plans_close(plans_shop *s) {
     hotbed_memory_free(&s->host);
     hotbed_memory_free(&s->device);
     hotbed_memory_free(&s->gradient);
-    hotbed_memory_free(&s->dense);
+    bench_model_close(&s->dense);
     for (int i = 0; i < 2; i++)
         hotbed_event_destroy(s->passed[i]);
     hotbed_stream_destroy(s->stream);
@@ -193,25 +174,10 @@ void plans_close(plans_shop *s) {
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-static hotbed_status time_layers(const plans_shop *s, uint32_t n, double *seconds) {
-    HOTBED_TRY(bench_run_layers(&s->layer, 4, s->stream));
-    HOTBED_TRY(hotbed_stream_sync(s->stream));
-    double start = now();
-    HOTBED_TRY(bench_run_layers(&s->layer, n, s->stream));
-    HOTBED_TRY(hotbed_stream_sync(s->stream));
-    *seconds = now() - start;
-    return HOTBED_OK;
-}
-
 hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds) {
-    enum { TRIED = 64 };
-    double tried = 0.0;
-    HOTBED_TRY(time_layers(shop, TRIED, &tried));
-    shop->layers = (uint32_t)(0.5 * wanted / (tried / TRIED) + 0.5);
-    if (wanted > 0.0 && shop->layers == 0)
-        shop->layers = 1;
-    *seconds = 0.0;
-    return shop->layers == 0 ? HOTBED_OK : time_layers(shop, 2 * shop->layers, seconds);
+    HOTBED_TRY(bench_model_size(&shop->dense, 0.5 * wanted, &shop->layers, seconds, shop->stream));
+    *seconds *= 2.0;
+    return HOTBED_OK;
 }
 
 void plans_options(

@@ -141,11 +141,12 @@ hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
 
 /* The same steps with the prefetch of a batch on a second stream, under the forward and backward of the batch
- * before, between which the first stream does arithmetic in place of a dense model. */
+ * before, between which the first stream has a stand-in of a dense model (bench/model.h). */
 typedef struct workload_overlap {
     double train; /* seconds from step to step */
-    double dense; /* of the arithmetic alone */
-    double prefetch, forward, dense_beside, backward; /* from their begin to their end in such a step */
+    double dense; /* of the model alone */
+    double prefetch, forward, dense_beside,
+        backward; /* from their begin to their end in such a step */
 } workload_overlap;
 
 hotbed_status workload_pass_overlap(

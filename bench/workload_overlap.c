@@ -5,7 +5,7 @@
  *
  * Two tickets take turns; a prefetch waits for the backward that last used its ticket.
  */
-#include "bench/limits.h"
+#include "bench/model.h"
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -21,9 +21,8 @@ typedef struct overlap {
     hotbed_ticket *second;
     hotbed_ticket *tickets[2];
     hotbed_event **marks; /* [steps, NUM_MARKS] */
-    hotbed_memory sink;
-    uint32_t steps;
-    uint64_t rounds; /* of the arithmetic */
+    bench_model model;
+    uint32_t steps, layers;
 } overlap;
 
 static hotbed_event *mark_of(const overlap *o, uint32_t s, mark m) {
@@ -41,8 +40,7 @@ static hotbed_status create(overlap *o) {
         &o->side));
     HOTBED_TRY(hotbed_ticket_create(
         run->storage, workload_keys_a_step(shape), shape->samples, o->side, &o->second));
-    HOTBED_TRY(
-        hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, sizeof(float), NULL, &o->sink));
+    HOTBED_TRY(bench_model_open(&o->model, run->stream));
     o->tickets[0] = run->ticket;
     o->tickets[1] = o->second;
     for (size_t i = 0; i < (size_t)o->steps * NUM_MARKS; i++)
@@ -55,23 +53,8 @@ static void destroy(overlap *o) {
     for (size_t i = 0; o->marks && i < (size_t)o->steps * NUM_MARKS; i++)
         hotbed_event_destroy(o->marks[i]);
     free(o->marks);
-    hotbed_memory_free(&o->sink);
+    bench_model_close(&o->model);
     hotbed_stream_destroy(o->side);
-}
-
-static hotbed_status enqueue_dense(const workload_limit *l, uint32_t repetition) {
-    (void)repetition;
-    return bench_dense(l->n, l->to, l->stream);
-}
-
-/* How many rounds take `wanted` seconds; *measured is what they take. */
-static hotbed_status calibrate(overlap *o, double wanted, double *measured) {
-    workload_limit l = {.enqueue = enqueue_dense, .stream = o->run->stream, .to = o->sink.data};
-    l.n = 1 << 14;
-    HOTBED_TRY(workload_time_limit(&l, 3, measured));
-    l.n = (uint64_t)(wanted / *measured * (double)l.n) + 1;
-    o->rounds = l.n;
-    return workload_time_limit(&l, 3, measured);
 }
 
 /* Step s of this pass is step first + s of the run. */
@@ -92,7 +75,7 @@ static hotbed_status train(overlap *o, uint64_t first, uint32_t s) {
     HOTBED_TRY(hotbed_event_record(mark_of(o, s, TRAIN), run->stream));
     HOTBED_TRY(hotbed_storage_forward(run->storage, ticket, run->output.data, 0, run->stream));
     HOTBED_TRY(hotbed_event_record(mark_of(o, s, FORWARD), run->stream));
-    HOTBED_TRY(bench_dense(o->rounds, o->sink.data, run->stream));
+    HOTBED_TRY(bench_model_run(&o->model, o->layers, run->stream));
     HOTBED_TRY(hotbed_event_record(mark_of(o, s, DENSE), run->stream));
     HOTBED_TRY(hotbed_storage_backward(run->storage, ticket, run->gradient.data, 0, run->stream));
     return hotbed_event_record(mark_of(o, s, END), run->stream);
@@ -159,7 +142,7 @@ hotbed_status workload_pass_overlap(
     overlap o = {.run = run, .steps = steps < 2 ? 2 : steps};
     hotbed_status status = create(&o);
     if (status == HOTBED_OK)
-        status = calibrate(&o, dense, &out->dense);
+        status = bench_model_size(&o.model, dense, &o.layers, &out->dense, run->stream);
     if (status == HOTBED_OK)
         status = run_steps(&o, host);
     if (status == HOTBED_OK)

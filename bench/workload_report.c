@@ -230,14 +230,13 @@ static void print_overlap(
         return;
     (void)fprintf(
         to,
-        "   prefetch under the step before: %.3f ms a step with %.3f ms of arithmetic in it; "
+        "   prefetch under the step before: %.3f ms a step with %.3f ms of a dense model in it; "
         "one after the other that is %.3f ms",
         o->train * 1e3, o->dense * 1e3, (result->eager.train + o->dense) * 1e3);
     if (workload_comparable(machine, result) && result->what->goal_overlap > 0)
         (void)fprintf(to, " | goal %.2fx", o->train * 1e3 / result->what->goal_overlap);
     (void)fprintf(
-        to,
-        "\n      in such a step: prefetch %.3f; forward %.3f, arithmetic %.3f, backward %.3f ms\n",
+        to, "\n      in such a step: prefetch %.3f; forward %.3f, model %.3f, backward %.3f ms\n",
         o->prefetch * 1e3, o->forward * 1e3, o->dense_beside * 1e3, o->backward * 1e3);
 }
 

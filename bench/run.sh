@@ -3,13 +3,14 @@
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
-# The environment may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
+# The environment may say which parts: BENCH="workloads replay plans digest link exchange micro checkpoint" is all.
+# It may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
 # Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
 # link-<device>.json (of GPUs), micro-<device>.json and checkpoint-<device>.json, whose files lie in TMPDIR or /tmp
 # meanwhile.  On the host the workloads are a tenth of their size.  Status 1 when a check fails.
 set -u
 if [ $# -lt 3 ]; then
-    sed -n '2,10p' "$0" >&2
+    sed -n '2,11p' "$0" >&2
     exit 2
 fi
 binaries=$1 backend=$2 out=$3 quick=${4:-}
@@ -40,27 +41,33 @@ if [ "$quick" = quick ]; then
     links=(--gib 1 --rows 10000 --layers 10)
 fi
 
-run() {
+parts=" ${BENCH:-workloads replay plans digest link exchange micro checkpoint} "
+wants() { [[ $parts == *" $1 "* ]]; }
+
+run() { # part, then the command
+    wants "$1" || return 0
+    shift
     echo "-- $*"
     "$@" || status=1
 }
 
 workloads=$binaries/hotbed-workloads
-run "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
+run workloads "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
     --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" \
     --previous "$results" --json "$out/workloads-$device.json.new"
 # The run above looked for the earlier result, which may be this very file.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
-run "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
+run replay "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 # One thread a lane on the host: what is not the dense model's then has a core of its own.
-run "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \
+run plans "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \
     --json "$out/plans-$device.json" --pictures "$out/plans-$device"
 if [ "$backend" = cuda ]; then
-    run "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
-    run "$binaries/hotbed-link" --commit "$commit" "${links[@]}" --json "$out/link-$device.json"
+    run digest "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
+    run link "$binaries/hotbed-link" --commit "$commit" "${links[@]}" --json "$out/link-$device.json"
 fi
 # Exchanges between ranks, where there is more than one GPU, or on the host.
 exchange() { # file, then the command
+    wants exchange || return 0
     local out=$out/exchange-$1.json
     shift
     echo "-- $* --json $out"
@@ -86,13 +93,13 @@ else
     echo "-- exchanges between ranks are left out: one GPU"
 fi
 if [ -x "$binaries/hotbed-bench" ]; then
-    run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
+    run micro "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
         --benchmark_filter=-checkpoint/ --benchmark_out="$out/micro-$device.json" --benchmark_out_format=json
-    run "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
+    run checkpoint "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
         --benchmark_filter=checkpoint/ --benchmark_out="$out/checkpoint-$device.json" \
         --benchmark_out_format=json
     if [ "$backend" = host ]; then # the hash maps beside the index, on one thread
-        run env HOTBED_THREADS=1 "$binaries/hotbed-bench" --backend host --commit "$commit" "${iterations[@]}" \
+        run micro env HOTBED_THREADS=1 "$binaries/hotbed-bench" --backend host --commit "$commit" "${iterations[@]}" \
             --benchmark_filter='index/alone_find/|peer/' --benchmark_out="$out/micro-$device-1-thread.json" \
             --benchmark_out_format=json
     fi

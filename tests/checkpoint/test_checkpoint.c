@@ -368,18 +368,24 @@ static void many_tables_are_saved(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Fewer places than rows: the highest scores stay. */
-static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
-    hotbed_stream *stream = sample_stream(backend);
+static shape one_table(uint64_t capacity, bool evicts) {
     shape s = {
         .name = "t",
-        .capacity = 4000,
+        .capacity = capacity,
         .dim = 4,
         .num_tables = 1,
         .dtype = HOTBED_F32,
         .key_type = HOTBED_KEY_I64,
         .optimizer = HOTBED_OPT_SGD,
+        .evicts = evicts,
     };
+    return s;
+}
+
+/* Fewer places than rows: the highest scores stay. */
+static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    shape s = one_table(4000, false);
     enum { ROWS = 2000 };
     static uint64_t keys[ROWS];
     hotbed_memory memory;
@@ -415,22 +421,12 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
  * in another order, but for as many as its capacity says; one with a third more has them all. */
 static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
-    shape s = {
-        .name = "t",
-        .capacity = 3000,
-        .dim = 4,
-        .num_tables = 1,
-        .dtype = HOTBED_F32,
-        .key_type = HOTBED_KEY_I64,
-        .optimizer = HOTBED_OPT_SGD,
-        .evicts = true,
-    };
+    const shape s = one_table(3000, true), more = one_table(4000, true);
     enum { ROWS = 1500, TIMES = 12 };
     static uint64_t keys[TIMES * ROWS];
     hotbed_memory memory;
     hotbed_storage *from = create_shape(&s, stream), *to = create_shape(&s, stream);
-    s.capacity = 4000;
-    hotbed_storage *larger = create_shape(&s, stream);
+    hotbed_storage *larger = create_shape(&more, stream);
     hotbed_table_info info;
     uint64_t rows = 0;
     for (uint64_t i = 0; i < TIMES * ROWS; i++)

@@ -238,8 +238,6 @@ static void lay_out_bins(hotbed_storage *storage) {
         if (view->lower_slots == 0)
             continue;
         bytes += lower_most(storage, table) * view->row_bytes;
-        if (view->row_bytes > storage->moved_bytes)
-            storage->moved_bytes = (uint32_t)view->row_bytes;
     }
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;

@@ -68,19 +68,16 @@ typedef struct hotbed_step_view {
                                * are not admitted are marked, see score_core.h */
     uint32_t *num_missing; /* one word */
     hotbed_move *moves;    /* [bound] of the missing; NULL: no table's rows move */
-    uint32_t *fetch_order; /* [bound] numbers of moves by address of their home */
-    uint32_t *write_order; /* [bound] and of their victim's home */
+    uint32_t *move_order;  /* [bound] numbers of moves by address of what they read below */
     uint32_t
-        *move_bins; /* [HOTBED_MOVE_WORDS] for them: starts of fetches, then of writes, then how
-                            * many of each are taken */
+        *move_bins; /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t eval;
-    uint32_t moved_bytes; /* of a row of a table whose rows move, the largest */
-    uint32_t plain_rows;  /* all tables are of f32 rows whose dim is a multiple of 4 */
+    uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
 
 /* The view as a kernel sees it in a storage of which no table grows: what finds segments is not compiled, and
@@ -92,7 +89,7 @@ HOTBED_HD hotbed_step_view hotbed_step_as(hotbed_step_view s, bool grows) {
 }
 
 /* Parts of the lower tier, at least 128 MiB each; within one, rows may move in any order. */
-enum { HOTBED_MOVE_BINS = 1023, HOTBED_MOVE_WORDS = 2 * (HOTBED_MOVE_BINS + 1) + 2 };
+enum { HOTBED_MOVE_BINS = 1023, HOTBED_MOVE_WORDS = HOTBED_MOVE_BINS + 2 };
 
 #define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
 

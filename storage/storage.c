@@ -579,7 +579,6 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
         .output_dtype = (uint32_t)storage->output_dtype,
-        .moved_bytes = storage->moved_bytes,
         .plain_rows = storage->plain_rows,
     };
     return step;

@@ -109,7 +109,6 @@ struct hotbed_storage {
     uint64_t seed;
     uint32_t num_tables, num_features;
     uint32_t max_dim;
-    uint32_t moved_bytes; /* of a row of a table with a lower tier, the largest */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     bool timed;               /* a table's scores are timestamps */

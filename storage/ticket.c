@@ -31,8 +31,7 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     s->missing = hotbed_carve_take(&carve, words);
     if (hotbed_storage_moves(storage)) {
         s->moves = hotbed_carve_take(&carve, n * sizeof *s->moves);
-        s->fetch_order = hotbed_carve_take(&carve, words);
-        s->write_order = hotbed_carve_take(&carve, words);
+        s->move_order = hotbed_carve_take(&carve, words);
         s->move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
     }
     if (storage->external != NULL)

@@ -9,14 +9,13 @@ enum {
     BLOCK = 256,
     WAVES = 1,
     SCAN_BLOCK = 1024,
-    LINK_BLOCK = 128,
 };
 
-/* Rows cross the link by few warps: as many as keep it full, and no more.  What is on its way beyond that waits in
- * the GPU's own queues, and whatever else runs waits behind it: beside 2,112 warps a dense model took twice its time,
- * beside these 1.0 to 1.2 times, and the link is as fast (docs/performance.md).  Reads are on their way for longer
- * than writes, and small rows need more warps. */
-enum { READ_BYTES = 320 << 10, READ_COST = 1024, WRITE_BYTES = 160 << 10, WRITE_COST = 512 };
+/* Rows cross the link by few warps, on few SMs that they have for themselves (their blocks take all shared memory): as many
+ * as keep the link busy.  What is on its way beyond that waits in the GPU's own queues, and whatever else runs
+ * waits behind it; and on an SM that does both, it waits for rows of the link.  An SM writes 7.6 GB/s
+ * to the link and no more, so fewer SMs take longer (docs/performance.md). */
+enum { SWAP_SMS = 8, SWAP_BLOCK = 384 };
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
@@ -46,11 +45,11 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
         hotbed_settle_missing(&s, (uint32_t)i, CLAIM);
 }
 
-/* Counts of the bins become their starts: block 0 those of fetches, block 1 those of writes.  bins[b + 1] has
- * the count of bin b before; afterwards the start of bin b, which order_kernel moves on. */
+/* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
+ * order_kernel moves on.  bins[0] becomes the number of all. */
 static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
     __shared__ uint32_t sums[SCAN_BLOCK];
-    uint32_t *bins = s.move_bins + (size_t)blockIdx.x * SCAN_BLOCK;
+    uint32_t *bins = s.move_bins;
     uint32_t b = threadIdx.x;
     sums[b] = b == 0 ? 0 : bins[b];
     __syncthreads();
@@ -67,7 +66,7 @@ static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_v
         bins[0] = sums[SCAN_BLOCK - 1];
 }
 
-/* Every move into its place among the fetches, and among the writes.  New rows have nothing to read. */
+/* Every move that swaps into its place. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
@@ -79,63 +78,85 @@ static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view vi
         const hotbed_table_view *table =
             &s.tables[hotbed_part_of(s.unique_offsets, s.num_tables, u)];
         hotbed_move move = s.moves[i];
-        if (hotbed_move_fetches(&move))
-            s.fetch_order[atomicAdd(
-                &s.move_bins[1 + hotbed_move_bin(s.index, table, move.home)], 1U)] = (uint32_t)i;
-        if (hotbed_move_writes(table, &move))
-            s.write_order[atomicAdd(
-                &s.move_bins[SCAN_BLOCK + 1 + hotbed_move_bin(s.index, table, move.victim_home)],
-                1U)] = (uint32_t)i;
-    }
-}
-
-/* A warp takes TURN moves of a list at a time: each of its lanes looks up one of them, and then their rows are copied
- * in turn.  All warps are so in the same part of the lower tier: when each had its share from the start, those that had
- * fallen behind spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
-enum { TURN = 8 };
-
-template <bool DOWN>
-static __device__ void haul_rows(
-    const hotbed_step_view *s, const uint32_t *order, uint32_t n, uint32_t *taken) {
-    const uint32_t lane = hotbed_tile_rank(ROW);
-    for (;;) {
-        uint32_t first = lane == 0 ? atomicAdd(taken, (uint32_t)TURN) : 0;
-        first = hotbed_tile_shuffle_u32(ROW, first, 0);
-        if (first >= n)
-            return;
-        const uint32_t count = n - first < TURN ? n - first : TURN;
-        hotbed_haul mine = {NULL, NULL, 0};
-        if (lane < count)
-            mine = hotbed_haul_of(s, order[first + lane], DOWN);
-        for (uint32_t k = 0; k < count; k++) {
-            uint64_t to = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.to, k);
-            uint64_t from = hotbed_tile_shuffle_u64(ROW, (uint64_t)(uintptr_t)mine.from, k);
-            uint64_t bytes = hotbed_tile_shuffle_u64(ROW, mine.bytes, k);
-            hotbed_row_copy((uint8_t *)to, (const uint8_t *)from, bytes, ROW);
-            if (DOWN)
-                hotbed_fence(); /* a write is over then, not just on its way */
+        if (hotbed_move_swaps(&move)) {
+            uint32_t bin = hotbed_move_bin(s.index, table, &move);
+            s.move_order[atomicAdd(&s.move_bins[1 + bin], 1U)] = (uint32_t)i;
         }
     }
 }
 
-template <bool GROWS>
-static __global__ void __launch_bounds__(LINK_BLOCK) write_kernel(hotbed_step_view view) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    haul_rows<true>(&s, s.write_order, s.move_bins[SCAN_BLOCK], &s.move_bins[2 * SCAN_BLOCK + 1]);
+/* A warp takes TURN moves at a time: each of its lanes looks up one of them, and then their rows are copied together.  All
+ * warps are so in the same part of the lower tier: when each had its share from the start, those that had fallen
+ * behind spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
+enum { TURN = 8 };
+
+/* Copy the rows of the first `count` lanes, which may have none (0 bytes).  However short they are, each lane has
+ * HOTBED_COPY_AHEAD words on their way. */
+static __device__ void copy_rows(hotbed_haul mine, uint32_t count) {
+    const uint32_t lane = hotbed_tile_rank(ROW), all = UINT32_MAX;
+    const uint64_t mine_to = (uintptr_t)mine.to, mine_from = (uintptr_t)mine.from;
+    if (!__all_sync(all, mine.bytes % sizeof(hotbed_u64x2) == 0)) {
+        for (uint32_t k = 0; k < count; k++) {
+            uint64_t to = hotbed_tile_shuffle_u64(ROW, mine_to, k);
+            uint64_t from = hotbed_tile_shuffle_u64(ROW, mine_from, k);
+            uint64_t bytes = hotbed_tile_shuffle_u64(ROW, mine.bytes, k);
+            hotbed_row_copy((uint8_t *)to, (const uint8_t *)from, bytes, ROW);
+        }
+        return;
+    }
+    const uint32_t mine_words = (uint32_t)(mine.bytes / sizeof(hotbed_u64x2));
+    const uint32_t each = __reduce_max_sync(all, mine_words);
+    for (uint32_t first = 0; first < count * each; first += HOTBED_COPY_AHEAD * ROW) {
+        hotbed_u64x2 words[HOTBED_COPY_AHEAD], *to[HOTBED_COPY_AHEAD];
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++) {
+            const uint32_t at = first + k * ROW + lane, row = at / each, word = at % each;
+            to[k] = (hotbed_u64x2 *)hotbed_tile_shuffle_u64(ROW, mine_to, row % ROW);
+            const hotbed_u64x2 *from =
+                (const hotbed_u64x2 *)hotbed_tile_shuffle_u64(ROW, mine_from, row % ROW);
+            const uint32_t n = hotbed_tile_shuffle_u32(ROW, mine_words, row % ROW);
+            if (row < count && word < n)
+                to[k] += word, words[k] = from[word];
+            else
+                to[k] = NULL;
+        }
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++)
+            if (to[k] != NULL)
+                *to[k] = words[k];
+    }
 }
 
+/* Victims go down and are found there from then on; then the rows come up for which they made room.  Warps are at
+ * different points of that, and so the link is used both ways. */
 template <bool GROWS>
-static __global__ void __launch_bounds__(LINK_BLOCK) fetch_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(SWAP_BLOCK) swap_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    haul_rows<false>(&s, s.fetch_order, s.move_bins[0], &s.move_bins[2 * SCAN_BLOCK]);
-}
-
-template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) leave_kernel(hotbed_step_view view) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
-    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
-        hotbed_leave_upper(&s, (uint32_t)i);
+    const uint32_t lane = hotbed_tile_rank(ROW), n = s.move_bins[0];
+    for (;;) {
+        uint32_t first = lane == 0 ? atomicAdd(&s.move_bins[SCAN_BLOCK], (uint32_t)TURN) : 0;
+        first = hotbed_tile_shuffle_u32(ROW, first, 0);
+        if (first >= n)
+            return;
+        const uint32_t count = n - first < TURN ? n - first : TURN;
+        const uint32_t i = lane < count ? s.move_order[first + lane] : 0;
+        hotbed_haul down = {NULL, NULL, 0}, up = {NULL, NULL, 0};
+        if (lane < count) {
+            const hotbed_move move = s.moves[i];
+            const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, s.missing[i]);
+            if (hotbed_move_writes(&s.tables[t], &move))
+                down = hotbed_haul_of(&s, i, true);
+            if (hotbed_move_fetches(&move))
+                up = hotbed_haul_of(&s, i, false);
+        }
+        copy_rows(down, count);
+        hotbed_fence(); /* a write is over then, not just on its way */
+        hotbed_tile_sync(ROW);
+        if (lane < count)
+            hotbed_leave_upper(&s, i);
+        hotbed_tile_sync(ROW);
+        copy_rows(up, count);
+    }
 }
 
 /* New rows have a warp each to fill them, the others are only told of. */
@@ -168,8 +189,20 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
     return hotbed_cuda_launched("seek_kernel");
 }
 
-static unsigned link_blocks(uint64_t row_bytes, uint64_t bytes, uint64_t cost) {
-    return (unsigned)(bytes / ((row_bytes + cost) * (LINK_BLOCK / ROW))) + 1;
+template <bool GROWS>
+static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream) {
+    int shared = 0;
+    cudaStream_t native = hotbed_cuda_native(stream);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaDeviceGetAttribute(
+            &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, hotbed_stream_device(stream)),
+        "cudaDeviceGetAttribute"));
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaFuncSetAttribute(
+            swap_kernel<GROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "cudaFuncSetAttribute"));
+    swap_kernel<GROWS><<<SWAP_SMS, SWAP_BLOCK, (size_t)shared, native>>>(*step);
+    return hotbed_cuda_launched("swap_kernel");
 }
 
 template <bool GROWS>
@@ -178,22 +211,15 @@ static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream
     unsigned claims = hotbed_cuda_blocks(stream, step->bound * CLAIM, BLOCK, WAVES);
     unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     unsigned rows = hotbed_cuda_blocks(stream, step->bound * ROW, BLOCK, WAVES);
-    unsigned writes = link_blocks(step->moved_bytes, WRITE_BYTES, WRITE_COST);
-    unsigned reads = link_blocks(step->moved_bytes, READ_BYTES, READ_COST);
     claim_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
     settle_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
-    starts_kernel<<<2, SCAN_BLOCK, 0, native>>>(*step);
+    starts_kernel<<<1, SCAN_BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
     order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
-    write_kernel<GROWS><<<writes, LINK_BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("write_kernel"));
-    leave_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("leave_kernel"));
-    fetch_kernel<GROWS><<<reads, LINK_BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("fetch_kernel"));
+    HOTBED_TRY(swap_as<GROWS>(step, stream));
     arrive_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
     return hotbed_cuda_launched("arrive_kernel");
 }

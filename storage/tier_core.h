@@ -5,13 +5,12 @@
  *   claim    a slot in the upper tier, perhaps of a row that has to leave; CACHE: a home for new keys
  *   settle   where the row that leaves goes; count moves by the part of the lower tier that they touch
  *   order    moves by that part: the link to host memory is slow for rows in random order
- *   write    rows that leave go down
- *   leave    they are at home from now on; their slots are free
- *   fetch    rows come up
+ *   swap     a row that leaves goes down, and is at home from then on; the one that it makes room for comes up
  *   arrive   new rows are initialised; keys are published
  *
- * Each is one pass over all of them, so all reads of the lower tier come after all writes.  Write and fetch copy rows
- * and do nothing else: they are what the link takes long for, and should take little of a GPU meanwhile.
+ * Each is one pass over all of them.  No move reads in the lower tier what another writes: rows that come up are pinned
+ * there, and rows that leave are of keys that the batch does not have.  Swap does little else than copy: it is what
+ * the link takes long for, and should take little of a GPU meanwhile.
  *
  * A key whose candidates in the upper tier are all pinned stays in the lower one for this batch, and is used
  * there; as long as it is pinned there it does not come up.  So pins never refuse a key, and where a row is
@@ -134,17 +133,6 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
 
 /* --- settle and order ----------------------------------------------------------------------------- */
 
-/* The part of the lower tier that a slot of it is in. */
-HOTBED_HD uint32_t
-hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
-    uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
-    if (hotbed_slot_grown(index, slot))
-        byte = index.segments[slot >> HOTBED_SEGMENT_SHIFT].lower_byte +
-               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
-    uint64_t bin = byte >> table->bin_shift;
-    return (uint32_t)(bin < HOTBED_MOVE_BINS ? bin : HOTBED_MOVE_BINS - 1);
-}
-
 /* Whether a victim's row has to be written, not just forgotten. */
 HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
     return move->victim_meta != 0 &&
@@ -153,6 +141,24 @@ HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_m
 
 HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
+}
+
+/* Whether it has a part in the pass that swaps rows: one comes up, or a victim leaves. */
+HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
+    return hotbed_move_fetches(move) || move->victim_meta != 0;
+}
+
+/* The part of the lower tier that a move that swaps reads; one that reads nothing there, the part where its victim
+ * is at home. */
+HOTBED_HD uint32_t
+hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const hotbed_move *move) {
+    uint64_t slot = hotbed_move_fetches(move) ? move->home : move->victim_home;
+    uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
+    if (hotbed_slot_grown(index, slot))
+        byte = index.segments[slot >> HOTBED_SEGMENT_SHIFT].lower_byte +
+               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
+    uint64_t bin = byte >> table->bin_shift;
+    return (uint32_t)(bin < HOTBED_MOVE_BINS ? bin : HOTBED_MOVE_BINS - 1);
 }
 
 /* SCORE, the lower tier has no room for the victim: it keeps its slot. */
@@ -191,14 +197,11 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     }
     if (hotbed_tile_rank(width) != 0)
         return;
-    uint32_t *writes = s->move_bins + HOTBED_MOVE_BINS + 1;
-    if (hotbed_move_fetches(&move))
-        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, move.home)], 1);
-    if (hotbed_move_writes(table, &move))
-        hotbed_add_relaxed_u32(&writes[1 + hotbed_move_bin(s->index, table, move.victim_home)], 1);
+    if (hotbed_move_swaps(&move))
+        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, &move)], 1);
 }
 
-/* --- write and fetch ------------------------------------------------------------------------------ */
+/* --- swap ----------------------------------------------------------------------------------------- */
 
 enum { HOTBED_COPY_AHEAD = 4 }; /* words of a lane that are read before the first is written */
 

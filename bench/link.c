@@ -22,16 +22,16 @@ static const char usage[] =
     "  --bytes  of a row, multiples of 16 (512,1536)\n"
     "  --rows   that are moved each way (185000)\n"
     "  --gib    of pinned host memory that they lie in (12)\n"
-    "  --warps  that load and store, each way, multiples of 4 (64,128,256,2112)\n"
-    "  --sms    that do bulk copies, each way (1,2,4,8)\n"
+    "  --warps  that move them, each way, spread over all SMs: multiples of 4 (64,128,256,2112)\n"
+    "  --sms    that do nothing else, each way, of 12 warps (1,2,4,8)\n"
     "  --layers of the dense model (60)\n"
     "  --same-priority  moves and model on streams of one priority; else moves go first, as in "
     "train plans\n"
     "Status: 0; 1 something failed; 2 bad arguments; 77 there is no GPU.\n";
 
-typedef enum kind { COPIES, LOADS, BULK } kind; /* copies are what the copy engines do */
+typedef enum kind { COPIES, SPREAD, OWN } kind; /* copies are what the copy engines do */
 
-static const char *const names[] = {"copies", "loads", "bulk"};
+static const char *const names[] = {"copies", "spread", "own"};
 static const char *const units[] = {"", "warps", "sms"};
 
 enum { READ, WRITE, WAYS }; /* to the device, from it */
@@ -187,10 +187,10 @@ static bench_link link_of(const program *p, uint32_t bytes, int way) {
 static hotbed_status move(const program *p, const result *r, int way) {
     const bench_link link = link_of(p, r->bytes, way);
     const size_t bytes = (size_t)p->n * r->bytes;
-    if (r->kind == LOADS)
-        return bench_link_loads(&link, r->units, p->ways[way]);
-    if (r->kind == BULK)
-        return bench_link_bulk(&link, r->units, p->ways[way]);
+    if (r->kind == SPREAD)
+        return bench_link_spread(&link, r->units, p->ways[way]);
+    if (r->kind == OWN)
+        return bench_link_own(&link, r->units, p->ways[way]);
     return way == READ ? hotbed_copy(link.device, link.host, bytes, p->ways[way])
                        : hotbed_copy(link.host + bytes, link.device, bytes, p->ways[way]);
 }
@@ -442,9 +442,9 @@ static hotbed_status measure_all(program *p) {
         HOTBED_TRY(time_model(p));
         HOTBED_TRY(measure(p, COPIES, 1, bytes));
         for (uint32_t i = 0; i < p->warps.n; i++)
-            HOTBED_TRY(measure(p, LOADS, p->warps.items[i], bytes));
+            HOTBED_TRY(measure(p, SPREAD, p->warps.items[i], bytes));
         for (uint32_t i = 0; i < p->sms.n; i++)
-            HOTBED_TRY(measure(p, BULK, p->sms.items[i], bytes));
+            HOTBED_TRY(measure(p, OWN, p->sms.items[i], bytes));
     }
     return p->json != NULL ? write_json(p) : HOTBED_OK;
 }

@@ -22,15 +22,15 @@ typedef struct bench_link {
     uint32_t *taken;            /* a word of device memory, for one move at a time */
 } bench_link;
 
-enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4 }; /* of a row; of a block of loads */
+/* Of a row; warps of a block that shares its SM, and of one that has it alone. */
+enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4, BENCH_LINK_OWN_WARPS = 12 };
 
-/* Move the rows by `warps` warps that load and store, as storage/tier.cu does; a multiple of
- * BENCH_LINK_WARPS.  Async. */
-hotbed_status bench_link_loads(const bench_link *link, uint32_t warps, hotbed_stream *stream);
+/* Move the rows by `warps` warps, a multiple of BENCH_LINK_WARPS, over all SMs.  Async. */
+hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_stream *stream);
 
-/* Move them by bulk copies through the shared memory of `sms` SMs, which run nothing else meanwhile.  Async.
- * Errors: UNSUPPORTED (before Hopper), DEVICE. */
-hotbed_status bench_link_bulk(const bench_link *link, uint32_t sms, hotbed_stream *stream);
+/* Move them by BENCH_LINK_OWN_WARPS warps on each of `sms` SMs, which run nothing else meanwhile, as storage/tier.cu
+ * does.  Async. */
+hotbed_status bench_link_own(const bench_link *link, uint32_t sms, hotbed_stream *stream);
 
 /* Word w, of 8 bytes, of the row that is number `row` of the host's: what rows hold. */
 HOTBED_HD uint64_t bench_link_word(uint32_t row, uint32_t w) {

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """tools/sanitize.py - the CTest entries of a GPU under tools of compute-sanitizer.
 
-usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--gpus N] [--jobs N] [--seconds N]
-                   [--within N] [--logs DIR] [--results FILE]
+usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apart] [--gpus N] [--jobs N]
+                   [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
 The tests of an entry run in one process, with the entry's environment and HOTBED_TEST_SMALL, since a process takes
-longer to begin than most of its tests take; and one by one where that process did not end well.  They run by ORDER of
-the rows of docs/features.md that name the program, under all tools; entries with a mode come last, and only with
+longer to begin than most of its tests take; and one by one where that process did not end well, or from the start
+with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the program,
+under all tools; entries with a mode come last, and only with
 --modes.  Racecheck leaves CUB's kernels out, which use shared memory most, and are not ours.  --jobs run at once, two
 a GPU unless set, each on the GPU that has fewest: of those in CUDA_VISIBLE_DEVICES, or of all, the first --gpus.
 --rows leaves only rows whose number matches, --only only tests, as in test_index.cuda.pins_keep_keys.  What does not
@@ -202,6 +203,7 @@ def main():
     parser.add_argument("--rows", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--modes", action="store_true")
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--seconds", type=float, default=180)
@@ -246,7 +248,7 @@ def main():
     for last, jobs in (False, o.jobs or 2 * len(gpus.tests)), (True, len(gpus.tests)):
         left = [t for t in tests if t.result == "not begun"]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(one, [Run([t]) for t in left] if last else make_runs(left), [last] * len(left)))
+            list(pool.map(one, [Run([t]) for t in left] if last or o.apart else make_runs(left), [last] * len(left)))
     report(tests, rows)
     results = {t.result for t in tests}
     return 1 if "FAILED" in results or not results & {"clean", "no CUDA"} else 0

@@ -11,11 +11,11 @@ enum {
     SCAN_BLOCK = 1024,
 };
 
-/* Rows cross the link by few warps, on few SMs that they have for themselves (their blocks take all shared memory): as many
- * as keep the link busy.  What is on its way beyond that waits in the GPU's own queues, and whatever else runs
- * waits behind it; and on an SM that does both, it waits for rows of the link.  An SM writes 7.6 GB/s
- * to the link and no more, so fewer SMs take longer (docs/performance.md). */
-enum { SWAP_SMS = 8, SWAP_BLOCK = 384 };
+/* Rows cross the link by few warps, on SMs that run nothing else which needs shared memory: their blocks take all of
+ * it.  More warps would fill the GPU's queues to the link, behind which all SMs then wait; on more SMs, with others
+ * between them, these would wait for rows of the link; and one SM moves no more than 8 GB/s over it
+ * (docs/performance.md). */
+enum { SWAP_SMS = 12, SWAP_BLOCK = 256 };
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 

@@ -172,6 +172,7 @@ hotbed_status hotbed_desk_workspace(
 
 hotbed_status hotbed_desk_scan(
     const hotbed_desk_scratch *scratch, uint64_t n, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_fill(scratch->ranks + n, 0, sizeof *scratch->ranks, stream));
     return hotbed_scan(
         n + 1, scratch->ranks, scratch->ranks, scratch->scan, scratch->scan_bytes, stream);
 }
@@ -184,7 +185,7 @@ hotbed_status hotbed_storage_eval_external(
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_store_eval args = {
         .s = *step, .asked = {batch->view, scratch->ranks}, .batch_tables = scratch->tables};
-    HOTBED_TRY(hotbed_fill(scratch->ranks, 0, (step->bound + 1) * sizeof *scratch->ranks, stream));
+    HOTBED_TRY(hotbed_fill(scratch->ranks, 0, step->bound * sizeof *scratch->ranks, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_WANT, stream));
     HOTBED_TRY(hotbed_desk_scan(scratch, step->bound, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ASK, stream));

@@ -16,9 +16,25 @@ static void fill(float *numbers, size_t n, uint32_t width) {
         numbers[i] = most * ((float)(workload_mix(i + 1) >> 40) / (float)(1 << 23) - 1.0F);
 }
 
+/* [values] of the input and the weights behind them, `n` in all; then what is between layers, which begins as the input
+ * does, since a layer may have more rows than the one before. */
+static hotbed_status send(
+    bench_model *model, const float *numbers, size_t n, size_t values, hotbed_stream *stream) {
+    float *at = model->memory.data;
+    model->in = at;
+    model->weights = at + values;
+    HOTBED_TRY(hotbed_copy(at, numbers, n * sizeof *numbers, stream));
+    for (size_t i = 0; i < 2; i++) {
+        model->between[i] = at + n + i * values;
+        HOTBED_TRY(hotbed_copy(model->between[i], numbers, values * sizeof *numbers, stream));
+    }
+    return hotbed_stream_sync(stream);
+}
+
 hotbed_status bench_model_open(bench_model *model, hotbed_stream *stream) {
     bool cuda = hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA;
-    *model = (bench_model){.rows = cuda ? 2048 : 128, .width = cuda ? 1024 : 128};
+    *model =
+        (bench_model){.rows = cuda ? 2048 : 128, .step = cuda ? 64 : 0, .width = cuda ? 1024 : 128};
     size_t values = (size_t)model->rows * model->width,
            n = values + (size_t)model->width * model->width;
     float *numbers = malloc(n * sizeof *numbers);
@@ -29,20 +45,11 @@ hotbed_status bench_model_open(bench_model *model, hotbed_stream *stream) {
     hotbed_status status =
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &model->memory);
     if (status == HOTBED_OK)
-        status = hotbed_copy(model->memory.data, numbers, n * sizeof *numbers, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_sync(stream);
+        status = send(model, numbers, n, values, stream);
     free(numbers);
-    float *at = model->memory.data;
-    if (status != HOTBED_OK) {
+    if (status != HOTBED_OK)
         bench_model_close(model);
-        return status;
-    }
-    model->in = at;
-    model->weights = at + values;
-    model->between[0] = at + n;
-    model->between[1] = at + n + values;
-    return HOTBED_OK;
+    return status;
 }
 
 void bench_model_close(bench_model *model) {
@@ -53,6 +60,7 @@ void bench_model_close(bench_model *model) {
 hotbed_status bench_model_run(const bench_model *model, uint32_t n, hotbed_stream *stream) {
     bench_layer layer = {model->rows, model->width, model->in, model->weights, NULL};
     for (uint32_t i = 0; i < n; i++) {
+        layer.rows = model->rows - i * 5 % 16 * model->step;
         layer.out = model->between[i % 2];
         HOTBED_TRY(bench_run_layer(&layer, stream));
         layer.in = layer.out;

@@ -4,12 +4,14 @@
 
 #include "hotbed/stream.h"
 
-/* A layer takes some 0.2 ms on an H200, of whose blocks it fills a half; on the host a millisecond of a core. */
+/* A layer takes 0.1 to 0.2 ms on an H200, of whose blocks it fills a half; on the host a millisecond of a core.  On a GPU
+ * layers are of 16 sizes: if all had the same number of blocks, how many SMs something beside them can take before
+ * each layer takes a quarter longer would be an accident of that number. */
 typedef struct bench_model {
     hotbed_memory memory;
-    uint32_t rows, width;
-    const float *in, *weights; /* [rows, width], [width, width] */
-    float *between[2];         /* [rows, width] */
+    uint32_t rows, step, width; /* of layer i: rows - i * 5 % 16 * step */
+    const float *in, *weights;  /* [rows, width], [width, width] */
+    float *between[2];          /* [rows, width] */
 } bench_model;
 
 hotbed_status bench_model_open(bench_model *model, hotbed_stream *stream); /* synchronous */

@@ -77,6 +77,10 @@ if(HOTBED_NCCL)
       add_ranks_test(${program}.ncclp${gpus} "gpu;slow"
                      "${environment};HOTBED_TEST_TRANSPORT=nccl-processes" ${launch} ${gpus} $<TARGET_FILE:${program}>)
     endforeach()
+    foreach(program IN ITEMS test_train_ranks test_shortcut_ranks)
+      add_ranks_test(${program}.nccl${gpus} "gpu;slow"
+                     "${nccl};HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}> --backend cuda)
+    endforeach()
     if(open_mpi)
       add_ranks_test(test_comm.ncclm${gpus} "gpu;slow"
                      "${environment};${as_root};HOTBED_TEST_TRANSPORT=nccl-mpi"

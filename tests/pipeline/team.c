@@ -2,8 +2,8 @@
 #include "tests/pipeline/team.h"
 
 #include "base/error.h"
+#include "tests/dist/world.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,9 +105,19 @@ static const hotbed_trainer_io trainer_io[] = {
 
 /* --- sizes ------------------------------------------------------------------------------------ */
 
+static bool have_a_gpu_each(void) {
+    return world_list()->transport == HOTBED_TRANSPORT_NCCL;
+}
+
+const uint32_t *team_sizes_of(const uint32_t *sizes) {
+    static uint32_t only[2];
+    only[0] = world_list()->size;
+    return have_a_gpu_each() ? only : sizes;
+}
+
 const uint32_t *team_sizes(void) {
     static const uint32_t all[] = {1, 2, 4, 0}, small[] = {2, 0};
-    return hotbed_test_is_small() ? small : all;
+    return team_sizes_of(hotbed_test_is_small() ? small : all);
 }
 
 uint64_t team_batches(void) {
@@ -187,7 +197,7 @@ static void open_balances(rank *r) {
 
 void rank_open(rank *r) {
     static const char *const names[] = {"sequence", "pooled"};
-    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &r->stream));
+    CHECK_OK(hotbed_stream_create(r->all->backend, r->device, &r->stream));
     open_batches(r);
     memset(r->kept, 0, sizeof(results));
     for (int c = 0; c < COLLECTIONS; c++)
@@ -223,6 +233,14 @@ void rank_close(rank *r) {
     hotbed_stream_destroy(r->stream);
 }
 
+hotbed_comm_agreement *rank_agree(rank *r, hotbed_stream **stream) {
+    hotbed_comm_agreement *agreement;
+    CHECK_OK(
+        hotbed_stream_create(have_a_gpu_each() ? HOTBED_BACKEND_HOST : r->all->backend, 0, stream));
+    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, *stream, &agreement));
+    return agreement;
+}
+
 uint64_t rank_pinned(rank *r) {
     uint64_t all = 0;
     for (int c = 0; c < COLLECTIONS; c++)
@@ -237,31 +255,45 @@ uint64_t rank_pinned(rank *r) {
     return all;
 }
 
+typedef struct job {
+    team *t;
+    void *(*body)(void *rank);
+} job;
+
+static void run_body(world_rank *me) {
+    const job *j = me->argument;
+    rank *r = &j->t->ranks[me->rank];
+    r->comm = me->comm;
+    r->device = have_a_gpu_each() ? (int)me->rank : 0;
+    (void)j->body(r);
+}
+
 void team_run(
     hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan,
     void *(*body)(void *rank), team *t) {
-    hotbed_comm *comms[RANKS_MOST], *agreeing[RANKS_MOST];
-    pthread_t threads[RANKS_MOST];
+    const world where = {
+        have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
+    hotbed_comm *agreeing[RANKS_MOST];
+    job j = {t, body};
+    CHECK(size <= RANKS_MOST);
     memset(t->ranks, 0, sizeof t->ranks);
     t->backend = backend;
     t->size = size;
     t->exchange = exchange;
     t->plan = plan;
-    CHECK_OK(hotbed_comm_create_threads(NULL, size, comms));
     CHECK_OK(hotbed_comm_create_threads(NULL, size, agreeing));
     for (uint32_t r = 0; r < size; r++) {
         t->ranks[r].all = t;
         t->ranks[r].period = BATCHES;
         t->ranks[r].number = r;
-        t->ranks[r].comm = comms[r];
         t->ranks[r].agreeing = agreeing[r];
-        CHECK_EQ(pthread_create(&threads[r], NULL, body, &t->ranks[r]), 0);
     }
-    for (uint32_t r = 0; r < size; r++) {
-        CHECK_EQ(pthread_join(threads[r], NULL), 0);
-        hotbed_comm_destroy(comms[r]);
+    if (t->aborts)
+        world_run(&where, NULL, run_body, &j);
+    else
+        world_run_kept(&where, run_body, &j);
+    for (uint32_t r = 0; r < size; r++)
         hotbed_comm_destroy(agreeing[r]);
-    }
 }
 
 /* --- running ---------------------------------------------------------------------------------- */
@@ -308,6 +340,7 @@ hotbed_train *rank_train(rank *r, const hotbed_pipeline_options *pipeline) {
     hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
+    options.device = r->device;
     if (pipeline != NULL)
         options.pipeline = *pipeline;
     CHECK_OK(hotbed_train_create(&r->trainer, &options, &train));

@@ -1,6 +1,6 @@
 /* tests/pipeline/team.h - sharded collections on ranks that are threads, each with a trainer.
  *
- * Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has
+ * They share a device, or have a GPU each where HOTBED_TEST_TRANSPORT is nccl (tests/dist/world.h).  Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has
  * batches of its own, of its own sizes.
  */
 #ifndef HOTBED_TESTS_TEAM_H
@@ -37,7 +37,8 @@ typedef struct team team;
 typedef struct rank {
     team *all;
     uint32_t number;
-    hotbed_comm *comm, *agreeing;
+    int device;
+    hotbed_comm *comm, *agreeing; /* agreeing: threads, whatever comm is */
     hotbed_stream *stream;
     hotbed_sharded *collections[COLLECTIONS];
     hotbed_sharded_modules *modules;
@@ -64,12 +65,16 @@ struct team {
     const char *plan;
     uint64_t capacity; /* keys of a message; 0: all there can be */
     bool shuffled;     /* samples of the pooled collection are dealt out anew */
+    bool aborts;       /* bodies end their communicator */
     rank ranks[RANKS_MOST];
     results *expected[RANKS_MOST];
 };
 
-/* Sizes of teams to try, ends with 0: 1, 2, 4.  Small tests have 2. */
+/* Sizes of teams to try, ends with 0: 1, 2, 4.  Small tests have 2; teams with a GPU each, as many as are asked for. */
 const uint32_t *team_sizes(void);
+
+/* These sizes, or the one there is. */
+const uint32_t *team_sizes_of(const uint32_t *sizes);
 
 /* Batches to train with: BATCHES, or, small, as many as fill a pipeline. */
 uint64_t team_batches(void);
@@ -77,6 +82,9 @@ uint64_t team_batches(void);
 /* A rank's stream, batches, collections, model and trainer; they are closed after its train pipeline. */
 void rank_open(rank *r);
 void rank_close(rank *r);
+
+/* An agreement of the ranks on a stream of its own; both are the caller's. */
+hotbed_comm_agreement *rank_agree(rank *r, hotbed_stream **stream);
 
 /* Rows that are pinned, of all its tables. */
 uint64_t rank_pinned(rank *r);

@@ -68,6 +68,7 @@ static void check_lists(
     static team t;
     team_open(&t);
     t.capacity = capacity;
+    sizes = team_sizes_of(sizes);
     for (int n = 0; sizes[n] != 0; n++)
         for (size_t l = 0; l < plans; l++) {
             skipped = NULL;
@@ -82,7 +83,8 @@ static void check_lists(
     team_close(&t);
 }
 
-static const uint32_t one[] = {1, 0}, one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0};
+static const uint32_t one[] = {1, 0}, one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0},
+                      two_or_four[] = {2, 4, 0};
 
 static void skipped_stages_give_the_bytes_of_those_that_run(hotbed_backend backend) {
     const uint32_t *sizes = hotbed_test_is_small() ? one : one_or_two;
@@ -172,13 +174,11 @@ static void replayed_forwards_train_nothing(hotbed_backend backend) {
 /* Ranks that do not name the same tasks are told, and none has changed anything. */
 static void *name_different_tasks(void *argument) {
     rank *r = argument;
-    hotbed_comm_agreement *agreement;
     hotbed_pipeline_options options;
     hotbed_stream *stream;
     bool last = r->number == r->all->size - 1;
     rank_open(r);
-    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
-    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     hotbed_pipeline_options_init(&options);
     options.agreement = hotbed_comm_agreement_of(agreement);
     hotbed_train *train = rank_train(r, &options);
@@ -199,9 +199,10 @@ static void *name_different_tasks(void *argument) {
 static void ranks_skip_the_same_tasks(hotbed_backend backend) {
     static team t;
     team_open(&t);
-    for (uint32_t size = 2; size <= (hotbed_test_is_small() ? 2 : 4); size *= 2) {
-        team_run(backend, size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        team_run(backend, size, HOTBED_PLAN_FIXED, "prefetch", name_different_tasks, &t);
+    const uint32_t *size = team_sizes_of(hotbed_test_is_small() ? two : two_or_four);
+    for (; *size != 0; size++) {
+        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        team_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", name_different_tasks, &t);
     }
     team_close(&t);
 }

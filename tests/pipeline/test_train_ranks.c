@@ -75,13 +75,11 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
 /* Rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
 static void *train_unequally(void *argument) {
     rank *r = argument;
-    hotbed_comm_agreement *agreement;
     hotbed_pipeline_options options;
     hotbed_stream *stream;
     uint64_t calls, digest, least = 0;
     rank_open(r);
-    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
-    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     for (int last = 0; last < 2; last++) {
         hotbed_pipeline_options_init(&options);
         options.agreement = hotbed_comm_agreement_of(agreement);
@@ -218,6 +216,7 @@ static void *train_by_each_candidate(void *argument) {
     hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
+    options.device = r->device;
     const uint32_t next = hotbed_test_is_small() ? 4 : 1;
     for (uint32_t c = 0; c < hotbed_schedule_candidates(schedule); c += next) {
         rank_close(r);
@@ -265,13 +264,11 @@ static void *profile_on_a_rank(void *argument) {
     const double most = r->all->size; /* a second of the slowest clock */
     void *batches[2] = {NULL, NULL};
     double exposed;
-    hotbed_comm_agreement *agreement;
     hotbed_pipeline_options pipeline;
     hotbed_profile_options options;
     hotbed_stream *stream;
     rank_open(r);
-    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
-    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     hotbed_pipeline_options_init(&pipeline);
     pipeline.agreement = hotbed_comm_agreement_of(agreement);
     hotbed_train *train = rank_train(r, &pipeline);
@@ -326,18 +323,17 @@ static void *tune_on_a_rank(void *argument) {
     rank *r = argument;
     own_clock clock = {.r = r};
     double seconds[HOTBED_SCHEDULE_CANDIDATES_MOST];
-    hotbed_comm_agreement *agreement;
     hotbed_train_options options;
     hotbed_tune_options tune;
     hotbed_stream *stream;
     rank_open(r);
-    CHECK_OK(hotbed_stream_create(r->all->backend, 0, &stream));
-    CHECK_OK(hotbed_comm_agreement_create(r->agreeing, stream, &agreement));
+    hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     hotbed_schedule *schedule = find_schedule(r);
     CHECK(hotbed_schedule_candidates(schedule) > RANKS_MOST);
     hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
+    options.device = r->device;
     hotbed_pipeline_options_init(&options.pipeline);
     options.pipeline.agreement = hotbed_comm_agreement_of(agreement);
     hotbed_tune_options_init(&tune);
@@ -394,6 +390,7 @@ static void *train_to_a_failure(void *argument) {
 static void a_failure_ends_all_ranks(hotbed_backend backend) {
     static team t;
     team_open(&t);
+    t.aborts = true;
     for (const uint32_t *size = team_sizes(); *size != 0; size++) {
         team_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch", train_to_a_failure, &t);
         for (uint32_t r = 0; r < *size; r++) {

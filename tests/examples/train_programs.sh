@@ -8,10 +8,16 @@ programs=$(cd "$1" && pwd) || exit 1
 backend=$2
 pipelines="none sparse-dist prefetch jagged-prefetch jagged-prefetch-async sw-serial sw-pipelined sw-auto"
 cached="sparse-dist sw-pipelined sw-auto" worlds="2 3 5" optimizers="sgd adam adagrad rowwise-adagrad"
-growths="none prefetch sw-pipelined sw-auto" growing_worlds="2 4"
+growths="none prefetch sw-pipelined sw-auto" growing_worlds="2 4" loading_worlds="2 3"
 if [ "${3-}" = few ]; then
     pipelines="none prefetch sw-auto" cached=sw-pipelined worlds=2 optimizers=rowwise-adagrad
     growths=sw-pipelined growing_worlds=2
+fi
+if [ "$backend" = cuda ]; then # a rank has a GPU of its own
+    gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+    [ "$gpus" -ge 2 ] && worlds=2 || worlds=
+    [ "$gpus" -lt 4 ] || worlds="2 4"
+    growing_worlds=$worlds loading_worlds=$worlds
 fi
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hotbed-train-XXXXXX") || exit 1
 trap 'rm -rf "$folder"' EXIT
@@ -224,7 +230,13 @@ close() {
 }
 train --data train.tsv --eval eval.tsv --json one.json --quiet || die "one rank"
 says 2 "--ranks needs a file" --data - --ranks 2
-if [ "$backend" = host ]; then
+if [ "$backend" = cuda ] && [ -n "$worlds" ] && ! train --data train.tsv --ranks 2 --quiet; then
+    grep -q 'NCCL is not in this build' err || die "2 ranks, a GPU each"
+    worlds=
+fi
+if [ -z "$worlds" ]; then
+    echo "skipped: ranks: two GPUs are not there, or this build has no NCCL"
+else
     for ranks in $worlds; do
         for plan in two-phase fixed one-sided; do
             train --data train.tsv --eval eval.tsv --json $plan.json --quiet --ranks $ranks --plan $plan ||
@@ -257,14 +269,14 @@ if [ "$backend" = host ]; then
     ok "$worlds ranks train as one does, with the same bytes by every plan"
     # What MPI itself does not free is not ours.
     mpi() { ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        mpirun --oversubscribe -n "$1" "$programs/hotbed-train" --backend host --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
+        mpirun --oversubscribe -n "$1" "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
     if ! command -v mpirun >/dev/null; then
         echo "skipped: processes over MPI: no mpirun"
-    elif mpi 3 --data train.tsv --eval eval.tsv --json mpi.json --quiet; then
-        close one.json mpi.json || die "3 processes: another loss or AUC"
-        ok "3 processes over MPI, too"
+    elif mpi ${loading_worlds##* } --data train.tsv --eval eval.tsv --json mpi.json --quiet; then
+        close one.json mpi.json || die "${loading_worlds##* } processes: another loss or AUC"
+        ok "${loading_worlds##* } processes over MPI, too"
     else
-        grep -q 'MPI is not in this build' err || die "3 processes"
+        grep -q 'MPI is not in this build' err || die "${loading_worlds##* } processes"
         echo "skipped: processes over MPI: this build has none"
     fi
 fi
@@ -317,10 +329,11 @@ grep -q "step-0000000042 is damaged" err || die "--resume does not say what is d
 ok "save and load: the same loss and AUC, bit for bit, from every place"
 
 # --- other numbers of ranks --------------------------------------------------------------------------------
-[ "$backend" = host ] || exit 0
+[ -n "$worlds" ] || exit 0
+last=${loading_worlds##* }
 train --data train.tsv --save ck2 --save-every 10 --ranks 2 --quiet || die "--save of 2 ranks"
 ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020 step-0000000024 $' || die "checkpoints: $(ls ck2)"
-for ranks in 1 2 3; do
+for ranks in 1 $loading_worlds; do
     train --data train.tsv --load ck2/step-0000000010 --eval eval.tsv --json part.json --quiet --ranks $ranks ||
         die "--load on $ranks ranks"
     [ "$(number part.json first_step)" = 10 ] || die "first step: $(number part.json first_step)"
@@ -329,14 +342,14 @@ for ranks in 1 2 3; do
         die "the loss on $ranks ranks after a load differs"
     [ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC on $ranks ranks after a load differs"
 done
-ok "save on 2 ranks, go on with 1, 2 and 3"
+ok "save on 2 ranks, go on with 1 $loading_worlds"
 printf x >>ck2/step-0000000024/MANIFEST
 printf x >>ck2/step-0000000020/MANIFEST
-train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ranks 3 || die "--resume on 3 ranks"
-[ "$(number part.json first_step)" = 10 ] || die "--resume on 3 ranks: first step $(number part.json first_step)"
-[ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC after --resume on 3 ranks differs"
+train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ranks $last || die "--resume on $last ranks"
+[ "$(number part.json first_step)" = 10 ] || die "--resume on $last ranks: first step $(number part.json first_step)"
+[ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC after --resume on $last ranks differs"
 ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020.damaged step-0000000024 step-0000000024.damaged $' ||
-    die "after --resume on 3 ranks: $(ls ck2)"
+    die "after --resume on $last ranks: $(ls ck2)"
 ok "--resume on other ranks passes damaged checkpoints over"
 growing --capacity 560 --ranks 2 --save ck4 --save-every 20 --json whole.json || die "--save of 2 ranks that grow"
 for ranks in 1 $growing_worlds; do

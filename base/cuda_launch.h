@@ -15,6 +15,10 @@ cudaStream_t hotbed_cuda_native(hotbed_stream *stream);
 unsigned hotbed_cuda_blocks(
     const hotbed_stream *stream, uint64_t threads, unsigned block, unsigned waves);
 
+/* Give the kernel's blocks all shared memory of an SM, so that no other that needs some is beside them: *bytes, to be
+ * launched with. */
+hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes);
+
 /* OK, or DEVICE with the kernel's name and CUDA's text; counts a launch. */
 hotbed_status hotbed_cuda_launched(const char *kernel);
 

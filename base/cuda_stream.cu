@@ -12,6 +12,7 @@ typedef struct cuda_stream {
     cudaStream_t native;
     bool owned;
     unsigned processors;
+    int shared; /* bytes that a block can have */
 } cuda_stream;
 
 typedef struct cuda_event {
@@ -80,6 +81,15 @@ unsigned hotbed_cuda_blocks(
     return blocks == 0 ? 1 : (unsigned)blocks;
 }
 
+hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes) {
+    const int shared = cuda(stream)->shared;
+    *bytes = (size_t)shared;
+    HOTBED_TRY(use_device(stream->device));
+    return hotbed_cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "cudaFuncSetAttribute");
+}
+
 /* --- streams -------------------------------------------------------------------------------- */
 
 static hotbed_status count_devices(int *count) {
@@ -143,6 +153,9 @@ static hotbed_status fill_stream(
         cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute"));
     stream->processors = (unsigned)processors;
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaDeviceGetAttribute(&stream->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute"));
     void *fault = NULL;
     HOTBED_TRY(hotbed_cuda_check(
         cudaHostAlloc(&fault, sizeof(hotbed_fault), cudaHostAllocPortable | cudaHostAllocMapped),

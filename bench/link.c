@@ -23,7 +23,7 @@ static const char usage[] =
     "  --rows   that are moved each way (185000)\n"
     "  --gib    of pinned host memory that they lie in (12)\n"
     "  --warps  that move them, each way, spread over all SMs: multiples of 4 (64,128,256,2112)\n"
-    "  --sms    that do nothing else, each way, of 12 warps (1,2,4,8)\n"
+    "  --sms    that do nothing else, each way, of 8 warps (1,2,4,8)\n"
     "  --layers of the dense model (60)\n"
     "  --same-priority  moves and model on streams of one priority; else moves go first, as in "
     "train plans\n"

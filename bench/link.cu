@@ -89,15 +89,9 @@ hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_s
 }
 
 hotbed_status bench_link_own(const bench_link *link, uint32_t sms, hotbed_stream *stream) {
-    int shared = 0;
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(
-            &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, hotbed_stream_device(stream)),
-        "cudaDeviceGetAttribute"));
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaFuncSetAttribute(loads_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-        "cudaFuncSetAttribute"));
-    return launch_loads(link, sms, OWN_BLOCK, (size_t)shared, stream);
+    size_t shared = 0;
+    HOTBED_TRY(hotbed_cuda_own_sm(stream, (const void *)loads_kernel, &shared));
+    return launch_loads(link, sms, OWN_BLOCK, shared, stream);
 }
 
 hotbed_status bench_link_fill(const bench_link *link, hotbed_stream *stream) {

@@ -23,7 +23,7 @@ typedef struct bench_link {
 } bench_link;
 
 /* Of a row; warps of a block that shares its SM, and of one that has it alone. */
-enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4, BENCH_LINK_OWN_WARPS = 12 };
+enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4, BENCH_LINK_OWN_WARPS = 8 };
 
 /* Move the rows by `warps` warps, a multiple of BENCH_LINK_WARPS, over all SMs.  Async. */
 hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_stream *stream);

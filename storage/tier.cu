@@ -11,10 +11,9 @@ enum {
     SCAN_BLOCK = 1024,
 };
 
-/* Rows cross the link by few warps, on SMs that run nothing else which needs shared memory: their blocks take all of
- * it.  More warps would fill the GPU's queues to the link, behind which all SMs then wait; on more SMs, with others
- * between them, these would wait for rows of the link; and one SM moves no more than 8 GB/s over it
- * (docs/performance.md). */
+/* Rows cross the link by few warps, on SMs of their own (hotbed_cuda_own_sm()).  More warps fill the GPU's queues to the
+ * link, behind which all SMs wait; on SMs that they share, other kernels wait for them; and an SM moves no more than
+ * 8 GB/s over the link (docs/performance.md). */
 enum { SWAP_SMS = 12, SWAP_BLOCK = 256 };
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
@@ -115,10 +114,9 @@ static __device__ void copy_rows(hotbed_haul mine, uint32_t count) {
             const hotbed_u64x2 *from =
                 (const hotbed_u64x2 *)hotbed_tile_shuffle_u64(ROW, mine_from, row % ROW);
             const uint32_t n = hotbed_tile_shuffle_u32(ROW, mine_words, row % ROW);
-            if (row < count && word < n)
-                to[k] += word, words[k] = from[word];
-            else
-                to[k] = NULL;
+            to[k] = row < count && word < n ? to[k] + word : NULL;
+            if (to[k] != NULL)
+                words[k] = from[word];
         }
         HOTBED_UNROLL
         for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++)
@@ -191,17 +189,10 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
 
 template <bool GROWS>
 static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    int shared = 0;
     cudaStream_t native = hotbed_cuda_native(stream);
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(
-            &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, hotbed_stream_device(stream)),
-        "cudaDeviceGetAttribute"));
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaFuncSetAttribute(
-            swap_kernel<GROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-        "cudaFuncSetAttribute"));
-    swap_kernel<GROWS><<<SWAP_SMS, SWAP_BLOCK, (size_t)shared, native>>>(*step);
+    size_t shared = 0;
+    HOTBED_TRY(hotbed_cuda_own_sm(stream, (const void *)swap_kernel<GROWS>, &shared));
+    swap_kernel<GROWS><<<SWAP_SMS, SWAP_BLOCK, shared, native>>>(*step);
     return hotbed_cuda_launched("swap_kernel");
 }
 

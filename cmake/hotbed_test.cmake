@@ -9,6 +9,9 @@
 #   EMULATE  links the tile emulator; such a test is left out of TSan builds, which do not follow fibres
 
 set(hotbed_fault_wraps malloc calloc realloc aligned_alloc posix_memalign mmap)
+if(HOTBED_CUDA)
+  list(APPEND hotbed_fault_wraps cudaHostAlloc)
+endif()
 
 function(hotbed_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "FAULT;EMULATE" "" "BACKENDS;MODES;LABELS;LIBRARIES")

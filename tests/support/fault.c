@@ -39,15 +39,20 @@ uint64_t fault_count(void) {
     return __atomic_load_n(&count, __ATOMIC_SEQ_CST);
 }
 
-static bool fails(void) {
+/* Counts one more; whether it is the n-th.  What was to be called then has been. */
+static bool passes(void) {
     uint64_t at = __atomic_load_n(&fail_at, __ATOMIC_SEQ_CST);
     if (at == 0 || __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST) != at)
         return false;
     __atomic_store_n(&failed, true, __ATOMIC_SEQ_CST);
-    if (call_then != NULL) {
+    if (call_then != NULL)
         call_then(call_argument);
+    return true;
+}
+
+static bool fails(void) {
+    if (!passes() || call_then != NULL)
         return false;
-    }
     errno = ENOMEM;
     return true;
 }
@@ -93,3 +98,18 @@ int wrap_posix_memalign(void **out, size_t alignment, size_t bytes) {
 void *wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
     return fails() ? MAP_FAILED : real_mmap(at, bytes, protection, flags, file, offset);
 }
+
+#if defined(HOTBED_WITH_CUDA)
+
+/* cudaError_t is an int.  Pinned memory of a GPU counts where something is called, as pinned memory of the host does;
+ * it does not fail, since it is not the host's allocator that gives it. */
+int real_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__real_cudaHostAlloc");
+int wrap_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__wrap_cudaHostAlloc");
+
+int wrap_host_alloc(void **out, size_t bytes, unsigned flags) {
+    if (call_then != NULL)
+        (void)passes();
+    return real_host_alloc(out, bytes, flags);
+}
+
+#endif

@@ -21,7 +21,8 @@
 /* The n-th allocation from now on fails with ENOMEM, once; n >= 1. */
 void fault_arm(uint64_t n);
 
-/* The same, but the allocation does not fail: call(argument) runs first, on the thread that allocates. */
+/* The same, but the allocation does not fail: call(argument) runs first, on the thread that allocates.  Pinned memory of
+ * GPUs counts too. */
 void fault_arm_call(uint64_t n, void (*call)(void *argument), void *argument);
 
 /* No allocation fails from now on.  Whether one did since fault_arm(), or call() ran. */

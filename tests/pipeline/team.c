@@ -257,7 +257,7 @@ uint64_t rank_pinned(rank *r) {
 
 typedef struct job {
     team *t;
-    void *(*body)(void *rank);
+    rank_body body;
 } job;
 
 static void run_body(world_rank *me) {
@@ -265,12 +265,12 @@ static void run_body(world_rank *me) {
     rank *r = &j->t->ranks[me->rank];
     r->comm = me->comm;
     r->device = have_a_gpu_each() ? (int)me->rank : 0;
-    (void)j->body(r);
+    j->body(r);
 }
 
 void team_run(
-    hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan,
-    void *(*body)(void *rank), team *t) {
+    hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
+    team *t) {
     const world where = {
         have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
     hotbed_comm *agreeing[RANKS_MOST];
@@ -299,8 +299,7 @@ void team_run(
 /* --- running ---------------------------------------------------------------------------------- */
 
 /* The plain loop, written out: what all plans are to equal. */
-void *rank_train_plainly(void *argument) {
-    rank *r = argument;
+void rank_train_plainly(rank *r) {
     rank_open(r);
     for (uint64_t b = 0; b < team_batches(); b++) {
         void *device = NULL;
@@ -319,7 +318,6 @@ void *rank_train_plainly(void *argument) {
     memcpy(*r->all->expected[r->number], r->kept, sizeof(results));
     CHECK_EQ(rank_pinned(r), 0);
     rank_close(r);
-    return NULL;
 }
 
 static hotbed_status next_batch(void *self, void **out, bool *end) {

@@ -1,7 +1,8 @@
 /* tests/pipeline/team.h - sharded collections on ranks that are threads, each with a trainer.
  *
- * They share a device, or have a GPU each where HOTBED_TEST_TRANSPORT is nccl (tests/dist/world.h).  Two collections, a sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has
- * batches of its own, of its own sizes.
+ * They share a device, or have a GPU each where HOTBED_TEST_TRANSPORT is nccl (tests/dist/world.h).  Two collections, a
+ * sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has batches of its own, of its own
+ * sizes.
  */
 #ifndef HOTBED_TESTS_TEAM_H
 #define HOTBED_TESTS_TEAM_H
@@ -98,15 +99,18 @@ hotbed_loader rank_loader(rank *r);
 /* Train up to batch `limit`. */
 hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
 
-/* The plain loop, as a body: what all plans are to equal goes to `expected`. */
-void *rank_train_plainly(void *argument);
+/* What a rank does in a team. */
+typedef void (*rank_body)(rank *r);
+
+/* The plain loop, a body: what all plans are to equal goes to `expected`. */
+void rank_train_plainly(rank *r);
 
 void team_open(team *t);
 void team_close(team *t);
 
 /* Run a body on ranks 0 .. size - 1, to their ends. */
 void team_run(
-    hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan,
-    void *(*body)(void *rank), team *t);
+    hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
+    team *t);
 
 #endif

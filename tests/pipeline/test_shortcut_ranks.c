@@ -32,20 +32,16 @@ static void train_rounds(rank *r) {
     CHECK_EQ(rank_pinned(r), 0);
 }
 
-static void *train_expected(void *argument) {
-    rank *r = argument;
+static void train_expected(rank *r) {
     train_rounds(r);
     memcpy(*r->all->expected[r->number], r->kept, sizeof(results));
     rank_close(r);
-    return NULL;
 }
 
-static void *train_and_compare(void *argument) {
-    rank *r = argument;
+static void train_and_compare(rank *r) {
     train_rounds(r);
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     rank_close(r);
-    return NULL;
 }
 
 typedef struct skippable {
@@ -126,8 +122,7 @@ static void and_with_shuffled_batches(hotbed_backend backend) {
 }
 
 /* A forward that is replayed: the same results, and no rank's rows change. */
-static void *replay_forwards(void *argument) {
-    rank *r = argument;
+static void replay_forwards(rank *r) {
     static results results_of[RANKS_MOST];
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
@@ -144,11 +139,9 @@ static void *replay_forwards(void *argument) {
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
-    return NULL;
 }
 
-static void *train_three_rounds(void *argument) {
-    rank *r = argument;
+static void train_three_rounds(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
     r->period = hotbed_pipeline_depth(hotbed_train_pipeline(train));
@@ -156,7 +149,6 @@ static void *train_three_rounds(void *argument) {
     memcpy(*r->all->expected[r->number], r->kept, sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
-    return NULL;
 }
 
 static void replayed_forwards_train_nothing(hotbed_backend backend) {
@@ -172,8 +164,7 @@ static void replayed_forwards_train_nothing(hotbed_backend backend) {
 }
 
 /* Ranks that do not name the same tasks are told, and none has changed anything. */
-static void *name_different_tasks(void *argument) {
-    rank *r = argument;
+static void name_different_tasks(rank *r) {
     hotbed_pipeline_options options;
     hotbed_stream *stream;
     bool last = r->number == r->all->size - 1;
@@ -193,7 +184,6 @@ static void *name_different_tasks(void *argument) {
     hotbed_comm_agreement_destroy(agreement);
     hotbed_stream_destroy(stream);
     rank_close(r);
-    return NULL;
 }
 
 static void ranks_skip_the_same_tasks(hotbed_backend backend) {

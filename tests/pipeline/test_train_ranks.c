@@ -12,8 +12,7 @@ static pthread_barrier_t meeting; /* of a team's ranks */
 
 /* --- bodies ----------------------------------------------------------------------------------- */
 
-static void *train_by_plan(void *argument) {
-    rank *r = argument;
+static void train_by_plan(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
     CHECK_OK(rank_run(r, train, team_batches()));
@@ -23,7 +22,6 @@ static void *train_by_plan(void *argument) {
     hotbed_train_destroy(train);
     CHECK_EQ(rank_pinned(r), 0);
     rank_close(r);
-    return NULL;
 }
 
 static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) {
@@ -73,8 +71,7 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
 }
 
 /* Rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
-static void *train_unequally(void *argument) {
-    rank *r = argument;
+static void train_unequally(rank *r) {
     hotbed_pipeline_options options;
     hotbed_stream *stream;
     uint64_t calls, digest, least = 0;
@@ -100,7 +97,6 @@ static void *train_unequally(void *argument) {
     hotbed_comm_agreement_destroy(agreement);
     hotbed_stream_destroy(stream);
     rank_close(r);
-    return NULL;
 }
 
 static void unequal_ranks_end_together(hotbed_backend backend) {
@@ -114,8 +110,7 @@ static void unequal_ranks_end_together(hotbed_backend backend) {
 }
 
 /* Evaluation of other batches in between, given up in the middle. */
-static void *train_and_evaluate(void *argument) {
-    rank *r = argument;
+static void train_and_evaluate(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
@@ -137,7 +132,6 @@ static void *train_and_evaluate(void *argument) {
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
-    return NULL;
 }
 
 static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
@@ -153,8 +147,7 @@ static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
 }
 
 /* Once warm, no step of any rank allocates or waits on the host: counters are of all of them. */
-static void *train_without_allocations(void *argument) {
-    rank *r = argument;
+static void train_without_allocations(rank *r) {
     hotbed_counters before, after;
     const hotbed_iteration *iteration;
     rank_open(r);
@@ -179,7 +172,6 @@ static void *train_without_allocations(void *argument) {
     CHECK_OK(hotbed_pipeline_drain(pipeline));
     hotbed_train_destroy(train);
     rank_close(r);
-    return NULL;
 }
 
 static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
@@ -207,8 +199,7 @@ static hotbed_schedule *find_schedule(rank *r) {
     return schedule;
 }
 
-static void *train_by_each_candidate(void *argument) {
-    rank *r = argument;
+static void train_by_each_candidate(rank *r) {
     hotbed_train_options options;
     hotbed_train *train;
     rank_open(r);
@@ -232,7 +223,6 @@ static void *train_by_each_candidate(void *argument) {
     }
     hotbed_schedule_destroy(schedule);
     rank_close(r);
-    return NULL;
 }
 
 static void every_candidate_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
@@ -256,8 +246,7 @@ static double read_slower_clock(void *self) {
     return (double)(1 + clock->r->number) * clock->calls++;
 }
 
-static void *profile_on_a_rank(void *argument) {
-    rank *r = argument;
+static void profile_on_a_rank(rank *r) {
     own_clock clock = {.r = r};
     static hotbed_profile profiles[RANKS_MOST];
     hotbed_profile *profile = &profiles[r->number];
@@ -296,7 +285,6 @@ static void *profile_on_a_rank(void *argument) {
     hotbed_comm_agreement_destroy(agreement);
     hotbed_stream_destroy(stream);
     rank_close(r);
-    return NULL;
 }
 
 static void ranks_have_the_same_profile(hotbed_backend backend) {
@@ -319,8 +307,7 @@ static double read_own_clock(void *self) {
     return candidate == clock->r->number ? 1.0 : 3.0;
 }
 
-static void *tune_on_a_rank(void *argument) {
-    rank *r = argument;
+static void tune_on_a_rank(rank *r) {
     own_clock clock = {.r = r};
     double seconds[HOTBED_SCHEDULE_CANDIDATES_MOST];
     hotbed_train_options options;
@@ -352,7 +339,6 @@ static void *tune_on_a_rank(void *argument) {
     hotbed_comm_agreement_destroy(agreement);
     hotbed_stream_destroy(stream);
     rank_close(r);
-    return NULL;
 }
 
 static void ranks_take_the_same_candidate(hotbed_backend backend) {
@@ -371,8 +357,7 @@ static void revoke(void *self) {
 
 /* A task fails on the last rank; the others learn of it by the communicator, and name what they
  * were at. */
-static void *train_to_a_failure(void *argument) {
-    rank *r = argument;
+static void train_to_a_failure(rank *r) {
     hotbed_pipeline_options options;
     rank_open(r);
     r->fails_at = r->number == r->all->size - 1 ? 4 : 0;
@@ -384,7 +369,6 @@ static void *train_to_a_failure(void *argument) {
     (void)snprintf(r->text, sizeof r->text, "%s", hotbed_last_error());
     hotbed_train_destroy(train);
     rank_close(r);
-    return NULL;
 }
 
 static void a_failure_ends_all_ranks(hotbed_backend backend) {

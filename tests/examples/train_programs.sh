@@ -15,6 +15,7 @@ if [ "${3-}" = few ]; then
 fi
 if [ "$backend" = cuda ]; then # a rank has a GPU of its own
     gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+    [ -z "${CUDA_VISIBLE_DEVICES-}" ] || gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
     [ "$gpus" -ge 2 ] && worlds=2 || worlds=
     [ "$gpus" -lt 4 ] || worlds="2 4"
     growing_worlds=$worlds loading_worlds=$worlds

@@ -6,14 +6,14 @@ usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apar
 
 The tests of an entry run in one process, with the entry's environment and HOTBED_TEST_SMALL, since a process takes
 longer to begin than most of its tests take; and one by one where that process did not end well, or from the start
-with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the program,
-under all tools; entries with a mode come last, and only with
---modes.  Racecheck leaves CUB's kernels out, which use shared memory most, and are not ours.  --jobs run at once, two
-a GPU unless set, each on the GPU that has fewest: of those in CUDA_VISIBLE_DEVICES, or of all, the first --gpus.
---rows leaves only rows whose number matches, --only only tests, as in test_index.cuda.pins_keep_keys.  What does not
-end in --seconds is stopped and named.  After --within seconds all is stopped, and what is left is named.  --results
-keeps what ended, a line each, and what is in it already does not run again: runs add up, and of two tests that are
-left the one goes first that took longer under another tool.  In the end each row is told to be whole or in part.
+with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the program, under
+all tools; entries with a mode come last, and only with --modes.  Racecheck leaves CUB's kernels out, which use shared
+memory most, and are not ours.  --jobs run at once, two a GPU unless set, each on the GPU that has fewest: of those in
+CUDA_VISIBLE_DEVICES, or of all, the first --gpus.  --rows leaves only rows whose number matches, --only only tests, as
+in test_index.cuda.pins_keep_keys.  What does not end in --seconds is stopped and named.  After --within seconds all is
+stopped, and what is left is named.  --results keeps what ended, a line each, and what is in it already does not run
+again: runs add up, and of two tests that are left the one goes first that took longer under another tool.  In the end
+each row is told to be whole or in part.
 A test may make no CUDA call: the tool minds, and has nothing to say ("no CUDA").  A tool may fail, and say no more than
 that: such a test runs once more, alone on its GPU, and then counts neither as clean nor as a finding ("tool failed").
 Status 1: a finding, or a test that failed.

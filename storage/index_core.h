@@ -62,8 +62,9 @@ typedef struct hotbed_index_range {
     uint64_t first_bucket; /* of a range that is a segment, its number is in the upper bits */
     uint32_t buckets;      /* at least 2 */
     uint32_t choices;      /* candidates of a key: below `buckets` */
-    uint16_t evicts;       /* whether a full candidate set gives up its lowest score */
-    uint16_t marks;        /* whether a marked slot is kept, as a pinned one is */
+    uint8_t evicts;        /* whether a full candidate set gives up its lowest score */
+    uint8_t marks;         /* whether a marked slot is kept, as a pinned one is */
+    uint16_t region_bits;  /* of the hash that places a key, shared by its first two candidates */
     uint32_t segment;      /* number of the first that growth adds; 0: the table does not grow */
     uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
 } hotbed_index_range;
@@ -162,12 +163,15 @@ typedef struct hotbed_candidates {
 } hotbed_candidates;
 
 /* The product takes the candidates out of the hash's own order, in which checkpoints give their keys: a table
- * that is filled in that order would be full early. */
+ * that is filled in that order would be full early.  A table is 2^region_bits regions, and a key's first two candidates
+ * are in one of them: near the same point of every table that has so many. */
 HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, uint64_t key) {
     uint64_t hash = hotbed_hash_u64(key) * 0x9e3779b97f4a7c15U;
     hotbed_candidates c;
-    c.first = hotbed_scale_u32((uint32_t)hash, range.buckets);
-    c.second = hotbed_scale_u32((uint32_t)(hash >> 32), range.buckets);
+    uint32_t first = (uint32_t)hash, second = (uint32_t)(hash >> 32),
+             within = UINT32_MAX >> range.region_bits;
+    c.first = hotbed_scale_u32(first, range.buckets);
+    c.second = hotbed_scale_u32((first & ~within) | (second & within), range.buckets);
     if (c.second == c.first)
         c.second = c.first + 1 == range.buckets ? 0 : c.first + 1;
     c.gap = c.first > c.second ? c.first - c.second : c.first + (range.buckets - c.second);
@@ -373,6 +377,8 @@ HOTBED_HD uint64_t hotbed_index_find_each(
                 of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane + k);
                 of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane + k);
                 of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane + k);
+                of.region_bits =
+                    (uint16_t)hotbed_tile_shuffle_u32(width, range.region_bits, lane + k);
                 of.segment = hotbed_tile_shuffle_u32(width, range.segment, lane + k);
                 slot = hotbed_index_find_rest(index, of, probe[k].key, width);
             }

@@ -197,6 +197,8 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
                       ? take_range(storage, keys, table->evicts)
                       : hotbed_index_range_make(keys, table->evicts, 0);
     view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
+    hotbed_index_range_regions(&view->range);
+    hotbed_index_range_regions(&view->lower);
     view->lower_slots = hotbed_index_range_slots(view->lower);
 }
 

@@ -7,6 +7,7 @@
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { MAX_BUCKETS = 40, MAX_SLOTS = MAX_BUCKETS * HOTBED_BUCKET_SLOTS, MAX_KEYS = 2000 };
@@ -267,6 +268,7 @@ static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backe
     trace((hotbed_index_range){.buckets = 3, .choices = 2}, 70, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4}, 120, 500);
     trace((hotbed_index_range){.buckets = MAX_BUCKETS, .choices = 20}, 700, 900);
+    trace((hotbed_index_range){.buckets = 24, .choices = 20, .region_bits = 2}, 370, 900);
 }
 
 static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backend) {
@@ -274,6 +276,8 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
     trace((hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1}, 80, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 200, 500);
     trace((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 400, 600);
+    trace(
+        (hotbed_index_range){.buckets = 17, .choices = 4, .evicts = 1, .region_bits = 3}, 500, 900);
 }
 
 /* A range whose words are not with the others': a lower tier's in host memory. */
@@ -335,8 +339,9 @@ static void scores_follow_their_rule(hotbed_backend backend) {
 static void candidates_are_distinct(hotbed_backend backend) {
     (void)backend;
     for (uint32_t buckets = 2; buckets <= MAX_BUCKETS; buckets++) {
-        const hotbed_index_range range = {.buckets = buckets, .choices = buckets - 1};
         for (int i = 0; i < 200; i++) {
+            const hotbed_index_range range = {
+                .buckets = buckets, .choices = buckets - 1, .region_bits = (uint16_t)(i % 4)};
             uint64_t key = i < 100 ? (uint64_t)i : hotbed_test_random();
             bool seen[MAX_BUCKETS] = {false};
             hotbed_candidates c = hotbed_index_candidates(range, key);
@@ -353,6 +358,50 @@ static void candidates_are_distinct(hotbed_backend backend) {
                 CHECK_EQ(hotbed_index_may_hold(range, key, b), seen[b]);
         }
     }
+}
+
+/* Both candidates of a key are near one point, the same in tables of all sizes that have regions. */
+static void candidates_of_tiers_are_near(hotbed_backend backend) {
+    (void)backend;
+    static const uint64_t capacities[] = {70000, 262144, 1000003, 40000000};
+    for (int i = 0; i < 4000; i++) {
+        uint64_t key = hotbed_test_random();
+        for (uint32_t a = 0; a < 8; a++) {
+            hotbed_index_range range = hotbed_index_range_make(capacities[a / 2], a % 2 != 0, 0);
+            hotbed_index_range_regions(&range);
+            CHECK_EQ(range.region_bits > 0, capacities[a / 2] >= (a % 2 != 0 ? 65536 : 262144));
+            CHECK(range.region_bits <= HOTBED_REGION_BITS_MOST);
+            hotbed_candidates c = hotbed_index_candidates(range, key);
+            double point =
+                (double)(uint32_t)(hotbed_hash_u64(key) * 0x9e3779b97f4a7c15U) / 4294967296.0;
+            double region = 1.0 / (double)(1U << range.region_bits), bucket = 1.0 / range.buckets;
+            CHECK(fabs(c.first * bucket - point) <= bucket);
+            CHECK(fabs(c.second * bucket - point) <= region + 2 * bucket || c.second == 0);
+        }
+    }
+}
+
+/* Regions get different numbers of keys, and still none is refused. */
+static void tables_with_regions_take_what_they_were_made_for(hotbed_backend backend) {
+    (void)backend;
+    enum { KEYS = 300000 };
+    hotbed_index_range range = hotbed_index_range_make(KEYS, false, 0);
+    hotbed_index_range_regions(&range);
+    CHECK(range.region_bits > 0);
+    const uint64_t slots = hotbed_index_range_slots(range);
+    uint64_t *words = calloc(2 * slots, sizeof *words);
+    CHECK(words != NULL);
+    const hotbed_index_view view = {words, words + slots, NULL};
+    for (uint64_t s = 0; s < slots; s++)
+        view.keys[s] = hotbed_index_marker(range, (uint32_t)(s / HOTBED_BUCKET_SLOTS), false);
+    for (uint64_t i = 0; i < KEYS; i++) {
+        hotbed_index_result r = hotbed_index_place(view, range, i, hotbed_meta_new(1, 0), 1);
+        CHECK(r.slot != HOTBED_SLOT_NONE);
+        hotbed_index_publish(view, r.slot, i);
+    }
+    for (uint64_t i = 0; i < KEYS; i++)
+        CHECK(hotbed_index_find(view, range, i, 1) != HOTBED_SLOT_NONE);
+    free(words);
 }
 
 /* In a range with times, the lowest score goes, of equal ones the lowest time, and then the lowest slot. */
@@ -536,6 +585,9 @@ const hotbed_test hotbed_tests[] = {
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},
+    {"candidates_of_tiers_are_near", candidates_of_tiers_are_near},
+    {"tables_with_regions_take_what_they_were_made_for",
+     tables_with_regions_take_what_they_were_made_for},
     {"tables_that_grow_are_the_same_at_every_width", tables_that_grow_are_the_same_at_every_width},
     {NULL, NULL},
 };

@@ -269,30 +269,36 @@ hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_
     return bit < HOTBED_BUCKET_SLOTS ? probe.first + bit : probe.second + bit - HOTBED_BUCKET_SLOTS;
 }
 
+/* Bits of a bucket's slots that were never taken, of those that this lane reads: a walk ends there.  A short walk is sooner
+ * walked than its end is looked for. */
+HOTBED_HD uint32_t hotbed_index_walk_ends(
+    hotbed_index_view index, hotbed_index_range range, uint32_t bucket, uint32_t width) {
+    if (range.choices <= HOTBED_WALK_EVICT)
+        return 0;
+    return hotbed_line_match(
+        hotbed_index_key(index, hotbed_index_slot(range, bucket)),
+        hotbed_index_marker(range, bucket, false), width);
+}
+
 /* Slot of a key that its first two candidates do not hold. */
 HOTBED_HD uint64_t hotbed_index_find_walk(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     if (range.choices <= 2)
         return HOTBED_SLOT_NONE;
     hotbed_candidates c = hotbed_index_candidates(range, key);
-    uint32_t bits = hotbed_line_match(
-        hotbed_index_key(index, hotbed_index_slot(range, c.first)),
-        hotbed_index_marker(range, c.first, false), width);
-    bits |= hotbed_line_match(
-        hotbed_index_key(index, hotbed_index_slot(range, c.second)),
-        hotbed_index_marker(range, c.second, false), width);
+    uint32_t bits = hotbed_index_walk_ends(index, range, c.first, width) |
+                    hotbed_index_walk_ends(index, range, c.second, width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
         if (hotbed_tile_ballot(width, bits != 0) != 0)
             return HOTBED_SLOT_NONE; /* a candidate before this one was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
-        const uint64_t *line = hotbed_index_key(index, slot);
-        bits = hotbed_line_match(line, key, width);
+        bits = hotbed_line_match(hotbed_index_key(index, slot), key, width);
         uint32_t hit = hotbed_tile_ballot(width, bits != 0);
         if (hit != 0)
             return slot +
                    hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
-        bits = hotbed_line_match(line, hotbed_index_marker(range, bucket, false), width);
+        bits = hotbed_index_walk_ends(index, range, bucket, width);
     }
     return HOTBED_SLOT_NONE;
 }

@@ -231,7 +231,8 @@ static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *ta
 
 /* The parts of the lower tier by which moves are ordered. */
 static void lay_out_bins(hotbed_storage *storage) {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, most = 0;
+    bool odd = false;
     uint32_t shift = 27; /* 128 MiB */
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         const hotbed_table *table = &storage->tables[t];
@@ -240,7 +241,10 @@ static void lay_out_bins(hotbed_storage *storage) {
         if (view->lower_slots == 0)
             continue;
         bytes += lower_most(storage, table) * view->row_bytes;
+        most = view->row_bytes > most ? view->row_bytes : most;
+        odd = odd || view->row_bytes % 16 != 0;
     }
+    storage->bulk_bytes = odd || most > 1 << 20 ? 0 : (uint32_t)most;
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;
     for (uint32_t t = 0; t < storage->num_tables; t++)

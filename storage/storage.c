@@ -579,6 +579,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
         .output_dtype = (uint32_t)storage->output_dtype,
+        .bulk_bytes = storage->bulk_bytes,
         .plain_rows = storage->plain_rows,
     };
     return step;

@@ -1,5 +1,6 @@
 /* storage/tier.cu - rows that move between tiers, on CUDA.  Host counterpart: tier_host.c. */
 #include "base/cuda_launch.h"
+#include "storage/bulk.cuh"
 #include "storage/tier_kernels.h"
 
 enum {
@@ -11,10 +12,14 @@ enum {
     SCAN_BLOCK = 1024,
 };
 
-/* Rows cross the link by few warps, on SMs of their own (hotbed_cuda_own_sm()).  More warps fill the GPU's queues to the
- * link, behind which all SMs wait; on SMs that they share, other kernels wait for them; and an SM moves no more than
- * 8 GB/s over the link (docs/performance.md). */
-enum { SWAP_SMS = 12, SWAP_BLOCK = 256 };
+/* Rows cross the link on SMs of their own (hotbed_cuda_own_sm()), and few: on SMs that they share, other kernels wait for
+ * them, and more of them fill the GPU's queues to the link, behind which all SMs wait (docs/performance.md). */
+enum {
+    BULK_SMS = 8,
+    BULK_WARPS = 16,
+    BULK_LANES = 16
+}; /* by bulk copies: at most so many warps, and threads of each */
+enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* by warps */
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
@@ -125,43 +130,115 @@ static __device__ void copy_rows(hotbed_haul mine, uint32_t count) {
     }
 }
 
+/* A thread's part of a turn: a move, if it has one, and what is copied for it. */
+typedef struct swap_turn {
+    uint32_t move;
+    bool mine;
+    hotbed_haul down, up;
+} swap_turn;
+
+/* The next moves of a warp, one for each of its first `lanes` threads; whether there are any. */
+static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap_turn *turn) {
+    const uint32_t lane = hotbed_tile_rank(ROW), n = s->move_bins[0];
+    uint32_t first = lane == 0 ? atomicAdd(&s->move_bins[SCAN_BLOCK], lanes) : 0;
+    first = hotbed_tile_shuffle_u32(ROW, first, 0);
+    *turn = swap_turn{0, first < n && lane < lanes && lane < n - first, {}, {}};
+    if (turn->mine) {
+        const uint32_t i = s->move_order[first + lane];
+        const hotbed_move move = s->moves[i];
+        const uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, s->missing[i]);
+        turn->move = i;
+        if (hotbed_move_writes(&s->tables[t], &move))
+            turn->down = hotbed_haul_of(s, i, true);
+        if (hotbed_move_fetches(&move))
+            turn->up = hotbed_haul_of(s, i, false);
+    }
+    return first < n;
+}
+
 /* Victims go down and are found there from then on; then the rows come up for which they made room.  Warps are at
  * different points of that, and so the link is used both ways. */
-template <bool GROWS>
-static __global__ void __launch_bounds__(SWAP_BLOCK) swap_kernel(hotbed_step_view view) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    const uint32_t lane = hotbed_tile_rank(ROW), n = s.move_bins[0];
-    for (;;) {
-        uint32_t first = lane == 0 ? atomicAdd(&s.move_bins[SCAN_BLOCK], (uint32_t)TURN) : 0;
-        first = hotbed_tile_shuffle_u32(ROW, first, 0);
-        if (first >= n)
-            return;
-        const uint32_t count = n - first < TURN ? n - first : TURN;
-        const uint32_t i = lane < count ? s.move_order[first + lane] : 0;
-        hotbed_haul down = {NULL, NULL, 0}, up = {NULL, NULL, 0};
-        if (lane < count) {
-            const hotbed_move move = s.moves[i];
-            const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, s.missing[i]);
-            if (hotbed_move_writes(&s.tables[t], &move))
-                down = hotbed_haul_of(&s, i, true);
-            if (hotbed_move_fetches(&move))
-                up = hotbed_haul_of(&s, i, false);
-        }
-        copy_rows(down, count);
+static __device__ void swap_by_warps(const hotbed_step_view *s) {
+    for (swap_turn turn; take_turn(s, TURN, &turn);) {
+        copy_rows(turn.down, TURN);
         hotbed_fence(); /* a write is over then, not just on its way */
         hotbed_tile_sync(ROW);
-        if (lane < count)
-            hotbed_leave_upper(&s, i);
+        if (turn.mine)
+            hotbed_leave_upper(s, turn.move);
         hotbed_tile_sync(ROW);
-        copy_rows(up, count);
+        copy_rows(turn.up, TURN);
     }
 }
 
-/* New rows have a warp each to fill them, the others are only told of. */
+/* The same through shared memory, where a thread has two mbarriers and room for two rows of bulk_bytes: the row that comes
+ * up is on its way while the victim leaves, and neither takes registers. */
+enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, uint8_t *shared) {
+    const uint32_t lane = hotbed_tile_rank(ROW), thread = threadIdx.x / ROW * lanes + lane;
+    uint64_t *read = (uint64_t *)(void *)shared + 2 * (uint64_t)thread, *come = read + 1;
+    uint8_t *rows = shared + (uint64_t)BULK_BARRIERS * (blockDim.x / ROW * lanes);
+    uint8_t *victim = rows + 2 * (uint64_t)thread * s->bulk_bytes, *row = victim + s->bulk_bytes;
+    uint32_t reads = 0, comes = 0; /* parities */
+    if (lane < lanes) {
+        hotbed_bulk_init(read);
+        hotbed_bulk_init(come);
+    }
+    hotbed_bulk_begin();
+    __syncthreads();
+    swap_turn next;
+    for (bool more = take_turn(s, lanes, &next); more;) {
+        const swap_turn turn = next;
+        if (turn.up.bytes != 0)
+            hotbed_bulk_load(row, turn.up.from, (uint32_t)turn.up.bytes, come);
+        if (turn.down.bytes != 0)
+            hotbed_bulk_load(victim, turn.down.from, (uint32_t)turn.down.bytes, read);
+        more = take_turn(s, lanes, &next);
+        if (turn.down.bytes != 0) {
+            hotbed_bulk_wait(read, reads);
+            reads ^= 1;
+            hotbed_bulk_store(turn.down.to, victim, (uint32_t)turn.down.bytes);
+            hotbed_bulk_drain();
+        }
+        if (turn.mine)
+            hotbed_leave_upper(s, turn.move);
+        if (turn.up.bytes != 0) {
+            hotbed_bulk_wait(come, comes);
+            comes ^= 1;
+            hotbed_bulk_fence();
+            hotbed_bulk_store(turn.up.to, row, (uint32_t)turn.up.bytes);
+            hotbed_bulk_drain_reads();
+        }
+        hotbed_tile_sync(ROW);
+    }
+    hotbed_bulk_drain();
+}
+#endif
+
+/* In bulk by `lanes` threads of each warp; 0: by warps, as on GPUs before Hopper. */
+template <bool GROWS>
+static __global__ void __launch_bounds__(BULK_WARPS *ROW)
+    swap_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) uint8_t shared[];
+    if (lanes != 0) {
+        swap_in_bulk(&s, lanes, shared);
+        return;
+    }
+#endif
+    (void)lanes;
+    swap_by_warps(&s);
+}
+
+/* Moves are counted; then new rows have a warp each to fill them, the others are only told of. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) arrive_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.num_missing;
+    for (uint64_t i = hotbed_cuda_thread() / ROW * ROW; i < n; i += hotbed_cuda_threads())
+        hotbed_tally_moves(&s, (uint32_t)i, n - i < ROW ? (uint32_t)(n - i) : ROW, ROW);
     for (uint64_t i = hotbed_cuda_thread() / CLAIM; i < n; i += hotbed_cuda_threads() / CLAIM)
         if ((s.moves[i].flags & HOTBED_MOVE_NEW) == 0)
             hotbed_end_move(&s, (uint32_t)i, CLAIM);
@@ -187,12 +264,34 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
     return hotbed_cuda_launched("seek_kernel");
 }
 
+/* Threads of a warp that have room for two rows each in `shared` bytes, and warps: 0 for rows that are none of 16 bytes, or
+ * too long. */
+static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t *warps) {
+    const uint32_t most_lanes = BULK_LANES, most_warps = BULK_WARPS;
+    const size_t each = 2 * (size_t)step->bulk_bytes + BULK_BARRIERS;
+    const uint32_t room = step->bulk_bytes == 0 ? 0 : (uint32_t)(shared / each);
+    if (room == 0)
+        return 0;
+    uint32_t lanes = room / (most_warps / 2);
+    lanes = lanes == 0 ? 1 : lanes;
+    lanes = lanes < most_lanes ? lanes : most_lanes;
+    *warps = room / lanes < most_warps ? room / lanes : most_warps;
+    return lanes;
+}
+
 template <bool GROWS>
 static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
+    unsigned sms = WARP_SMS, block = WARP_BLOCK;
     size_t shared = 0;
+    uint32_t warps = 0;
     HOTBED_TRY(hotbed_cuda_own_sm(stream, (const void *)swap_kernel<GROWS>, &shared));
-    swap_kernel<GROWS><<<SWAP_SMS, SWAP_BLOCK, shared, native>>>(*step);
+    const uint32_t lanes = bulk_lanes(step, shared, &warps);
+    if (lanes != 0) {
+        sms = BULK_SMS;
+        block = warps * ROW;
+    }
+    swap_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
     return hotbed_cuda_launched("swap_kernel");
 }
 

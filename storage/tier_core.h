@@ -268,8 +268,6 @@ HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     const hotbed_table_view *table = &s->tables[t];
     uint64_t slot = s->slots[u];
     hotbed_table_copy_time(s->index, table, move.victim_home, slot);
-    if (hotbed_move_writes(table, &move))
-        hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
     if (table->tiers == HOTBED_TIERS_CACHE) {
         hotbed_home_alone(s->index, move.victim_home, move.victim_meta);
     } else {
@@ -291,25 +289,43 @@ HOTBED_HD void hotbed_home_copied(
     hotbed_add_acq_rel_u64(hotbed_index_meta(index, home), HOTBED_META_MARKED - taken);
 }
 
-/* One lane: count what became of unique u. */
-HOTBED_HD void hotbed_tally_move(
-    const hotbed_step_view *s, uint32_t t, uint64_t slot, uint64_t key, uint32_t flags) {
-    const hotbed_table_view *table = &s->tables[t];
-    hotbed_tally *tally = &s->tallies[t];
-    if (slot == HOTBED_SLOT_NONE) {
-        hotbed_add_relaxed_u64(&tally->refused, 1);
-        hotbed_fault_latch(
-            s->faults, HOTBED_ERR_FULL,
-            table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t, key,
-            hotbed_table_slots(s->index, table));
-        return;
+/* Add the number of lanes that count one. */
+HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) {
+    uint32_t lanes = hotbed_bits_set(hotbed_tile_ballot(width, counts));
+    if (hotbed_tile_rank(width) == 0 && lanes != 0)
+        hotbed_add_relaxed_u64(tally, lanes);
+}
+
+/* Count what became of moves first .. first+count-1, at most as many as the tile has lanes.  They are of few tables, each of
+ * which has its counts added to by who counts for the whole tile, or else kernels would wait for them. */
+HOTBED_HD void hotbed_tally_moves(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : 0);
+    hotbed_move move = s->moves[i];
+    uint32_t u = s->missing[i];
+    bool mine = lane < count && (u & HOTBED_MISSING_REJECTED) == 0;
+    u = mine ? u : 0;
+    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    bool placed = mine && s->slots[u] != HOTBED_SLOT_NONE,
+         fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
+    bool up = (move.flags & HOTBED_MOVE_UP) != 0;
+    for (uint32_t left = hotbed_tile_ballot(width, mine); left != 0;) {
+        uint32_t one = hotbed_tile_shuffle_u32(width, t, hotbed_lowest_bit(left));
+        const hotbed_table_view *table = &s->tables[one];
+        hotbed_tally *tally = &s->tallies[one];
+        bool ours = mine && t == one, there = ours && placed;
+        hotbed_tally_lanes(&tally->refused, ours && !placed, width);
+        hotbed_tally_lanes(&tally->inserts, there && fresh, width);
+        hotbed_tally_lanes(&tally->fetches, there && !fresh && up, width);
+        hotbed_tally_lanes(&tally->in_place, there && !up, width);
+        hotbed_tally_lanes(&tally->write_backs, there && hotbed_move_writes(table, &move), width);
+        if (ours && !placed)
+            hotbed_fault_latch(
+                s->faults, HOTBED_ERR_FULL,
+                table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t,
+                s->unique_keys[u], hotbed_table_slots(s->index, table));
+        left &= ~hotbed_tile_ballot(width, ours);
     }
-    if ((flags & HOTBED_MOVE_NEW) != 0)
-        hotbed_add_relaxed_u64(&tally->inserts, 1);
-    else if ((flags & HOTBED_MOVE_UP) != 0)
-        hotbed_add_relaxed_u64(&tally->fetches, 1);
-    if ((flags & HOTBED_MOVE_UP) == 0)
-        hotbed_add_relaxed_u64(&tally->in_place, 1);
 }
 
 /* The key of move i is where it is to be used from now on: its row is there already, unless it is new. */
@@ -321,11 +337,8 @@ HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t w
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u], slot = s->slots[u];
-    if (hotbed_tile_rank(width) == 0) {
-        hotbed_tally_move(s, t, slot, key, move.flags);
-        if (slot != HOTBED_SLOT_NONE)
-            hotbed_unique_seen(s, table, slot);
-    }
+    if (hotbed_tile_rank(width) == 0 && slot != HOTBED_SLOT_NONE)
+        hotbed_unique_seen(s, table, slot);
     bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0, up = (move.flags & HOTBED_MOVE_UP) != 0;
     if (slot == HOTBED_SLOT_NONE || (!fresh && !up))
         return;

@@ -64,6 +64,7 @@ static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++) {
         if (hotbed_move_fetches(&s->moves[i]))
             haul(s, (uint32_t)i, false);
+        hotbed_tally_moves(s, (uint32_t)i, 1, 1);
         hotbed_end_move(s, (uint32_t)i, 1);
     }
 }

@@ -1,6 +1,6 @@
 /* storage/tier.cu - rows that move between tiers, on CUDA.  Host counterpart: tier_host.c. */
+#include "base/cuda_bulk.h"
 #include "base/cuda_launch.h"
-#include "storage/bulk.cuh"
 #include "storage/tier_kernels.h"
 
 enum {
@@ -174,7 +174,7 @@ static __device__ void swap_by_warps(const hotbed_step_view *s) {
  * up is on its way while the victim leaves, and neither takes registers. */
 enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(HOTBED_WITH_BULK)
 static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, uint8_t *shared) {
     const uint32_t lane = hotbed_tile_rank(ROW), thread = threadIdx.x / ROW * lanes + lane;
     uint64_t *read = (uint64_t *)(void *)shared + 2 * (uint64_t)thread, *come = read + 1;
@@ -221,7 +221,7 @@ template <bool GROWS>
 static __global__ void __launch_bounds__(BULK_WARPS *ROW)
     swap_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(HOTBED_WITH_BULK)
     extern __shared__ __align__(128) uint8_t shared[];
     if (lanes != 0) {
         swap_in_bulk(&s, lanes, shared);

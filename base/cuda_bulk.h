@@ -1,13 +1,14 @@
-/* storage/bulk.cuh - Hopper's bulk copies between shared and global memory, by one thread.
+/* base/cuda_bulk.h - Hopper's bulk copies between shared and global memory, by one thread.
  *
  * Their bytes go by the async proxy.  A load completes on an mbarrier; stores complete in bulk groups of the thread.
  */
-#ifndef HOTBED_STORAGE_BULK_CUH
-#define HOTBED_STORAGE_BULK_CUH
+#ifndef HOTBED_BASE_CUDA_BULK_H
+#define HOTBED_BASE_CUDA_BULK_H
 
 #include <stdint.h>
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HOTBED_WITH_BULK 1
 
 static __device__ uint32_t hotbed_bulk_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -296,8 +296,8 @@ HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) 
         hotbed_add_relaxed_u64(tally, lanes);
 }
 
-/* Count what became of moves first .. first+count-1, at most as many as the tile has lanes.  They are of few tables, each of
- * which has its counts added to by who counts for the whole tile, or else kernels would wait for them. */
+/* Count what became of moves first .. first+count-1, at most as many as the tile has lanes: by one addition of a tile to a
+ * table's count, since additions to one word wait for each other. */
 HOTBED_HD void hotbed_tally_moves(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : 0);

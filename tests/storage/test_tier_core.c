@@ -1,0 +1,403 @@
+/* tests/storage/test_tier_core.c - rows that move between two tiers at every tile width, against what they should be. */
+#define HOTBED_TILE_EMULATE
+#include "base/tile.h"
+
+#include "storage/index_range.h"
+#include "storage/lookup_core.h"
+#include "storage/row_layout.h"
+#include "storage/tier_core.h"
+#include "storage/types.h"
+#include "tests/support/emulate.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+
+enum {
+    TABLES = 3, /* a cache by counts; a cache with times; one tier or the other */
+    TIMED = 1,
+    EITHER = 2,
+    KEYS = 110,  /* a table */
+    ABOVE = 20,  /* of them the upper tier is made for */
+    UPPER = 48,  /* slots */
+    LOWER = 128, /* at most */
+    BATCH = 16,  /* unique keys of a table in a batch */
+    ALL = TABLES * BATCH,
+    HELD = 3, /* batches whose pins are there at once */
+    DIM = 9,
+    ROW = 48,
+    BATCHES = 14,
+};
+
+static const uint32_t widths[] = {1, 2, 8, 32};
+
+enum { WIDTHS = sizeof widths / sizeof widths[0] };
+
+/* A row as it should be. */
+typedef struct kept {
+    uint64_t score, time;
+    uint8_t row[ROW];
+    bool there;
+} kept;
+
+/* What kernels read and write: no pointers, so that widths can be compared byte by byte. */
+typedef struct words {
+    uint64_t index_keys[TABLES * (UPPER + LOWER)] HOTBED_ALIGN(128);
+    uint64_t index_metas[TABLES * (UPPER + LOWER)] HOTBED_ALIGN(128);
+    uint8_t rows[TABLES][UPPER * ROW] HOTBED_ALIGN(16);
+    uint8_t lower_rows[TABLES][LOWER * ROW] HOTBED_ALIGN(16);
+    uint64_t times[UPPER], lower_times[LOWER];
+    hotbed_clock clock;
+    hotbed_timer timer;
+    hotbed_tally tallies[TABLES];
+    uint64_t unique_keys[ALL], slots[ALL], counts[ALL];
+    uint32_t starts[TABLES + 1], missing[ALL], num_missing, bins[HOTBED_MOVE_WORDS];
+    hotbed_move moves[ALL];
+    uint64_t held[HELD][ALL];
+} words;
+
+/* A storage and a ticket, and the pass that a tile is to make. */
+typedef struct work {
+    words w;
+    hotbed_table_view tables[TABLES];
+    kept model[TABLES][KEYS];
+    hotbed_tally counts[TABLES];  /* what tallies should be */
+    uint64_t metas[TABLES][KEYS]; /* of keys that were above before a prefetch; 0: it was not */
+    uint64_t random;
+    hotbed_fault fault;
+    hotbed_step_view s;
+    uint32_t item, count, width;
+} work;
+
+static work works[WIDTHS];
+
+static uint32_t draw(work *k, uint32_t bound) {
+    return (uint32_t)(hotbed_test_random_r(&k->random) % bound);
+}
+
+static uint64_t key_of(uint32_t number) {
+    return (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static kept *entry(work *k, uint32_t t, uint64_t key) {
+    for (uint32_t n = 0; n < KEYS; n++)
+        if (key_of(n) == key)
+            return &k->model[t][n];
+    CHECK(false);
+    return NULL;
+}
+
+static uint8_t *row_at(work *k, uint32_t t, uint64_t slot) {
+    return hotbed_row_at(k->s.index, &k->tables[t], slot);
+}
+
+/* --- setting up ---------------------------------------------------------------------------------------- */
+
+static void clear(work *k, hotbed_index_range range) {
+    for (uint32_t b = 0; b < range.buckets; b++)
+        for (uint32_t i = 0; i < HOTBED_BUCKET_SLOTS; i++)
+            k->w.index_keys[hotbed_index_slot(range, b) + i] = hotbed_index_marker(range, b, false);
+}
+
+/* `below`: keys that a lower tier is made for. */
+static void start(work *k, uint32_t width, uint64_t below) {
+    static const char *const names[] = {"counted", "timed", "either"};
+    const hotbed_initializer uniform = {.kind = HOTBED_INIT_UNIFORM, .lower = -1, .upper = 1};
+    memset(k, 0, sizeof *k);
+    k->width = width;
+    k->random = hotbed_test_seed();
+    memset(k->w.held, 0xff, sizeof k->w.held); /* HOTBED_SLOT_NONE */
+    for (uint32_t t = 0; t < TABLES; t++) {
+        hotbed_table_view *table = &k->tables[t];
+        table->dim = DIM - t;
+        table->dtype = HOTBED_F32;
+        hotbed_row_lay_out(table, (hotbed_optimizer_kind)0);
+        CHECK(table->row_bytes <= ROW);
+        table->rows = k->w.rows[t];
+        table->lower_rows = k->w.lower_rows[t];
+        table->first_slot = t * UPPER;
+        table->slots = UPPER;
+        table->lower_first = TABLES * UPPER + t * LOWER;
+        table->capacity = KEYS;
+        table->range =
+            hotbed_index_range_make(ABOVE, true, table->first_slot / HOTBED_BUCKET_SLOTS);
+        table->lower =
+            hotbed_index_range_make(below, false, table->lower_first / HOTBED_BUCKET_SLOTS);
+        CHECK_EQ(hotbed_index_range_slots(table->range), UPPER);
+        table->lower_slots = hotbed_index_range_slots(table->lower);
+        CHECK(table->lower_slots <= LOWER);
+        table->range.region_bits = table->lower.region_bits = (uint16_t)t;
+        table->init = hotbed_init_make(&uniform, names[t], 7);
+        table->tiers = t == EITHER ? HOTBED_TIERS_SCORE : HOTBED_TIERS_CACHE;
+        table->lower.marks = t != EITHER;
+        table->score = t == TIMED    ? HOTBED_SCORE_TIMESTAMP_LFU
+                       : t == EITHER ? HOTBED_SCORE_STEP
+                                     : HOTBED_SCORE_LFU;
+        clear(k, table->range);
+        clear(k, table->lower);
+    }
+    k->tables[TIMED].range.times = k->w.times;
+    k->tables[TIMED].lower.times = k->w.lower_times;
+    hotbed_step_view *s = &k->s;
+    s->tables = k->tables;
+    s->index = (hotbed_index_view){k->w.index_keys, k->w.index_metas, NULL};
+    s->index_slots = HOTBED_SLOT_UNINDEXED;
+    s->clock = &k->w.clock;
+    s->timer = &k->w.timer;
+    s->tallies = k->w.tallies;
+    s->unique_keys = k->w.unique_keys;
+    s->unique_offsets = k->w.starts;
+    s->slots = k->w.slots;
+    s->counts = k->w.counts;
+    s->missing = k->w.missing;
+    s->num_missing = &k->w.num_missing;
+    s->moves = k->w.moves;
+    s->move_bins = k->w.bins;
+    s->faults = &k->fault;
+    s->num_tables = TABLES;
+}
+
+/* --- passes ---------------------------------------------------------------------------------------------- */
+
+static void find_lane(void *argument) {
+    work *k = argument;
+    hotbed_find_uniques(&k->s, k->item, k->count, k->width);
+}
+
+static void seek_lane(void *argument) {
+    work *k = argument;
+    hotbed_seek_homes(&k->s, k->item, k->count, k->width);
+}
+
+static void claim_lane(void *argument) {
+    work *k = argument;
+    hotbed_claim_missing(&k->s, k->item, k->width);
+}
+
+static void settle_lane(void *argument) {
+    work *k = argument;
+    hotbed_settle_missing(&k->s, k->item, k->width);
+}
+
+static void swap_lane(void *argument) {
+    work *k = argument;
+    const hotbed_move move = k->w.moves[k->item];
+    const uint32_t u = k->w.missing[k->item];
+    if (hotbed_move_writes(&k->tables[u / BATCH], &move)) {
+        hotbed_haul row = hotbed_haul_of(&k->s, k->item, true);
+        hotbed_row_copy(row.to, row.from, row.bytes, k->width);
+    }
+    hotbed_tile_sync(k->width);
+    if (hotbed_tile_rank(k->width) == 0)
+        hotbed_leave_upper(&k->s, k->item);
+    hotbed_tile_sync(k->width);
+    if (hotbed_move_fetches(&move)) {
+        hotbed_haul row = hotbed_haul_of(&k->s, k->item, false);
+        hotbed_row_copy(row.to, row.from, row.bytes, k->width);
+    }
+}
+
+static void tally_lane(void *argument) {
+    work *k = argument;
+    hotbed_tally_moves(&k->s, k->item, k->count, k->width);
+}
+
+static void end_lane(void *argument) {
+    work *k = argument;
+    hotbed_end_move(&k->s, k->item, k->width);
+}
+
+/* A tile an item; `each`: as many items as it has lanes. */
+static void pass(work *k, void (*lane)(void *), bool each, uint32_t items) {
+    const uint32_t step = each ? k->width : 1;
+    for (k->item = 0; k->item < items; k->item += step) {
+        k->count = items - k->item < step ? items - k->item : step;
+        hotbed_emulate_run(k->width, lane, k);
+    }
+}
+
+/* --- a training step ------------------------------------------------------------------------------------- */
+
+/* Distinct keys of every table. */
+static void fill(work *k) {
+    for (uint32_t t = 0; t < TABLES; t++) {
+        bool used[KEYS] = {false};
+        for (uint32_t n = 0; n < BATCH;) {
+            uint32_t number = draw(k, KEYS);
+            if (used[number])
+                continue;
+            used[number] = true;
+            k->w.unique_keys[t * BATCH + n] = key_of(number);
+            k->w.counts[t * BATCH + n++] = 1 + draw(k, 3);
+        }
+        k->w.starts[t + 1] = (t + 1) * BATCH;
+    }
+    k->w.num_missing = 0;
+    k->w.clock.prefetches++;
+    k->w.timer.now++;
+}
+
+static int by_number(const void *a, const void *b) {
+    const uint32_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static uint64_t upper_meta(const work *k, uint32_t t, uint32_t number) {
+    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, key_of(number), 1);
+    return slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
+}
+
+static void prefetch(work *k) {
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t n = 0; n < KEYS; n++)
+            k->metas[t][n] = upper_meta(k, t, n);
+    pass(k, find_lane, true, ALL);
+    const uint32_t n = k->w.num_missing;
+    /* Which comes first in `missing` is up to the lanes' turns. */
+    qsort(k->w.missing, n, sizeof k->w.missing[0], by_number);
+    memset(k->w.bins, 0, sizeof k->w.bins);
+    pass(k, seek_lane, true, n);
+    pass(k, claim_lane, false, n);
+    pass(k, settle_lane, false, n);
+    uint32_t swaps = 0, counted = 0;
+    for (uint32_t i = 0; i < n; i++)
+        swaps += hotbed_move_swaps(&k->w.moves[i]) ? 1 : 0;
+    for (uint32_t b = 0; b < HOTBED_MOVE_BINS; b++)
+        counted += k->w.bins[1 + b];
+    CHECK_EQ(counted, swaps);
+    pass(k, swap_lane, false, n);
+    pass(k, tally_lane, true, n);
+    pass(k, end_lane, false, n);
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t number = 0; number < KEYS; number++)
+            if (k->metas[t][number] != 0 && upper_meta(k, t, number) == 0 &&
+                (t == EITHER || (k->metas[t][number] & HOTBED_META_MARKED) != 0))
+                k->counts[t].write_backs++;
+}
+
+/* Every key that has a slot has the model's row there, and changes it. */
+static void train(work *k) {
+    for (uint32_t u = 0; u < ALL; u++) {
+        uint32_t t = u / BATCH;
+        uint64_t key = k->w.unique_keys[u], slot = k->w.slots[u];
+        kept *model = entry(k, t, key);
+        if (slot == HOTBED_SLOT_NONE) {
+            CHECK(!model->there);
+            k->counts[t].refused++;
+            continue;
+        }
+        CHECK_EQ(k->w.index_keys[slot], key);
+        bool above = slot < k->tables[t].lower_first;
+        if (!model->there) {
+            hotbed_row_init(&k->tables[t], model->row, key, 1);
+            k->counts[t].inserts++;
+        } else if (above && k->metas[t][model - k->model[t]] == 0) {
+            k->counts[t].fetches++;
+        }
+        k->counts[t].in_place += above ? 0 : 1;
+        model->score = t == EITHER ? k->w.clock.prefetches
+                                   : (model->there ? model->score : 0) + k->w.counts[u];
+        model->time = k->w.timer.now;
+        model->there = true;
+        uint8_t *row = row_at(k, t, slot);
+        CHECK_BYTES(row, model->row, k->tables[t].row_bytes);
+        for (uint32_t e = 0; e < k->tables[t].dim; e++) {
+            float value;
+            memcpy(&value, row + e * sizeof value, sizeof value);
+            value += 1.0F;
+            memcpy(row + e * sizeof value, &value, sizeof value);
+            memcpy(model->row + e * sizeof value, &value, sizeof value);
+        }
+        if (t != EITHER && above)
+            hotbed_index_mark(k->s.index, slot);
+    }
+}
+
+/* Pins of this batch stay for some batches more. */
+static void hold(work *k, uint32_t batch) {
+    uint64_t *held = k->w.held[batch % HELD];
+    for (uint32_t u = 0; u < ALL; u++)
+        if (held[u] != HOTBED_SLOT_NONE)
+            hotbed_index_unpin(k->s.index, held[u], true);
+    memcpy(held, k->w.slots, sizeof k->w.slots);
+}
+
+/* --- what should be ---------------------------------------------------------------------------------------- */
+
+/* Caches have every key below, marked if and only if it is above, too; the other table has it in one place. */
+static void check_all(work *k, bool pinned) {
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const hotbed_table_view *table = &k->tables[t];
+        for (uint32_t n = 0; n < KEYS; n++) {
+            const kept *model = &k->model[t][n];
+            uint64_t up = hotbed_index_find(k->s.index, table->range, key_of(n), 1);
+            uint64_t home = hotbed_index_find(k->s.index, table->lower, key_of(n), 1);
+            bool above = up != HOTBED_SLOT_NONE, below = home != HOTBED_SLOT_NONE;
+            CHECK_EQ(above || below, model->there);
+            if (!model->there)
+                continue;
+            uint64_t slot = above ? up : home, meta = k->w.index_metas[slot];
+            CHECK_BYTES(row_at(k, t, slot), model->row, table->row_bytes);
+            CHECK_EQ(hotbed_meta_score(meta), model->score);
+            CHECK(pinned || (meta & HOTBED_META_PINS) == 0);
+            CHECK_EQ(meta & HOTBED_META_LOCKED, 0);
+            if (t == TIMED)
+                CHECK_EQ(*hotbed_table_time(k->s.index, table, slot), model->time);
+            if (t == EITHER) {
+                CHECK(above != below);
+                continue;
+            }
+            CHECK(below);
+            CHECK_EQ((k->w.index_metas[home] & HOTBED_META_MARKED) != 0, above);
+            if (above && (meta & HOTBED_META_MARKED) == 0)
+                CHECK_BYTES(row_at(k, t, home), model->row, table->row_bytes);
+        }
+        CHECK_BYTES(&k->w.tallies[t], &k->counts[t], sizeof k->counts[t]);
+    }
+}
+
+static void run(uint64_t below) {
+    for (uint32_t i = 0; i < WIDTHS; i++)
+        start(&works[i], widths[i], below);
+    for (uint32_t batch = 0; batch < BATCHES; batch++) {
+        for (uint32_t i = 0; i < WIDTHS; i++) {
+            fill(&works[i]);
+            prefetch(&works[i]);
+            train(&works[i]);
+            hold(&works[i], batch);
+            CHECK_BYTES(&works[i].w, &works[0].w, sizeof works[0].w);
+        }
+        check_all(&works[batch % WIDTHS], true);
+    }
+    for (uint32_t batch = 0; batch < HELD; batch++) {
+        memset(works[0].w.slots, 0xff, sizeof works[0].w.slots);
+        hold(&works[0], BATCHES + batch);
+    }
+    check_all(&works[0], false);
+}
+
+static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    run(KEYS);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const hotbed_tally *tally = &works[0].w.tallies[t];
+        CHECK(tally->fetches > 20);
+        CHECK(tally->write_backs > 20);
+        CHECK(tally->in_place > 0);
+        CHECK_EQ(tally->refused, 0);
+    }
+}
+
+/* What has no place is refused, and nothing is lost by it. */
+static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    run(ABOVE);
+    for (uint32_t t = 0; t < TABLES; t++)
+        CHECK(works[0].w.tallies[t].refused > 0);
+    CHECK_EQ(works[0].fault.status, HOTBED_ERR_FULL);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"prefetches_are_the_same_at_every_width", prefetches_are_the_same_at_every_width},
+    {"full_lower_tiers_refuse_at_every_width", full_lower_tiers_refuse_at_every_width},
+    {NULL, NULL},
+};

@@ -268,7 +268,7 @@ static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backe
     trace((hotbed_index_range){.buckets = 3, .choices = 2}, 70, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4}, 120, 500);
     trace((hotbed_index_range){.buckets = MAX_BUCKETS, .choices = 20}, 700, 900);
-    trace((hotbed_index_range){.buckets = 24, .choices = 20, .region_bits = 2}, 370, 900);
+    trace((hotbed_index_range){.buckets = 24, .choices = 20, .region_bits = 2}, 370, 400);
 }
 
 static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backend) {
@@ -277,7 +277,7 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
     trace((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 200, 500);
     trace((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 400, 600);
     trace(
-        (hotbed_index_range){.buckets = 17, .choices = 4, .evicts = 1, .region_bits = 3}, 500, 900);
+        (hotbed_index_range){.buckets = 17, .choices = 4, .evicts = 1, .region_bits = 3}, 500, 400);
 }
 
 /* A range whose words are not with the others': a lower tier's in host memory. */

@@ -85,7 +85,7 @@ static hotbed_status grow(
     segment->lower_byte = table->view.lower_byte + below * table->view.row_bytes;
     segment->range = hotbed_index_range_make(keys > 0 ? keys : 1, first.evicts != 0, 0);
     segment->range.marks = first.marks;
-    if (table->view.lower_slots > 0)
+    if (hotbed_table_moves(&table->view))
         hotbed_index_range_regions(&segment->range);
     uint64_t slots = hotbed_index_range_slots(segment->range);
     hotbed_status status = allocate(storage, table, slots, stream, grown);

@@ -197,8 +197,10 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
                       ? take_range(storage, keys, table->evicts)
                       : hotbed_index_range_make(keys, table->evicts, 0);
     view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
-    hotbed_index_range_regions(&view->range);
-    hotbed_index_range_regions(&view->lower);
+    if (hotbed_table_moves(view)) {
+        hotbed_index_range_regions(&view->range);
+        hotbed_index_range_regions(&view->lower);
+    }
     view->lower_slots = hotbed_index_range_slots(view->lower);
 }
 
@@ -231,8 +233,7 @@ static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *ta
 
 /* The parts of the lower tier by which moves are ordered. */
 static void lay_out_bins(hotbed_storage *storage) {
-    uint64_t bytes = 0, most = 0;
-    bool odd = false;
+    uint64_t bytes = 0;
     uint32_t shift = 27; /* 128 MiB */
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         const hotbed_table *table = &storage->tables[t];
@@ -241,14 +242,25 @@ static void lay_out_bins(hotbed_storage *storage) {
         if (view->lower_slots == 0)
             continue;
         bytes += lower_most(storage, table) * view->row_bytes;
-        most = view->row_bytes > most ? view->row_bytes : most;
-        odd = odd || view->row_bytes % 16 != 0;
     }
-    storage->bulk_bytes = odd || most > 1 << 20 ? 0 : (uint32_t)most;
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         storage->tables[t].view.bin_shift = shift;
+}
+
+/* The longest row of tables whose rows move; 0: some are no multiple of 16 bytes. */
+static uint32_t bulk_bytes(const hotbed_storage *storage) {
+    uint64_t most = 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table_view *view = &storage->tables[t].view;
+        if (!hotbed_table_moves(view))
+            continue;
+        if (view->row_bytes % 16 != 0)
+            return 0;
+        most = view->row_bytes > most ? view->row_bytes : most;
+    }
+    return (uint32_t)most;
 }
 
 void hotbed_mode_lay_out(hotbed_storage *storage) {
@@ -272,6 +284,7 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
     }
     lay_out_segments(storage);
     lay_out_bins(storage);
+    storage->bulk_bytes = bulk_bytes(storage);
 }
 
 /* --- the cache ------------------------------------------------------------------------------------- */

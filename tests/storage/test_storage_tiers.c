@@ -1,4 +1,6 @@
 /* tests/storage/test_storage_tiers.c - CACHE and DEFAULT: modes, traffic between the tiers, pins and bytes. */
+#include "hotbed/growth.h"
+#include "storage/storage.h"
 #include "tests/storage/rig.h"
 
 #include <string.h>
@@ -70,6 +72,31 @@ static void upper_tiers_share_the_budget(hotbed_backend backend) {
     CHECK_EQ(info[0].index_bytes, (info[0].slots + info[0].lower_slots) * 16);
     CHECK(info[0].lower_weights != NULL);
     rig_close(&r);
+}
+
+/* Where rows move, a key is near the same point of both tiers, also of what growth adds. */
+static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
+    static const hotbed_mode modes[] = {
+        HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT, HOTBED_MODE_DEFAULT, HOTBED_MODE_HBM_DIRECT};
+    for (int m = 0; m < 4; m++) {
+        setup s;
+        rig r;
+        setup_start(&s, 1, 4, 400000);
+        s.tables[0].max_capacity = 1000000;
+        s.tables[0].upper_capacity = m == 3 ? 0 : 100000;
+        s.options.mode = modes[m];
+        s.options.placement = m == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+        rig_open_bare(&r, backend, &s.options);
+        CHECK_OK(hotbed_storage_grow(r.storage, 0, 800000, r.stream));
+        const hotbed_table *table = &r.storage->tables[0];
+        const bool move = m < 2;
+        CHECK_EQ(table->view.range.region_bits > 0, move);
+        CHECK_EQ(table->view.lower.region_bits > 0, move);
+        CHECK_EQ(table->grown->segment.range.region_bits > 0, move);
+        CHECK_EQ(r.storage->bulk_bytes, move ? table->view.row_bytes : 0);
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        rig_close(&r);
+    }
 }
 
 /* --- traffic ---------------------------------------------------------------------------------------- */
@@ -468,6 +495,7 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"the_mode_follows_from_bytes_and_budget", the_mode_follows_from_bytes_and_budget},
     {"upper_tiers_share_the_budget", upper_tiers_share_the_budget},
+    {"tables_whose_rows_move_have_regions", tables_whose_rows_move_have_regions},
     {"only_changed_rows_go_down", only_changed_rows_go_down},
     {"probation_keeps_what_is_used", probation_keeps_what_is_used},
     {"a_cache_as_large_as_the_footprint_misses_little",

@@ -7,8 +7,8 @@
 #include "storage/row_layout.h"
 #include "storage/tier_core.h"
 #include "storage/types.h"
+#include "tests/storage/tier_model.h"
 #include "tests/support/emulate.h"
-#include "tests/support/harness.h"
 
 #include <stdlib.h>
 
@@ -27,17 +27,6 @@ enum {
     ROW = 48,
     BATCHES = 14,
 };
-
-static const uint32_t widths[] = {1, 2, 8, 32};
-
-enum { WIDTHS = sizeof widths / sizeof widths[0] };
-
-/* A row as it should be. */
-typedef struct kept {
-    uint64_t score, time;
-    uint8_t row[ROW];
-    bool there;
-} kept;
 
 /* What kernels read and write: no pointers, so that widths can be compared byte by byte. */
 typedef struct words {
@@ -70,17 +59,9 @@ typedef struct work {
 
 static work works[WIDTHS];
 
-static uint32_t draw(work *k, uint32_t bound) {
-    return (uint32_t)(hotbed_test_random_r(&k->random) % bound);
-}
-
-static uint64_t key_of(uint32_t number) {
-    return (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
-}
-
 static kept *entry(work *k, uint32_t t, uint64_t key) {
     for (uint32_t n = 0; n < KEYS; n++)
-        if (key_of(n) == key)
+        if (kept_key(n) == key)
             return &k->model[t][n];
     CHECK(false);
     return NULL;
@@ -220,14 +201,11 @@ static void pass(work *k, void (*lane)(void *), bool each, uint32_t items) {
 /* Distinct keys of every table. */
 static void fill(work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
-        bool used[KEYS] = {false};
-        for (uint32_t n = 0; n < BATCH;) {
-            uint32_t number = draw(k, KEYS);
-            if (used[number])
-                continue;
-            used[number] = true;
-            k->w.unique_keys[t * BATCH + n] = key_of(number);
-            k->w.counts[t * BATCH + n++] = 1 + draw(k, 3);
+        uint32_t numbers[BATCH];
+        kept_draw_some(&k->random, KEYS, BATCH, numbers);
+        for (uint32_t n = 0; n < BATCH; n++) {
+            k->w.unique_keys[t * BATCH + n] = kept_key(numbers[n]);
+            k->w.counts[t * BATCH + n] = 1 + kept_draw(&k->random, 3);
         }
         k->w.starts[t + 1] = (t + 1) * BATCH;
     }
@@ -242,7 +220,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 static uint64_t upper_meta(const work *k, uint32_t t, uint32_t number) {
-    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, key_of(number), 1);
+    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, kept_key(number), 1);
     return slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
 }
 
@@ -300,13 +278,7 @@ static void train(work *k) {
         model->there = true;
         uint8_t *row = row_at(k, t, slot);
         CHECK_BYTES(row, model->row, k->tables[t].row_bytes);
-        for (uint32_t e = 0; e < k->tables[t].dim; e++) {
-            float value;
-            memcpy(&value, row + e * sizeof value, sizeof value);
-            value += 1.0F;
-            memcpy(row + e * sizeof value, &value, sizeof value);
-            memcpy(model->row + e * sizeof value, &value, sizeof value);
-        }
+        kept_train(model, row, k->tables[t].dim);
         if (t != EITHER && above)
             hotbed_index_mark(k->s.index, slot);
     }
@@ -329,8 +301,8 @@ static void check_all(work *k, bool pinned) {
         const hotbed_table_view *table = &k->tables[t];
         for (uint32_t n = 0; n < KEYS; n++) {
             const kept *model = &k->model[t][n];
-            uint64_t up = hotbed_index_find(k->s.index, table->range, key_of(n), 1);
-            uint64_t home = hotbed_index_find(k->s.index, table->lower, key_of(n), 1);
+            uint64_t up = hotbed_index_find(k->s.index, table->range, kept_key(n), 1);
+            uint64_t home = hotbed_index_find(k->s.index, table->lower, kept_key(n), 1);
             bool above = up != HOTBED_SLOT_NONE, below = home != HOTBED_SLOT_NONE;
             CHECK_EQ(above || below, model->there);
             if (!model->there)
@@ -390,7 +362,7 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
 /* What has no place is refused, and nothing is lost by it. */
 static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
     (void)backend;
-    run(ABOVE);
+    run(ABOVE / 2);
     for (uint32_t t = 0; t < TABLES; t++)
         CHECK(works[0].w.tallies[t].refused > 0);
     CHECK_EQ(works[0].fault.status, HOTBED_ERR_FULL);

@@ -7,8 +7,8 @@
 #include "storage/row_layout.h"
 #include "storage/tier_external_core.h"
 #include "storage/types.h"
+#include "tests/storage/tier_model.h"
 #include "tests/support/emulate.h"
-#include "tests/support/harness.h"
 
 enum {
     TABLES = 3, /* LFU; TIMESTAMP_LFU; static */
@@ -20,20 +20,9 @@ enum {
     BATCH = 10, /* unique keys of a table in a batch, or keys of a call */
     ALL = TABLES * BATCH,
     DIM = 9,
-    ROW = 64, /* of the longest row: 9 elements, padding, a time */
+    ROW = KEPT_ROW, /* of the longest row: 9 elements, padding, a time */
     BATCHES = 24,
 };
-
-static const uint32_t widths[] = {1, 2, 8, 32};
-
-enum { WIDTHS = sizeof widths / sizeof widths[0] };
-
-/* A row as it should be, or as the store has it. */
-typedef struct kept {
-    uint64_t score, time;
-    uint8_t row[ROW];
-    bool there;
-} kept;
 
 /* A batch's arrays. */
 typedef struct lists {
@@ -79,12 +68,8 @@ typedef struct work {
 
 static work works[WIDTHS];
 
-static uint32_t draw(work *k, uint32_t bound) {
-    return (uint32_t)(hotbed_test_random_r(&k->random) % bound);
-}
-
 static uint64_t key_of(uint32_t t, uint32_t number) {
-    return t == STATIC ? number : (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return t == STATIC ? number : kept_key(number);
 }
 
 static kept *entry(kept (*of)[KEYS], uint32_t t, uint64_t key) {
@@ -93,12 +78,6 @@ static kept *entry(kept (*of)[KEYS], uint32_t t, uint64_t key) {
             return &of[t][n];
     CHECK(false);
     return NULL;
-}
-
-static float element(const uint8_t *row, uint32_t e) {
-    float value;
-    memcpy(&value, row + e * sizeof value, sizeof value);
-    return value;
 }
 
 /* --- setting up ---------------------------------------------------------------------------------------- */
@@ -252,14 +231,11 @@ static void pass(
 /* Distinct keys of every table. */
 static void fill(work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
-        bool used[KEYS] = {false};
-        for (uint32_t n = 0; n < BATCH;) {
-            uint32_t number = draw(k, KEYS);
-            if (used[number])
-                continue;
-            used[number] = true;
-            k->w.unique_keys[t * BATCH + n] = key_of(t, number);
-            k->w.counts[t * BATCH + n++] = 1 + draw(k, 3);
+        uint32_t numbers[BATCH];
+        kept_draw_some(&k->random, KEYS, BATCH, numbers);
+        for (uint32_t n = 0; n < BATCH; n++) {
+            k->w.unique_keys[t * BATCH + n] = key_of(t, numbers[n]);
+            k->w.counts[t * BATCH + n] = 1 + kept_draw(&k->random, 3);
         }
         k->w.starts[t + 1] = (t + 1) * BATCH;
     }
@@ -284,7 +260,7 @@ static void prefetch(work *k) {
     pass(k, step_lane, HOTBED_PASS_CLAIM, tiles, n);
     scan(k->w.leaving.ranks, ALL);
     pass(k, step_lane, HOTBED_PASS_LEAVE, tiles, n);
-    k->fails[0] = k->fails[0] || draw(k, 6) == 0; /* between the calls */
+    k->fails[0] = k->fails[0] || kept_draw(&k->random, 6) == 0; /* between the calls */
     call_store(k, &k->w.leaving, INSERT);
     pass(k, step_lane, HOTBED_PASS_ARRIVE, tiles, n);
 }
@@ -319,11 +295,7 @@ static void train(work *k, const bool failed[TABLES]) {
         model->time = k->w.timer.now;
         uint8_t *row = hotbed_row_at(k->step.s.index, &k->tables[t], slot);
         check_row(k, t, row, model);
-        for (uint32_t e = 0; e < k->tables[t].dim; e++) {
-            float value = element(row, e) + 1.0F;
-            memcpy(row + e * sizeof value, &value, sizeof value);
-            memcpy(model->row + e * sizeof value, &value, sizeof value);
-        }
+        kept_train(model, row, k->tables[t].dim);
         hotbed_index_unpin(k->step.s.index, slot, true);
     }
     for (uint32_t t = 0; t < TABLES; t++)
@@ -361,7 +333,7 @@ static void check_all(const work *k) {
 /* A prefetch with a store that fails for some tables, a step of training, and all as it should be. */
 static void step(work *k, bool may_fail) {
     for (uint32_t t = 0; t < TABLES; t++)
-        k->fails[t] = may_fail && draw(k, 4) == 0;
+        k->fails[t] = may_fail && kept_draw(&k->random, 4) == 0;
     fill(k);
     prefetch(k);
     train(k, k->fails);
@@ -519,11 +491,11 @@ static void set(work *k, uint32_t t, bool all) {
     uint32_t dim = k->tables[t].dim;
     call_keys(k, t, keys);
     for (uint32_t i = 0; i < BATCH; i++) {
-        float value = (float)draw(k, 1000);
+        float value = (float)kept_draw(&k->random, 1000);
         for (uint32_t e = 0; e < dim; e++)
             memcpy(k->w.got + ((size_t)i * dim + e) * sizeof value, &value, sizeof value);
-        k->w.scores[i] = 1 + draw(k, 50);
-        k->w.seen[i] = 1 + draw(k, 50);
+        k->w.scores[i] = 1 + kept_draw(&k->random, 50);
+        k->w.seen[i] = 1 + kept_draw(&k->random, 50);
     }
     if (!all)
         k->rows.rows.rows.scores = k->rows.rows.rows.times = NULL;

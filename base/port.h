@@ -121,6 +121,30 @@ HOTBED_HD uint64_t hotbed_add_acq_rel_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
+/* Releases: the caller's accesses come before it for who sees the sum. */
+HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+#else
+    (void)__atomic_fetch_add(p, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/* hotbed_cas_u64() for who touches what the word guards in a later pass only: between passes all is ordered. */
+HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desired) {
+#if defined(__CUDA_ARCH__)
+    uint64_t old;
+    asm volatile("atom.relaxed.gpu.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(p), "l"(expected), "l"(desired)
+                 : "memory");
+    return old == expected;
+#else
+    return __atomic_compare_exchange_n(
+        p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+#endif
+}
+
 HOTBED_HD uint32_t hotbed_load_relaxed_u32(const uint32_t *p) {
 #if defined(__CUDA_ARCH__)
     uint32_t value;

@@ -18,7 +18,9 @@
 static const char usage[] =
     "usage: hotbed-plans [--workload W5] [--backend host|cuda] [--scale X] [--insertion "
     "plain|probation]\n"
-    "                    [--dense X] [--rounds N] [--steps N] [--json FILE] [--pictures PREFIX]\n"
+    "                    [--move-sms N] [--dense X] [--rounds N] [--steps N] [--json FILE] "
+    "[--pictures PREFIX]\n"
+    "  --move-sms  SMs that take rows between tiers (0: as many as fill the link)\n"
     "  --dense     length of the dense model, in units of exchange and prefetch (1)\n"
     "  --rounds    all plans are timed so many times, in turn (5)\n"
     "  --steps     of one timing (once through the workload's batches)\n"
@@ -30,7 +32,7 @@ typedef struct program {
     double scale, dense;
     hotbed_backend backend;
     hotbed_insertion insertion;
-    uint32_t rounds, steps;
+    uint32_t rounds, steps, move_sms;
     const char *json, *pictures;
     workload_machine machine;
 } program;
@@ -242,15 +244,15 @@ static hotbed_status write_json(const program *p, const figures *f) {
         to,
         "{\n  \"format\": \"hotbed-plans 1\", \"commit\": \"%s\", \"date\": \"%s\",\n"
         "  \"device\": \"%s\", \"driver\": \"%s\", \"backend\": \"%s\",\n"
-        "  \"workload\": \"%s\", \"scale\": %g, \"insertion\": \"%s\", \"steps\": %u, \"rounds\": "
-        "%u,\n"
+        "  \"workload\": \"%s\", \"scale\": %g, \"insertion\": \"%s\", \"move_sms\": %u, "
+        "\"steps\": %u, \"rounds\": %u,\n"
         "  \"ahead_ms\": %.6f, \"dense_ms\": %.6f, \"floor_ms\": %.6f,\n"
         "  \"predicted_ms\": %.6f, \"auto_over_prefetch\": %.4f, \"schedule\": \"",
         p->machine.commit, p->machine.date, p->machine.device, p->machine.driver,
         hotbed_backend_name(p->backend), p->what->name, p->scale,
-        p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain", p->steps, p->rounds,
-        1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor, 1e3 * hotbed_schedule_seconds(f->schedule),
-        f->medians[AUTO][0] / f->medians[PREFETCH][0]);
+        p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain", p->move_sms, p->steps,
+        p->rounds, 1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor,
+        1e3 * hotbed_schedule_seconds(f->schedule), f->medians[AUTO][0] / f->medians[PREFETCH][0]);
     print_steps(to, f->schedule);
     (void)fprintf(to, "\",\n  \"candidates\": [");
     for (uint32_t c = 0; c < hotbed_schedule_candidates(f->schedule); c++)
@@ -320,7 +322,10 @@ static bool take(program *p, const char *name, const char *value) {
         ok = number(value, 1e-4, 1.0, &p->scale);
     else if (strcmp(name, "--dense") == 0)
         ok = number(value, 0.01, 100.0, &p->dense);
-    else if (strcmp(name, "--rounds") == 0 || strcmp(name, "--steps") == 0) {
+    else if (strcmp(name, "--move-sms") == 0) {
+        ok = number(value, 0.0, (double)HOTBED_MOVE_SMS_MOST, &n);
+        p->move_sms = (uint32_t)n;
+    } else if (strcmp(name, "--rounds") == 0 || strcmp(name, "--steps") == 0) {
         ok = number(value, 1.0, 1000.0, &n);
         *(name[2] == 'r' ? &p->rounds : &p->steps) = (uint32_t)n;
     } else
@@ -331,7 +336,7 @@ static bool take(program *p, const char *name, const char *value) {
 static hotbed_status run(program *p) {
     plans_shop shop;
     static figures f;
-    HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->backend, &shop));
+    HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->move_sms, p->backend, &shop));
     if (p->steps == 0)
         p->steps = shop.input.shape.batches;
     f.times = calloc((size_t)(2 * ENTRIES + 1) * p->rounds, sizeof *f.times);

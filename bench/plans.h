@@ -16,6 +16,7 @@ enum { PLANS_SLOTS = 6, PLANS_ENTRIES_MOST = 16 };
 typedef struct plans_shop {
     hotbed_backend backend;
     hotbed_insertion insertion;
+    uint32_t move_sms;
     hotbed_stream *stream;
     workload_input input;
     hotbed_comm *comm;
@@ -34,8 +35,8 @@ typedef struct plans_shop {
 } plans_shop;
 
 hotbed_status plans_open(
-    const workload *what, double scale, hotbed_insertion insertion, hotbed_backend backend,
-    plans_shop *shop);
+    const workload *what, double scale, hotbed_insertion insertion, uint32_t move_sms,
+    hotbed_backend backend, plans_shop *shop);
 void plans_close(plans_shop *shop);
 
 /* Set `layers` such that the dense model takes about so long; *seconds is what it then takes alone. */

@@ -96,6 +96,7 @@ static hotbed_status open_collection(plans_shop *s, const workload *what) {
     hotbed_sharded_options options;
     workload_storage_options(what, shape, shape->rows, tables, &storage);
     storage.mode = what->mode;
+    storage.move_sms = s->move_sms;
     for (uint32_t t = 0; t < shape->tables && workload_tiered(what); t++) {
         tables[t].upper_capacity = workload_upper_rows(what, &s->input, t);
         tables[t].insertion = s->insertion;
@@ -148,9 +149,9 @@ static hotbed_status make(plans_shop *s, const workload *what, double scale) {
 }
 
 hotbed_status plans_open(
-    const workload *what, double scale, hotbed_insertion insertion, hotbed_backend backend,
-    plans_shop *shop) {
-    *shop = (plans_shop){.backend = backend, .insertion = insertion};
+    const workload *what, double scale, hotbed_insertion insertion, uint32_t move_sms,
+    hotbed_backend backend, plans_shop *shop) {
+    *shop = (plans_shop){.backend = backend, .insertion = insertion, .move_sms = move_sms};
     hotbed_status status = make(shop, what, scale);
     if (status != HOTBED_OK)
         plans_close(shop);

@@ -352,14 +352,16 @@ HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, u
 }
 
 /* Slot of each lane's own key, for lanes in `wanted`, a bit each: hashing is done by one lane a key, the
- * lines are read by all, of two keys at a time. */
+ * lines are read by all, of two keys at a time.  A short walk is each lane's own: while one tile of a warp walks,
+ * those that have found their keys wait. */
 HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
     uint32_t width) {
     uint32_t rank = hotbed_tile_rank(width);
     uint64_t found = HOTBED_SLOT_NONE;
     hotbed_probe mine = {key, 0, 0};
-    if ((wanted >> rank & 1U) != 0)
+    bool lacks = (wanted >> rank & 1U) != 0;
+    if (lacks)
         mine = hotbed_index_probe(range, key);
     for (uint32_t lane = 0; lane < width; lane += 2) {
         uint32_t bits[2] = {0, 0};
@@ -372,25 +374,31 @@ HOTBED_HD uint64_t hotbed_index_find_each(
         }
         HOTBED_UNROLL
         for (uint32_t k = 0; k < 2; k++) {
-            if ((wanted >> lane >> k & 1U) == 0)
-                continue;
             uint32_t hit = hotbed_tile_ballot(width, bits[k] != 0);
-            uint64_t slot = HOTBED_SLOT_NONE;
-            if (hit != 0) {
-                slot = hotbed_index_probe_slot(probe[k], bits[k], hit, width);
-            } else {
-                hotbed_index_range of = range;
-                of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane + k);
-                of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane + k);
-                of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane + k);
-                of.region_bits =
-                    (uint16_t)hotbed_tile_shuffle_u32(width, range.region_bits, lane + k);
-                of.segment = hotbed_tile_shuffle_u32(width, range.segment, lane + k);
-                slot = hotbed_index_find_rest(index, of, probe[k].key, width);
-            }
+            if (hit == 0)
+                continue;
+            uint64_t slot = hotbed_index_probe_slot(probe[k], bits[k], hit, width);
             if (rank == lane + k)
                 found = slot;
         }
+    }
+    lacks = lacks && found == HOTBED_SLOT_NONE;
+    if (lacks && range.choices <= HOTBED_WALK_EVICT && !hotbed_index_grows(index, range)) {
+        found = hotbed_index_find_walk(index, range, key, 1);
+        lacks = false;
+    }
+    for (uint32_t left = hotbed_tile_ballot(width, lacks); left != 0; left &= left - 1) {
+        uint32_t lane = hotbed_lowest_bit(left);
+        hotbed_index_range of = range;
+        of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane);
+        of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane);
+        of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane);
+        of.region_bits = (uint16_t)hotbed_tile_shuffle_u32(width, range.region_bits, lane);
+        of.segment = hotbed_tile_shuffle_u32(width, range.segment, lane);
+        uint64_t sought = hotbed_tile_shuffle_u64(width, key, lane);
+        uint64_t slot = hotbed_index_find_rest(index, of, sought, width);
+        if (rank == lane)
+            found = slot;
     }
     return found;
 }
@@ -464,14 +472,14 @@ HOTBED_HD bool hotbed_index_lock(hotbed_index_view index, uint64_t slot, uint64_
             continue;
         if (hotbed_load_relaxed_u64(hotbed_index_key(index, slot)) == key)
             return true;
-        hotbed_add_acq_rel_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED);
+        hotbed_add_release_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED);
         return false; /* a key of this call that was placed there, and that nobody else looks for */
     }
 }
 
 /* One lane: what the tile wrote comes before what the slot's next key gets. */
 HOTBED_HD void hotbed_index_unlock(hotbed_index_view index, uint64_t slot) {
-    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
+    hotbed_add_release_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
@@ -502,13 +510,26 @@ HOTBED_HD uint32_t hotbed_index_scan(
     uint32_t width) {
     const uint64_t kept = HOTBED_META_PINS | (range.marks != 0 ? HOTBED_META_MARKED : 0);
     const uint64_t *words = hotbed_index_meta(index, line);
+    const uint32_t first = hotbed_tile_rank(width);
+    hotbed_u64x2 pairs[HOTBED_BUCKET_SLOTS / 2] = {{0, 0}};
     uint32_t free = 0;
-    for (uint32_t pair = hotbed_tile_rank(width); pair < HOTBED_BUCKET_SLOTS / 2; pair += width) {
-        hotbed_u64x2 metas = hotbed_load_relaxed_u64x2(words + (size_t)2 * pair);
+    HOTBED_UNROLL
+    for (uint32_t k = 0; k < HOTBED_BUCKET_SLOTS / 2; k++)
+        if (first + k * width < HOTBED_BUCKET_SLOTS / 2)
+            pairs[k] = hotbed_load_relaxed_u64x2(words + (size_t)2 * (first + k * width));
+    HOTBED_UNROLL
+    for (uint32_t k = 0; k < HOTBED_BUCKET_SLOTS / 2; k++) {
+        const uint32_t pair = first + k * width;
+        if (pair >= HOTBED_BUCKET_SLOTS / 2)
+            continue;
+        const hotbed_u64x2 metas = pairs[k];
         free |= (metas.a == 0 ? 1U : 0U) << (2 * pair);
         free |= (metas.b == 0 ? 2U : 0U) << (2 * pair);
-        for (uint32_t half = 0; range.evicts != 0 && half < 2; half++) {
+        HOTBED_UNROLL
+        for (uint32_t half = 0; half < 2; half++) {
             uint64_t meta = half == 0 ? metas.a : metas.b;
+            if (range.evicts == 0)
+                continue;
             if ((meta & HOTBED_META_LOCKED) != 0 && (meta & kept) == 0)
                 scan->busy = true;
             if (meta == 0 || (meta & (kept | HOTBED_META_LOCKED)) != 0)
@@ -557,6 +578,11 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
     /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
+    /* A victim is chosen from all of its candidates. */
+    for (uint32_t choice = 2; range.evicts != 0 && choice < range.choices; choice++)
+        hotbed_prefetch_item(
+            hotbed_index_meta(index, hotbed_index_slot(range, hotbed_index_walk(range, c, choice))),
+            HOTBED_BUCKET_SLOTS * sizeof(uint64_t));
     for (;;) {
         hotbed_bucket_scan scan = {0, UINT64_MAX, 0, 0, HOTBED_SLOT_NONE, false};
         bool evicts = range.evicts != 0;
@@ -617,8 +643,10 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         }
         bool won = false;
         uint64_t evicted = 0;
+        uint64_t *word = hotbed_index_meta(index, scan.victim_slot);
         if (hotbed_tile_rank(width) == 0 &&
-            hotbed_cas_u64(hotbed_index_meta(index, scan.victim_slot), scan.victim_meta, meta)) {
+            (stay ? hotbed_cas_pass_u64(word, scan.victim_meta, meta)
+                  : hotbed_cas_u64(word, scan.victim_meta, meta))) {
             won = true;
             evicted = hotbed_load_relaxed_u64(hotbed_index_key(index, scan.victim_slot));
             if (!stay)
@@ -711,7 +739,7 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
  * sync. */
 HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {
     hotbed_store_release_u64(hotbed_index_key(index, slot), key);
-    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
+    hotbed_add_release_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
 /* One lane: mark a slot that holds a key, once. */
@@ -723,7 +751,7 @@ HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
 
 /* One lane: one pin more on a slot that has some already, so that its key stays. */
 HOTBED_HD void hotbed_index_pin_again(hotbed_index_view index, uint64_t slot) {
-    hotbed_add_acq_rel_u64(hotbed_index_meta(index, slot), HOTBED_META_PIN);
+    hotbed_add_release_u64(hotbed_index_meta(index, slot), HOTBED_META_PIN);
 }
 
 /* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
@@ -731,7 +759,7 @@ HOTBED_HD void hotbed_index_pin_again(hotbed_index_view index, uint64_t slot) {
 HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {
     uint64_t *meta = hotbed_index_meta(index, slot);
     if (evicts)
-        hotbed_add_acq_rel_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
+        hotbed_add_release_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
     else
         hotbed_add_relaxed_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
 }

@@ -78,6 +78,7 @@ typedef struct hotbed_step_view {
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t eval;
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
+    uint32_t move_sms;   /* of hotbed_storage_options */
     uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
 

@@ -105,6 +105,9 @@ static hotbed_status check_home(const hotbed_storage_options *o) {
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
             (int)o->lower_index_memory);
+    if (o->move_sms > HOTBED_MOVE_SMS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "move_sms %u is over %d", o->move_sms, HOTBED_MOVE_SMS_MOST);
     if (o->external == NULL)
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
@@ -455,6 +458,7 @@ static hotbed_status create(
         options->lower_memory == 0 ? HOTBED_MEMORY_PINNED : options->lower_memory;
     storage->lower_index_memory =
         options->lower_index_memory == 0 ? HOTBED_MEMORY_DEVICE : options->lower_index_memory;
+    storage->move_sms = options->move_sms;
     HOTBED_TRY(keep_directory(storage, options->lower_directory));
     storage->tables = hotbed_new(storage->num_tables * sizeof *storage->tables);
     storage->feature_tables = hotbed_new(storage->num_features * sizeof(uint32_t));
@@ -580,6 +584,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .pooling = (uint32_t)storage->pooling,
         .output_dtype = (uint32_t)storage->output_dtype,
         .bulk_bytes = storage->bulk_bytes,
+        .move_sms = storage->move_sms,
         .plain_rows = storage->plain_rows,
     };
     return step;

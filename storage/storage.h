@@ -110,6 +110,7 @@ struct hotbed_storage {
     uint32_t num_tables, num_features;
     uint32_t max_dim;
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
+    uint32_t move_sms;   /* of hotbed_storage_options */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     bool timed;               /* a table's scores are timestamps */

@@ -4,8 +4,7 @@
 #include "storage/tier_kernels.h"
 
 enum {
-    TILE = 4,  /* finds, as in lookup.cu */
-    CLAIM = 8, /* a claim reads metas of up to four buckets */
+    TILE = 4, /* as in lookup.cu; 8 lanes and one lane alone are slower */
     ROW = 32,
     BLOCK = 256,
     WAVES = 1,
@@ -37,16 +36,16 @@ template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) claim_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.num_missing;
-    for (uint64_t i = hotbed_cuda_thread() / CLAIM; i < n; i += hotbed_cuda_threads() / CLAIM)
-        hotbed_claim_missing(&s, (uint32_t)i, CLAIM);
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_claim_missing(&s, (uint32_t)i, TILE);
 }
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.num_missing;
-    for (uint64_t i = hotbed_cuda_thread() / CLAIM; i < n; i += hotbed_cuda_threads() / CLAIM)
-        hotbed_settle_missing(&s, (uint32_t)i, CLAIM);
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_settle_missing(&s, (uint32_t)i, TILE);
 }
 
 /* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
@@ -218,7 +217,7 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
 
 /* In bulk by `lanes` threads of each warp; 0: by warps, as on GPUs before Hopper. */
 template <bool GROWS>
-static __global__ void __launch_bounds__(BULK_WARPS *ROW)
+static __global__ void __launch_bounds__(BULK_WARPS *ROW, 1)
     swap_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
 #if defined(HOTBED_WITH_BULK)
@@ -239,9 +238,9 @@ static __global__ void __launch_bounds__(BLOCK) arrive_kernel(hotbed_step_view v
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / ROW * ROW; i < n; i += hotbed_cuda_threads())
         hotbed_tally_moves(&s, (uint32_t)i, n - i < ROW ? (uint32_t)(n - i) : ROW, ROW);
-    for (uint64_t i = hotbed_cuda_thread() / CLAIM; i < n; i += hotbed_cuda_threads() / CLAIM)
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         if ((s.moves[i].flags & HOTBED_MOVE_NEW) == 0)
-            hotbed_end_move(&s, (uint32_t)i, CLAIM);
+            hotbed_end_move(&s, (uint32_t)i, TILE);
     for (uint64_t i = hotbed_cuda_thread() / ROW; i < n; i += hotbed_cuda_threads() / ROW)
         if ((s.moves[i].flags & HOTBED_MOVE_NEW) != 0)
             hotbed_end_move(&s, (uint32_t)i, ROW);
@@ -291,6 +290,8 @@ static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream
         sms = BULK_SMS;
         block = warps * ROW;
     }
+    if (step->move_sms != 0)
+        sms = step->move_sms;
     swap_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
     return hotbed_cuda_launched("swap_kernel");
 }
@@ -298,12 +299,12 @@ static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream
 template <bool GROWS>
 static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream) {
     cudaStream_t native = hotbed_cuda_native(stream);
-    unsigned claims = hotbed_cuda_blocks(stream, step->bound * CLAIM, BLOCK, WAVES);
+    unsigned tiles = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
     unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     unsigned rows = hotbed_cuda_blocks(stream, step->bound * ROW, BLOCK, WAVES);
-    claim_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
+    claim_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
-    settle_kernel<GROWS><<<claims, BLOCK, 0, native>>>(*step);
+    settle_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
     starts_kernel<<<1, SCAN_BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));

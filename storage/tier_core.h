@@ -286,7 +286,7 @@ HOTBED_HD void hotbed_home_copied(
         hotbed_store_release_u64(hotbed_index_key(index, home), key);
         taken += HOTBED_META_LOCKED;
     }
-    hotbed_add_acq_rel_u64(hotbed_index_meta(index, home), HOTBED_META_MARKED - taken);
+    hotbed_add_release_u64(hotbed_index_meta(index, home), HOTBED_META_MARKED - taken);
 }
 
 /* Add the number of lanes that count one. */
@@ -388,9 +388,9 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     hotbed_table_copy_time(a->index, &a->table, home, slot);
     hotbed_home_alone(a->index, home, meta);
     if (a->drop == 0)
-        hotbed_add_acq_rel_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
+        hotbed_add_release_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
     if (writes) {
-        hotbed_add_acq_rel_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
+        hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
         hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
     }
 }

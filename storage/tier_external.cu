@@ -4,7 +4,7 @@
 
 enum {
     LANE = 1,
-    CLAIM = 8, /* as in tier.cu */
+    CLAIM = 4, /* as in tier.cu */
     ROW = 32,
     BLOCK = 256,
     WAVES = 1,

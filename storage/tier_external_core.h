@@ -472,7 +472,7 @@ HOTBED_HD void hotbed_flush_left(const hotbed_store_flush *a, uint32_t i) {
         return;
     hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
     if ((hotbed_flush_meta(a, i) & HOTBED_META_PINS) == 0)
-        hotbed_add_acq_rel_u64(&a->index.metas[a->first + i], 0 - HOTBED_META_MARKED);
+        hotbed_add_release_u64(&a->index.metas[a->first + i], 0 - HOTBED_META_MARKED);
 }
 
 /* reset: slot number i is emptied, unless it has what the store does not. */

@@ -171,6 +171,8 @@ static inline void hotbed_table_options_init(hotbed_table_options *options) {
     options->size = sizeof *options;
 }
 
+enum { HOTBED_MOVE_SMS_MOST = 64 };
+
 /* A storage.  Call hotbed_storage_options_init(), then set fields. */
 typedef struct hotbed_storage_options {
     uint32_t size;                      /* set by init */
@@ -200,6 +202,10 @@ typedef struct hotbed_storage_options {
      * (hotbed_table_info.lower_index_bytes, less 64 a table) of device memory to others.  PAGEABLE and FILE for the
      * host backend.  What is found, and a row's bytes, do not depend on it.  Without a lower tier it has no meaning. */
     hotbed_memory_kind lower_index_memory;
+    /* How many of a GPU's SMs take rows between the tiers, at most HOTBED_MOVE_SMS_MOST; 0: as many as fill the link
+     * (8 of a Hopper, 12 of others).  With fewer a prefetch takes longer and leaves more of the GPU to what runs
+     * beside it: better behind a dense model that is long enough, worse before one that waits for the rows. */
+    uint32_t move_sms;
 } hotbed_storage_options;
 
 static inline void hotbed_storage_options_init(hotbed_storage_options *options) {

@@ -418,6 +418,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
         HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
     static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
+    static const uint32_t move_sms[] = {0, 1, 4, HOTBED_MOVE_SMS_MOST};
     for (uint32_t way = 0; way < 4; way++) {
         for (uint32_t o = 0; o < 4; o++) {
             if (hotbed_test_is_small() && o != way)
@@ -437,6 +438,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             s.tables[7].insertion = HOTBED_INSERT_PLAIN;
             s.options.mode = way < 2 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
             s.options.placement = way == 3 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+            s.options.move_sms = move_sms[o];
             s.options.optimizer.kind = optimizers[o];
             s.options.optimizer.weight_decay = 0.0625F;
             s.options.pooling = poolings[(o + way) % 3];

@@ -36,11 +36,13 @@ import time
 FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
-# Tests make calls of CUDA fail on purpose, and check what becomes of it.  Synccheck finds out by itself how many mbarriers
-# a block has, and fails the launch where there are more: those of bulk copies are two a thread.
+# Tests make calls of CUDA fail on purpose, and check what becomes of it.  Where several threads launch, initcheck misses
+# writes unless launches wait.  Synccheck finds out by itself how many mbarriers a block has, and fails the launch where
+# there are more: those of bulk copies are two a thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": ["--kernel-name-exclude", "kns=3cub"],
+    "initcheck": ["--force-blocking-launches"],
     "synccheck": ["--num-cuda-barriers", "1024"],
 }
 CLEAN = ["clean", "no CUDA", "skipped"]

@@ -14,7 +14,7 @@ enum { MAX_BUCKETS = 40, MAX_SLOTS = MAX_BUCKETS * HOTBED_BUCKET_SLOTS, MAX_KEYS
 
 static const uint32_t widths[] = {1, 2, 8, 32};
 
-enum { WIDTHS = sizeof widths / sizeof widths[0] };
+enum { WIDTHS = sizeof widths / sizeof widths[0], MAX_WIDTH = 32 };
 
 /* The words of a table, and what a tile of some width is to do with it. */
 typedef struct table {
@@ -25,6 +25,9 @@ typedef struct table {
     uint64_t key, score, pins;  /* of the call */
     hotbed_index_result result; /* lane 0's */
     uint64_t found;
+    uint64_t sought[MAX_WIDTH], founds[MAX_WIDTH]; /* of each lane */
+    hotbed_index_range ranges[MAX_WIDTH];
+    uint32_t wanted; /* a bit a lane */
     hotbed_score_rule rule;
     uint32_t width;
     bool erased;
@@ -73,6 +76,25 @@ static uint64_t find(table *t, uint64_t key) {
     hotbed_emulate_run(t->width, find_lane, t);
     CHECK(t->agreed);
     return t->found;
+}
+
+static void each_lane(void *argument) {
+    table *t = argument;
+    uint32_t lane = hotbed_emulate_lane();
+    t->founds[lane] =
+        hotbed_index_find_each(t->view, t->ranges[lane], t->sought[lane], t->wanted, t->width);
+}
+
+/* Each lane that is to gets what a find of its key alone gives; the others get nothing. */
+static void find_each(table *t) {
+    const uint32_t lanes = UINT32_MAX >> (MAX_WIDTH - t->width);
+    t->wanted = (uint32_t)(hotbed_test_random() | hotbed_test_random()) & lanes;
+    hotbed_emulate_run(t->width, each_lane, t);
+    for (uint32_t lane = 0; lane < t->width; lane++)
+        CHECK_EQ(
+            t->founds[lane], (t->wanted >> lane & 1U) == 0
+                                 ? HOTBED_SLOT_NONE
+                                 : hotbed_index_find(t->view, t->ranges[lane], t->sought[lane], 1));
 }
 
 static void claim_lane(void *argument) {
@@ -173,6 +195,17 @@ static void check_table(table *t) {
     CHECK_EQ(occupied, there);
 }
 
+/* Some keys of the book, as many at once as a tile has lanes. */
+static void find_some(table *t) {
+    for (uint32_t i = 0; i < 2 * MAX_WIDTH; i += t->width) {
+        for (uint32_t lane = 0; lane < t->width; lane++) {
+            t->ranges[lane] = t->range;
+            t->sought[lane] = book[hotbed_test_below(booked)].key;
+        }
+        find_each(t);
+    }
+}
+
 static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t score, uint64_t pins) {
     known *k = entry(key);
     if (k->there) {
@@ -256,6 +289,8 @@ static void trace_in(hotbed_index_range range, uint32_t number, uint32_t keys, u
     }
     compare_widths();
     check_table(&tables[2]);
+    for (uint32_t w = 0; w < WIDTHS; w++)
+        find_some(&tables[w]);
 }
 
 static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
@@ -309,6 +344,47 @@ static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) 
     for (uint64_t s = 0; s < MAX_SLOTS; s++)
         if (s < from || s >= to)
             CHECK(t.keys[s] == 0x1234 && t.metas[s] == 0x1234);
+}
+
+/* Lanes of one tile look in several tables, with short walks and long ones. */
+static void lanes_look_in_tables_of_their_own(hotbed_backend backend) {
+    static const hotbed_index_range ranges[] = {
+        {.buckets = 10, .choices = 9},
+        {.first_bucket = 10, .buckets = 12, .choices = 4, .evicts = 1, .region_bits = 1},
+        {.first_bucket = 22, .buckets = 8, .choices = 4},
+        {.first_bucket = 30, .buckets = 2, .choices = 1, .evicts = 1}};
+    enum { TABLES = sizeof ranges / sizeof ranges[0] };
+    (void)backend;
+    for (uint32_t w = 0; w < WIDTHS; w++) {
+        table *t = &tables[w];
+        uint32_t far[TABLES] = {0};
+        make_keys(240);
+        clear(t, ranges[0], widths[w]);
+        for (uint32_t r = 0; r < TABLES; r++) {
+            for (uint32_t b = 0; b < ranges[r].buckets; b++)
+                for (uint32_t s = 0; s < HOTBED_BUCKET_SLOTS; s++)
+                    t->keys[hotbed_index_slot(ranges[r], b) + s] =
+                        hotbed_index_marker(ranges[r], b, false);
+            for (uint32_t i = 0; i < booked; i++) { /* the tables are full */
+                hotbed_index_result claimed = hotbed_index_claim(
+                    t->view, ranges[r], book[i].key, HOTBED_SCORE_ASSIGN, i, 0, 1);
+                uint64_t slot = claimed.slot;
+                if (slot != HOTBED_SLOT_NONE)
+                    hotbed_index_publish(t->view, slot, book[i].key);
+                hotbed_candidates c = hotbed_index_candidates(ranges[r], book[i].key);
+                uint64_t bucket = slot / HOTBED_BUCKET_SLOTS - ranges[r].first_bucket;
+                far[r] += slot != HOTBED_SLOT_NONE && bucket != c.first && bucket != c.second;
+            }
+        }
+        CHECK(far[0] + far[2] > 0 && far[1] > 0);
+        for (uint32_t i = 0; i < 2 * MAX_WIDTH; i += t->width) {
+            for (uint32_t lane = 0; lane < t->width; lane++) {
+                t->ranges[lane] = ranges[hotbed_test_below(TABLES)];
+                t->sought[lane] = book[hotbed_test_below(booked)].key;
+            }
+            find_each(t);
+        }
+    }
 }
 
 /* The rules of scores: keep, assign, add; 53 bits and no more. */
@@ -540,6 +616,7 @@ static void run_parts(
     }
     for (uint32_t part = 0; part < PARTS; part++)
         CHECK(parts[part] >= PART_KEYS * 9 / 10);
+    find_some(t);
     /* Keys have made room in all parts, or all have stayed. */
     memset(parts, 0, sizeof parts);
     for (uint32_t i = 0; i < n; i++) {
@@ -583,6 +660,7 @@ const hotbed_test hotbed_tests[] = {
      a_table_that_evicts_is_the_same_at_every_width},
     {"a_table_apart_is_the_same_at_every_width", a_table_apart_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
+    {"lanes_look_in_tables_of_their_own", lanes_look_in_tables_of_their_own},
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},

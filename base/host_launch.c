@@ -132,7 +132,7 @@ static void *worker(void *unused) {
     for (job *j = next_job(); j != NULL; j = next_job()) {
         (void)hotbed_load_acquire_u64(&j->published); /* pairs with hotbed_pool_run() */
         run_ranges(j);
-        (void)hotbed_add_acq_rel_u64(&j->finished, 1); /* pairs with await_job() */
+        hotbed_add_release_u64(&j->finished, 1); /* pairs with await_job() */
         leave_job(j);
     }
     return unused;

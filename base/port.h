@@ -107,20 +107,6 @@ HOTBED_HD uint64_t hotbed_add_relaxed_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* Acquires and releases: orders the caller's accesses before it for who sees the sum. */
-HOTBED_HD uint64_t hotbed_add_acq_rel_u64(uint64_t *p, uint64_t value) {
-#if defined(__CUDA_ARCH__)
-    uint64_t old;
-    asm volatile("atom.acq_rel.gpu.add.u64 %0, [%1], %2;"
-                 : "=l"(old)
-                 : "l"(p), "l"(value)
-                 : "memory");
-    return old;
-#else
-    return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
-#endif
-}
-
 /* Releases: the caller's accesses come before it for who sees the sum. */
 HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)

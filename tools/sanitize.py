@@ -4,8 +4,8 @@
 usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apart] [--gpus N] [--jobs N]
                    [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
-The tests of an entry run in one process, with the entry's environment and HOTBED_TEST_SMALL, since a process takes
-longer to begin than most of its tests take; and one by one where that process did not end well, or from the start
+The tests of an entry run in one process, with the entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL, since a
+process takes longer to begin than most of its tests take; and one by one where that process did not end well, or from the start
 with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the program, under
 all tools; entries with a mode come last, and only with --modes.  Racecheck leaves CUB's kernels out, which use shared
 memory most, and are not ours.  --jobs run at once, two a GPU unless set, each on the GPU that has fewest: of those in
@@ -37,11 +37,11 @@ FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # Tests make calls of CUDA fail on purpose, and check what becomes of it.  Where several threads launch, initcheck misses
-# writes unless launches wait.  Synccheck finds out by itself how many mbarriers a block has, and fails the launch where
+# writes unless launches wait, and racecheck stands still: its threads wait for a lock of the driver's.  Synccheck finds out by itself how many mbarriers a block has, and fails the launch where
 # there are more: those of bulk copies are two a thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
-    "racecheck": ["--kernel-name-exclude", "kns=3cub"],
+    "racecheck": ["--kernel-name-exclude", "kns=3cub", "--force-blocking-launches"],
     "initcheck": ["--force-blocking-launches"],
     "synccheck": ["--num-cuda-barriers", "1024"],
 }
@@ -151,7 +151,8 @@ class Run:
         with open(self.log, "w") as out:
             process = subprocess.Popen(
                 full, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**first.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1"})
+                env={**first.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1",
+                     "HOTBED_TEST_TOOL": first.tool})
             try:
                 return judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
             except subprocess.TimeoutExpired:

@@ -1,6 +1,7 @@
 /* tests/storage/test_storage_lower.c - the index of the lower tier in memory of its own: bytes, memory, growth. */
 #include "hotbed/growth.h"
 #include "storage/index_core.h"
+#include "storage/storage.h"
 #include "tests/storage/rig.h"
 #include "tests/support/fault.h"
 
@@ -104,6 +105,10 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
     rig_open_bare(&r, backend, &s.options);
+    /* Of rows that come up by bulk copies initcheck takes the first 32 bytes for written, and some of the static table are
+     * written by nothing else before they are read. */
+    if (hotbed_test_is_under("initcheck"))
+        r.storage->bulk_bytes = 0;
     hotbed_batch_init(&batch);
     batch.num_keys = TABLES * SAMPLES;
     batch.batch_size = SAMPLES;

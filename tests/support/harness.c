@@ -107,6 +107,11 @@ bool hotbed_test_is_small(void) {
     return getenv("HOTBED_TEST_SMALL") != NULL;
 }
 
+bool hotbed_test_is_under(const char *tool) {
+    const char *name = getenv("HOTBED_TEST_TOOL");
+    return name != NULL && strcmp(name, tool) == 0;
+}
+
 /* --- random numbers --------------------------------------------------------------------------- */
 
 /* splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */

@@ -7,6 +7,7 @@
  * The environment's HOTBED_TEST_SEED (1 unless set) seeds the random numbers; it is printed.  Each test
  * starts its numbers anew from the seed and its name, so a test run alone sees what it saw before.
  * HOTBED_TEST_SMALL, set to anything, makes long tests small: hotbed_test_is_small().
+ * HOTBED_TEST_TOOL is the tool that watches, if any does: hotbed_test_is_under().
  *
  * A check that fails prints the place and the values, and ends the program with status 1: objects of the
  * library may hold threads, so no later test could be trusted.  Checks may be made on any thread.
@@ -90,6 +91,9 @@ void hotbed_test_skip(const char *reason);
  * Tests of more than about a thousand launches then take fewer steps, ranks and combinations, of each kind
  * some, and check all that they check without it. */
 bool hotbed_test_is_small(void);
+
+/* Whether HOTBED_TEST_TOOL is `tool`, for what that tool gets wrong. */
+bool hotbed_test_is_under(const char *tool);
 
 /* --- random numbers, from the seed ------------------------------------------------------------ */
 

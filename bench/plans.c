@@ -369,6 +369,7 @@ int main(int argc, char **argv) {
         .what = &workloads[4],
         .dense = 1.0,
         .rounds = 5,
+        .insertion = HOTBED_INSERT_PLAIN,
         .backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST};
     p.machine.commit = HOTBED_BENCH_COMMIT;
     for (int i = 1; i < argc; i += 2)

@@ -356,7 +356,7 @@ typedef struct workload_program {
     hotbed_backend backend; /* 0: both */
     uint32_t steps;
     uint32_t replays;
-    bool insertions[2]; /* policies to run caches with, by hotbed_insertion */
+    bool insertions[HOTBED_INSERT_PROBATION + 1]; /* policies to run caches with */
     bool check, overlap;
     const char *json;
     const char *previous;

@@ -166,7 +166,9 @@ int main(int argc, char **argv) {
     char command[512];
     bool cuda = hotbed_backend_probe(HOTBED_BACKEND_CUDA) == HOTBED_OK;
     workload_program p = {
-        .chosen = "all", .insertions = {true, false}, .previous = HOTBED_BENCH_RESULTS};
+        .chosen = "all",
+        .insertions = {[HOTBED_INSERT_PLAIN] = true},
+        .previous = HOTBED_BENCH_RESULTS};
     p.backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
     p.machine.commit = HOTBED_BENCH_COMMIT;
     p.machine.command = command;

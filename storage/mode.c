@@ -70,6 +70,14 @@ static hotbed_status size_uppers(
     return HOTBED_OK;
 }
 
+/* Whether new keys of a table are on probation. */
+static bool puts_on_probation(const hotbed_storage *storage, const hotbed_table *table) {
+    if (table->insertion != HOTBED_INSERT_AUTO)
+        return table->insertion == HOTBED_INSERT_PROBATION;
+    return table->kind == HOTBED_TABLE_HASH &&
+           (hotbed_storage_moves(storage) || storage->tiers == HOTBED_TIERS_EXTERNAL);
+}
+
 hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options) {
     uint64_t bytes = 0;
     char need[32], budget[32];
@@ -86,6 +94,8 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
                      : storage->mode != HOTBED_MODE_DEFAULT       ? HOTBED_TIERS_ONE
                      : options->placement == HOTBED_PLACE_BY_HASH ? HOTBED_TIERS_HASH
                                                                   : HOTBED_TIERS_SCORE;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        storage->tables[t].view.probation = puts_on_probation(storage, &storage->tables[t]);
     for (uint32_t t = 0; t < storage->num_tables && storage->external != NULL; t++)
         if (storage->tables[t].most > storage->tables[t].capacity)
             return hotbed_fail(

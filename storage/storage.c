@@ -15,13 +15,13 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
     if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_TIMESTAMP_LFU)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: unknown score %d", o->name, (int)o->score);
-    if ((int)o->insertion < HOTBED_INSERT_PLAIN || o->insertion > HOTBED_INSERT_PROBATION)
+    if ((int)o->insertion < HOTBED_INSERT_AUTO || o->insertion > HOTBED_INSERT_PROBATION)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: unknown insertion %d", o->name, (int)o->insertion);
     if ((int)o->admission < HOTBED_ADMIT_ALL || o->admission > HOTBED_ADMIT_PROBABILISTIC)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: unknown admission %d", o->name, (int)o->admission);
-    bool plain = o->score == HOTBED_SCORE_STEP && o->insertion == HOTBED_INSERT_PLAIN &&
+    bool plain = o->score == HOTBED_SCORE_STEP && o->insertion != HOTBED_INSERT_PROBATION &&
                  o->admission == HOTBED_ADMIT_ALL;
     if (o->kind == HOTBED_TABLE_STATIC && !plain)
         return hotbed_fail(
@@ -196,7 +196,7 @@ static void make_table(
     table->evicts = o->evict == HOTBED_EVICT_LOWEST;
     table->upper_capacity = o->upper_capacity;
     view->score = (uint32_t)o->score;
-    view->probation = o->insertion == HOTBED_INSERT_PROBATION;
+    table->insertion = o->insertion;
     view->admission = (uint32_t)o->admission;
     if (o->admission == HOTBED_ADMIT_FREQUENCY)
         view->admit = o->admission_threshold;
@@ -622,6 +622,7 @@ hotbed_status hotbed_storage_table(
         .lower_index_bytes = bytes.lower,
         .lower_index_memory =
             t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
+        .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
     };
     *out = info;
     return HOTBED_OK;

@@ -59,7 +59,8 @@ typedef struct hotbed_table {
     uint64_t counted;        /* FREQUENCY: keys that admission counts */
     uint64_t upper_capacity; /* with two tiers: keys that the upper one is made for */
     bool evicts;
-    hotbed_table_view view; /* host copy of what the device has */
+    hotbed_insertion insertion; /* as asked for; the view has what AUTO became */
+    hotbed_table_view view;     /* host copy of what the device has */
     hotbed_memory rows, lower_rows;
     hotbed_memory times;       /* TIMESTAMP_LFU: of all slots that the storage's index has */
     hotbed_memory lower_index; /* keys, metas and times of the lower tier, where they have memory of

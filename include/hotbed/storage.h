@@ -66,10 +66,14 @@ typedef enum hotbed_score_strategy {
 
 /* Where a new key stands in the order of eviction.  Its score is the same either way. */
 typedef enum hotbed_insertion {
-    HOTBED_INSERT_PLAIN = 0, /* where its score puts it */
-    HOTBED_INSERT_PROBATION =
-        1, /* before all that have been seen again, until a later batch has it; equal to others
-            * in its place.  A cycle of more keys than fit then keeps some instead of none */
+    /* PROBATION where rows move between tiers, and the order says which are near, not which are kept: HASH in mode
+     * CACHE, in DEFAULT by score, and over an external store.  PLAIN elsewhere. */
+    HOTBED_INSERT_AUTO = 0,
+    /* Where its score puts it. */
+    HOTBED_INSERT_PLAIN = 1,
+    /* Before all that have been seen again, until a later batch has it; equal to others in its place.  A cycle
+     * of more keys than fit then keeps some instead of none. */
+    HOTBED_INSERT_PROBATION = 2,
 } hotbed_insertion;
 
 /* Which keys that a batch has and the table does not get a row.  A key that is rejected has no slot: it
@@ -151,7 +155,7 @@ typedef struct hotbed_table_options {
     hotbed_initializer initializer;      /* of a new row's embedding */
     hotbed_initializer eval_initializer; /* row of a missing key in eval; CONSTANT only */
     hotbed_score_strategy score;         /* HASH only */
-    hotbed_insertion insertion;          /* HASH only */
+    hotbed_insertion insertion;          /* HASH only; 0 is AUTO */
     hotbed_admission admission;          /* HASH only */
     float admission_probability;         /* PROBABILISTIC: in (0, 1] */
     float growth_load;                   /* of max_capacity: share of its capacity from which
@@ -526,6 +530,7 @@ typedef struct hotbed_table_info {
     uint64_t
         lower_index_bytes; /* of index_bytes, those of the lower tier, what it has grown among them */
     hotbed_memory_kind lower_index_memory; /* where they are; 0 without a lower tier */
+    hotbed_insertion insertion;            /* PLAIN or PROBATION, also where it was AUTO */
 } hotbed_table_info;
 
 /* Errors: ARGUMENT (table number out of range). */

@@ -90,6 +90,7 @@ void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity)
         s->tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
         s->tables[t].initializer.lower = -0.5F;
         s->tables[t].initializer.upper = 0.5F;
+        s->tables[t].insertion = HOTBED_INSERT_PLAIN;
     }
     hotbed_storage_options_init(&s->options);
     s->options.num_tables = num_tables;

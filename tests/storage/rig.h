@@ -31,7 +31,7 @@ typedef struct setup {
     uint32_t features[RIG_FEATURES];
 } setup;
 
-/* Hash tables "table-0" and so on, F32, uniform in [-0.5, 0.5), SGD, no pooling; change at will. */
+/* Hash tables "table-0" and so on, F32, uniform in [-0.5, 0.5), inserted plainly, SGD, no pooling; change at will. */
 void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity);
 void setup_feature(setup *s, uint32_t table); /* append a feature; tables ascend */
 

@@ -671,6 +671,40 @@ static void descriptions_say_what_was_asked(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* AUTO is PROBATION where rows move, and no static table's. */
+static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
+    enum { ONE, CACHE, BY_SCORE, BY_HASH, STORE, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        setup s;
+        rig r;
+        hotbed_external *store = NULL;
+        setup_start(&s, 4, DIM, CAPACITY);
+        for (uint32_t t = 0; t < 4; t++) {
+            s.tables[t].upper_capacity = CAPACITY / 2;
+            s.tables[t].insertion = t < 3 ? (hotbed_insertion)t : HOTBED_INSERT_AUTO;
+        }
+        if (way == STORE)
+            rig_store(&s.options, &store);
+        else
+            s.tables[3].kind = HOTBED_TABLE_STATIC;
+        s.options.external = store;
+        s.options.mode = way == ONE                     ? HOTBED_MODE_HBM_DIRECT
+                         : way == CACHE || way == STORE ? HOTBED_MODE_CACHE
+                                                        : HOTBED_MODE_DEFAULT;
+        s.options.placement = way == BY_HASH ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+        rig_open_bare(&r, backend, &s.options);
+        const bool moves = way == CACHE || way == BY_SCORE || way == STORE;
+        const bool probation[] = {moves, false, true, way == STORE};
+        for (uint32_t t = 0; t < 4; t++) {
+            hotbed_table_info info;
+            CHECK_OK(hotbed_storage_table(r.storage, t, &info));
+            CHECK_EQ(info.insertion, probation[t] ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN);
+        }
+        rig_close(&r);
+        hotbed_external_destroy(store);
+    }
+}
+
 /* The documented address of a row: (slot - first_slot) * row_bytes from `weights`. */
 static void slots_address_rows(hotbed_backend backend) {
     victim v;
@@ -726,6 +760,7 @@ const hotbed_test hotbed_tests[] = {
     {"export_keys_refuses", export_keys_refuses},
     {"descriptions_refuse", descriptions_refuse},
     {"descriptions_say_what_was_asked", descriptions_say_what_was_asked},
+    {"insertion_is_chosen_where_rows_move", insertion_is_chosen_where_rows_move},
     {"slots_address_rows", slots_address_rows},
     {NULL, NULL},
 };

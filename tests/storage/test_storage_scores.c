@@ -347,7 +347,7 @@ static void bad_options_are_named(hotbed_backend backend) {
         if (i == 0)
             t->score = (hotbed_score_strategy)9;
         if (i == 1 || i == 9)
-            t->insertion = i == 1 ? (hotbed_insertion)2 : HOTBED_INSERT_PROBATION;
+            t->insertion = i == 1 ? (hotbed_insertion)3 : HOTBED_INSERT_PROBATION;
         if (i == 2)
             t->admission = (hotbed_admission)-1;
         if (i == 3 || i == 4 || i == 10)

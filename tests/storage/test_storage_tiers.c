@@ -192,20 +192,21 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
 /* New keys on probation make room for each other: what was seen twice stays. */
 static void probation_keeps_what_is_used(hotbed_backend backend) {
     const uint64_t n = hotbed_test_is_small() ? 200 : 100;
-    uint64_t fetches[2];
-    for (int probation = 0; probation < 2; probation++) {
+    uint64_t fetches[HOTBED_INSERT_PROBATION + 1];
+    for (int i = HOTBED_INSERT_AUTO; i <= HOTBED_INSERT_PROBATION; i++) {
         work w;
         work_start(&w, HOTBED_MODE_CACHE, 2000, 800, n);
         w.s.tables[0].score = HOTBED_SCORE_STEP;
-        w.s.tables[0].insertion = probation ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN;
+        w.s.tables[0].insertion = (hotbed_insertion)i;
         work_open(&w, backend);
         for (uint64_t first = 0; first < 8000; first += n)
             work_step(&w, first % 1000, n, true); /* a cycle over 1,000 keys */
-        fetches[probation] = work_stats(&w).fetches;
+        fetches[i] = work_stats(&w).fetches;
         work_close(&w);
     }
-    CHECK(fetches[0] >= 5000);
-    CHECK(fetches[1] * 2 < fetches[0]);
+    CHECK(fetches[HOTBED_INSERT_PLAIN] >= 5000);
+    CHECK(fetches[HOTBED_INSERT_PROBATION] * 2 < fetches[HOTBED_INSERT_PLAIN]);
+    CHECK(fetches[HOTBED_INSERT_AUTO] * 2 < fetches[HOTBED_INSERT_PLAIN]);
 }
 
 /* The cache takes as many keys as it was made for, whatever they are: misses of a cycle over all of them. */

@@ -66,8 +66,8 @@ typedef enum hotbed_score_strategy {
 
 /* Where a new key stands in the order of eviction.  Its score is the same either way. */
 typedef enum hotbed_insertion {
-    /* PROBATION where rows move between tiers, and the order says which are near, not which are kept: HASH in mode
-     * CACHE, in DEFAULT by score, and over an external store.  PLAIN elsewhere. */
+    /* PROBATION where rows move between tiers, since the order of the upper one says which rows are near, and none is
+     * lost by it: HASH in mode CACHE, in DEFAULT by score, and over an external store.  PLAIN elsewhere. */
     HOTBED_INSERT_AUTO = 0,
     /* Where its score puts it. */
     HOTBED_INSERT_PLAIN = 1,

@@ -470,10 +470,10 @@ def spread_of_ratio(document):
 def plans_section(kinds):
     parts = []
     for document in kinds["plans"]:
-        parts.append(f"### {document['workload']}, {document['device']} ({document['backend']})")
-        sms = f"rows moved by {document['move_sms']} SMs, " if document.get("move_sms") else ""
+        sms = f", rows moved by {document['move_sms']} SMs" if document.get("move_sms") else ""
+        parts.append(f"### {document['workload']}, {document['device']} ({document['backend']}){sms}")
         parts.append(
-            f"Scale {document['scale']}, {document['insertion']}, {sms}{document['rounds']} rounds of {document['steps']} "
+            f"Scale {document['scale']}, {document['insertion']}, {document['rounds']} rounds of {document['steps']} "
             f"steps, commit {document['commit']}, {document['date']} "
             f"([{document['file']}](../bench/results/{document['file']})): exchange and prefetch "
             f"{ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor {ms(document['floor_ms'])} ms; "

@@ -5,9 +5,9 @@ usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apar
                    [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
 The tests of an entry run in one process, with the entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL, since a
-process takes longer to begin than most of its tests take; and one by one where that process did not end well, or from the start
-with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the program, under
-all tools; entries with a mode come last, and only with --modes.  Racecheck leaves CUB's kernels out, which use shared
+process takes longer to begin than most of its tests take; and one by one where that process did not end well, or from
+the start with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the
+program, under all tools; entries with a mode come last, and only with --modes.  Racecheck leaves CUB's kernels out, which use shared
 memory most, and are not ours.  --jobs run at once, two a GPU unless set, each on the GPU that has fewest: of those in
 CUDA_VISIBLE_DEVICES, or of all, the first --gpus.  --rows leaves only rows whose number matches, --only only tests, as
 in test_index.cuda.pins_keep_keys.  What does not end in --seconds is stopped and named.  After --within seconds all is
@@ -37,8 +37,9 @@ FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # Tests make calls of CUDA fail on purpose, and check what becomes of it.  Where several threads launch, initcheck misses
-# writes unless launches wait, and racecheck stands still: its threads wait for a lock of the driver's.  Synccheck finds out by itself how many mbarriers a block has, and fails the launch where
-# there are more: those of bulk copies are two a thread.
+# writes unless launches wait, and racecheck stands still: its threads wait for a lock of the driver's.  Synccheck finds
+# out by itself how many mbarriers a block has, and fails the launch where there are more: those of bulk copies are two
+# a thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": ["--kernel-name-exclude", "kns=3cub", "--force-blocking-launches"],

@@ -101,6 +101,7 @@ static hotbed_status grow(
     *end = grown;
     table->num_grown++;
     table->capacity = capacity;
+    hotbed_mode_size_below(storage);
     return HOTBED_OK;
 }
 

@@ -1,5 +1,6 @@
 /* storage/lookup.cu - prefetch, forward and eval on CUDA.  Host counterpart: lookup_host.c. */
 #include "base/cuda_launch.h"
+#include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
 
 /* A tile of 4 lanes reads a bucket's line of 16 keys as two 16-byte words a lane, of both candidate
@@ -11,6 +12,10 @@ enum {
     FORWARD_WAVES = 4, /* more blocks than fit at once even out the last ones: 1 is 7 % slower */
     LAYOUT_BLOCK = 1024,
 };
+
+/* eval, rows of the lower tier by address: blocks that read them, and rows of a warp at a time.  What is on its way must stay
+ * close together: 32 blocks take 5.3 ms for what 528 take 8.0, and 6.8 in turns of 32 rows (docs/performance.md). */
+enum { BELOW_BLOCKS = 32, BELOW_TURN = HOTBED_FORWARD_AHEAD };
 
 static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
     bool good = true;
@@ -102,7 +107,7 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 /* One kernel instead of two: while some warps look for their keys, others move rows. */
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool TIERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
@@ -110,8 +115,26 @@ static __global__ void __launch_bounds__(BLOCK)
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
         hotbed_eval_rows(
-            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TILE, WIDTH);
+            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS, TILE,
+            WIDTH);
     }
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) order_keys_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint64_t n = s.move_bins[0] == 0 ? 0 : s.feature_starts[s.num_features];
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
+        hotbed_order_key(&s, (uint32_t)i);
+}
+
+template <uint32_t WIDTH, bool GROWS>
+static __global__ void __launch_bounds__(BLOCK)
+    eval_below_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const uint32_t n = s.move_bins[0], turn = BELOW_TURN;
+    for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s, turn, WIDTH)) < n;)
+        hotbed_eval_below(&s, first, n - first < turn ? n - first : turn, output, stride, WIDTH);
 }
 
 template <uint32_t WIDTH, bool GROWS>
@@ -201,11 +224,32 @@ static hotbed_status forward_as(
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
+/* Rows of the lower tier are put off, and then read by address. */
+template <uint32_t WIDTH, bool GROWS>
+static hotbed_status eval_tiers_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    cudaStream_t native = hotbed_cuda_native(stream);
+    const unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
+    const unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->move_bins, 0, HOTBED_MOVE_WORDS * sizeof(uint32_t), native),
+        "cudaMemsetAsync"));
+    eval_rows_kernel<WIDTH, GROWS, true><<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
+    HOTBED_TRY(hotbed_bins_to_starts(step, stream));
+    order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
+    HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
+    eval_below_kernel<WIDTH, GROWS><<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_below_kernel");
+}
+
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_rows_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->move_order != NULL)
+        return eval_tiers_as<WIDTH, GROWS>(step, output, stride, stream);
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
-    eval_rows_kernel<WIDTH, GROWS>
+    eval_rows_kernel<WIDTH, GROWS, false>
         <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_rows_kernel");
 }

@@ -193,92 +193,160 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
 
 enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of them is written */
 
+/* The keys of a tile, at most as many as it has lanes: lane k has key i, which is first + k, or, where `ordered`, any.
+ * Lanes past the last have the last's. */
+typedef struct hotbed_tile_keys {
+    uint32_t first, count, i;
+    uint32_t put_off; /* a bit each: those that are not forwarded now */
+    bool ordered;
+} hotbed_tile_keys;
+
+HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uint32_t width) {
+    return keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, k) : keys->first + k;
+}
+
 /* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
  * nothing is left to decide a row.  Lane k has the address of row k. */
 HOTBED_HD void hotbed_forward_plain(
-    const float *row, uint32_t dim, uint32_t count, float *output, uint64_t stride,
+    const float *row, uint32_t dim, const hotbed_tile_keys *keys, float *output, uint64_t stride,
     uint32_t width) {
+    const uint32_t count = keys->count;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
         uint32_t from = e < dim ? e : 0; /* every lane reads something */
         for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
+            uint32_t to[HOTBED_FORWARD_AHEAD];
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
+                const uint32_t one = r + k < count ? r + k : r;
                 const float *at = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
-                    width, (uint64_t)(uintptr_t)row, r + k < count ? r + k : r);
+                    width, (uint64_t)(uintptr_t)row, one);
                 v[k] = *(const hotbed_f32x4 *)(const void *)(at + from);
+                to[k] = keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, one) : r + k;
             }
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
-                if (r + k < count && e < dim)
-                    hotbed_store_once(output + (r + k) * stride + e, v[k]);
+                if (r + k < count && e < dim && (keys->put_off >> (r + k) & 1U) == 0)
+                    hotbed_store_once(output + to[k] * stride + e, v[k]);
         }
     }
 }
 
-/* eval: which of the rows of keys first .. first+count-1 were read from slots that have been given to other
- * keys, perhaps before all of it was read; a bit each. */
+/* eval: which of the rows of a tile's keys were read from slots that have been given to other keys, perhaps before all of
+ * it was read; a bit each. */
 HOTBED_HD uint32_t hotbed_forward_moved(
-    const hotbed_step_view *s, uint32_t first, uint32_t count, uint64_t slot, uint32_t width) {
-    uint32_t lane = hotbed_tile_rank(width);
+    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint64_t slot, uint32_t width) {
     hotbed_fence();
     hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
-    bool moved = lane < count && slot < s->index_slots &&
-                 hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != s->keys[first + lane];
+    bool moved = hotbed_tile_rank(width) < keys->count && slot < s->index_slots &&
+                 hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != s->keys[keys->i];
     return hotbed_tile_ballot(width, moved);
 }
 
-/* Sequence output: keys first .. first+count-1, at most as many as the tile has lanes.  Lane k has the table
- * and slot of key k, lanes past the last have the last's; all lanes copy each row. */
+/* Sequence output of a tile's keys.  Each lane has the table and slot of its key; all lanes copy each row. */
 HOTBED_HD void hotbed_forward_found(
-    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t t, uint64_t slot,
+    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
     bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
                  s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
                  ((uintptr_t)output & 15U) == 0;
-    uint32_t todo = UINT32_MAX; /* a bit a row */
+    uint32_t todo = ~keys->put_off; /* a bit a row */
     if (hotbed_tile_ballot(width, !plain) == 0) {
+        uint64_t from = slot;
+        if (keys->put_off != 0) { /* not read: another row of the tile stands in for it */
+            uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
+            from = (keys->put_off >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
+        }
         hotbed_forward_plain(
-            (const float *)(const void *)hotbed_row_at(s->index, table, slot), table->dim, count,
-            (float *)output + first * stride, stride, width);
+            (const float *)(const void *)hotbed_row_at(s->index, table, from), table->dim, keys,
+            (float *)output + (keys->ordered ? 0 : keys->first * stride), stride, width);
         if (s->eval == 0 || table->range.evicts == 0)
             return;
-        todo = hotbed_forward_moved(s, first, count, slot, width);
+        todo &= hotbed_forward_moved(s, keys, slot, width);
     }
-    for (uint32_t r = 0; r < count; r++) {
+    for (uint32_t r = 0; r < keys->count; r++) {
         if ((todo >> r & 1U) == 0)
             continue;
         uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
+        uint32_t i = hotbed_tile_key(keys, r, width);
         table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
             hotbed_store4(
-                s->output_dtype, output, (first + r) * stride + e, hotbed_count4(table->dim, e),
-                hotbed_forward_row4(s, table, first + r, slot_r, e));
+                s->output_dtype, output, i * stride + e, hotbed_count4(table->dim, e),
+                hotbed_forward_row4(s, table, i, slot_r, e));
     }
+}
+
+/* Keys first .. first+count-1. */
+HOTBED_HD hotbed_tile_keys hotbed_keys_from(uint32_t first, uint32_t count, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width);
+    hotbed_tile_keys keys = {first, count, first + (lane < count ? lane : count - 1), 0, false};
+    return keys;
 }
 
 /* The same of a ticket, or of slots that hotbed_find_keys() found. */
 HOTBED_HD void hotbed_forward_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t width) {
-    uint32_t lane = hotbed_tile_rank(width);
-    uint32_t i = first + (lane < count ? lane : count - 1);
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
     hotbed_forward_found(
-        s, first, count, hotbed_table_of_key(s, i), hotbed_forward_slot(s, i), output, stride,
+        s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), output, stride,
         width);
 }
 
-/* The same in eval, found here by tiles of `find_width` lanes. */
+/* eval: which of a tile's keys have their rows in the lower tier and are put off, a bit each: all of them, if the last eval
+ * had so many that it pays to read them by address, else none.  Their slots are kept, and they are counted. */
+HOTBED_HD uint32_t hotbed_put_off(
+    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
+    uint32_t width) {
+    const hotbed_table_view *table = &s->tables[t];
+    bool lead = hotbed_tile_rank(width) == 0, mine = hotbed_tile_rank(width) < keys->count;
+    bool below = mine && hotbed_slot_below(table, slot);
+    uint32_t lanes = hotbed_tile_ballot(width, below);
+    uint32_t last = lead && lanes != 0 ? hotbed_load_relaxed_u32(s->below) : 0;
+    bool put_off = hotbed_tile_shuffle_u32(width, last, 0) >= s->below_from;
+    if (mine)
+        s->slots[keys->i] = put_off && below ? slot : HOTBED_SLOT_NONE;
+    if (put_off && below)
+        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_lower_bin(s->index, table, slot)], 1);
+    if (!put_off && lead && lanes != 0)
+        hotbed_add_relaxed_u32(&s->move_bins[HOTBED_MOVE_BINS + 1], hotbed_bits_set(lanes));
+    return put_off ? lanes : 0;
+}
+
+/* The same in eval, found here by tiles of `find_width` lanes; `tiers`: of tables that may have a lower tier. */
 HOTBED_HD void hotbed_eval_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
-    uint32_t find_width, uint32_t width) {
-    uint32_t lane = hotbed_tile_rank(width);
-    uint32_t i = first + (lane < count ? lane : count - 1);
-    uint32_t t = hotbed_table_of_key(s, i);
-    uint64_t slot = hotbed_find_key(s, i, t, true, find_width);
-    hotbed_forward_found(s, first, count, t, slot, output, stride, width);
+    bool tiers, uint32_t find_width, uint32_t width) {
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
+    uint32_t t = hotbed_table_of_key(s, keys.i);
+    uint64_t slot = hotbed_find_key(s, keys.i, t, true, find_width);
+    if (tiers)
+        keys.put_off = hotbed_put_off(s, &keys, t, slot, width);
+    if (hotbed_bits_set(keys.put_off) < count)
+        hotbed_forward_found(s, &keys, t, slot, output, stride, width);
+}
+
+/* eval: key number i, if it was put off, into its place of `move_order`. */
+HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
+    uint64_t slot = s->slots[i];
+    if (slot == HOTBED_SLOT_NONE)
+        return;
+    uint32_t bin = hotbed_lower_bin(s->index, &s->tables[hotbed_table_of_key(s, i)], slot);
+    s->move_order[hotbed_add_relaxed_u32(&s->move_bins[1 + bin], 1)] = i;
+}
+
+/* eval: rows of keys move_order[first] .. move_order[first+count-1]. */
+HOTBED_HD void hotbed_eval_below(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
+    uint32_t width) {
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
+    keys.i = s->move_order[keys.i];
+    keys.ordered = true;
+    hotbed_forward_found(
+        s, &keys, hotbed_table_of_key(s, keys.i), s->slots[keys.i], output, stride, width);
 }
 
 /* Pooled output: bag b, summed in bag order. */

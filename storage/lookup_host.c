@@ -202,8 +202,10 @@ static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t 
         memcpy(
             (float *)a->output + i * a->stride, hotbed_row_at(s->index, table, slot),
             table->dim * sizeof(float));
-    else
-        hotbed_forward_found(s, i, 1, t, slot, a->output, a->stride, 1);
+    else {
+        hotbed_tile_keys keys = hotbed_keys_from(i, 1, 1);
+        hotbed_forward_found(s, &keys, t, slot, a->output, a->stride, 1);
+    }
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {

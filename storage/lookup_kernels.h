@@ -22,7 +22,8 @@ typedef struct hotbed_lookup_kernels {
     hotbed_status (*place)(const hotbed_step_view *step, hotbed_stream *stream);
     /* eval: slots of all keys, without dedup, changing nothing. */
     hotbed_status (*find_keys)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* eval, sequence output: find_keys and forward at once; slots is not used. */
+    /* eval, sequence output: find_keys and forward at once.  With move_order rows of the lower tier are read by
+     * address on CUDA, where the link is slow for others; slots is used for that alone. */
     hotbed_status (*eval_rows)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);

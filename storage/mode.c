@@ -259,6 +259,19 @@ static void lay_out_bins(hotbed_storage *storage) {
         storage->tables[t].view.bin_shift = shift;
 }
 
+void hotbed_mode_size_below(hotbed_storage *storage) {
+    enum { ROWS_A_PAGE = 4, PAGE_SHIFT = 21 };
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table *table = &storage->tables[t];
+        if (table->view.lower_slots != 0)
+            bytes += (hotbed_table_all_slots(table) - table->view.slots) * table->view.row_bytes;
+    }
+    uint64_t rows = (bytes >> PAGE_SHIFT) * ROWS_A_PAGE + 1;
+    __atomic_store_n(
+        &storage->below_from, rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX, __ATOMIC_RELAXED);
+}
+
 /* The longest row of tables whose rows move; 0: some are no multiple of 16 bytes. */
 static uint32_t bulk_bytes(const hotbed_storage *storage) {
     uint64_t most = 0;
@@ -294,6 +307,7 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
     }
     lay_out_segments(storage);
     lay_out_bins(storage);
+    hotbed_mode_size_below(storage);
     storage->bulk_bytes = bulk_bytes(storage);
 }
 

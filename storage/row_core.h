@@ -86,6 +86,11 @@ HOTBED_HD bool hotbed_table_moves(const hotbed_table_view *table) {
     return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_SCORE;
 }
 
+/* Whether a slot of the table, or HOTBED_SLOT_NONE, is one of its lower tier. */
+HOTBED_HD bool hotbed_slot_below(const hotbed_table_view *table, uint64_t slot) {
+    return slot >= table->lower_first && slot != HOTBED_SLOT_NONE;
+}
+
 /* Whether a slot, not HOTBED_SLOT_NONE, is in a segment. */
 HOTBED_HD bool hotbed_slot_grown(hotbed_index_view index, uint64_t slot) {
     return index.segments != NULL &&

@@ -68,9 +68,12 @@ typedef struct hotbed_step_view {
                                * are not admitted are marked, see score_core.h */
     uint32_t *num_missing; /* one word */
     hotbed_move *moves;    /* [bound] of the missing; NULL: no table's rows move */
-    uint32_t *move_order;  /* [bound] numbers of moves by address of what they read below */
+    uint32_t *
+        move_order; /* [bound] numbers of moves by address of what they read below; in eval, of keys
+                            * whose rows are below; NULL there: in the order of the keys */
     uint32_t
-        *move_bins; /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
+        *move_bins;  /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
+    uint32_t *below; /* one word: keys of the last eval whose rows were in the lower tier */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
@@ -79,6 +82,7 @@ typedef struct hotbed_step_view {
     uint32_t eval;
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
     uint32_t move_sms;   /* of hotbed_storage_options */
+    uint32_t below_from; /* eval reads rows of the lower tier by address if there are so many */
     uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */
 } hotbed_step_view;
 
@@ -92,6 +96,17 @@ HOTBED_HD hotbed_step_view hotbed_step_as(hotbed_step_view s, bool grows) {
 
 /* Parts of the lower tier, at least 128 MiB each; within one, rows may move in any order. */
 enum { HOTBED_MOVE_BINS = 1023, HOTBED_MOVE_WORDS = HOTBED_MOVE_BINS + 2 };
+
+/* Which of them a slot of the lower tier is in. */
+HOTBED_HD uint32_t
+hotbed_lower_bin(hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
+    if (hotbed_slot_grown(index, slot))
+        byte = index.segments[slot >> HOTBED_SEGMENT_SHIFT].lower_byte +
+               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
+    uint64_t bin = byte >> table->bin_shift;
+    return (uint32_t)(bin < HOTBED_MOVE_BINS ? bin : HOTBED_MOVE_BINS - 1);
+}
 
 #define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
 

@@ -380,6 +380,7 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->tallies = hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->tallies);
     storage->custom_scores =
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
+    storage->below = hotbed_carve_take(&carve, sizeof *storage->below);
     storage->timer = NULL;
     if (storage->timed)
         storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);
@@ -579,12 +580,14 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .tallies = storage->tallies,
         .timer = storage->timer,
         .custom_scores = storage->custom_scores,
+        .below = storage->below,
         .num_tables = storage->num_tables,
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
         .output_dtype = (uint32_t)storage->output_dtype,
         .bulk_bytes = storage->bulk_bytes,
         .move_sms = storage->move_sms,
+        .below_from = __atomic_load_n(&storage->below_from, __ATOMIC_RELAXED),
         .plain_rows = storage->plain_rows,
     };
     return step;

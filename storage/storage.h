@@ -112,6 +112,7 @@ struct hotbed_storage {
     uint32_t max_dim;
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
     uint32_t move_sms;   /* of hotbed_storage_options */
+    uint32_t below_from; /* see hotbed_step_view; atomic */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     bool timed;               /* a table's scores are timestamps */
@@ -137,6 +138,7 @@ struct hotbed_storage {
     uint64_t *device_columns;
     hotbed_clock *clock;
     hotbed_tally *tallies;
+    uint32_t *below;     /* see hotbed_step_view */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
@@ -173,6 +175,10 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
 
 /* Give all tables their slots: in the index, then those without; and numbers for their segments. */
 void hotbed_mode_lay_out(hotbed_storage *storage);
+
+/* How large the lower tier is, as it is now: from how many rows of it on eval reads them by address.  That pays when there
+ * are some a page of 2 MiB, which the link has to look up, and then does once. */
+void hotbed_mode_size_below(hotbed_storage *storage);
 
 /* Keys of a table of `capacity` that the tier is made for which grows: the lower, if there are two. */
 uint64_t hotbed_mode_growing_keys(

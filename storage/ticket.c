@@ -419,6 +419,11 @@ hotbed_status hotbed_storage_eval(
         step.table_starts =
             hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
         step.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
+        if (storage->pooling == HOTBED_POOL_NONE && storage->tiers != HOTBED_TIERS_ONE &&
+            storage->external == NULL) {
+            step.move_order = hotbed_carve_take(&carve, b.num_keys * sizeof(uint32_t));
+            step.move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
+        }
         if (storage->external != NULL)
             hotbed_desk_carve(storage, b.num_keys, &carve, &scratch);
         if (pass == 0) {

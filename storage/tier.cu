@@ -1,6 +1,7 @@
 /* storage/tier.cu - rows that move between tiers, on CUDA.  Host counterpart: tier_host.c. */
 #include "base/cuda_bulk.h"
 #include "base/cuda_launch.h"
+#include "storage/cuda_bins.h"
 #include "storage/tier_kernels.h"
 
 enum {
@@ -8,7 +9,6 @@ enum {
     ROW = 32,
     BLOCK = 256,
     WAVES = 1,
-    SCAN_BLOCK = 1024,
 };
 
 /* Rows cross the link on SMs of their own (hotbed_cuda_own_sm()), and few: on SMs that they share, other kernels wait for
@@ -19,8 +19,6 @@ enum {
     BULK_LANES = 16
 }; /* by bulk copies: at most so many warps, and threads of each */
 enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* by warps */
-
-static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view view) {
@@ -46,27 +44,6 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_settle_missing(&s, (uint32_t)i, TILE);
-}
-
-/* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
- * order_kernel moves on.  bins[0] becomes the number of all. */
-static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
-    __shared__ uint32_t sums[SCAN_BLOCK];
-    uint32_t *bins = s.move_bins;
-    uint32_t b = threadIdx.x;
-    sums[b] = b == 0 ? 0 : bins[b];
-    __syncthreads();
-    for (uint32_t step = 1; step < SCAN_BLOCK; step *= 2) {
-        uint32_t before = b >= step ? sums[b - step] : 0;
-        __syncthreads();
-        sums[b] += before;
-        __syncthreads();
-    }
-    /* sums[b]: all bins below b; sums[last]: all. */
-    if (b > 0)
-        bins[b] = sums[b - 1];
-    if (b == 0)
-        bins[0] = sums[SCAN_BLOCK - 1];
 }
 
 /* Every move that swaps into its place. */
@@ -139,8 +116,7 @@ typedef struct swap_turn {
 /* The next moves of a warp, one for each of its first `lanes` threads; whether there are any. */
 static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap_turn *turn) {
     const uint32_t lane = hotbed_tile_rank(ROW), n = s->move_bins[0];
-    uint32_t first = lane == 0 ? atomicAdd(&s->move_bins[SCAN_BLOCK], lanes) : 0;
-    first = hotbed_tile_shuffle_u32(ROW, first, 0);
+    const uint32_t first = hotbed_bins_take(s, lanes, ROW);
     *turn = swap_turn{0, first < n && lane < lanes && lane < n - first, {}, {}};
     if (turn->mine) {
         const uint32_t i = s->move_order[first + lane];
@@ -306,8 +282,7 @@ static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream
     HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
     settle_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
-    starts_kernel<<<1, SCAN_BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
+    HOTBED_TRY(hotbed_bins_to_starts(step, stream));
     order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
     HOTBED_TRY(swap_as<GROWS>(step, stream));

@@ -152,13 +152,8 @@ HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
  * is at home. */
 HOTBED_HD uint32_t
 hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const hotbed_move *move) {
-    uint64_t slot = hotbed_move_fetches(move) ? move->home : move->victim_home;
-    uint64_t byte = table->lower_byte + (slot - table->lower_first) * table->row_bytes;
-    if (hotbed_slot_grown(index, slot))
-        byte = index.segments[slot >> HOTBED_SEGMENT_SHIFT].lower_byte +
-               (slot & HOTBED_SEGMENT_SLOT) * table->row_bytes;
-    uint64_t bin = byte >> table->bin_shift;
-    return (uint32_t)(bin < HOTBED_MOVE_BINS ? bin : HOTBED_MOVE_BINS - 1);
+    return hotbed_lower_bin(
+        index, table, hotbed_move_fetches(move) ? move->home : move->victim_home);
 }
 
 /* SCORE, the lower tier has no room for the victim: it keeps its slot. */

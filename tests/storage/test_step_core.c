@@ -15,7 +15,13 @@
 
 static const uint32_t widths[] = {1, 4, 8, 16, 32};
 
-enum { WIDTHS = sizeof widths / sizeof widths[0], TABLES = 3, PARTS = 400 };
+enum {
+    WIDTHS = sizeof widths / sizeof widths[0],
+    TABLES = 3,
+    PARTS = 400,
+    EVAL_KEYS = 1200,
+    TURN = 3
+};
 
 /* What lanes are told. */
 typedef struct work {
@@ -50,6 +56,23 @@ static void forward_bags(void *argument) {
     uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
     for (uint64_t b = 0; b < bags; b++)
         hotbed_forward_bag(&w->s, b, w->output, w->stride, w->width);
+}
+
+/* eval by address, a pass each */
+static void eval_rows(void *argument) {
+    const work *w = argument;
+    uint32_t n = w->s.feature_starts[w->s.num_features];
+    for (uint32_t i = 0; i < n; i += w->width)
+        hotbed_eval_rows(
+            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, true,
+            w->width < 4 ? w->width : 4, w->width);
+}
+
+static void eval_below(void *argument) {
+    const work *w = argument;
+    uint32_t n = w->s.move_bins[0], turn = TURN < w->width ? TURN : w->width;
+    for (uint32_t i = 0; i < n; i += turn)
+        hotbed_eval_below(&w->s, i, n - i < turn ? n - i : turn, w->output, w->stride, w->width);
 }
 
 static void sum_leaves(void *argument) {
@@ -358,6 +381,134 @@ static void plain_rows(hotbed_backend backend) {
     }
 }
 
+/* --- eval by address ------------------------------------------------------------------------------------- */
+
+/* Counts to starts, keys into their places: each that was put off is there once, and parts ascend.  The number of parts. */
+static uint32_t order_keys(const work *w, uint32_t below) {
+    uint32_t *bins = w->s.move_bins, n = w->s.feature_starts[w->s.num_features], all = 0;
+    for (uint32_t b = 1; b <= HOTBED_MOVE_BINS; b++) {
+        uint32_t count = bins[b];
+        bins[b] = all;
+        all += count;
+    }
+    bins[0] = all;
+    CHECK_EQ(all, below);
+    for (uint32_t i = 0; i < n; i++)
+        hotbed_order_key(&w->s, i);
+    uint32_t parts = all > 0;
+    bool seen[EVAL_KEYS] = {false};
+    for (uint32_t k = 0, last = 0; k < all; k++) {
+        uint32_t i = w->s.move_order[k];
+        CHECK(i < n && !seen[i]);
+        seen[i] = true;
+        const hotbed_table_view *table = &w->s.tables[hotbed_table_of_key(&w->s, i)];
+        CHECK(hotbed_slot_below(table, w->s.slots[i]));
+        uint32_t bin = hotbed_lower_bin(w->s.index, table, w->s.slots[i]);
+        CHECK(k == 0 || bin >= last);
+        parts += k > 0 && bin != last;
+        last = bin;
+    }
+    return parts;
+}
+
+/* The library's eval, then its passes at every width: as the last eval left it, rows below are told of or put off. */
+static void same_eval(lane *l) {
+    enum { FILL = 0x5a, FROM = 7 };
+    static work w;
+    static uint64_t slots[EVAL_KEYS];
+    static uint32_t order[EVAL_KEYS], bins[HOTBED_MOVE_WORDS], starts[2 * TABLES];
+    hotbed_storage *storage = l->r->storage;
+    hotbed_table_view tables[TABLES];
+    hotbed_step_view *s = &w.s;
+    const hotbed_batch batch = lane_batch(l);
+    lane_eval(l);
+    memset(l->output, FILL, (size_t)l->output_bytes);
+    CHECK_OK(hotbed_storage_eval(storage, &batch, l->output, l->stride, l->r->stream));
+    CHECK_OK(hotbed_stream_sync(l->r->stream));
+    memcpy(l->scratch[1], l->output, (size_t)l->output_bytes);
+    memset(&w, 0, sizeof w);
+    *s = hotbed_storage_step(storage);
+    CHECK_EQ(s->below_from, 1); /* few pages */
+    uint32_t last = FROM - 1, below = 0;
+    s->below = &last;
+    s->below_from = FROM;
+    s->eval = 1;
+    s->keys = batch.keys;
+    s->slots = slots;
+    s->move_order = order;
+    s->move_bins = bins;
+    s->feature_starts = starts;
+    for (uint32_t f = 0; f <= s->num_features; f++)
+        starts[f] = f * batch.batch_size;
+    CHECK(starts[s->num_features] == batch.num_keys && batch.num_keys <= EVAL_KEYS);
+    memcpy(tables, s->tables, sizeof tables);
+    for (uint32_t t = 0; t < TABLES; t++)
+        tables[t].bin_shift = 11; /* some rows each */
+    s->tables = tables;
+    w.stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
+    w.output = l->output;
+    uint64_t row = w.stride * hotbed_dtype_bytes(l->r->model->options.output_dtype);
+    for (uint32_t i = 0; i < 2 * WIDTHS; i++) {
+        const bool put_off = i % 2 == 1;
+        w.width = widths[i / 2];
+        last = put_off ? FROM : FROM - 1;
+        memset(bins, 0, sizeof bins);
+        memset(l->output, FILL, (size_t)l->output_bytes);
+        hotbed_emulate_run(w.width, eval_rows, &w);
+        uint32_t told = bins[HOTBED_MOVE_BINS + 1];
+        below = i == 0 ? told : below;
+        CHECK(below > 100 && told == (put_off ? 0 : below));
+        uint32_t parts = order_keys(&w, put_off ? below : 0);
+        CHECK(put_off ? parts > 3 : parts == 0);
+        for (uint32_t k = 0; k < bins[0]; k++)
+            for (uint64_t b = 0; b < row; b++)
+                CHECK_EQ(((uint8_t *)l->output)[order[k] * row + b], FILL);
+        hotbed_emulate_run(w.width, eval_below, &w);
+        CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+    }
+}
+
+/* Two tiers of each kind; rows that a copy moves, and rows that something decides or converts. */
+static void eval_by_address(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t way = 0; way < 6; way++) {
+        const bool plain = way >= 3;
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start(way);
+        setup_start(&s, TABLES, 12, 400);
+        setup_feature(&s, 0);
+        setup_feature(&s, 1);
+        setup_feature(&s, 1);
+        s.tables[1].dim = 132;
+        s.tables[2].kind = HOTBED_TABLE_STATIC;
+        s.options.mode = way % 3 == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+        s.options.placement = way % 3 == 1 ? HOTBED_PLACE_BY_SCORE : HOTBED_PLACE_BY_HASH;
+        for (uint32_t t = 0; t < TABLES; t++)
+            s.tables[t].upper_capacity = 100;
+        if (!plain) {
+            s.tables[0].dim = 5;
+            s.tables[1].dtype = HOTBED_BF16;
+            s.options.output_dtype = HOTBED_F16;
+        }
+        rig_open(&r, HOTBED_BACKEND_HOST, &s.options);
+        lane_open(&r, &l, EVAL_KEYS, 200);
+        if (plain) {
+            l.stride = 0;
+            l.output = rig_alloc(&r, l.output_bytes); /* aligned */
+        }
+        recipe how = {.batch_size = 200, .key_space = 300};
+        for (int step = 0; step < 3; step++)
+            lane_step(&l, &random, &how);
+        how.key_space = 380; /* some are not there */
+        lane_fill(&l, &random, &how);
+        same_eval(&l);
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
 typedef struct init_work {
     const hotbed_table_view *table;
     uint8_t *row;
@@ -405,6 +556,7 @@ static void first_values_at_every_width(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"every_optimizer_and_pooling", every_optimizer_and_pooling},
     {"plain_rows", plain_rows},
+    {"eval_by_address", eval_by_address},
     {"first_values_at_every_width", first_values_at_every_width},
     {NULL, NULL},
 };

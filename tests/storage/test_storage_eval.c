@@ -249,6 +249,44 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
     }
 }
 
+/* On CUDA an eval knows of the one before how many rows are below, and reads them by address if they are many. */
+static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
+    enum { BATCH = 300, KEYS = 2 * BATCH };
+    for (int pooled = 0; pooled < 2; pooled++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start(6 + (uint64_t)pooled);
+        setup_start(&s, 2, 20, KEYS);
+        s.tables[1].dim = 36;
+        for (int t = 0; t < 2; t++)
+            s.tables[t].upper_capacity = KEYS / 4;
+        s.options.mode = HOTBED_MODE_DEFAULT;
+        s.options.placement = HOTBED_PLACE_BY_HASH;
+        s.options.pooling = pooled ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, KEYS, BATCH);
+        const recipe how = {.batch_size = BATCH, .key_space = KEYS / 2};
+        lane_step(&l, &random, &how);
+        uint32_t below = 0, told = 0;
+        for (uint32_t i = 0; i < KEYS; i++) {
+            const hotbed_table_view *view = &r.storage->tables[i / BATCH].view;
+            const uint64_t key = ((const uint64_t *)l.host.keys)[i];
+            below += hotbed_table_range(view, key).first_bucket == view->lower.first_bucket;
+        }
+        CHECK(below > KEYS / 2 && below < KEYS);
+        for (int pass = 0; pass < 3; pass++) {
+            lane_eval(&l); /* told of; put off; told of */
+            rig_download(&r, &told, r.storage->below, sizeof told);
+            CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
+            if (pass == 1)
+                r.storage->below_from = below + 1;
+        }
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"eval_changes_nothing", eval_changes_nothing},
     {"eval_inside_of_a_step", eval_inside_of_a_step},
@@ -257,5 +295,6 @@ const hotbed_test hotbed_tests[] = {
     {"eval_allocates_once", eval_allocates_once},
     {"eval_beside_training", eval_beside_training},
     {"a_key_evicted_meanwhile_reads_as_missing", a_key_evicted_meanwhile_reads_as_missing},
+    {"rows_below_are_counted_and_put_off", rows_below_are_counted_and_put_off},
     {NULL, NULL},
 };

@@ -9,6 +9,7 @@ enum {
     ROW = 32,
     BLOCK = 256,
     WAVES = 1,
+    SCAN_BLOCK = 1024,
 };
 
 /* Rows cross the link on SMs of their own (hotbed_cuda_own_sm()), and few: on SMs that they share, other kernels wait for
@@ -19,6 +20,8 @@ enum {
     BULK_LANES = 16
 }; /* by bulk copies: at most so many warps, and threads of each */
 enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* by warps */
+
+static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view view) {
@@ -44,6 +47,32 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_settle_missing(&s, (uint32_t)i, TILE);
+}
+
+/* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
+ * who puts them into order moves on.  bins[0] becomes the number of all, the last word 0; in eval it has had the number of
+ * those that were not put off, and `below` is told of both. */
+static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
+    __shared__ uint32_t sums[SCAN_BLOCK];
+    uint32_t *bins = s.move_bins;
+    uint32_t b = threadIdx.x;
+    sums[b] = b == 0 ? 0 : bins[b];
+    __syncthreads();
+    for (uint32_t step = 1; step < SCAN_BLOCK; step *= 2) {
+        uint32_t before = b >= step ? sums[b - step] : 0;
+        __syncthreads();
+        sums[b] += before;
+        __syncthreads();
+    }
+    /* sums[b]: all bins below b; sums[last]: all. */
+    if (b > 0)
+        bins[b] = sums[b - 1];
+    if (b != 0)
+        return;
+    bins[0] = sums[SCAN_BLOCK - 1];
+    if (s.eval != 0)
+        atomicExch(s.below, bins[0] + bins[HOTBED_MOVE_BINS + 1]);
+    bins[HOTBED_MOVE_BINS + 1] = 0;
 }
 
 /* Every move that swaps into its place. */
@@ -270,6 +299,11 @@ static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream
         sms = step->move_sms;
     swap_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
     return hotbed_cuda_launched("swap_kernel");
+}
+
+hotbed_status hotbed_bins_to_starts(const hotbed_step_view *step, hotbed_stream *stream) {
+    starts_kernel<<<1, SCAN_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("starts_kernel");
 }
 
 template <bool GROWS>

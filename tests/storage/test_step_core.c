@@ -19,7 +19,7 @@ enum {
     WIDTHS = sizeof widths / sizeof widths[0],
     TABLES = 3,
     PARTS = 400,
-    EVAL_KEYS = 1200,
+    EVAL_KEYS = 600,
     TURN = 3
 };
 
@@ -486,22 +486,22 @@ static void eval_by_address(hotbed_backend backend) {
         s.options.mode = way % 3 == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
         s.options.placement = way % 3 == 1 ? HOTBED_PLACE_BY_SCORE : HOTBED_PLACE_BY_HASH;
         for (uint32_t t = 0; t < TABLES; t++)
-            s.tables[t].upper_capacity = 100;
+            s.tables[t].upper_capacity = 40;
         if (!plain) {
             s.tables[0].dim = 5;
             s.tables[1].dtype = HOTBED_BF16;
             s.options.output_dtype = HOTBED_F16;
         }
         rig_open(&r, HOTBED_BACKEND_HOST, &s.options);
-        lane_open(&r, &l, EVAL_KEYS, 200);
+        lane_open(&r, &l, EVAL_KEYS, 100);
         if (plain) {
             l.stride = 0;
             l.output = rig_alloc(&r, l.output_bytes); /* aligned */
         }
-        recipe how = {.batch_size = 200, .key_space = 300};
+        recipe how = {.batch_size = 100, .key_space = 200};
         for (int step = 0; step < 3; step++)
             lane_step(&l, &random, &how);
-        how.key_space = 380; /* some are not there */
+        how.key_space = 280; /* some are not there */
         lane_fill(&l, &random, &how);
         same_eval(&l);
         lane_close(&l);

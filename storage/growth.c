@@ -101,7 +101,8 @@ static hotbed_status grow(
     *end = grown;
     table->num_grown++;
     table->capacity = capacity;
-    hotbed_mode_size_below(storage);
+    if (table->view.lower_slots > 0)
+        __atomic_add_fetch(&storage->lower_bytes, slots * table->view.row_bytes, __ATOMIC_RELAXED);
     return HOTBED_OK;
 }
 

@@ -245,6 +245,7 @@ static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *ta
 static void lay_out_bins(hotbed_storage *storage) {
     uint64_t bytes = 0;
     uint32_t shift = 27; /* 128 MiB */
+    storage->lower_bytes = 0;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         const hotbed_table *table = &storage->tables[t];
         hotbed_table_view *view = &storage->tables[t].view;
@@ -252,24 +253,12 @@ static void lay_out_bins(hotbed_storage *storage) {
         if (view->lower_slots == 0)
             continue;
         bytes += lower_most(storage, table) * view->row_bytes;
+        storage->lower_bytes += view->lower_slots * view->row_bytes;
     }
     while (bytes >> shift >= HOTBED_MOVE_BINS)
         shift++;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         storage->tables[t].view.bin_shift = shift;
-}
-
-void hotbed_mode_size_below(hotbed_storage *storage) {
-    enum { ROWS_A_PAGE = 4, PAGE_SHIFT = 21 };
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < storage->num_tables; t++) {
-        const hotbed_table *table = &storage->tables[t];
-        if (table->view.lower_slots != 0)
-            bytes += (hotbed_table_all_slots(table) - table->view.slots) * table->view.row_bytes;
-    }
-    uint64_t rows = (bytes >> PAGE_SHIFT) * ROWS_A_PAGE + 1;
-    __atomic_store_n(
-        &storage->below_from, rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX, __ATOMIC_RELAXED);
 }
 
 /* The longest row of tables whose rows move; 0: some are no multiple of 16 bytes. */
@@ -307,7 +296,6 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
     }
     lay_out_segments(storage);
     lay_out_bins(storage);
-    hotbed_mode_size_below(storage);
     storage->bulk_bytes = bulk_bytes(storage);
 }
 

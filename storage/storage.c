@@ -569,6 +569,15 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
     return storage->warning.data; /* NULL unless WARN */
 }
 
+/* Reading rows of the lower tier by address pays when there are some a page of 2 MiB: the link looks each up, and then
+ * does so once. */
+static uint32_t below_from(const hotbed_storage *storage) {
+    enum { ROWS_A_PAGE = 4, PAGE_SHIFT = 21 };
+    uint64_t bytes = __atomic_load_n(&storage->lower_bytes, __ATOMIC_RELAXED);
+    uint64_t rows = (bytes >> PAGE_SHIFT) * ROWS_A_PAGE + 1;
+    return rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
+}
+
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
     hotbed_step_view step = {
         .tables = storage->device_tables,
@@ -587,7 +596,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .output_dtype = (uint32_t)storage->output_dtype,
         .bulk_bytes = storage->bulk_bytes,
         .move_sms = storage->move_sms,
-        .below_from = __atomic_load_n(&storage->below_from, __ATOMIC_RELAXED),
+        .below_from = below_from(storage),
         .plain_rows = storage->plain_rows,
     };
     return step;

@@ -112,7 +112,6 @@ struct hotbed_storage {
     uint32_t max_dim;
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
     uint32_t move_sms;   /* of hotbed_storage_options */
-    uint32_t below_from; /* see hotbed_step_view; atomic */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     bool timed;               /* a table's scores are timestamps */
@@ -125,6 +124,7 @@ struct hotbed_storage {
     hotbed_index_view index;
     uint64_t index_slots;  /* in `index`: of the tables' first ranges that are no segments */
     uint32_t num_segments; /* that tables may have, and a first that is none; 0: there are none */
+    uint64_t lower_bytes;  /* of rows, with what has grown; atomic */
     hotbed_memory_kind lower_memory;
     hotbed_memory_kind
         lower_index_memory; /* DEVICE: the lower tiers' index is beside the uppers' */
@@ -175,10 +175,6 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
 
 /* Give all tables their slots: in the index, then those without; and numbers for their segments. */
 void hotbed_mode_lay_out(hotbed_storage *storage);
-
-/* How large the lower tier is, as it is now: from how many rows of it on eval reads them by address.  That pays when there
- * are some a page of 2 MiB, which the link has to look up, and then does once. */
-void hotbed_mode_size_below(hotbed_storage *storage);
 
 /* Keys of a table of `capacity` that the tier is made for which grows: the lower, if there are two. */
 uint64_t hotbed_mode_growing_keys(

@@ -280,7 +280,7 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
             rig_download(&r, &told, r.storage->below, sizeof told);
             CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
             if (pass == 1)
-                r.storage->below_from = below + 1;
+                r.storage->lower_bytes = (uint64_t)below << 21; /* a page a row */
         }
         lane_close(&l);
         rig_close(&r);

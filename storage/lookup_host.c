@@ -198,14 +198,14 @@ static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t 
     const hotbed_table_view *table = &s->tables[t];
     /* A copy, where nothing decides or converts. */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
-        (s->eval == 0 || table->range.evicts == 0))
+        (s->eval == 0 || table->range.evicts == 0)) {
         memcpy(
             (float *)a->output + i * a->stride, hotbed_row_at(s->index, table, slot),
             table->dim * sizeof(float));
-    else {
-        hotbed_tile_keys keys = hotbed_keys_from(i, 1, 1);
-        hotbed_forward_found(s, &keys, t, slot, a->output, a->stride, 1);
+        return;
     }
+    const hotbed_tile_keys keys = hotbed_keys_from(i, 1, 1);
+    hotbed_forward_found(s, &keys, t, slot, a->output, a->stride, 1);
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {

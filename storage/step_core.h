@@ -68,11 +68,11 @@ typedef struct hotbed_step_view {
                                * are not admitted are marked, see score_core.h */
     uint32_t *num_missing; /* one word */
     hotbed_move *moves;    /* [bound] of the missing; NULL: no table's rows move */
-    uint32_t *
-        move_order; /* [bound] numbers of moves by address of what they read below; in eval, of keys
-                            * whose rows are below; NULL there: in the order of the keys */
-    uint32_t
-        *move_bins;  /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
+    /* [bound] numbers of moves by address of what they read below; in eval numbers of keys, by address of their
+     * rows there, or NULL: rows are read in the order of the keys */
+    uint32_t *move_order;
+    /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
+    uint32_t *move_bins;
     uint32_t *below; /* one word: keys of the last eval whose rows were in the lower tier */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */

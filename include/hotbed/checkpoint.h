@@ -1,17 +1,40 @@
-/* hotbed/checkpoint.h - save storages in HDF5, and load them, on any number of ranks.
+/* hotbed/checkpoint.h - save storages in HDF5 files, and load them, on any number of ranks.
  *
- * A checkpoint is a directory.  It is written under a temporary name and renamed when it is complete and
- * on disk, so a name that exists is a whole checkpoint.  Inside, one HDF5 file a rank holds that rank's
- * rows in canonical order (logical bucket, then key), and MANIFEST, written last, names every extent with
- * its digest.  docs/formats.md has the bytes; h5py and h5dump read the files as they are.
+ * Programs that train or serve tables need it to stop and go on later. A checkpoint is a directory.
+ * It is written under a temporary name, and renamed when it is complete and on disk, so a name that
+ * exists is a complete checkpoint. Inside, one HDF5 file per rank holds that rank's rows in
+ * canonical order (logical bucket, then key). MANIFEST, which is written last, lists every extent
+ * with its digest. docs/formats.md describes the bytes; h5py and h5dump read the files directly.
  *
- * One rank saves with hotbed_checkpoint_save(); several do when they all call it with a communicator.  The
- * directory is on a file system that all of them see.  Ranks that talk through something else save in steps:
- *   rank 0       hotbed_checkpoint_begin()      and tells all ranks the id
- *   every rank   hotbed_checkpoint_put()        and tells rank 0 its status
- *   rank 0       hotbed_checkpoint_commit(), or hotbed_checkpoint_abort() when one has failed
- * Any number of ranks then loads it, each its share.
- */
+ * Save a storage of one rank, then what changed since, and load both:
+ *
+ *     hotbed_checkpoint_options options;
+ *     hotbed_checkpoint_options_init(&options);
+ *     status = hotbed_checkpoint_mark_create(&options.mark);
+ *     options.step = 1000;
+ *     status = hotbed_checkpoint_save("run/1000", storage, &options, stream);
+ *     options.step = 2000;
+ *     options.parent = "run/1000";
+ *     status = hotbed_checkpoint_save("run/2000", storage, &options, stream);
+ *
+ *     const char *increments[] = {"run/2000"};
+ *     hotbed_checkpoint_load_options load;
+ *     hotbed_checkpoint_load_options_init(&load);
+ *     load.num_increments = 1;
+ *     load.increments = increments;
+ *     status = hotbed_checkpoint_load_with("run/1000", storage, &load, &step, NULL, NULL, stream);
+ *
+ * Several ranks save together if all of them call hotbed_checkpoint_save() with a communicator. All
+ * ranks must see the directory in their file system. Ranks that communicate by other means save in
+ * steps:
+ *   rank 0       hotbed_checkpoint_begin(), then sends the id to all ranks
+ *   every rank   hotbed_checkpoint_put(), then sends its status to rank 0
+ *   rank 0       hotbed_checkpoint_commit(), or hotbed_checkpoint_abort() if a rank failed
+ * Any number of ranks can then load the checkpoint, each its share of the rows.
+ *
+ * Saving uses libhdf5 to lay out HDF5's metadata in memory. The program may use libhdf5 too: its
+ * settings and open files are not affected. If libhdf5 was built without thread safety, the program
+ * must not call it while another of its threads saves. */
 #ifndef HOTBED_CHECKPOINT_H
 #define HOTBED_CHECKPOINT_H
 
@@ -23,196 +46,246 @@
 extern "C" {
 #endif
 
-/* Which rows a rank has: those that the tables' routes give it.  {0} is all of them: one rank.
+/* The rows that a rank has: the keys that the tables' routes assign to it. {0} means all rows: one
+ * rank.
  *
- * STATIC tables of several ranks are routed CONTINUOUS, have room for hotbed_route_rows() rows or more, and
- * keep local ids (hotbed_route_local()); files have the keys.  HASH tables keep keys, whatever the rule. */
+ * With several ranks, STATIC tables are routed CONTINUOUS, have a capacity of hotbed_route_rows()
+ * rows or more, and store local ids (hotbed_route_local()); the files contain the keys. HASH tables
+ * store keys, whatever the rule. They must not contain a key that the route assigns to another
+ * rank, because loaders would not look for it in this rank's shard.
+ * Frozen: it has no size field, since it is a member of options. */
 typedef struct hotbed_checkpoint_share {
     uint32_t rank;
-    uint32_t world;             /* 0: 1 */
-    const hotbed_route *routes; /* [tables of the storage], all of `world` ranks; NULL: one rank */
+    uint32_t world; /* 0 means 1 */
+    /* [tables of the storage], each for `world` ranks; NULL: one rank. */
+    const hotbed_route *routes;
 } hotbed_checkpoint_share;
 
-/* What the last checkpoint had, so that the next can be an increment: 24 bytes of host memory for each row
- * of the rank.  Opaque; owned by the caller; for one call at a time.  Every strategy, mode and way to change rows is
- * seen, since each row's digest is compared.
+/* The keys and digests of the rows of the last checkpoint, so that the next one can be an
+ * increment: 24 bytes of host memory for each row of the rank. Opaque; owned by the caller; used by
+ * one call at a time. Changes are found by comparing each row's digest, so every eviction strategy,
+ * every mode and every way to change a row is covered.
  *
- * A save, or a snapshot's write, that fails leaves it: the next increment has everything since the same parent.  Whether
- * the commit that follows a put succeeds it does not learn, so it then keeps what the checkpoint before had too, as many
- * bytes again, and the next increment may be after either of the two. */
+ * If a save or a snapshot's write fails, the mark does not change: the next increment holds
+ * everything since the same parent. A mark does not learn whether the commit after a put succeeds.
+ * After a put it therefore also keeps the state of the checkpoint before, which doubles its memory,
+ * and either of the two can be the parent of the next increment. */
 typedef struct hotbed_checkpoint_mark hotbed_checkpoint_mark;
 
-/* Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
+/* Create an empty mark.
+ * Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out);
 HOTBED_API void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark); /* NULL is allowed */
 
-typedef struct hotbed_checkpoint_arena
-    hotbed_checkpoint_arena; /* opaque; see hotbed_checkpoint_arena_create() */
+/* Opaque; see hotbed_checkpoint_arena_create(). */
+typedef struct hotbed_checkpoint_arena hotbed_checkpoint_arena;
 
-/* Call hotbed_checkpoint_options_init(), then set fields. */
+/* Options of a save or a snapshot. Call hotbed_checkpoint_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_options {
     uint32_t size; /* set by init */
-    uint64_t step; /* recorded; the caller's count of training steps */
-    const void
-        *extra; /* [extra_bytes] host bytes of the caller's own: the dense model, the reader's
-                        * place; kept and given back as they are */
-    uint64_t extra_bytes; /* at most 1 GiB; rank 0's are kept */
+    uint64_t step; /* recorded: the caller's count of training steps */
+    /* [extra_bytes] host memory, the caller's own data, for example the dense model or the reader's
+     * position; stored and returned unchanged. */
+    const void *extra;
+    uint64_t extra_bytes; /* at most 1 GiB; rank 0's bytes are stored */
     hotbed_checkpoint_share share;
-    hotbed_checkpoint_mark *mark; /* remembers what is saved; NULL: nothing does */
-    const char *parent; /* path of the checkpoint that `mark` is of: save an increment, what changed
-                         * since then and what keys are gone; NULL: everything */
-    hotbed_comm *comm;  /* all its ranks save together; `share` has its rank and size.  NULL: one */
-    hotbed_checkpoint_arena *arena; /* snapshots: memory for the image; NULL: the snapshot's own */
+    hotbed_checkpoint_mark *mark; /* remembers what is saved; NULL: no mark is kept */
+    /* Path of the checkpoint that `mark` describes: save an increment, which has the rows that
+     * changed since then and the keys that are gone; NULL: save everything. */
+    const char *parent;
+    /* All its ranks save together, and `share` has its rank and size; NULL: one rank. */
+    hotbed_comm *comm;
+    /* Snapshots: memory for the image; NULL: memory of the snapshot's own. */
+    hotbed_checkpoint_arena *arena;
 } hotbed_checkpoint_options;
 
+/* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_options); C
+ * programs call hotbed_checkpoint_options_init(), which passes it. */
+HOTBED_API void hotbed_checkpoint_options_init_sized(
+    hotbed_checkpoint_options *options, size_t size);
+
 static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
+    hotbed_checkpoint_options_init_sized(options, sizeof *options);
 }
 
-/* Write the storage to the new directory `path`; what changed in it since options->parent, where that is
- * set.  Synchronous: returns when it is on disk under its
- * name.  On any error nothing named `path` exists, and the storage is unchanged.  (One exception: when the
- * name cannot be put on disk, and cannot be taken back either; the text then says so.)
- * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins; the mark is not of the parent), IO (no space, with
- * path and reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5).  With a communicator all
- * ranks fail when one does, with its text, and COMM (a rank is gone). */
+/* Write the storage to the new directory `path`. With options->parent, write only what changed
+ * since then.
+ *
+ * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
+ * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
+ * disk and cannot be removed either; the error text then says so.)
+ * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins; the mark does not describe the parent,
+ * or the parent has other ranks or routes; a table has a key that its route assigns to another
+ * rank, with table, key and both ranks), IO (for example no space, with path and reason), CORRUPT
+ * (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator all ranks fail if
+ * one does, with its error text, and COMM is possible (a rank is gone). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
 
-/* What the ranks of one save have in common.  Plain numbers, to be sent as they are. */
+/* Identifies one save by several ranks. Plain numbers, which can be sent as bytes. Frozen: it has
+ * no size field. */
 typedef struct hotbed_checkpoint_id {
     uint64_t low, high;
 } hotbed_checkpoint_id;
 
-/* Begin a save by several ranks.  Synchronous, as the next three.
+/* Begin a save by several ranks. Synchronous, like the next three functions.
  * Errors: ARGUMENT, STATE (`path` exists), IO, MEMORY, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id);
 
-/* Write the rows of this rank's storage; options->share says which rank it is.  Ranks may do so at the
- * same time.  Their tables, steps, seeds and optimisers are the same.  Errors: as
- * hotbed_checkpoint_save(). */
+/* Write the rows of this rank's storage; options->share names the rank. Ranks may call it at the
+ * same time. Tables, steps, seeds and optimizers must be the same on all ranks.
+ * Errors: as hotbed_checkpoint_save(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
     const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream);
 
-/* All `world` ranks have put theirs: give the checkpoint its name.  On any error it has none, and what was
- * written is removed.  Errors: ARGUMENT, STATE (ranks put different tables or steps, or `path` exists
- * now), IO, CORRUPT, MEMORY, UNSUPPORTED. */
+/* Complete the checkpoint and give it its name, after all `world` ranks have put their rows. On any
+ * error the name does not exist, and the files that the ranks wrote are removed, also if more or
+ * fewer than `world` ranks wrote.
+ * Errors: ARGUMENT, STATE (a rank has put nothing; ranks put different tables or steps, or belong
+ * to another world; `path` exists now), IO (also if something else has removed files that were
+ * written), CORRUPT, MEMORY, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world);
 
-/* Remove what the ranks have written, as far as that can be done; none of them writes any more. */
-HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world);
+/* Remove what the ranks have written, as far as possible. No rank may still be writing. */
+HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id);
 
-/* --- snapshots ---------------------------------------------------------------------------------------- */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
-/* One cut of a rank's storage.  Opaque; owned by the caller. */
+/* A copy of a rank's storage at one point in time. Opaque; owned by the caller. */
 typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
 
-/* Memory for images that is allocated and touched once, and goes from one snapshot to the next.  What training waits
- * for is then
- *   device memory   a copy on the device, at the speed of its memory.  Rows that are all in device memory
- *                   (HBM_DIRECT) go there.  The write brings the image to the host, on a stream of its own
- *                   beside training, and from then on the next snapshot may have the device memory.
- *   pinned memory   a copy over the link, in one go.  What has no place in device memory goes there, also when it is
- *                   brought from there; not rows of an external store.
- * Columns (keys, weights, each state, ...) of the tables go, in order, to what is left of it, each as a whole;
- * what finds no place is in host memory of the snapshot's own, as without an arena, and so is what would go to a part
- * that another snapshot has: none fails for that.  hotbed_checkpoint_snapshot_bytes() says what a
- * storage would need.
+/* Create memory for snapshot images. It is allocated and touched once, and used by one snapshot
+ * after the other. Training then waits only for
+ *   device memory   a copy on the device, at the speed of its memory, for rows that are all in
+ *                   device memory (HBM_DIRECT). The write copies the image to the host on a stream
+ *                   of its own, beside training; from then on the next snapshot can use the device
+ *                   memory.
+ *   pinned memory   one copy over the link, for everything that does not fit into device memory.
+ *                   The image in device memory is also copied there. Rows of an external store are
+ *                   not.
  *
- * For snapshots of any storages on the stream's backend and device; it outlives them.  Synchronous.
+ * The columns of the tables (keys, weights, each state, ...) are placed in order, each as a whole,
+ * in the memory that is left. A column that does not fit goes to host memory of the snapshot's own,
+ * as without an arena, and so does a column whose part of the arena is used by another snapshot; a
+ * snapshot never fails for this reason. hotbed_checkpoint_snapshot_bytes() reports how much a
+ * storage needs.
+ *
+ * An arena serves snapshots of any storage on the stream's backend and device, and must outlive
+ * them. Synchronous.
  *
  *   device_bytes  in  0: none
  *   pinned_bytes  in  0: none
  *
- * Errors: ARGUMENT, MEMORY (with the bytes asked for), DEVICE, STATE (the stream records a graph), UNSUPPORTED. */
+ * Errors: ARGUMENT, MEMORY (with the bytes asked for), DEVICE, STATE (the stream records a graph),
+ * UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_arena_create(
     uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream,
     hotbed_checkpoint_arena **out);
 HOTBED_API void hotbed_checkpoint_arena_destroy(
     hotbed_checkpoint_arena *arena); /* NULL is allowed */
 
-/* Copy all rows, scores, counts and state to options->arena, or to host memory, as much as they are.  Synchronous; the
- * caller orders it as a save, and trains on as soon as it returns: what training waits for is this copy, not the disk.
- * options->mark and parent are used when it is written, not before: the mark, which stays until then, has to be of the
- * parent then, which may still be written now.  With a parent the snapshot is an increment: what changed from the parent
- * to the cut, and keys that were erased or evicted.  A snapshot that is destroyed and not written leaves the mark as it
- * was.  options->comm is not for snapshots.
- * With an arena it uses the stream's workspace, half a byte a slot of the largest table, at most 32 MiB: the first
- * call on a stream allocates.
- * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins; rows came to a table or left it
- * meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
+/* Take a snapshot: copy all rows, scores, counts and state to options->arena, or to as much host
+ * memory as they need.
+ *
+ * Synchronous. The caller orders it like a save, and may train on when it returns: training waits
+ * for this copy, not for the disk. options->mark and options->parent are used when the snapshot is
+ * written, not before. The mark must exist until then, and must describe the parent then; the
+ * parent may still be in the process of being written now. With a parent, the snapshot is an
+ * increment: the rows that changed between the parent and the snapshot, and the keys that were
+ * erased or evicted. A snapshot that is destroyed without being written leaves the mark unchanged.
+ * options->comm is not used by snapshots.
+ * With an arena it uses the stream's workspace: half a byte per slot of the largest table, at most
+ * 32 MiB. The first call on a stream allocates.
+ * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins; rows entered
+ * or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);
 HOTBED_API void hotbed_checkpoint_snapshot_destroy(
     hotbed_checkpoint_snapshot *snapshot); /* NULL is allowed */
 
-/* Bytes of its image in memory of `kind`, 256 for each begun 256 of a column: DEVICE and PINNED are those of the arena,
- * PAGEABLE what found no place there.  Not while it is written. */
+/* Return the size of the image in memory of `kind`, in bytes; each column is rounded up to a
+ * multiple of 256. DEVICE and PINNED count memory of the arena, PAGEABLE the columns that did not
+ * fit there. Must not be called while the snapshot is written. */
 HOTBED_API uint64_t hotbed_checkpoint_snapshot_bytes(
     const hotbed_checkpoint_snapshot *snapshot, hotbed_memory_kind kind);
 
-/* Write it as hotbed_checkpoint_save() would have; needs neither storage nor stream, so any thread may do it,
- * one at a time.  Or, as one of several ranks, as hotbed_checkpoint_put().  Synchronous.  It can be written again, an
- * increment only after a failure: the mark is then of what was written.
- * Errors: theirs. */
+/* Write a snapshot to disk: the first function like hotbed_checkpoint_save(), the second, for one
+ * of several ranks, like hotbed_checkpoint_put(). Synchronous. Needs neither storage nor stream, so
+ * any thread may call it, one at a time. A snapshot can be written again, but an increment only
+ * after a failure, because a successful write updates the mark.
+ * Errors: as those functions. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_snapshot_write(hotbed_checkpoint_snapshot *snapshot, const char *path);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
     hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id);
 
-/* --- loading ------------------------------------------------------------------------------------------ */
+/* --- loading ---------------------------------------------------------------------------------- */
 
-/* Fill the storage's tables from the checkpoint at `path`, tables matched by name, every block's digest
- * checked before its rows are used.  Keys that the storage had are removed first.  Synchronous.
- * The storage may have other capacities, eviction, scores and backend than the one that was saved; dim, dtype,
- * key type and kind of optimiser must be the same.  Times of TIMESTAMP_LFU tables go to such tables only, which
- * without them have those of new rows.  A table that evicts keeps the rows of the highest scores
- * when not all fit; one that does not is FULL.  A table that evicts comes to be full to its last slot, with 3 % more
- * rows than its capacity: one of that size then has no place for each of them, since they come in another order
- * (it kept 98.8 % of a million, which is more than its capacity; with 5 % more capacity 99.94 %).
+/* Load the checkpoint at `path` into the storage. Tables are matched by name, and the digest of
+ * every block is checked before its rows are used. Keys that the storage had are removed first.
+ * Synchronous.
  *
- *   step         out  may be NULL
- *   extra        out  host buffer of extra_bytes; may be NULL
- *   extra_bytes  in/out  in: room in `extra`; out: bytes saved.  May be NULL
+ * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
+ * dtype, key type and kind of optimizer must be the same. Times of TIMESTAMP_LFU tables are loaded
+ * only into such tables; if the checkpoint has none, rows get the times of new rows. If not all
+ * rows fit, a table that evicts keeps those with the highest scores, and a table that does not
+ * evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more rows
+ * than its capacity. A table of the same size then cannot place every row, since rows arrive in
+ * another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
+ * capacity 99.94 %).
  *
- * Errors: ARGUMENT (room too small, with the bytes needed), IO, CORRUPT (file, extent, block), STATE
- * (table missing or of another shape, with both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
+ *   step         out     may be NULL
+ *   extra        out     host buffer of extra_bytes; may be NULL
+ *   extra_bytes  in/out  in: size of `extra`; out: bytes saved. May be NULL
+ *
+ * Errors: ARGUMENT (`extra` is too small, with the bytes needed), IO (the directory `path` does not
+ * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
+ * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (a table is
+ * missing or has another shape, with both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
  * After an error in the middle of the rows, the storage's tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
     hotbed_stream *stream);
 
-/* How to load.  Call hotbed_checkpoint_load_options_init(), then set fields. */
+/* Options of a load. Call hotbed_checkpoint_load_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_load_options {
     uint32_t size; /* set by init */
     uint32_t num_increments;
-    const char *const
-        *increments; /* [num_increments] paths: the first is the increment after `path`,
-                                    * each other one that after the one before */
+    /* [num_increments] paths, in order: the first is the increment after `path`, each other one the
+     * increment after the one before. */
+    const char *const *increments;
     hotbed_checkpoint_share share;
-    hotbed_comm *
-        comm; /* all its ranks load together; `share` has its rank and size; NULL: this rank alone */
+    /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. */
+    hotbed_comm *comm;
 } hotbed_checkpoint_load_options;
 
+/* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_load_options); C
+ * programs call hotbed_checkpoint_load_options_init(), which passes it. */
+HOTBED_API void hotbed_checkpoint_load_options_init_sized(
+    hotbed_checkpoint_load_options *options, size_t size);
+
 static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
+    hotbed_checkpoint_load_options_init_sized(options, sizeof *options);
 }
 
-/* The same, with the increments after the checkpoint, and for the rows of one rank.  Where the checkpoint has
- * as many ranks and the same routes, a rank reads its own shard.  Else the ranks of a communicator read a share each,
- * cut where blocks of the files begin, and send each other the rows, so that each byte is read once; without one each
- * reads the rows of static tables that it needs, and all of hash tables, of which it drops what is not its own.  An increment that is missing, there
- * twice, or not of this checkpoint, is refused before anything changes.
- * Errors: the same, STATE (`path` is an increment; the increments do not follow each other), and ARGUMENT
- * (`share`: rank not below world, routes of other worlds, a static table that is not CONTINUOUS). */
+/* Load a checkpoint and its increments, or the rows of one rank; otherwise like
+ * hotbed_checkpoint_load().
+ *
+ * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
+ * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files
+ * begin, and the ranks send each other the rows, so each byte is read once. Without a communicator,
+ * each rank reads the rows of static tables that it needs, and all rows of hash tables, and drops
+ * the rows of other ranks. An increment that is missing, listed twice, or belongs to another
+ * checkpoint is refused before anything changes.
+ * Errors: as hotbed_checkpoint_load(), STATE (`path` is an increment; the increments do not follow
+ * each other), ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that
+ * is not CONTINUOUS). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load_with(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);

@@ -1,21 +1,28 @@
-/* hotbed/dlpack.h - tensors of PyTorch, JAX, CuPy or NumPy in and out, without a copy.
+/* hotbed/dlpack.h - exchange of tensors with PyTorch, JAX, CuPy or NumPy, without a copy.
  *
- * DLPack (https://dmlc.github.io/dlpack) is a C ABI by which libraries lend each other tensors.  The structs
- * below have the layout of DLPack 0.x (`unversioned`) and 1.x (`versioned`), so this header needs no other:
- * a DLManagedTensor * or DLManagedTensorVersioned * of dlpack.h is cast to the struct here, and back.
+ * For language bindings, and for programs that share arrays with such a framework. DLPack
+ * (https://dmlc.github.io/dlpack) is a C ABI through which libraries lend each other tensors. The
+ * structs below have the layout of DLPack 0.x (`unversioned`) and 1.x (`versioned`), so dlpack.h is
+ * not needed: cast a DLManagedTensor * or DLManagedTensorVersioned * to the struct here, and back.
  *
- * In: hotbed_dl_read() looks whether a tensor is what a call takes, and gives the pointer and stride for the
- * call.  The tensor stays its owner's: who got it calls its deleter, once the stream has passed the work.
+ * In: hotbed_dl_read() checks that a tensor suits a call, and returns the pointer and stride for
+ * it. The tensor keeps its owner: whoever received the tensor calls its deleter, after the stream
+ * has passed the work.
  *
- *     hotbed_dl_want want = {.size = sizeof want, .element = HOTBED_ELEMENT_KEY, .rank = 1, .name = "keys"};
- *     hotbed_dl_array keys;
- *     hotbed_dl_read(tensor, &want, stream, &keys);
- *     batch.keys = keys.data, batch.num_keys = keys.rows;
+ *       hotbed_dl_want want = {.size = sizeof want};
+ *       want.element = HOTBED_ELEMENT_KEY, want.rank = 1, want.name = "keys";
+ *       hotbed_dl_array keys;
+ *       hotbed_dl_read(tensor, &want, stream, &keys);
+ *       batch.keys = keys.data, batch.num_keys = keys.rows;
  *
- * Out: hotbed_dl_export() makes a tensor over memory that stays where it is: a storage's weights, an output.
- * Work on it is ordered by the caller, with events or by one stream that both sides use
- * (hotbed_stream_wrap_cuda()).
- */
+ * Out: hotbed_dl_export() creates a tensor over memory that stays in its place: the weights of a
+ * storage, or an output. The caller orders work on it, with events or by one stream that both sides
+ * use (hotbed_stream_wrap_cuda()).
+ *
+ *       hotbed_dl_view view = {.size = sizeof view};
+ *       hotbed_dl_weights(storage, 0, &view);
+ *       hotbed_dl_managed *weights;
+ *       hotbed_dl_export(&view, stream, &weights); // the borrower calls weights->deleter(weights) */
 #ifndef HOTBED_DLPACK_H
 #define HOTBED_DLPACK_H
 
@@ -45,7 +52,7 @@ enum {
 };
 
 enum {
-    HOTBED_DL_MAJOR = 1, /* the version that is written, and the major that is read */
+    HOTBED_DL_MAJOR = 1, /* the version that is written, and the major version that is read */
     HOTBED_DL_MINOR = 0,
     HOTBED_DL_READ_ONLY = 1, /* hotbed_dl_managed_versioned.flags */
 };
@@ -67,7 +74,7 @@ typedef struct hotbed_dl_tensor { /* DLTensor */
     int32_t ndim;
     hotbed_dl_dtype dtype;
     int64_t *shape;   /* [ndim] */
-    int64_t *strides; /* [ndim] in elements; NULL: rows after each other */
+    int64_t *strides; /* [ndim] in elements; NULL: rows follow each other */
     uint64_t byte_offset;
 } hotbed_dl_tensor;
 
@@ -87,7 +94,7 @@ typedef struct hotbed_dl_managed_versioned { /* DLManagedTensorVersioned */
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* Elements of arrays that calls take; the first three are those of hotbed_dtype. */
+/* Element types of the arrays that calls accept; the first three have the values of hotbed_dtype. */
 typedef enum hotbed_element {
     HOTBED_ELEMENT_F32 = 1,
     HOTBED_ELEMENT_F16 = 2,
@@ -99,31 +106,32 @@ typedef enum hotbed_element {
     HOTBED_ELEMENT_U8 = 8, /* uint8 or bool */
 } hotbed_element;
 
-/* What a call takes.  Zero it and set `size` and fields. */
+/* The requirements of a call. Zero the struct, then set `size` and fields. */
 typedef struct hotbed_dl_want {
     uint32_t size;          /* sizeof(hotbed_dl_want) */
     hotbed_element element; /* required */
     uint32_t rank;          /* 1: [rows], 2: [rows, columns]; required */
-    bool writable;          /* the call writes: a tensor that is read-only is refused */
-    bool dense;             /* the call takes no stride: rows follow each other */
-    uint64_t rows;          /* at least so many */
-    uint64_t columns;       /* rank 2: at least so many */
+    bool writable;          /* the call writes, so a read-only tensor is refused */
+    bool dense;             /* the call accepts no stride: rows must follow each other */
+    uint64_t rows;          /* minimum number of rows */
+    uint64_t columns;       /* rank 2: minimum number of columns */
     const char *name;       /* for messages; NULL: "tensor" */
 } hotbed_dl_want;
 
-/* What to hand to the call. */
+/* The arguments for the call. Frozen: the struct has no `size`. */
 typedef struct hotbed_dl_array {
-    void *data;       /* of the first element */
-    uint64_t rows;    /* the tensor's */
-    uint64_t columns; /* rank 1: 1 */
+    void *data;       /* address of the first element */
+    uint64_t rows;    /* rows of the tensor */
+    uint64_t columns; /* columns of the tensor; rank 1: 1 */
     uint64_t stride;  /* elements from one row to the next */
 } hotbed_dl_array;
 
-/* Check a tensor and give its parts.  At once; nothing is copied, waited for or kept.  Elements of a row are
- * next to each other.  A CUDA stream takes tensors of its GPU, pinned and managed ones; a host stream those
- * that the host can reach: CPU, pinned, managed.
- * Errors: ARGUMENT (with the tensor's name and values: element type, rank, too few rows or columns, strides,
- * alignment, device, read-only, a shape that cannot be), UNSUPPORTED (another major version than 1). */
+/* Check a tensor and get its parts. Returns at once; nothing is copied, waited for or kept. The
+ * elements of a row must be adjacent. A CUDA stream accepts tensors on its GPU, and pinned and
+ * managed tensors. A host stream accepts tensors that the host can access: CPU, pinned, managed.
+ * Errors: ARGUMENT (with the tensor's name and values: element type, rank, too few rows or columns,
+ * strides, alignment, device, read-only, an impossible shape), UNSUPPORTED (a major version other
+ * than 1). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_dl_read(
     const hotbed_dl_managed *managed, const hotbed_dl_want *want, const hotbed_stream *stream,
     hotbed_dl_array *out);
@@ -133,8 +141,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_dl_read_versioned(
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-/* Memory that a tensor is made over.  Zero it and set `size` and fields, or have hotbed_dl_weights() set
- * them. */
+/* The memory for a new tensor. Zero the struct, then set `size` and fields, or let
+ * hotbed_dl_weights() set them. */
 typedef struct hotbed_dl_view {
     uint32_t size;             /* sizeof(hotbed_dl_view) */
     hotbed_element element;    /* not KEY; required */
@@ -142,27 +150,30 @@ typedef struct hotbed_dl_view {
     hotbed_memory_kind memory; /* 0 is DEVICE, of the stream's backend and device */
     void *data;                /* required unless there are no elements */
     uint64_t rows;
-    uint64_t columns;                /* rank 2 */
-    uint64_t stride;                 /* elements from one row to the next; 0: columns */
-    bool read_only;                  /* versioned tensors only */
-    void (*release)(void *argument); /* called once, by whichever thread deletes the tensor: the
-                                      * memory may go; NULL: nothing is */
+    uint64_t columns; /* rank 2 */
+    uint64_t stride;  /* elements from one row to the next; 0: columns */
+    bool read_only;   /* versioned tensors only */
+    /* called once, on the thread that deletes the tensor; the memory may then be freed. NULL:
+     * nothing is called */
+    void (*release)(void *argument);
     void *argument;
 } hotbed_dl_view;
 
-/* Make a tensor over the memory, which outlives it.  Synchronous, without a wait.  Its deleter, which the
- * borrower calls, frees the tensor and calls `release`.  *out is NULL on error, and `release` is not called.
- * Errors: ARGUMENT (NULL, element, rank, memory, a stride below columns, read_only unversioned, sizes over
- * 2^63 - 1), MEMORY. */
+/* Create a tensor over the memory, which must outlive it. Synchronous, without a wait. The borrower
+ * calls the tensor's deleter, which frees the tensor and calls `release`. On error *out is NULL,
+ * and `release` is not called.
+ * Errors: ARGUMENT (NULL, element, rank, memory, a stride below columns, read_only unversioned,
+ * sizes over 2^63 - 1), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_dl_export(const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_managed **out);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_dl_export_versioned(
     const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_managed_versioned **out);
 
-/* The view of a table's embeddings, [slots, dim]: row s is that of slot first_slot + s, and in a STATIC table
- * that of key s.  Or, of optimiser state number `state`, [slots, state_dim] of f32.  The rows of free slots
- * have no meaning.  What a borrower writes is what training goes on with.
- * Errors: ARGUMENT (NULL, table number, a state that the optimiser does not have). */
+/* Describe the embeddings of a table as an array [slots, dim] (hotbed_dl_weights()), or its
+ * optimizer state number `state` as an f32 array [slots, state_dim] (hotbed_dl_state()). Row s
+ * belongs to slot first_slot + s; in a STATIC table this is key s. Rows of free slots have no
+ * meaning. Training continues with the values that a borrower writes.
+ * Errors: ARGUMENT (NULL, table number, a state that the optimizer does not have). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_dl_weights(const hotbed_storage *storage, uint32_t table, hotbed_dl_view *out);
 HOTBED_API HOTBED_MUST_USE hotbed_status

@@ -1,32 +1,38 @@
 /* hotbed/export.h - the keys and rows of a table, batch by batch.
  *
- * For dumps and increments of tables that are too large to be copied at once.  A batch looks at a window of
- * the table's slots and gives the keys it finds there, in order of slots, so that the host knows where the
- * next batch begins without waiting for this one, and memory is what the window asks for:
+ * For dumps and increments of tables that are too large to copy at once. A batch covers a *window*
+ * of the table's slots and returns the keys found there, in order of slots. So the host knows where
+ * the next batch starts without waiting for this one, and the window bounds the memory.
  *
- *     hotbed_export e;
- *     hotbed_export_init(&e);
- *     e.slots = 65536;
- *     e.keys = ..., e.rows.weights = ..., e.count = ...
- *     uint64_t end = 0;
- *     hotbed_storage_export_end(storage, e.table, &end, stream);
- *     for (e.first = 0; e.first < end; e.first += e.slots)
- *         hotbed_storage_export(storage, &e, stream), and use the arrays in stream order
+ *       hotbed_export e;
+ *       hotbed_export_init(&e);
+ *       e.table = 0;
+ *       e.slots = 65536;
+ *       e.keys = keys; // device or pinned, [65536]
+ *       e.rows.weights = weights; // [65536, dim]
+ *       e.count = count; // [1]
+ *       uint64_t end = 0;
+ *       hotbed_storage_export_end(storage, e.table, &end, stream);
+ *       for (e.first = 0; e.first < end; e.first += e.slots) {
+ *           hotbed_storage_export(storage, &e, stream);
+ *           write_rows(keys, weights, count, stream); // yours, in stream order
+ *       }
  *
- * With two tiers the upper one's slots come first; with CACHE those give nothing, and the lower one's the newest
- * rows and scores.  What a table has grown comes last.
+ * `first` is the only state: an export can be resumed from it in the same process.
  *
- * `first` is all the state there is: an export is taken up again from it, in the same process.
+ * Order: with two tiers, the slots of the upper tier come first. In mode CACHE these yield nothing,
+ * and the slots of the lower tier yield the newest rows and scores. Segments added by growth come
+ * last.
  *
- * Over an external store the keys of a HASH table have the order that the store's cursor gives, and windows
- * follow each other from 0 on; the first flushes the upper tier.  Calls are then synchronous, and read each row
- * from the store twice.
+ * External stores: the keys of a HASH table have the order of the store's cursor, and windows must
+ * follow each other from 0; the first window flushes the upper tier. The calls are then
+ * synchronous, and read each row from the store twice.
  *
- * A table may be changed between batches.  Keys do not change their slot (with DEFAULT BY_SCORE they do), so
- * one that is in the table from the first batch to the last is given once.  One that comes or goes meanwhile is given or not, and one that
- * goes and comes back may be given twice, at two slots.  Scores and rows are those of the time of the batch.
- * A table that is not changed gives the same batches each time.
- */
+ * Changes: a table may change between batches. Keys do not change their slot (except in mode
+ * DEFAULT by score), so a key that is in the table from the first batch to the last is returned
+ * once. A key that is inserted or removed meanwhile is returned or not. A key that is removed and
+ * inserted again may be returned twice, at two slots. Scores and rows are from the time of the
+ * batch. A table that does not change gives the same batches each time. */
 #ifndef HOTBED_EXPORT_H
 #define HOTBED_EXPORT_H
 
@@ -38,41 +44,53 @@
 extern "C" {
 #endif
 
-/* One batch.  Call hotbed_export_init(), then set fields.  Arrays are device or pinned memory and have room
- * for `slots` items, or for `room`; those beyond `count` are left as they are. */
+/* One batch. Call hotbed_export_init(), then set fields. Arrays are device or pinned memory with
+ * space for `slots` items, or for `room` items if it is set. Items beyond `count` are left
+ * unchanged. */
 typedef struct hotbed_export {
-    uint32_t size;      /* set by init */
-    uint32_t table;     /* number of the table */
-    uint64_t first;     /* the window: slots [first, first + slots) of the table's, from 0 */
-    uint64_t slots;     /* 1 .. 2^30; required */
-    uint64_t min_score; /* only keys whose score is at least this; keys of STATIC tables have 0 */
-    uint64_t min_time;  /* TIMESTAMP_LFU tables: only keys whose time is at least this; else 0 */
-    uint64_t *keys;     /* out [count]; may be NULL */
-    uint64_t *count;    /* out [1] keys that were given, or that there was no room for; required */
-    hotbed_rows rows;   /* out [count, ..] the parts that are not NULL */
-    uint64_t *numbers;  /* out [count] number of each key's slot, as `first` counts; may be NULL */
-    uint64_t room;      /* items that arrays have room for: the first ones are given; 0: `slots` */
+    uint32_t size;  /* set by init */
+    uint32_t table; /* number of the table */
+    /* the window: slots [first, first + slots) of the table, numbered from 0 */
+    uint64_t first;
+    uint64_t slots; /* 1 .. 2^30; required */
+    /* return only keys whose score is at least this; keys of STATIC tables have 0 */
+    uint64_t min_score;
+    /* TIMESTAMP_LFU tables: return only keys whose time is at least this; otherwise 0 */
+    uint64_t min_time;
+    uint64_t *keys; /* out [count]; may be NULL */
+    /* out [1] number of keys found in the window, returned or beyond `room`; required */
+    uint64_t *count;
+    hotbed_rows rows; /* out [count, ..] the parts that are not NULL */
+    /* out [count] number of each key's slot, numbered like `first`; may be NULL */
+    uint64_t *numbers;
+    /* capacity of the arrays in items; only the first items are returned; 0: `slots` */
+    uint64_t room;
 } hotbed_export;
 
+/* Set every field to its default. `size` is sizeof(hotbed_export) in the calling program; C
+ * programs call hotbed_export_init(), which passes it. */
+HOTBED_API void hotbed_export_init_sized(hotbed_export *batch, size_t size);
+
 static inline void hotbed_export_init(hotbed_export *batch) {
-    memset(batch, 0, sizeof *batch);
-    batch->size = sizeof *batch;
+    hotbed_export_init_sized(batch, sizeof *batch);
 }
 
-/* Give the keys in a window of a table's slots.  Async; nothing is changed.  A window past the last slot
- * gives none.  Ordered by the caller with prefetches and with calls that set or remove rows; rows that a
- * backward changes meanwhile are old or new, element by element.
- * Uses the stream's workspace, about half a byte a slot of the window: the first call with a larger window on
- * a stream allocates.
- * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have), MEMORY, STATE (the
- * workspace would have to grow while a graph is recorded), DEVICE; over an external store also the store's, after
- * which the export begins again at 0, and STATE (a graph is recorded; a window that does not begin where the one
- * before ended). */
+/* Return the keys in a window of a table's slots. Asynchronous; changes nothing. A window past the
+ * last slot returns no keys. The caller orders the call with prefetches and with calls that set or
+ * remove rows. If a backward changes a row meanwhile, each of its elements is old or new.
+ *
+ * Uses the stream's workspace, about half a byte per slot of the window: the first call on a stream
+ * with a larger window allocates.
+ * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have),
+ * MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
+ * external store also the store's, after which the export starts again at 0, and STATE (a graph is
+ * recorded; a window that does not start where the previous one ended). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 
-/* Where windows of a table end: its slots of both tiers and all growths; over an external store its keys, and the
- * call is then hotbed_storage_size().  Errors: ARGUMENT; over a store those of hotbed_storage_size(). */
+/* Get the end of a table's windows: the number of its slots in both tiers and all segments. Over an
+ * external store it is the number of keys, and the call is hotbed_storage_size().
+ * Errors: ARGUMENT; over a store also the errors of hotbed_storage_size(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_end(
     hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream);
 

@@ -1,14 +1,28 @@
-/* hotbed/flat_table.h - rows by slot, in any memory.
+/* hotbed/flat_table.h - rows addressed by slot, in any memory.
  *
- * A flat table has `capacity` rows, each an embedding followed by its optimiser state, addressed by slot:
- * 0 .. capacity-1.  Where a slot comes from is the caller's matter: a hotbed_index, a row number.  A
- * storage keeps its rows in the same layout.
+ * For programs that manage keys themselves and need only the rows. A flat table has `capacity`
+ * rows, each an embedding followed by its optimizer state, addressed by slots 0 .. capacity-1. The
+ * caller chooses the slots: from a hotbed_index (hotbed/index.h), or row numbers. Storages keep
+ * their rows in the same layout.
  *
- * The rows are in device memory or in host memory.  Kernels read DEVICE and PINNED memory directly;
- * PAGEABLE and FILE memory of a table on CUDA is read and written by a thread of the library, and goes
- * through a pinned staging area of the table, still in stream order and without a wait: calls on such a
- * table are ordered by the caller, one after the other.  On the host backend all kinds are used directly.
- */
+ *       hotbed_flat_table_options options;
+ *       hotbed_flat_table_options_init(&options);
+ *       options.dim = 64, options.capacity = 1000000;
+ *       options.optimizer = HOTBED_OPT_ADAM;
+ *       options.memory = HOTBED_MEMORY_PINNED;
+ *       hotbed_flat_table *table;
+ *       hotbed_flat_table_create(&options, stream, &table);
+ *       hotbed_rows rows = {.weights = weights}; // device [n, 64]; states stay as they are
+ *       hotbed_flat_table_store(table, n, slots, &rows, stream);
+ *       hotbed_flat_table_load(table, n, slots, &rows, stream);
+ *       hotbed_stream_sync(stream);
+ *       hotbed_flat_table_destroy(table);
+ *
+ * The rows are in device or host memory. Kernels access DEVICE and PINNED memory directly. For a
+ * CUDA table in PAGEABLE or FILE memory, a thread of the library reads and writes the rows through
+ * a pinned staging buffer of the table, still in stream order and without a host wait; the caller
+ * must order all calls on such a table one after another. The host backend accesses all kinds
+ * directly. */
 #ifndef HOTBED_FLAT_TABLE_H
 #define HOTBED_FLAT_TABLE_H
 
@@ -22,41 +36,46 @@ extern "C" {
 
 typedef struct hotbed_flat_table hotbed_flat_table; /* opaque; owned by the caller */
 
-/* A flat table.  Call hotbed_flat_table_options_init(), then set fields; 0 is every other field's
- * default.  Fields are only ever appended. */
+/* Options of a flat table. Call hotbed_flat_table_options_init(), then set fields; 0 is the default
+ * of every other field. Fields are only ever appended. */
 typedef struct hotbed_flat_table_options {
     uint32_t size;                   /* set by init */
     uint32_t dim;                    /* elements of an embedding, 1 .. 4096; required */
     uint64_t capacity;               /* rows, 1 .. 2^36; required */
     hotbed_dtype dtype;              /* of the embedding; 0 is F32 */
-    hotbed_optimizer_kind optimizer; /* whose state a row has; 0 is none */
+    hotbed_optimizer_kind optimizer; /* the optimizer whose state a row has; 0 is none */
     hotbed_memory_kind memory;       /* 0 is DEVICE */
-    const char *directory;           /* FILE: as of hotbed_memory_alloc() */
+    const char *directory;           /* FILE: as for hotbed_memory_alloc() */
 } hotbed_flat_table_options;
 
+/* Set every field to its default. `size` is sizeof(hotbed_flat_table_options) in the calling
+ * program; C programs call hotbed_flat_table_options_init(), which passes it. */
+HOTBED_API void hotbed_flat_table_options_init_sized(
+    hotbed_flat_table_options *options, size_t size);
+
 static inline void hotbed_flat_table_options_init(hotbed_flat_table_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
+    hotbed_flat_table_options_init_sized(options, sizeof *options);
 }
 
-/* Create a table on the backend and device of `stream`.  What is in its rows is undefined until they are
- * stored (FILE: zeros).  Synchronous.  *out is NULL on error.
- * Errors: ARGUMENT (the field and its value), MEMORY, IO (FILE: the directory, a full disk), STATE (the
- * stream records a graph). */
+/* Create a flat table on the backend and device of `stream`. Synchronous. The contents of a row are
+ * undefined until it is stored (FILE: zeros). *out is NULL on error.
+ * Errors: ARGUMENT (the field and its value), MEMORY, IO (FILE: the directory, a full disk), STATE
+ * (the stream records a graph). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_flat_table_create(
     const hotbed_flat_table_options *options, hotbed_stream *stream, hotbed_flat_table **out);
 
-/* Free the table.  All work that uses it must be done.  NULL is allowed. */
+/* Free the table. All work that uses it must be done. NULL is allowed. */
 HOTBED_API void hotbed_flat_table_destroy(hotbed_flat_table *table);
 
-/* Copy rows out of the table, or into it.  Async.  dynamicemb's load_from_flat and
- * store_to_flat.
+/* Copy rows from the table (load) or to the table (store). Asynchronous. The counterparts of
+ * dynamicemb's load_from_flat and store_to_flat.
  *
- *   slots  in   [n] device; HOTBED_SLOT_NONE and others that are no row are skipped.  store: distinct
- *   rows   out  load: what is wanted; what belongs to a skipped slot is left as it is
- *          in   store: parts that are NULL keep what they have in the table
+ *   slots  in   [n] device; HOTBED_SLOT_NONE and other numbers that are no row are skipped. store:
+ *               the slots must be distinct
+ *   rows   out  load: the parts to copy; items of skipped slots are left unchanged
+ *          in   store: parts that are NULL keep their values in the table
  *
- * Errors: ARGUMENT (NULL; scores; a state that the optimiser does not have). */
+ * Errors: ARGUMENT (NULL; scores; a state that the optimizer does not have). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_flat_table_load(
     hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
     hotbed_stream *stream);
@@ -64,13 +83,16 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_flat_table_store(
     hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
     hotbed_stream *stream);
 
-/* Where the rows are: row `slot` is at rows + slot * row_bytes, its embedding first. */
+/* The memory of a flat table: row `slot` is at rows + slot * row_bytes and starts with its
+ * embedding. */
 typedef struct hotbed_flat_table_view {
-    void *rows; /* DEVICE: a device address; others: a host address, PINNED's for kernels too */
+    uint32_t size; /* set by the caller: sizeof(hotbed_flat_table_view) */
+    /* DEVICE: a device address; others: a host address, which kernels can also use for PINNED */
+    void *rows;
     uint64_t row_bytes; /* embedding + state + padding */
     uint64_t capacity;
-    uint64_t
-        state_offsets[2]; /* bytes from a row's start to each F32 state; 0: it has no such one */
+    /* bytes from the start of a row to each F32 state; 0 if the row has no such state */
+    uint64_t state_offsets[2];
     uint32_t dim;
     uint32_t state_dim; /* elements of each state */
     hotbed_dtype dtype;
@@ -78,7 +100,8 @@ typedef struct hotbed_flat_table_view {
     hotbed_memory_kind memory;
 } hotbed_flat_table_view;
 
-/* Valid while the table is.  Errors: ARGUMENT (NULL). */
+/* Get the memory layout of a table; valid while the table exists.
+ * Errors: ARGUMENT (NULL). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out);
 

@@ -1,24 +1,40 @@
-/* hotbed/forward.h - models made of sharded modules, and how a pipeline takes their forwards apart.
+/* hotbed/forward.h - models made of sharded modules, and how a pipeline splits their forwards into
+ * stages.
  *
- * A *module* looks up sharded embeddings.  Its forward is input_dist, then compute_and_output_dist:
+ * For programs that describe a model to a train pipeline (hotbed/train.h), and for authors of
+ * modules. A *module* looks up sharded embeddings. Its forward is input_dist, then
+ * compute_and_output_dist:
  *
- *   input_dist               exchange 1: how much goes where   -> an awaitable
- *     wait of that           exchange 2: the keys              -> an awaitable
- *       wait of that         the input: keys of this rank's rows
- *   prefetch                 brings the input's rows to the device
- *   compute_and_output_dist  rows, and back to who asked
+ *   input_dist               exchange 1: sizes                 -> an awaitable
+ *     wait for it            exchange 2: keys                  -> an awaitable
+ *       wait for it          the input: keys of this rank's rows
+ *   prefetch                 fetches the input's rows to the device
+ *   compute_and_output_dist  reads the rows, sends them to the ranks that requested them
  *
- * A pipeline runs the first ones for a later batch while the model computes.  It must then call
+ * A model whose forward passes the batch's field "sparse" to one module:
+ *
+ *     static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
+ *         struct my_model *my = self;
+ *         hotbed_ref sparse = hotbed_ref_field(batch, "sparse");
+ *         return hotbed_module_forward(my->users, &sparse, 1, stream, &my->output);
+ *     }
+ *
+ *     hotbed_module *modules[] = {my->users};
+ *     hotbed_model model = {.modules = modules, .num_modules = 1, .forward = forward, .self = my};
+ *     hotbed_field fields[] = {{.name = "sparse", .kind = HOTBED_FIELD_JAGGED, .get = get_sparse}};
+ *     hotbed_batch_type type = {.name = "batch", .fields = fields, .num_fields = 1};
+ *
+ * A pipeline runs the first stages for a later batch while the model computes. It therefore calls
  * input_dist without the model, so it must know where in a batch a module's arguments are, and a
- * module's forward must take what was done ahead.  For that
- *   - models get at batches through *refs*: fields, list elements, keyed elements.  Run once with a ref
- *     that is traced, a model shows where each argument comes from, and no data is touched;
- *   - a module's forward is a *slot*, function and self, that a rewrite replaces and puts back.
- * What cannot be traced stays as it is, works, and is named in the report.
+ * module's forward must use the results of work that ran ahead. For this purpose
+ *   - models access batches through *refs*: fields, list elements, keyed elements. A model that
+ *   runs once with a traced ref shows where each argument comes from, and no data is accessed;
+ *   - a module's forward is a *forward hook*, a function and its `self`, that a rewrite replaces
+ *   and restores.
+ * A module whose arguments cannot be traced is left unchanged, works, and is named in the report.
  *
- * After TorchRec's _rewrite_model, ArgInfo and PipelinedForward; docs/torchrec-map.md has the
- * names.
- */
+ * Modelled on TorchRec's _rewrite_model, ArgInfo and PipelinedForward; docs/guide/torchrec-map.md
+ * maps the names. */
 #ifndef HOTBED_FORWARD_H
 #define HOTBED_FORWARD_H
 
@@ -40,34 +56,36 @@ enum { HOTBED_ARGUMENTS_MOST = 8, HOTBED_MODULES_MOST = 32, HOTBED_POSTPROCS_MOS
 
 typedef enum hotbed_field_kind {
     HOTBED_FIELD_TENSOR = 0,
-    HOTBED_FIELD_JAGGED = 1, /* features: what a module takes */
+    HOTBED_FIELD_JAGGED = 1, /* features: the argument of a module */
     HOTBED_FIELD_STRUCT = 2, /* has a type of its own */
 } hotbed_field_kind;
 
 typedef struct hotbed_batch_type hotbed_batch_type;
 
-/* A member of a batch. */
+/* A member of a batch. Frozen: it has no size field, since batch types have arrays of it. */
 typedef struct hotbed_field {
     const char *name;
     hotbed_field_kind kind;
-    bool label; /* jagged, but not an input of the model: the direct path passes it over */
+    bool label; /* jagged, but not an input of the model: DIRECT ignores it */
     const void *(*get)(const void *parent);
-    const hotbed_batch_type *type; /* of a STRUCT; else NULL */
+    const hotbed_batch_type *type; /* type of a STRUCT; otherwise NULL */
 } hotbed_field;
 
-/* What a batch is made of.  Static data of the caller. */
+/* The members of a batch. Static data of the caller. Frozen: it has no size field. */
 struct hotbed_batch_type {
-    const char *name; /* "batch" for messages */
+    const char *name; /* "batch", for messages */
     const hotbed_field *fields;
     uint32_t num_fields;
-    const void *(*at)(const void *parent, uint64_t index);   /* of a list; NULL: is none */
-    const void *(*key)(const void *parent, const char *key); /* of a dictionary; NULL: is none */
-    const hotbed_batch_type *element; /* type of what at and key give, or NULL */
+    const void *(*at)(const void *parent, uint64_t index); /* list element; NULL: not a list */
+    /* Dictionary element; NULL: not a dictionary. */
+    const void *(*key)(const void *parent, const char *key);
+    const hotbed_batch_type *element; /* type of the elements that `at` and `key` return, or NULL */
 };
 
-typedef struct hotbed_trace hotbed_trace; /* opaque; of a rewrite */
+typedef struct hotbed_trace hotbed_trace; /* opaque; belongs to a rewrite */
 
-/* A piece of a batch, or of what a model made of it.  By value; owns nothing. */
+/* A part of a batch, or a value that a model computed from it. Passed by value; owns nothing.
+ * Frozen: it has no size field, since it is passed by value. */
 typedef struct hotbed_ref {
     const void *data; /* NULL in a trace: use hotbed_ref_data() */
     const hotbed_batch_type *type;
@@ -75,30 +93,32 @@ typedef struct hotbed_ref {
     uint32_t node;
 } hotbed_ref;
 
-/* A batch, or anything of that type.  Never waits. */
+/* Make a ref to a batch, or to other data of that type. Never waits. */
 HOTBED_API hotbed_ref hotbed_ref_batch(const hotbed_batch_type *type, const void *data);
 
-/* Field, list element or keyed element.  What is not there has no data. */
+/* Return a field, list element or keyed element. A ref to an element that does not exist has no
+ * data. */
 HOTBED_API hotbed_ref hotbed_ref_field(hotbed_ref ref, const char *name);
 HOTBED_API hotbed_ref hotbed_ref_at(hotbed_ref ref, uint64_t index);
 HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
 
-/* A constant, the same for every batch; `like` is any ref of the same forward. */
+/* Make a ref to a constant, which is the same for every batch; `like` is any ref of the same
+ * forward. */
 HOTBED_API hotbed_ref hotbed_ref_constant(hotbed_ref like, const void *data);
 
-/* What the model itself computed: what comes of it cannot be had ahead.  `why` is for the
- * report. */
+/* Make a ref to data that the model itself computed. Nothing derived from it can be computed ahead.
+ * `why` appears in the report. */
 HOTBED_API hotbed_ref hotbed_ref_computed(hotbed_ref like, const void *data, const char *why);
 
-/* The data.  NULL in a trace: a model looks at refs that are traced only through the calls here,
- * and enqueues nothing itself where hotbed_ref_traced(). */
+/* Return the data; NULL in a trace. A model accesses traced refs only through the functions here,
+ * and must enqueue nothing itself if hotbed_ref_traced(). */
 HOTBED_API const void *hotbed_ref_data(hotbed_ref ref);
-HOTBED_API bool hotbed_ref_traced(hotbed_ref ref); /* whether the forward is only looked at */
+HOTBED_API bool hotbed_ref_traced(hotbed_ref ref); /* whether the forward is being traced */
 
 /* --- awaitables ------------------------------------------------------------------------------- */
 
-/* Something under way.  `wait` gives it, in stream order; it may wait on the host.  Waited for
- * once. */
+/* The result of work in flight. `wait` returns it, in stream order; it may wait on the host. Wait
+ * for an awaitable once. Frozen: it has no size field, since it is passed by value. */
 typedef struct hotbed_awaitable {
     hotbed_status (*wait)(void *self, hotbed_stream *stream, void **result);
     void *self;
@@ -106,46 +126,52 @@ typedef struct hotbed_awaitable {
 
 /* --- modules ---------------------------------------------------------------------------------- */
 
-/* What a sharded module can do.  `context` holds all of one batch: counts, keys, tickets, buffers.
- * The calls for one context come in the order in which they stand here. */
+/* The functions of a sharded module. `context` holds everything about one batch: counts, keys,
+ * tickets, buffers. The calls for one context are made in the order of the fields. Frozen: it has
+ * no size field. */
 typedef struct hotbed_module_calls {
     hotbed_status (*context_create)(void *self, hotbed_stream *stream, void **context);
     void (*context_destroy)(void *self, void *context);
-    /* Start.  The result of *splits is a `const hotbed_awaitable *`, the tensors', whose result is
-     * the input.  Both are the context's. */
+    /* Start a batch. The result of *splits is a `const hotbed_awaitable *`, the tensors' awaitable,
+     * whose result is the input. Both belong to the context. */
     hotbed_status (*input_dist)(
         void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
         hotbed_awaitable *splits);
-    /* NULL: nothing to bring. */
+    /* NULL: there is nothing to fetch. */
     hotbed_status (*prefetch)(void *self, void *context, void *input, hotbed_stream *stream);
     hotbed_status (*compute_and_output_dist)(
         void *self, void *context, void *input, hotbed_stream *stream, const void **output);
-    /* From the gradient that the context's output has.  NULL: not trained. */
+    /* Train with the gradient that the context's output has. NULL: the module is not trained. */
     hotbed_status (*backward)(void *self, void *context, hotbed_stream *stream);
-    /* The batch is given up, or over without a backward (evaluation): release what it holds.  In
-     * any state after input_dist.  NULL: nothing to release. */
+    /* Release what the context holds of the batch: the batch is cancelled, or finished without a
+     * backward (evaluation). Called in any state after input_dist. NULL: nothing to release. */
     hotbed_status (*cancel)(void *self, void *context, hotbed_stream *stream);
-    /* Fuse the first exchanges of `n` modules that have the same `fuse` and `group`: none of their
-     * splits was waited for.  The result of *fused is an array of [n] tensors' awaitables.  NULL:
-     * not fused. */
+    /* Fuse the first exchanges of `n` modules that have the same `fuse` and `group`; none of their
+     * splits has been waited for. The result of *fused is an array of [n] tensors' awaitables.
+     * NULL: exchanges are not fused. */
     hotbed_status (*fuse)(
         void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
         hotbed_stream *stream, hotbed_awaitable *fused);
-    void *group; /* the communicator, say */
-    /* Train from the next batch on, or only evaluate.  NULL: makes no difference. */
+    void *group; /* for example the communicator */
+    /* Switch between training and evaluation, from the next batch on. NULL: there is no
+     * difference. */
     hotbed_status (*set_training)(void *self, bool training);
-    /* For shortcuts (hotbed/context.h), all or none of these.  `capture` notes which call the context
-     * has behind it, and keeps what it holds, rows pinned for example.  `restore` brings the context
-     * back there, when its batch is over or later than that, any number of times: nobody else
-     * has used the context meanwhile, so all that its calls wrote is still in its buffers.
-     * `forget` ends that.  `graft` puts zeros into the gradient that `backward` takes. */
+    /* For shortcuts (hotbed/context.h), all or none of these.
+     * `capture` records which call the context has completed, and keeps what it holds, for example
+     * pinned rows.
+     * `restore` returns the context to that point, any number of times, after its batch has
+     * finished or has advanced past that point. Nothing else uses the context in between, so
+     * everything that its calls wrote is still in its buffers.
+     * `forget` ends the capture.
+     * `graft` sets the gradient that `backward` uses to zero. */
     hotbed_status (*capture)(void *self, void *context, hotbed_stream *stream, void **mark);
     hotbed_status (*restore)(void *self, void *context, const void *mark, hotbed_stream *stream);
     void (*forget)(void *self, void *context, void *mark, hotbed_stream *stream);
     hotbed_status (*graft)(void *self, void *context, hotbed_stream *stream);
 } hotbed_module_calls;
 
-/* A forward: function and self. */
+/* A forward hook: function and self. Frozen: it has no size field, since it is a member of
+ * hotbed_module. */
 typedef struct hotbed_forward {
     hotbed_status (*call)(
         void *self, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
@@ -153,74 +179,78 @@ typedef struct hotbed_forward {
     void *self;
 } hotbed_forward;
 
-/* A module.  The caller's memory; hotbed_module_init(), then it stays where it is. */
+/* A module, in the caller's memory. Call hotbed_module_init(); afterwards it must not move. Frozen:
+ * it has no size field. */
 typedef struct hotbed_module {
     const char *name;
     const hotbed_module_calls *calls;
     void *self;
-    hotbed_forward forward; /* the slot: only rewrites write it */
-    void *context;          /* of the plain forward; made when first needed */
-    bool pending;           /* a plain forward was not followed by its backward yet */
-    void *owner;            /* the rewrite that has the slot; NULL: none */
+    hotbed_forward forward; /* the forward hook: only rewrites write it */
+    void *context;          /* context of the plain forward; created when first needed */
+    bool pending;           /* a plain forward has not been followed by its backward yet */
+    void *owner;            /* the rewrite that replaced the hook; NULL: none */
 } hotbed_module;
 
-/* Set a module up, with the plain forward.  Never waits.
- * Errors: ARGUMENT (NULL; a call that must be there). */
+/* Initialize a module with the plain forward. Never waits.
+ * Errors: ARGUMENT (NULL; a required function is missing). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_init(
     hotbed_module *module, const char *name, const hotbed_module_calls *calls, void *self);
 
-/* Free what the plain forward made.  Not while a rewrite has it.  NULL is allowed. */
+/* Free what the plain forward created. No rewrite may use the module. NULL is allowed. */
 HOTBED_API void hotbed_module_close(hotbed_module *module);
 
-/* Call the module, for models: through its slot, or into the trace.
+/* Call the module, for models: through its forward hook, or, in a trace, record the call.
  *
  *   arguments  [n] in   1 .. HOTBED_ARGUMENTS_MOST
- *   output     out      the module's; a computed value
+ *   output     out      the module's output, as a computed value
  *
- * Async but for what input_dist waits for.
- * Errors: ARGUMENT, STATE (a pipelined forward: the batch's input was consumed, or was not there),
- * the module's. */
+ * Asynchronous, except for the waits of input_dist.
+ * Errors: ARGUMENT, STATE (a pipelined forward: the batch's input was consumed already, or does not
+ * exist), those returned by the module. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_forward(
     hotbed_module *module, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
 
-/* The backward of a plain forward; of the contexts of a rewrite see hotbed/context.h.  Async.
- * Errors: STATE (there was no forward), the module's. */
+/* Run the backward of a plain forward; for the contexts of a rewrite see hotbed/context.h.
+ * Asynchronous.
+ * Errors: STATE (there was no forward), those returned by the module. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_module_backward(hotbed_module *module, hotbed_stream *stream);
 
-/* A function between batch and module: features from fields, hashing, truncation. */
+/* A function between batch and module: features from fields, hashing, truncation. Frozen: it has no
+ * size field. */
 typedef struct hotbed_postproc {
     const char *name;
-    /* `slot` in [0, depth): the batch's buffers; 0 when it is called by the model. */
+    /* `slot` in [0, depth) selects the batch's buffers; 0 if the model calls it. */
     hotbed_status (*call)(
         void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
         const void **output);
     void *self;
     bool trainable; /* has state that training changes: cannot run ahead */
-    void *owner;    /* of the rewrite that runs it ahead; NULL at first */
+    void *owner;    /* the rewrite that runs it ahead; NULL at first */
 } hotbed_postproc;
 
-/* Call a postproc, for models: runs it, or serves what was run ahead, or into the trace.  Async.
- * Errors: ARGUMENT, its own. */
+/* Call a postproc, for models: run it, return the result that was computed ahead, or, in a trace,
+ * record the call. Asynchronous.
+ * Errors: ARGUMENT, those returned by the postproc. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_postproc_call(
     hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
 
 /* --- models ----------------------------------------------------------------------------------- */
 
-/* A model: modules and models in it.  A wrapper (of data parallelism, of mixed precision) has no
- * name and does not show in module names: "over.sparse.users" is module users of model sparse of
- * model over. */
+/* A model: its modules, and the models inside it. A wrapper (for data parallelism, for mixed
+ * precision) has no name and does not appear in module names: "over.sparse.users" is module users
+ * of model sparse of model over. Frozen: it has no size field. */
 typedef struct hotbed_model hotbed_model;
 struct hotbed_model {
-    const char *name;              /* NULL or "": a wrapper, or the outermost */
+    const char *name;              /* NULL or "": a wrapper, or the outermost model */
     hotbed_module *const *modules; /* [num_modules] */
     uint32_t num_modules;
     hotbed_model *const *models; /* [num_models] */
     uint32_t num_models;
-    /* Calls modules and postprocs for a batch; of the outermost model, or of the first below it
-     * that has one. */
+    /* Calls modules and postprocs for a batch. The forward of the outermost model is used, or, if
+     * it has none, of the first model below it that has one. */
     hotbed_status (*forward)(void *self, hotbed_ref batch, hotbed_stream *stream);
     void *self;
 };
@@ -231,58 +261,64 @@ typedef struct hotbed_rewrite hotbed_rewrite; /* opaque; owned by the caller */
 
 typedef enum hotbed_rewrite_find {
     HOTBED_FIND_TRACE = 0,  /* run the model's forward on a traced batch */
-    HOTBED_FIND_DIRECT = 1, /* all modules take the batch's one jagged field that is no label */
+    HOTBED_FIND_DIRECT = 1, /* all modules use the batch's only jagged field that is not a label */
 } hotbed_rewrite_find;
 
 typedef enum hotbed_rewrite_kind {
     HOTBED_FORWARD_PIPELINED = 0, /* waits for the tensors, then computes */
-    HOTBED_FORWARD_PREFETCH = 1,  /* takes what prefetch left: waits for nothing */
+    HOTBED_FORWARD_PREFETCH = 1,  /* uses the results of prefetch: never waits */
 } hotbed_rewrite_kind;
 
-/* Call hotbed_rewrite_options_init(), then set fields; 0 is each field's default. */
+/* Options of a rewrite. Call hotbed_rewrite_options_init(), then set fields; 0 is each field's
+ * default. */
 typedef struct hotbed_rewrite_options {
     uint32_t size;                  /* set by init */
     uint32_t depth;                 /* batches in flight; required */
-    hotbed_model *model;            /* required; stays */
-    const hotbed_batch_type *batch; /* required; stays */
+    hotbed_model *model;            /* required; must outlive the rewrite */
+    const hotbed_batch_type *batch; /* required; must outlive the rewrite */
     hotbed_rewrite_find find;
     hotbed_rewrite_kind kind;
-    const char *field; /* DIRECT: take this field of the batch; NULL: the only one */
+    const char *field; /* DIRECT: use this field of the batch; NULL: the only jagged one */
 } hotbed_rewrite_options;
 
+/* Set every field to its default. `size` is the caller's sizeof(hotbed_rewrite_options); C programs
+ * call hotbed_rewrite_options_init(), which passes it. */
+HOTBED_API void hotbed_rewrite_options_init_sized(hotbed_rewrite_options *options, size_t size);
+
 static inline void hotbed_rewrite_options_init(hotbed_rewrite_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
+    hotbed_rewrite_options_init_sized(options, sizeof *options);
 }
 
-/* Find the modules and their arguments, make contexts, and put pipelined forwards into the slots.
- * `stream` is for making contexts.  Synchronous; enqueues nothing of the model.
+/* Find the modules and their arguments, create contexts, and replace the forward hooks by pipelined
+ * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.
  *
- * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE (a
- * module is another rewrite's), what the model's forward returns in the trace, MEMORY. */
+ * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE
+ * (a module belongs to another rewrite), errors that the model's forward returns in the trace,
+ * MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 
-/* Put the slots back, as they were before: pointer-equal.  Batches in flight stay in their
- * contexts.  Then again: replace them.  Never waits.
- * Errors: STATE (somebody else wrote a slot meanwhile, or has it: nothing is changed). */
+/* Restore the forward hooks, pointer-equal to their earlier values, or, with attach, replace them
+ * again. Batches in flight stay in their contexts. Never waits.
+ * Errors: STATE (another writer has changed or owns a hook: nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
 
-/* Detach and free.  Nothing of its contexts is in flight on a stream.  NULL is allowed. */
+/* Detach and free. Nothing of its contexts may be in flight on a stream. NULL is allowed. */
 HOTBED_API void hotbed_rewrite_destroy(hotbed_rewrite *rewrite);
 
-/* What became of a module. */
+/* What a rewrite did with a module. */
 typedef struct hotbed_rewrite_report {
-    char module[128]; /* with the names of the models that it is in */
+    uint32_t size;    /* set by the caller: sizeof(hotbed_rewrite_report) */
+    char module[128]; /* with the names of the models that contain it */
     bool pipelined;
-    char
-        text[256]; /* its arguments, "batch.sparse, trim(batch.ids)"; or why it was not pipelined */
+    /* Its arguments, "batch.sparse, trim(batch.ids)"; or the reason why it is not pipelined. */
+    char text[256];
 } hotbed_rewrite_report;
 
-/* Modules of the model in order.  Never waits. */
+/* Return the number of modules of the model, in order. Never waits. */
 HOTBED_API uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite);
-/* Report of module number `module`.  Never waits.  Errors: ARGUMENT. */
+/* Read the report of module number `module`. Never waits. Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_rewrite_module(const hotbed_rewrite *rewrite, uint32_t module, hotbed_rewrite_report *out);
 

@@ -1,27 +1,41 @@
-/* hotbed/growth.h - hash tables that begin small and grow while they are trained.
+/* hotbed/growth.h - hash tables that start small and grow during training.
  *
- * A table whose hotbed_table_options.max_capacity is set begins with room for `capacity` keys and grows up to
- * max_capacity.  A growth adds a *segment*: slots with memory of their own, beside those that are there.
- * Nothing moves: a key keeps its slot, its row its address, a ticket its slots and pins, and a recorded graph
- * stays valid and uses the new slots.  Just a recorded hotbed_storage_export() or hotbed_storage_load_histogram()
- * has to be recorded again to see the new slots.
+ * For programs that do not know the number of keys in advance. Set
+ * hotbed_table_options.max_capacity: the table starts with space for `capacity` keys and may grow
+ * to max_capacity. Then poll between steps, outside of graphs. Sharded collections poll by
+ * themselves, each rank its own tables (hotbed/sharded.h).
  *
- * A training loop polls between steps, outside of graphs; see hotbed_storage_poll_growth().  Sharded collections
- * poll by themselves, each rank its own part (hotbed/sharded.h).  What it costs: a
- * growth takes the memory of the new slots and no other, so that no more is used at any time than by the
- * table that it makes.  A key of segment n is found by looking at two lines of 128 bytes in each of the
- * segments before it, so a table should begin large enough to double a few times, not twenty.
+ *       table.capacity = 1 << 20; // hotbed_table_options
+ *       table.max_capacity = (uint64_t)1 << 30;
+ *       hotbed_storage_create(&options, stream, &storage);
+ *       for (uint64_t step = 0; step < steps; step++) {
+ *           hotbed_storage_prefetch(storage, &batch, ticket, stream);
+ *           // forward, model, backward
+ *           uint32_t grown;
+ *           if (step % 64 == 0)
+ *               hotbed_storage_poll_growth(storage, stream, &grown);
+ *       }
  *
- * A table that is full before it grows is as any full one: a key is refused (a fault FULL, or what
- * hotbed_check says), or, where the table evicts, takes the place of another.  A refused key gets its row at
- * the first prefetch after the growth that has it.
+ * A growth adds a *segment*: slots with memory of their own, beside the existing ones. Nothing
+ * moves: keys keep their slots, rows their addresses, and tickets their slots and pins. A recorded
+ * graph stays valid and uses the new slots. The exceptions are recorded calls of
+ * hotbed_storage_export() and hotbed_storage_load_histogram(), which must be recorded again to see
+ * the new slots.
  *
- * What shows a table as one array (hotbed_dl_weights(), hotbed_table_info.weights) shows what it began with;
- * hotbed_storage_segment() has the rest.
+ * Cost: a growth allocates the memory of the new slots and nothing else, so memory never exceeds
+ * the size of the grown table. To find a key of segment n, a lookup reads two lines of 128 bytes in
+ * each earlier segment. So choose `capacity` large enough for a few doublings, not twenty.
  *
- * With two tiers it is the lower one that grows, its rows in lower_memory and its index in lower_index_memory; the
- * upper one is made for max_capacity, with the share of it that the budget allows.
- */
+ * A table that becomes full before it grows behaves like any full table: it refuses the key (a
+ * fault FULL, or the reaction that hotbed_check selects), or evicts another key if the table
+ * evicts. A refused key gets its row at the first prefetch that contains it after the growth.
+ *
+ * hotbed_dl_weights() and hotbed_table_info.weights show a table as one array and cover its first
+ * range only; hotbed_storage_segment() describes the segments.
+ *
+ * With two tiers, the lower tier grows, with its rows in lower_memory and its index in
+ * lower_index_memory. The upper tier is sized for max_capacity, with the share that the budget
+ * allows. */
 #ifndef HOTBED_GROWTH_H
 #define HOTBED_GROWTH_H
 
@@ -33,44 +47,50 @@
 extern "C" {
 #endif
 
-/* Growths of one table; doubling needs 35 at most. */
+/* Maximum number of growths of one table; doubling needs 35 at most. */
 enum { HOTBED_GROWTHS_MOST = 40 };
 
-/* Let table number `table` hold `capacity` keys from here on in `stream`.  Allocates; does not wait.  A table
- * that holds as many is left as it is.
+/* Grow table number `table` to a capacity of `capacity` keys, effective for later work on `stream`.
+ * Allocates memory; does not wait. Leaves the table unchanged if its capacity is already that
+ * large.
  *
- * Tickets may hold rows, and forwards and backwards of prefetches before may run meanwhile on other streams.
- * Ordered by the caller, with events, with all calls that look for keys: prefetches, eval, rows by key.
+ * Tickets may hold rows, and forwards and backwards of earlier prefetches may run meanwhile on
+ * other streams. The caller orders this call, with events, with all calls that look up keys:
+ * prefetches, eval, rows by key.
  *
- * Memory: for the added keys, 1.03 slots each, a row and 16 bytes (TIMESTAMP_LFU: 24), and 64 bytes.
- * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and bytes; the
- * table is as it was and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths; the stream
- * records a graph), DEVICE. */
+ * Memory: 1.03 slots for each added key, and for each slot a row and 16 bytes (TIMESTAMP_LFU: 24);
+ * and 64 bytes.
+ * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and
+ * bytes; the table is unchanged and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths;
+ * the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_grow(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, hotbed_stream *stream);
 
-/* Grow each table that is nearly full: to twice its capacity, or max_capacity, when it holds growth_load of
- * the keys that it is made for.  Never waits: it goes by the newest count of keys that has come back, and has
- * keys counted when the count before has.  So a growth comes some polls after the keys; growth_load leaves room
- * for the batches between.  A count reads 8 bytes a slot, and none is made when all tables are at their
- * max_capacity; poll each ten or hundred steps.
+/* Grow each table that is nearly full: to twice its capacity, or max_capacity, once it holds
+ * growth_load of the keys that it is sized for. Never waits: the call uses the latest count of keys
+ * that has arrived, and starts a new count when the previous one has arrived. A growth therefore
+ * lags some polls behind the keys; growth_load leaves space for the batches between. A count reads
+ * 8 bytes per slot, and none is made once all tables are at their max_capacity. Poll every ten or
+ * hundred steps.
  *
- *   grown  out  tables that have grown in this call, also where it fails; may be NULL
+ *   grown  out  host: number of tables that this call has grown, also if it fails; may be NULL
  *
- * Ordered by the caller as hotbed_storage_grow(); one call at a time.  Errors: as hotbed_storage_grow(); the
- * next polls try again. */
+ * The caller orders it like hotbed_storage_grow(), and makes one call at a time.
+ * Errors: as hotbed_storage_grow(); the next polls try again. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_poll_growth(hotbed_storage *storage, hotbed_stream *stream, uint32_t *grown);
 
-/* What one growth has added. */
+/* Description of one segment. */
 typedef struct hotbed_segment_info {
+    uint32_t size;       /* set by the caller: sizeof(hotbed_segment_info) */
     uint64_t first_slot; /* its slots are [first_slot, first_slot + slots) */
     uint64_t slots;
-    void *weights; /* address of slot first_slot's embedding, as hotbed_table_info.weights: of the
-                    * lower tier, where there are two */
+    /* address of the embedding of slot first_slot, as hotbed_table_info.weights; in the lower tier
+     * if there are two */
+    void *weights;
 } hotbed_segment_info;
 
-/* Segment number `segment` of a table, from 0, below hotbed_table_info.segments.
+/* Describe segment number `segment` of a table: 0 .. hotbed_table_info.segments - 1.
  * Errors: ARGUMENT (a number out of range). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out);

@@ -1,4 +1,22 @@
-/* hotbed/hotbed.h - all of Hotbed. */
+/* hotbed/hotbed.h - all public headers of Hotbed.
+ *
+ * For programs that prefer one include over single headers. A program that compiles and links
+ * starts like this:
+ *
+ *     #include "hotbed/hotbed.h"
+ *     #include <stdio.h>
+ *
+ *     int main(void) {
+ *         hotbed_stream *stream;
+ *         if (hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream) != HOTBED_OK) {
+ *             fprintf(stderr, "%s\n", hotbed_last_error());
+ *             return 1;
+ *         }
+ *         hotbed_status status = hotbed_stream_sync(stream);
+ *         hotbed_stream_destroy(stream);
+ *         return status == HOTBED_OK ? 0 : 1;
+ *     }
+ */
 #ifndef HOTBED_HOTBED_H
 #define HOTBED_HOTBED_H
 

@@ -1,8 +1,21 @@
-/* hotbed/optimizer.h - optimiser steps on rows that are in no storage.
+/* hotbed/optimizer.h - optimizer steps on rows outside of a storage.
  *
- * For storage of the caller's own: load rows into a buffer, step them, store them again.  Each row gets the
- * bytes that hotbed_storage_apply() would give it.  dynamicemb's update_for_padded_buffer.
- */
+ * For programs that keep rows themselves: load rows into a buffer, update them, store them again.
+ * Each row gets the same bytes as from hotbed_storage_apply(). The counterpart of dynamicemb's
+ * update_for_padded_buffer.
+ *
+ *       hotbed_optimizer sgd;
+ *       hotbed_optimizer_init(&sgd);
+ *       sgd.kind = HOTBED_OPT_SGD;
+ *       hotbed_optimizer_clock start;
+ *       hotbed_optimizer_clock_init(&start, &sgd);
+ *       hotbed_copy(clock, &start, sizeof start, stream); // clock: device memory of yours
+ *       hotbed_row_update update;
+ *       hotbed_row_update_init(&update);
+ *       update.n = n, update.dim = dim;
+ *       update.rows.weights = weights, update.gradients = gradients; // device [n, dim]
+ *       hotbed_optimizer_step(&sgd, clock, stream); // once per step
+ *       hotbed_optimizer_update_rows(&sgd, clock, &update, stream); // once per table */
 #ifndef HOTBED_OPTIMIZER_H
 #define HOTBED_OPTIMIZER_H
 
@@ -14,8 +27,9 @@
 extern "C" {
 #endif
 
-/* What changes from step to step.  It is in device memory, so that graphs see the change: the caller
- * allocates it, and copies an initialised one there.  A new learning rate is copied to its place. */
+/* The state that changes from step to step. It is in device memory, so that launched graphs see the
+ * changes: the caller allocates it there and copies an initialized clock to it. To change the
+ * learning rate, copy the new value to its field. Frozen: the struct has no `size`. */
 typedef struct hotbed_optimizer_clock {
     uint64_t steps;     /* Adam's t */
     double beta1_power; /* beta1^t and beta2^t, as running products */
@@ -23,41 +37,44 @@ typedef struct hotbed_optimizer_clock {
     float learning_rate;
 } hotbed_optimizer_clock;
 
-static inline void hotbed_optimizer_clock_init(
-    hotbed_optimizer_clock *clock, const hotbed_optimizer *optimizer) {
-    memset(clock, 0, sizeof *clock);
-    clock->beta1_power = clock->beta2_power = 1.0;
-    clock->learning_rate = optimizer->learning_rate;
-}
+/* Initialize the clock of an optimizer that has made no step. Synchronous; `clock` is host memory. */
+HOTBED_API void hotbed_optimizer_clock_init(
+    hotbed_optimizer_clock *clock, const hotbed_optimizer *optimizer);
 
-/* Count one optimiser step: once, before the rows of all tables of a step are updated.  Async.
+/* Count one optimizer step: once per step, before the rows of all its tables are updated.
+ * Asynchronous.
  *   clock  in, out  device
  * Errors: ARGUMENT (NULL; the optimizer's field and its value). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_optimizer_step(
     const hotbed_optimizer *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream);
 
-/* n rows and their gradients.  Call hotbed_row_update_init(), then set fields. */
+/* n rows and their gradients. Call hotbed_row_update_init(), then set fields. */
 typedef struct hotbed_row_update {
     uint32_t size;      /* set by init */
     uint32_t dim;       /* elements of an embedding, 1 .. 4096; required */
-    uint64_t n;         /* rows */
+    uint64_t n;         /* number of rows */
     hotbed_dtype dtype; /* of the embeddings; 0 is F32 */
-    hotbed_rows rows;   /* in, out: weights and each state that the optimiser has, no scores */
-    uint64_t row_bytes; /* 0: each part is a dense array.  Else row i of every part is i * row_bytes
-                         * after its pointer: rows of a flat table, or padded to equal size; a
-                         * multiple of the element size, and of 4 when there are states */
-    const float *gradients; /* [n, dim] in: the rows' summed gradients; they are not clamped */
+    /* in, out: weights and every state that the optimizer has; no scores */
+    hotbed_rows rows;
+    /* 0: each part is a dense array. Otherwise row i of every part is i * row_bytes after the
+     * pointer of the part, as for rows of a flat table or rows padded to equal size; a multiple of
+     * the element size, and of 4 if there are states */
+    uint64_t row_bytes;
+    const float *gradients; /* [n, dim] in: summed gradients of the rows; they are not clamped */
 } hotbed_row_update;
 
+/* Set every field to its default. `size` is sizeof(hotbed_row_update) in the calling program; C
+ * programs call hotbed_row_update_init(), which passes it. */
+HOTBED_API void hotbed_row_update_init_sized(hotbed_row_update *update, size_t size);
+
 static inline void hotbed_row_update_init(hotbed_row_update *update) {
-    memset(update, 0, sizeof *update);
-    update->size = sizeof *update;
+    hotbed_row_update_init_sized(update, sizeof *update);
 }
 
-/* One optimiser step of n rows, in place.  Async; can be recorded into a graph.  All pointers are device
- * memory, or what kernels reach.
+/* Apply one optimizer step to n rows, in place. Asynchronous; can be recorded into a graph. All
+ * pointers are device memory, or other memory that kernels can access.
  *   clock  in  device; hotbed_optimizer_step() has counted this step
- * Errors: ARGUMENT (NULL; a field and its value; a state that the optimiser does not have). */
+ * Errors: ARGUMENT (NULL; a field and its value; a state that the optimizer does not have). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_optimizer_update_rows(
     const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
     const hotbed_row_update *update, hotbed_stream *stream);

@@ -1,7 +1,18 @@
-/* hotbed/route.h - which rank owns a key: row-wise sharding of a table over all ranks.
+/* hotbed/route.h - the rank that owns a key: row-wise sharding of a table over all ranks.
  *
- * One function for everybody: the kernels that send keys to their owners, checkpoints that deal rows out to
- * other numbers of ranks, and tools.  Keys are read as unsigned, so each of the 2^64 has one owner.
+ * One function for all users: the kernels that send keys to their owners, checkpoints that
+ * redistribute rows to other numbers of ranks, and tools. Programs need it to choose a rule, to
+ * save storages of several ranks without a sharded collection, or to find the rank of a key:
+ *
+ *     hotbed_route route;
+ *     status = hotbed_route_init(&route, HOTBED_ROUTE_CONTINUOUS, world, 1000000);
+ *     uint64_t my_rows = hotbed_route_rows(&route, rank);
+ *     uint32_t owner = hotbed_route_rank(&route, key);
+ *     uint64_t local = hotbed_route_local(&route, key);
+ *     if (hotbed_route_key(&route, owner, local) == key && owner == rank)
+ *         printf("row %llu of %llu\n", (unsigned long long)local, (unsigned long long)my_rows);
+ *
+ * Keys are read as unsigned, so each of the 2^64 keys has one owner.
  *
  *   rule                    rank                        local id
  *   HASH_ROUND_ROBIN        hash(key) mod world         the key
@@ -9,12 +20,12 @@
  *   CONTINUOUS, inside      key / block                 key mod block
  *   CONTINUOUS, outside     key mod world               key / world
  *
- * with block = rows / world, rounded up, and a key inside when it is below block * world.  The local id is
- * what a table whose rows are numbered keeps; a key follows from its rank and local id.  HASH_ROUND_ROBIN is
- * even for whatever keys have in common; ROUND_ROBIN sends keys with a common stride to few ranks.
+ * Here block = rows / world, rounded up, and a key is inside if it is below block * world. A table
+ * with numbered rows stores local ids; rank and local id together determine the key.
+ * HASH_ROUND_ROBIN distributes keys evenly, whatever pattern they have; ROUND_ROBIN sends keys with
+ * a common stride to few ranks.
  *
- * Ideas: FBGEMM's block bucketize (CONTINUOUS), dynamicemb's dist types (the other two).
- */
+ * Modelled on FBGEMM's block bucketize (CONTINUOUS) and dynamicemb's dist types (the other two). */
 #ifndef HOTBED_ROUTE_H
 #define HOTBED_ROUTE_H
 
@@ -26,22 +37,23 @@
 extern "C" {
 #endif
 
-/* The numbers are ABI; checkpoints have the names. */
+/* Sharding rules. The numbers are ABI; checkpoints contain the names. */
 typedef enum hotbed_route_kind {
     HOTBED_ROUTE_HASH_ROUND_ROBIN = 0,
     HOTBED_ROUTE_ROUND_ROBIN = 1,
     HOTBED_ROUTE_CONTINUOUS = 2,
 } hotbed_route_kind;
 
-/* How the keys of one table are dealt out.  Plain data, made by hotbed_route_init(). */
+/* How the keys of one table are assigned to ranks. Plain data, made by hotbed_route_init(). Frozen:
+ * it has no size field, since options have arrays of it. */
 typedef struct hotbed_route {
     hotbed_route_kind kind;
-    uint32_t world; /* ranks, at least 1 */
+    uint32_t world; /* number of ranks, at least 1 */
     uint64_t rows;  /* CONTINUOUS: keys 0 .. rows-1 are inside; others: 0 */
-    uint64_t block; /* CONTINUOUS: rows a rank */
+    uint64_t block; /* CONTINUOUS: rows per rank */
 } hotbed_route;
 
-/* Describe a rule.
+/* Initialize a route.
  *
  *   rows  in  CONTINUOUS: rows of the table over all ranks, 1 .. 2^62; ignored otherwise
  *
@@ -49,21 +61,22 @@ typedef struct hotbed_route {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_route_init(hotbed_route *route, hotbed_route_kind kind, uint32_t world, uint64_t rows);
 
-/* Rank that owns `key`. */
+/* Return the rank that owns `key`. */
 HOTBED_API uint32_t hotbed_route_rank(const hotbed_route *route, uint64_t key);
 
-/* Number of `key` on its rank. */
+/* Return the local id of `key` on its rank. */
 HOTBED_API uint64_t hotbed_route_local(const hotbed_route *route, uint64_t key);
 
-/* The key that is number `local` on `rank`.  Only for pairs that the two calls above give. */
+/* Return the key that has local id `local` on `rank`. Only for pairs that the two functions above
+ * return. */
 HOTBED_API uint64_t hotbed_route_key(const hotbed_route *route, uint32_t rank, uint64_t local);
 
-/* CONTINUOUS: rows inside that `rank` owns, which are local ids 0 .. n-1; 0 for the last ranks of a table
- * with few rows.  Other rules: 0. */
+/* Return the number of inside rows that `rank` owns with CONTINUOUS; their local ids are 0 .. n-1.
+ * 0 for the last ranks of a table with few rows, and for other rules. */
 HOTBED_API uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank);
 
-/* "hash_roundrobin", "roundrobin", "continuous", as dynamicemb and checkpoints say; NULL for other
- * numbers. */
+/* Return "hash_roundrobin", "roundrobin" or "continuous", the names in dynamicemb and in
+ * checkpoints; NULL for other numbers. */
 HOTBED_API const char *hotbed_route_name(hotbed_route_kind kind);
 
 #ifdef __cplusplus

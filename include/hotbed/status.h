@@ -1,11 +1,22 @@
-/* hotbed/status.h - what every call returns, and the text behind it.
+/* hotbed/status.h - the status that every call returns, and the text of the last error.
  *
- * A status is a class of failure; hotbed_last_error() has the values.  A call that fails has had
- * no effect unless its comment says otherwise, and its outputs are untouched, or NULL for **out.
- * Faults that a kernel finds (a key out of range, a full table) cannot be returned by the call that
- * enqueued it: they are latched on the stream, see hotbed_stream_sync() in hotbed/stream.h.
- * The library never prints, exits or aborts.
- */
+ * For every program. A status is a class of errors; hotbed_last_error() has the details and values.
+ * A call that fails has had no effect unless its comment says otherwise; its outputs are unchanged,
+ * or NULL for **out. The library never prints, exits or aborts.
+ *
+ * A kernel can find an error (a key out of range, a full table) after the call that enqueued it has
+ * returned. Such a *fault* is latched on the stream, and the stream's next hotbed_stream_sync()
+ * returns it; see hotbed/stream.h.
+ *
+ *       static void check(hotbed_status status) {
+ *           if (status == HOTBED_OK)
+ *               return;
+ *           fprintf(stderr, "%s: %s\n", hotbed_status_name(status), hotbed_last_error());
+ *           exit(1);
+ *       }
+ *
+ *       check(hotbed_storage_prefetch(storage, &batch, ticket, stream)); // bad arguments
+ *       check(hotbed_stream_sync(stream)); // faults of the work */
 #ifndef HOTBED_STATUS_H
 #define HOTBED_STATUS_H
 
@@ -21,26 +32,28 @@
 extern "C" {
 #endif
 
-/* The numbers are ABI: they are only ever appended. */
+/* The numbers are part of the ABI: new ones are only ever appended. */
 typedef enum hotbed_status {
     HOTBED_OK = 0,
-    HOTBED_ERR_ARGUMENT = 1,    /* a NULL, size, enum or option that the call does not take */
+    HOTBED_ERR_ARGUMENT = 1,    /* a NULL, size, enum or option that the call does not accept */
     HOTBED_ERR_MEMORY = 2,      /* an allocation failed, in host or device memory */
     HOTBED_ERR_FULL = 3,        /* a table had no slot for a key */
     HOTBED_ERR_UNSUPPORTED = 4, /* this build, backend or machine cannot do it */
     HOTBED_ERR_DEVICE = 5,      /* CUDA reported an error */
     HOTBED_ERR_COMM = 6,        /* a rank failed, timed out or disagreed */
     HOTBED_ERR_IO = 7,          /* a file could not be opened, read or written */
-    HOTBED_ERR_CORRUPT = 8,     /* a file's contents are damaged or not ours */
-    HOTBED_ERR_RANGE = 9,  /* a key lies outside of a static table, an index outside its array */
+    /* the contents of a file are damaged, or not in a format of Hotbed */
+    HOTBED_ERR_CORRUPT = 8,
+    /* a key lies outside of a static table, or an index outside of its array */
+    HOTBED_ERR_RANGE = 9,
     HOTBED_ERR_STATE = 10, /* the object is not in a state that allows the call */
 } hotbed_status;
 
-/* "ARGUMENT" for HOTBED_ERR_ARGUMENT, "OK" for HOTBED_OK, "UNKNOWN" for other numbers. */
+/* Return "ARGUMENT" for HOTBED_ERR_ARGUMENT, "OK" for HOTBED_OK, "UNKNOWN" for other numbers. */
 HOTBED_API const char *hotbed_status_name(hotbed_status status);
 
-/* Text of the last failure in this thread, with the values in it; "" when there was none.
- * Valid until the thread's next failing call.  A call that succeeds does not clear it. */
+/* Return the text of the last error in this thread, with its values; "" if there was none. Valid
+ * until the thread's next failing call. A call that succeeds does not clear it. */
 HOTBED_API const char *hotbed_last_error(void);
 
 #ifdef __cplusplus

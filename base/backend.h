@@ -1,8 +1,9 @@
-/* base/backend.h - what a backend does for stream.c, and the parts of the objects that both share.
+/* base/backend.h - the operations of a backend, and the object fields that stream.c shares with the
+ * backends.
  *
- * stream.c checks arguments, counts and dispatches; host_stream.c and cuda_stream.cu do the work.  An
- * operation is called with checked arguments, sizes above 0, and objects of its own backend.
- */
+ * stream.c checks arguments, counts and dispatches; host_stream.c and cuda_stream.cu do the work.
+ * stream.c calls an operation with checked arguments, sizes above 0, and objects of the same
+ * backend. */
 #ifndef HOTBED_BASE_BACKEND_H
 #define HOTBED_BASE_BACKEND_H
 
@@ -13,14 +14,24 @@
 extern "C" {
 #endif
 
+/* A stream to create. What both backends require has been checked. */
+typedef struct hotbed_stream_spec {
+    int device;
+    hotbed_priority priority;
+    bool run_inline;
+    bool wrap; /* use `native` instead of a new stream */
+    void *native;
+} hotbed_stream_spec;
+
 typedef struct hotbed_backend_ops {
     hotbed_status (*probe)(void);
-    /* *out is the backend's own struct, which starts with a hotbed_stream; the operation sets its
-     * fault, stream.c the other fields.  `wrap`: use `native` instead of a new stream. */
-    hotbed_status (*stream_create)(
-        int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out);
-    void (*stream_destroy)(hotbed_stream *stream); /* its work is done */
+    /* *out is the backend's own struct, which starts with a hotbed_stream. The operation sets
+     * `fault`, stream.c sets the other fields. */
+    hotbed_status (*stream_create)(const hotbed_stream_spec *spec, hotbed_stream **out);
+    void (*stream_destroy)(hotbed_stream *stream); /* the stream's work is done */
     void *(*stream_native)(const hotbed_stream *stream);
+    /* Report a capture of the stream that hotbed_graph_begin() did not start. */
+    bool (*stream_captured)(const hotbed_stream *stream);
     hotbed_status (*stream_sync)(hotbed_stream *stream);
     hotbed_status (*stream_call)(
         hotbed_stream *stream, void (*function)(void *argument), void *argument);
@@ -29,20 +40,20 @@ typedef struct hotbed_backend_ops {
     void (*event_destroy)(hotbed_event *event);
     hotbed_status (*event_record)(hotbed_event *event, hotbed_stream *stream);
     hotbed_status (*stream_wait)(hotbed_stream *stream, hotbed_event *event);
-    /* *recorded: whether it ever was; *done is true for one that was not. */
+    /* *recorded: whether the event was ever recorded. *done is true for an event that was not. */
     hotbed_status (*event_query)(hotbed_event *event, bool *recorded, bool *done);
     hotbed_status (*event_sync)(hotbed_event *event);
-    /* Both are recorded and done. */
+    /* Both events are recorded and have passed. */
     hotbed_status (*event_seconds)(hotbed_event *start, hotbed_event *stop, double *seconds);
 
-    /* DEVICE and PINNED; what is pageable or a file is the same on every backend. */
+    /* DEVICE and PINNED memory only: pageable memory and files are the same on every backend. */
     hotbed_status (*memory_alloc)(int device, hotbed_memory_kind kind, size_t bytes, void **out);
-    void (*memory_free)(int device, hotbed_memory_kind kind, void *data);
+    void (*memory_free)(int device, hotbed_memory_kind kind, void *data, size_t bytes);
     hotbed_status (*copy)(void *to, const void *from, size_t bytes, hotbed_stream *stream);
     hotbed_status (*fill)(void *to, int value, size_t bytes, hotbed_stream *stream);
 
     hotbed_status (*graph_begin)(hotbed_stream *stream);
-    /* Ends the recording whatever it returns; `out` NULL drops what was recorded. */
+    /* End the recording, whatever the call returns. If `out` is NULL, discard what was recorded. */
     hotbed_status (*graph_end)(hotbed_stream *stream, hotbed_graph **out);
     hotbed_status (*graph_launch)(hotbed_graph *graph, hotbed_stream *stream);
     void (*graph_destroy)(hotbed_graph *graph);
@@ -53,8 +64,15 @@ extern const hotbed_backend_ops hotbed_host_ops;
 extern const hotbed_backend_ops hotbed_cuda_ops;
 #endif
 
-/* A workspace that was outgrown is kept here; each is at least twice as large as the one before. */
+/* Blocks that a workspace has outgrown are kept here. Each is at least twice as large as the one
+ * before. */
 enum { HOTBED_RETIRED_MAX = 64 };
+
+typedef struct hotbed_workspace {
+    hotbed_memory memory;
+    hotbed_memory retired[HOTBED_RETIRED_MAX];
+    uint32_t num_retired;
+} hotbed_workspace;
 
 struct hotbed_stream {
     const hotbed_backend_ops *ops;
@@ -62,10 +80,9 @@ struct hotbed_stream {
     int device;
     hotbed_priority priority;
     bool recording;
+    bool run_inline;
     hotbed_fault *fault;
-    hotbed_memory workspace;
-    hotbed_memory retired[HOTBED_RETIRED_MAX];
-    uint32_t num_retired;
+    hotbed_workspace device_workspace, pinned_workspace;
 };
 
 struct hotbed_event {
@@ -75,15 +92,17 @@ struct hotbed_event {
 
 struct hotbed_graph {
     const hotbed_backend_ops *ops;
-    const hotbed_stream *stream; /* where it was recorded; compared, not followed */
+    const hotbed_stream *stream; /* where it was recorded; compared, never dereferenced */
 };
 
-/* Pageable memory, and the host backend's DEVICE and PINNED; NULL when there is none.  Not counted. */
+/* Allocate pageable memory, or DEVICE or PINNED memory of the host backend. NULL: out of memory.
+ * Not counted. */
 void *hotbed_host_alloc(size_t bytes);
-void hotbed_host_free(void *data); /* NULL is allowed */
+void hotbed_host_free(void *data, size_t bytes); /* NULL is allowed */
 
-/* `bytes` of an unnamed file in `directory`, mapped.  The disk blocks are taken now, so that a full
- * disk is an error here and not a signal at the first touch.  Errors: IO, MEMORY (no address space). */
+/* Map `bytes` of an unnamed file in `directory`. The disk blocks are allocated now, so that a full
+ * disk is an error here and not a signal at the first access. Errors: IO, MEMORY (no address
+ * space). */
 hotbed_status hotbed_file_alloc(const char *directory, size_t bytes, void **out);
 void hotbed_file_free(void *data, size_t bytes);
 

@@ -20,9 +20,16 @@ static __device__ void hotbed_bulk_init(uint64_t *full) {
                  : "memory");
 }
 
-/* After the last hotbed_bulk_init() of a thread. */
+/* After the last hotbed_bulk_init() of a thread, and before its first load: what threads of this kernel and of earlier ones
+ * wrote by ordinary stores comes before what this thread's bulk copies read.
+ *
+ * In PTX's memory model an ordinary store and a bulk load of the same address are ordered only if a proxy fence is on the
+ * path of synchronisation from one to the other.  The end of a kernel is one for that kernel's own stores.  A row may have
+ * been written, though, by a backward on another stream whose kernel still runs: it has released the row's pin, a claim
+ * in an earlier kernel of this stream has seen that, and nothing on this path is a proxy fence.  So one is made here for
+ * global memory, once a thread; all rows that the kernel reads were claimed before it began. */
 static __device__ void hotbed_bulk_begin(void) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 /* Global to shared memory; bytes and both addresses are multiples of 16. */

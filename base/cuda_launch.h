@@ -1,4 +1,4 @@
-/* base/cuda_launch.h - what a kernel launcher needs; for .cu files only. */
+/* base/cuda_launch.h - helpers for kernel launchers; for .cu files only. */
 #ifndef HOTBED_BASE_CUDA_LAUNCH_H
 #define HOTBED_BASE_CUDA_LAUNCH_H
 
@@ -7,19 +7,44 @@
 
 #include <cuda_runtime.h>
 
-/* The stream to launch on; makes its GPU the calling thread's current one. */
-cudaStream_t hotbed_cuda_native(hotbed_stream *stream);
+/* Make a GPU current for the calling thread. The destructor restores the GPU that was current
+ * before. */
+class hotbed_cuda_device {
+  public:
+    explicit hotbed_cuda_device(int device);
+    ~hotbed_cuda_device();
+    hotbed_cuda_device(const hotbed_cuda_device &) = delete;
+    hotbed_cuda_device &operator=(const hotbed_cuda_device &) = delete;
+    hotbed_status status; /* OK, or why the GPU could not be made current */
 
-/* Blocks of `block` threads for `threads` threads in all, at most `waves` * 2048 threads a
- * multiprocessor: kernels loop, so fewer is right and 0 is never returned. */
+  private:
+    int before; /* -1: the GPU was current already */
+};
+
+/* The stream to launch on. Its GPU is current while this object is in scope. Use a variable for
+ * several launches, and a temporary in the launch itself for a single one. */
+class hotbed_cuda_native {
+  public:
+    explicit hotbed_cuda_native(hotbed_stream *stream);
+    operator cudaStream_t() const { /* NOLINT(google-explicit-constructor) */
+        return native;
+    }
+
+  private:
+    hotbed_cuda_device device;
+    cudaStream_t native;
+};
+
+/* Number of blocks of `block` threads for `threads` threads, at least 1 and at most `waves` * 2048
+ * threads per multiprocessor. Kernels loop, so fewer blocks are correct. */
 unsigned hotbed_cuda_blocks(
     const hotbed_stream *stream, uint64_t threads, unsigned block, unsigned waves);
 
-/* Give the kernel's blocks all shared memory of an SM, so that no other that needs some is beside them: *bytes, to be
- * launched with. */
+/* Give each block of the kernel all shared memory of an SM, so that no other block that needs
+ * shared memory runs beside it. *bytes is the size to launch with. */
 hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes);
 
-/* OK, or DEVICE with the kernel's name and CUDA's text; counts a launch. */
+/* Count a launch. Returns OK, or DEVICE with the kernel's name and CUDA's text. */
 hotbed_status hotbed_cuda_launched(const char *kernel);
 
 /* OK, or DEVICE (MEMORY for cudaErrorMemoryAllocation) with the call's name and CUDA's text. */

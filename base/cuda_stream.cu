@@ -1,9 +1,8 @@
 /* base/cuda_stream.cu - the CUDA backend: streams, events, memory, copies, graphs, launch helpers.
  *
- * Each operation makes the stream's GPU the calling thread's current one, and leaves it so: kernels that
- * the caller launches next go there.  Faults are latched in a word of pinned memory that kernels write
- * and the host reads without a copy.
- */
+ * Each operation makes the stream's GPU current for the calling thread and restores the previous
+ * one at its end, so that callers with several GPUs notice nothing. Faults are latched in a word of
+ * pinned memory that kernels write and the host reads without a copy. */
 #include "base/backend.h"
 #include "base/cuda_launch.h"
 
@@ -12,7 +11,7 @@ typedef struct cuda_stream {
     cudaStream_t native;
     bool owned;
     unsigned processors;
-    int shared; /* bytes that a block can have */
+    int shared; /* the most bytes that a block can have */
 } cuda_stream;
 
 typedef struct cuda_event {
@@ -39,7 +38,7 @@ static const cuda_stream *cuda(const hotbed_stream *stream) {
 hotbed_status hotbed_cuda_check(cudaError_t error, const char *call) {
     if (error == cudaSuccess)
         return HOTBED_OK;
-    (void)cudaGetLastError(); /* else the next launch would report it again */
+    (void)cudaGetLastError(); /* clears it: otherwise the next launch would report it again */
     return hotbed_fail(
         error == cudaErrorMemoryAllocation ? HOTBED_ERR_MEMORY : HOTBED_ERR_DEVICE, "%s: %s (%s)",
         call, cudaGetErrorString(error), cudaGetErrorName(error));
@@ -50,24 +49,32 @@ hotbed_status hotbed_cuda_launched(const char *kernel) {
     return hotbed_cuda_check(cudaGetLastError(), kernel);
 }
 
-static hotbed_status use_device(int device) {
+hotbed_cuda_device::hotbed_cuda_device(int device) : status(HOTBED_OK), before(-1) {
     int current = -1;
     if (cudaGetDevice(&current) == cudaSuccess && current == device)
-        return HOTBED_OK;
-    return hotbed_cuda_check(cudaSetDevice(device), "cudaSetDevice");
+        return;
+    status = hotbed_cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    if (status == HOTBED_OK)
+        before = current;
 }
 
-/* While this thread records a graph on one stream, CUDA refuses calls such as cudaMalloc and
- * cudaEventQuery in it, and breaks the recording.  They are safe here: they concern other work. */
+hotbed_cuda_device::~hotbed_cuda_device() {
+    if (before >= 0)
+        (void)cudaSetDevice(before);
+}
+
+/* While this thread records a graph on one stream, CUDA rejects calls such as cudaMalloc and
+ * cudaEventQuery from the thread, and they invalidate the recording. They are safe here because
+ * they concern other work. */
 static void swap_capture_mode(cudaStreamCaptureMode *mode) {
     (void)cudaThreadExchangeStreamCaptureMode(mode);
 }
 
 /* --- launch helpers ------------------------------------------------------------------------- */
 
-cudaStream_t hotbed_cuda_native(hotbed_stream *stream) {
-    (void)!use_device(stream->device); /* a failure is the launch's failure too */
-    return cuda(stream)->native;
+/* If the GPU cannot be made current, the launch fails too. */
+hotbed_cuda_native::hotbed_cuda_native(hotbed_stream *stream)
+    : device(stream->device), native(cuda(stream)->native) {
 }
 
 unsigned hotbed_cuda_blocks(
@@ -84,7 +91,8 @@ unsigned hotbed_cuda_blocks(
 hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes) {
     const int shared = cuda(stream)->shared;
     *bytes = (size_t)shared;
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     return hotbed_cuda_check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
@@ -114,7 +122,7 @@ static hotbed_status probe(void) {
     return count_devices(&count);
 }
 
-/* Never launched: tells whether this build has code for a GPU. */
+/* Never launched; its attributes show whether this build has code for a GPU. */
 static __global__ void probe_kernel(uint32_t *out) {
     *out = 0;
 }
@@ -125,7 +133,8 @@ static hotbed_status check_device(int device) {
     if (device >= count)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "device %d: this machine has %d GPUs", device, count);
-    HOTBED_TRY(use_device(device));
+    hotbed_cuda_device here(device);
+    HOTBED_TRY(here.status);
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, probe_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
@@ -145,16 +154,16 @@ static void free_stream(cuda_stream *stream) {
     hotbed_delete(stream);
 }
 
-/* What a new stream owns; the caller frees the stream when it fails. */
-static hotbed_status fill_stream(
-    cuda_stream *stream, int device, hotbed_priority priority, bool wrap, void *native) {
+/* Create what a new stream owns. On failure the caller frees the stream. */
+static hotbed_status fill_stream(cuda_stream *stream, const hotbed_stream_spec *spec) {
     int processors = 0;
     HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, spec->device),
         "cudaDeviceGetAttribute"));
     stream->processors = (unsigned)processors;
     HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(&stream->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        cudaDeviceGetAttribute(
+            &stream->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, spec->device),
         "cudaDeviceGetAttribute"));
     void *fault = NULL;
     HOTBED_TRY(hotbed_cuda_check(
@@ -163,28 +172,35 @@ static hotbed_status fill_stream(
     hotbed_count_allocation(sizeof(hotbed_fault));
     memset(fault, 0, sizeof(hotbed_fault));
     stream->base.fault = (hotbed_fault *)fault;
-    if (wrap) {
-        stream->native = (cudaStream_t)native;
+    if (spec->wrap) {
+        stream->native = (cudaStream_t)spec->native;
         return HOTBED_OK;
     }
     stream->owned = true;
-    int least = 0, greatest = 0; /* the greatest one has the lowest number */
+    int least = 0, greatest = 0; /* the greatest priority has the lowest number */
     HOTBED_TRY(hotbed_cuda_check(
         cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
     return hotbed_cuda_check(
         cudaStreamCreateWithPriority(
             &stream->native, cudaStreamNonBlocking,
-            priority == HOTBED_PRIORITY_HIGH ? greatest : least),
+            spec->priority == HOTBED_PRIORITY_HIGH ? greatest : least),
         "cudaStreamCreateWithPriority");
 }
 
-static hotbed_status stream_create(
-    int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out) {
-    HOTBED_TRY(check_device(device));
+static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream **out) {
+    if (spec->run_inline)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "run_inline: work of a CUDA stream runs on the GPU");
+    HOTBED_TRY(check_device(spec->device));
+    hotbed_cuda_device here(spec->device);
+    HOTBED_TRY(here.status);
     cuda_stream *stream = (cuda_stream *)hotbed_new(sizeof *stream);
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
-    hotbed_status status = fill_stream(stream, device, priority, wrap, native);
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    swap_capture_mode(&mode);
+    hotbed_status status = fill_stream(stream, spec);
+    swap_capture_mode(&mode);
     if (status != HOTBED_OK) {
         free_stream(stream);
         return status;
@@ -194,7 +210,7 @@ static hotbed_status stream_create(
 }
 
 static void stream_destroy(hotbed_stream *stream) {
-    (void)!use_device(stream->device);
+    hotbed_cuda_device here(stream->device);
     free_stream(cuda(stream));
 }
 
@@ -202,8 +218,18 @@ static void *stream_native(const hotbed_stream *stream) {
     return cuda(stream)->native;
 }
 
+static bool stream_captured(const hotbed_stream *stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(cuda(stream)->native, &status) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the default stream, while another is captured */
+        return true;
+    }
+    return status != cudaStreamCaptureStatusNone;
+}
+
 static hotbed_status stream_sync(hotbed_stream *stream) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     cudaError_t error = cudaStreamSynchronize(cuda(stream)->native);
@@ -213,15 +239,20 @@ static hotbed_status stream_sync(hotbed_stream *stream) {
 
 static hotbed_status stream_call(
     hotbed_stream *stream, void (*function)(void *argument), void *argument) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     return hotbed_cuda_check(
         cudaLaunchHostFunc(cuda(stream)->native, function, argument), "cudaLaunchHostFunc");
 }
 
 /* --- events --------------------------------------------------------------------------------- */
 
+/* Events record timing, because hotbed_event_seconds() accepts any two events. Timing adds a time
+ * stamp to each record and does not change the order of work: a stream that waits for such an event
+ * waits for the same work. */
 static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     cuda_event *event = (cuda_event *)hotbed_new(sizeof *event);
     if (event == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an event");
@@ -236,16 +267,18 @@ static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
 
 static void event_destroy(hotbed_event *base) {
     cuda_event *event = (cuda_event *)base;
-    (void)!use_device(base->device);
+    hotbed_cuda_device here(base->device);
     (void)cudaEventDestroy(event->native);
     hotbed_delete(event);
 }
 
-/* In a recording an event is "external": each launch of the graph records it, or waits for what it then
- * marks.  Otherwise CUDA would make it an edge inside of the recording. */
+/* In a recording, events are "external": each launch of the graph records the event, or waits for
+ * the work that the event marks at that time. Otherwise CUDA would turn the event into an edge
+ * inside the recording. */
 static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
     cuda_event *event = (cuda_event *)base;
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     unsigned flags = stream->recording ? cudaEventRecordExternal : cudaEventRecordDefault;
     HOTBED_TRY(hotbed_cuda_check(
         cudaEventRecordWithFlags(event->native, cuda(stream)->native, flags),
@@ -255,7 +288,8 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
 }
 
 static hotbed_status stream_wait(hotbed_stream *stream, hotbed_event *base) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     unsigned flags = stream->recording ? cudaEventWaitExternal : cudaEventWaitDefault;
     return hotbed_cuda_check(
         cudaStreamWaitEvent(cuda(stream)->native, ((cuda_event *)base)->native, flags),
@@ -264,7 +298,8 @@ static hotbed_status stream_wait(hotbed_stream *stream, hotbed_event *base) {
 
 static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done) {
     cuda_event *event = (cuda_event *)base;
-    HOTBED_TRY(use_device(base->device));
+    hotbed_cuda_device here(base->device);
+    HOTBED_TRY(here.status);
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     cudaError_t error = cudaEventQuery(event->native);
@@ -279,7 +314,8 @@ static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done)
 }
 
 static hotbed_status event_sync(hotbed_event *base) {
-    HOTBED_TRY(use_device(base->device));
+    hotbed_cuda_device here(base->device);
+    HOTBED_TRY(here.status);
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     cudaError_t error = cudaEventSynchronize(((cuda_event *)base)->native);
@@ -288,12 +324,13 @@ static hotbed_status event_sync(hotbed_event *base) {
 }
 
 static hotbed_status event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds) {
-    HOTBED_TRY(use_device(start->device));
+    hotbed_cuda_device here(start->device);
+    HOTBED_TRY(here.status);
     float milliseconds = 0;
     cudaError_t error = cudaEventElapsedTime(
         &milliseconds, ((cuda_event *)start)->native, ((cuda_event *)stop)->native);
     if (error == cudaErrorNotReady || error == cudaErrorInvalidResourceHandle) {
-        (void)cudaGetLastError(); /* recorded in a graph that was not launched yet */
+        (void)cudaGetLastError(); /* recorded in a graph that has not been launched yet */
         return hotbed_fail(
             HOTBED_ERR_STATE, "hotbed_event_seconds: an event was not recorded or passed yet");
     }
@@ -305,7 +342,8 @@ static hotbed_status event_seconds(hotbed_event *start, hotbed_event *stop, doub
 /* --- memory --------------------------------------------------------------------------------- */
 
 static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t bytes, void **out) {
-    HOTBED_TRY(use_device(device));
+    hotbed_cuda_device here(device);
+    HOTBED_TRY(here.status);
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     cudaError_t error =
@@ -315,14 +353,15 @@ static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t by
     swap_capture_mode(&mode);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
         (void)cudaGetLastError();
-        *out = NULL; /* the caller tells what was asked for */
+        *out = NULL; /* the caller reports the request */
         return HOTBED_OK;
     }
     return hotbed_cuda_check(error, kind == HOTBED_MEMORY_DEVICE ? "cudaMalloc" : "cudaHostAlloc");
 }
 
-static void memory_free(int device, hotbed_memory_kind kind, void *data) {
-    (void)!use_device(device);
+static void memory_free(int device, hotbed_memory_kind kind, void *data, size_t bytes) {
+    (void)bytes;
+    hotbed_cuda_device here(device);
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     if (kind == HOTBED_MEMORY_DEVICE)
@@ -332,7 +371,7 @@ static void memory_free(int device, hotbed_memory_kind kind, void *data) {
     swap_capture_mode(&mode);
 }
 
-/* Whether CUDA knows nothing of the memory, so that a copy to or from it goes through the host. */
+/* Whether CUDA does not know the memory, so that a copy to or from it goes through the host. */
 static hotbed_status is_pageable(const void *data, bool *pageable) {
     cudaPointerAttributes attributes;
     HOTBED_TRY(
@@ -348,12 +387,13 @@ static hotbed_status fail_pageable(const char *function) {
 }
 
 static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     bool pageable_to, pageable_from;
     HOTBED_TRY(is_pageable(to, &pageable_to));
     HOTBED_TRY(is_pageable(from, &pageable_from));
     if (pageable_to || pageable_from) {
-        if (stream->recording)
+        if (hotbed_stream_recording(stream))
             return fail_pageable("hotbed_copy");
         hotbed_count_wait();
     }
@@ -363,15 +403,16 @@ static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_strea
 }
 
 static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     bool pageable;
     HOTBED_TRY(is_pageable(to, &pageable));
     if (!pageable)
         return hotbed_cuda_check(
             cudaMemsetAsync(to, value, bytes, cuda(stream)->native), "cudaMemsetAsync");
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_pageable("hotbed_fill");
-    hotbed_count_wait(); /* the GPU does not reach it: the host sets it when the stream is there */
+    hotbed_count_wait(); /* the GPU cannot access it: the host fills it after the stream's work */
     HOTBED_TRY(stream_sync(stream));
     memset(to, value, bytes);
     return HOTBED_OK;
@@ -380,7 +421,8 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
 /* --- graphs --------------------------------------------------------------------------------- */
 
 static hotbed_status graph_begin(hotbed_stream *stream) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     return hotbed_cuda_check(
         cudaStreamBeginCapture(cuda(stream)->native, cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
@@ -401,7 +443,8 @@ static void graph_destroy(hotbed_graph *base) {
 }
 
 static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     cudaGraph_t recorded = NULL;
     hotbed_status status = hotbed_cuda_check(
         cudaStreamEndCapture(cuda(stream)->native, &recorded), "cudaStreamEndCapture");
@@ -420,7 +463,8 @@ static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
 }
 
 static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream) {
-    HOTBED_TRY(use_device(stream->device));
+    hotbed_cuda_device here(stream->device);
+    HOTBED_TRY(here.status);
     return hotbed_cuda_check(
         cudaGraphLaunch(((cuda_graph *)base)->executable, cuda(stream)->native), "cudaGraphLaunch");
 }
@@ -430,6 +474,7 @@ const hotbed_backend_ops hotbed_cuda_ops = {
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_native = stream_native,
+    .stream_captured = stream_captured,
     .stream_sync = stream_sync,
     .stream_call = stream_call,
     .event_create = event_create,

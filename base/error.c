@@ -1,4 +1,6 @@
-/* base/error.c - names of statuses, the thread's last error text, the version. */
+/* base/error.c - names of statuses, the thread's last error text, the system's error texts, the
+ * version. */
+#define _POSIX_C_SOURCE 200809L /* strerror_r() */
 #include "base/error.h"
 #include "hotbed/version.h"
 
@@ -43,7 +45,7 @@ const char *hotbed_last_error(void) {
 }
 
 hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
-    /* Formatted apart first: an argument may be the last error itself. */
+    /* Format into a separate buffer: an argument may be the last error itself. */
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
@@ -55,6 +57,29 @@ hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
     memcpy(last_error, text, bytes);
     last_error[bytes] = '\0';
     return status;
+}
+
+/* strerror_r() returns an int (POSIX) or the text (GNU), depending on the C library and its feature macros. */
+static const char *posix_text(int failed, const char *buffer) {
+    return failed == 0 ? buffer : NULL;
+}
+
+static const char *gnu_text(const char *text, const char *buffer) {
+    (void)buffer;
+    return text;
+}
+
+#define REASON_TEXT(result, buffer)                                                                \
+    _Generic((result), int : posix_text, char * : gnu_text)((result), (buffer))
+
+const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]) {
+    char buffer[HOTBED_REASON_BYTES] = "";
+    const char *words = REASON_TEXT(strerror_r(error, buffer, sizeof buffer), buffer);
+    if (words == NULL || words[0] == '\0')
+        snprintf(text, HOTBED_REASON_BYTES, "unknown system error %d", error);
+    else
+        snprintf(text, HOTBED_REASON_BYTES, "%s", words);
+    return text;
 }
 
 const char *hotbed_version(void) {

@@ -1,4 +1,5 @@
-/* base/error.h - how a function fails: hotbed_fail() where the fault is found, HOTBED_TRY() above. */
+/* base/error.h - how a function fails: hotbed_fail() where the error is found, HOTBED_TRY() in its
+ * callers. */
 #ifndef HOTBED_BASE_ERROR_H
 #define HOTBED_BASE_ERROR_H
 
@@ -15,12 +16,20 @@ __attribute__((format(printf, 2, 3)))
 hotbed_status
 hotbed_fail(hotbed_status status, const char *format, ...);
 
-/* The static analyser sees one file at a time: say that hotbed_fail() returns the status it is given. */
+/* Write the system's text for the errno value `error` ("No space left on device") to `text`, and
+ * return `text`. Thread-safe. Every message about a failed system call contains this text, never
+ * the bare number. */
+enum { HOTBED_REASON_BYTES = 128 };
+const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
+
+/* The static analyzer sees one file at a time: tell it that hotbed_fail() returns the status that
+ * it receives. */
 #if defined(__clang_analyzer__)
 #define hotbed_fail(status, ...) ((void)hotbed_fail((status), __VA_ARGS__), (status))
 #endif
 
-/* Return from the calling function when `call` fails; use only where nothing is held. */
+/* Return from the calling function if `call` fails. Use it only where the function holds nothing
+ * that must be released. */
 #define HOTBED_TRY(call)                                                                           \
     do {                                                                                           \
         hotbed_status hotbed_try_status = (call);                                                  \

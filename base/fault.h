@@ -1,34 +1,35 @@
-/* base/fault.h - a fault found by a kernel, latched where hotbed_stream_sync() finds it. */
+/* base/fault.h - faults that kernels find, latched where hotbed_stream_sync() reads them. */
 #ifndef HOTBED_BASE_FAULT_H
 #define HOTBED_BASE_FAULT_H
 
 #include "base/port.h"
 
-/* The first fault that work on a stream found.  In host memory that kernels can write.  No word is
- * changed by the host and by atomics of kernels: across the bus those would not be atomic. */
+/* The first fault that work on a stream found, in host memory that kernels can write. No word is
+ * changed both by the host and by kernel atomics; such updates are not atomic across the bus. */
 typedef struct hotbed_fault {
-    uint32_t status; /* hotbed_status; 0 is none; set last, cleared by the host */
-    uint32_t claim;  /* written by kernels: number of the fault that a lane took to write */
-    uint32_t taken;  /* written by the host: number of faults it has cleared */
-    uint32_t what;   /* a hotbed_fault_what: which sentence */
+    uint32_t status; /* hotbed_status; 0: no fault. Set last; cleared by the host */
+    uint32_t claim;  /* written by kernels: number of the fault that a thread has claimed */
+    uint32_t taken;  /* written by the host: number of faults that it has cleared */
+    uint32_t what;   /* a hotbed_fault_what: selects the message */
     uint32_t table;  /* table number */
     uint64_t key;
     uint64_t bound;
 } hotbed_fault;
 
-/* Sentences of faults; hotbed_stream_sync() writes them with the values. */
+/* The messages of faults. hotbed_stream_sync() fills in the values. */
 typedef enum hotbed_fault_what {
-    HOTBED_FAULT_TABLE_FULL = 1,   /* table, key; bound: the table's slots */
-    HOTBED_FAULT_KEY_RANGE = 2,    /* table, key; bound: the table's rows */
-    HOTBED_FAULT_OFFSET = 3,       /* key: bag number; bound: the offset found */
+    HOTBED_FAULT_TABLE_FULL = 1, /* table, key; bound: the table's slots */
+    HOTBED_FAULT_KEY_RANGE = 2,  /* table, key; bound: the table's rows */
+    HOTBED_FAULT_OFFSET = 3, /* key: number of the bag that ends there; bound: the offset found */
     HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
     HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
-    HOTBED_FAULT_EXTERNAL = 6,     /* table; key: rows of the call */
+    HOTBED_FAULT_EXTERNAL = 6,     /* table; key: number of rows of the call */
     HOTBED_FAULT_COMM = 7, /* table: rank blamed; key: operation; bound: hotbed_comm_reason */
+    HOTBED_FAULT_FIRST_OFFSET = 8, /* bound: the first offset, which is not 0 */
 } hotbed_fault_what;
 
-/* Latch a fault unless one is latched; nothing where `fault` is NULL.  Called from kernels and host
- * bodies, and, while the stream runs nothing else, from a hotbed_stream_call(). */
+/* Latch a fault unless one is latched already. Does nothing if `fault` is NULL. Called from kernels
+ * and host bodies, and from a hotbed_stream_call() while the stream runs nothing else. */
 HOTBED_HD void hotbed_fault_latch(
     hotbed_fault *fault, uint32_t status, uint32_t what, uint32_t table, uint64_t key,
     uint64_t bound) {
@@ -38,11 +39,11 @@ HOTBED_HD void hotbed_fault_latch(
     uint32_t number = *(volatile uint32_t *)&fault->taken + 1;
     uint32_t last = *(volatile uint32_t *)&fault->claim;
 #else
-    /* Acquires the end of hotbed_stream_fault()'s reading of the fault before. */
+    /* Acquires the release in take_latched(), after which nothing reads the previous fault. */
     uint32_t number = __atomic_load_n(&fault->taken, __ATOMIC_ACQUIRE) + 1;
     uint32_t last = hotbed_load_relaxed_u32(&fault->claim);
 #endif
-    /* A claim that is not older is of a fault that another lane writes or has written. */
+    /* If the claim is not older, another thread is writing this fault or has written it. */
     if ((int32_t)(number - last) <= 0 ||
         hotbed_cas_relaxed_u32(&fault->claim, last, number) != last)
         return;

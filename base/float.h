@@ -1,15 +1,15 @@
-/* base/float.h - f16 and bf16 to and from f32, once for both compilers.
+/* base/float.h - conversions between f32 and f16 or bf16, shared by both compilers.
  *
- * To 16 bits rounds to nearest, ties to even; what is too large becomes infinity, what is too small a
- * subnormal or a zero of the same sign.  A NaN keeps its sign and the upper bits of its payload, and is
- * quiet afterwards.  The same bits on both backends: tests/base/test_float.c.
- */
+ * Conversions to 16 bits round to nearest, ties to even. Too large a value becomes infinity, too
+ * small a value becomes a subnormal or a zero of the same sign. A NaN keeps its sign and the upper
+ * bits of its payload, and becomes quiet. Both backends produce the same bits
+ * (tests/base/test_float.c). */
 #ifndef HOTBED_BASE_FLOAT_H
 #define HOTBED_BASE_FLOAT_H
 
 #include "base/port.h"
 
-/* IEEE binary16 of value. */
+/* Convert to IEEE binary16. */
 HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
     uint32_t bits = hotbed_float_bits(value);
     uint32_t sign = (bits >> 16) & 0x8000U;
@@ -21,7 +21,7 @@ HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
     return half;
 #else
-    if (magnitude >= 0x477ff000U) /* 65520 is half way from the largest finite value to 65536 */
+    if (magnitude >= 0x477ff000U) /* 65520 is halfway from the largest finite value to 65536 */
         return (uint16_t)(sign | 0x7c00U);
     if (magnitude >=
         0x38800000U) { /* 2^-14: normal; a carry out of the fraction is the next exponent */
@@ -42,7 +42,7 @@ HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
 #endif
 }
 
-/* Value of an IEEE binary16; exact. */
+/* Convert from IEEE binary16; exact. */
 HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
     uint32_t magnitude = half & 0x7fffU;
@@ -57,13 +57,13 @@ HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
         return hotbed_bits_float(sign | 0x7f800000U);
     if (magnitude >= 0x400U)
         return hotbed_bits_float(sign | ((magnitude << 13) + (112U << 23)));
-    /* Subnormal: a whole number of 2^-24, which f32 has as a normal value. */
+    /* A subnormal is an integer multiple of 2^-24, which f32 represents as a normal value. */
     float value = (float)magnitude * 0x1p-24F;
     return hotbed_bits_float(sign | hotbed_float_bits(value));
 #endif
 }
 
-/* The upper half of value, rounded. */
+/* Convert to bf16: the upper half of the value, rounded. */
 HOTBED_HD uint16_t hotbed_f32_to_bf16(float value) {
     uint32_t bits = hotbed_float_bits(value);
     if ((bits & 0x7fffffffU) > 0x7f800000U)
@@ -71,7 +71,7 @@ HOTBED_HD uint16_t hotbed_f32_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/* Value of a bf16; exact. */
+/* Convert from bf16; exact. */
 HOTBED_HD float hotbed_bf16_to_f32(uint16_t upper) {
     return hotbed_bits_float((uint32_t)upper << 16);
 }

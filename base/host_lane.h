@@ -1,19 +1,19 @@
-/* base/host_lane.h - what the host backend's lanes and its thread pool need of each other. */
+/* base/host_lane.h - the interface between the host backend's streams and its thread pool. */
 #ifndef HOTBED_BASE_HOST_LANE_H
 #define HOTBED_BASE_HOST_LANE_H
 
 #include "base/host_launch.h"
 
-/* The pool's threads run while at least one stream holds it.
- * Errors: ARGUMENT (HOTBED_THREADS), MEMORY (a thread cannot be started). */
+/* Hold the thread pool, whose threads run while at least one stream holds it. Errors: ARGUMENT
+ * (HOTBED_THREADS), MEMORY (a thread cannot be started). */
 hotbed_status hotbed_pool_acquire(void);
 void hotbed_pool_release(void);
 
-/* Run all ranges on the calling thread and on idle threads of the pool; returns when all are done.
- * Allocates nothing. */
+/* Run all ranges on the calling thread and on idle threads of the pool, and return when all are
+ * done. Allocates nothing. */
 void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const void *args);
 
-/* hotbed_host_launch() with checked arguments. */
+/* hotbed_host_launch(), for checked arguments. */
 hotbed_status hotbed_lane_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes);

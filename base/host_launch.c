@@ -1,10 +1,10 @@
 /* base/host_launch.c - the thread pool behind host bodies, shared by all streams.
  *
- * A lane that has a body with several ranges offers it to the pool as a job and works on it itself.
- * Ranges are handed out by one atomic counter.  Jobs of several lanes run side by side.  A body with one
- * range never leaves its lane.  Nothing is allocated after the threads have started.  The list of jobs is
- * hidden from TSan (host_race.h): what orders memory are `published` and `finished` of each job.
- */
+ * The worker thread of a stream offers a body with several ranges to the pool as a job, and works
+ * on the job itself. One atomic counter assigns the ranges. Jobs of several streams run side by
+ * side. A body with one range runs on the worker thread alone. Nothing is allocated after the
+ * threads have started. The list of jobs is hidden from TSan (host_race.h): memory is ordered by
+ * `published` and `finished` of each job. */
 #define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): affinity */
 #include "base/host_lane.h"
 
@@ -23,10 +23,10 @@ typedef struct job {
     hotbed_host_body body;
     const void *args;
     uint64_t n, grain, ranges;
-    uint64_t next;       /* atomic: the next range to take */
-    uint64_t published;  /* atomic: the lane's memory, for the pool's threads */
-    uint64_t finished;   /* atomic: memory of the pool's threads, for the lane */
-    uint32_t users;      /* pool threads in the job; under the pool's lock */
+    uint64_t next;      /* atomic: the next range to take */
+    uint64_t published; /* atomic: publishes the worker thread's memory to the pool's threads */
+    uint64_t finished; /* atomic: publishes the memory of the pool's threads to the worker thread */
+    uint32_t users;    /* pool threads that work on the job; under the pool's lock */
     pthread_cond_t idle; /* users became 0 */
     struct job *after;
 } job;
@@ -34,9 +34,9 @@ typedef struct job {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work; /* a job was added, or stop was set */
-    job *jobs;           /* with ranges left, newest first */
-    uint32_t holders;    /* streams */
-    uint32_t workers;    /* threads of the pool; lanes work too, so one less than HOTBED_THREADS */
+    job *jobs;           /* jobs with ranges left, newest first */
+    uint32_t holders;    /* number of streams */
+    uint32_t workers;    /* pool threads: HOTBED_THREADS - 1, as worker threads run ranges too */
     bool stop;
     pthread_t threads[THREADS_MAX];
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
@@ -51,7 +51,7 @@ static unsigned usable_cores(void) {
     return count < 1 ? 1 : (unsigned)count;
 }
 
-/* HOTBED_THREADS, else the usable cores. */
+/* The value of HOTBED_THREADS, or the number of usable cores. */
 static hotbed_status wanted_threads(unsigned *out) {
     const char *text = getenv("HOTBED_THREADS");
     if (text == NULL || text[0] == '\0') {
@@ -70,6 +70,8 @@ static hotbed_status wanted_threads(unsigned *out) {
 }
 
 unsigned hotbed_host_threads(void) {
+    if (hotbed_forked())
+        return 1;
     hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
     unsigned threads = pool.workers + 1;
@@ -94,7 +96,7 @@ static void run_ranges(job *j) {
     }
 }
 
-/* Take a job out of the list; it may have been taken out already.  Called under the lock. */
+/* Remove a job from the list; it may have been removed already. Called under the lock. */
 static void unlist(const job *j) {
     for (job **link = &pool.jobs; *link != NULL; link = &(*link)->after) {
         if (*link == j) {
@@ -104,7 +106,7 @@ static void unlist(const job *j) {
     }
 }
 
-/* A job to help with, or NULL when the pool stops. */
+/* Wait for a job and join it. NULL: the pool stops. */
 static job *next_job(void) {
     hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
@@ -138,7 +140,7 @@ static void *worker(void *unused) {
     return unused;
 }
 
-/* Put the job into the list and wake threads for it, if there are any. */
+/* Add the job to the list and wake threads for it. False: the pool has no threads. */
 static bool offer_job(job *j) {
     hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
@@ -155,7 +157,7 @@ static bool offer_job(job *j) {
     return helpers > 0;
 }
 
-/* Until no other thread works on the job. */
+/* Wait until no other thread works on the job. */
 static void await_job(job *j) {
     hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);
@@ -189,7 +191,7 @@ void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const vo
 
 /* --- threads -------------------------------------------------------------------------------- */
 
-/* Held while threads start or stop, so that two streams do not do it at once. */
+/* Held while threads start or stop, so that two streams never do it at once. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static void set_pool(uint32_t workers, bool stop) {
@@ -227,12 +229,13 @@ static hotbed_status start_threads(uint32_t count) {
         return HOTBED_OK;
     }
     stop_threads(started);
+    char reason[HOTBED_REASON_BYTES];
     return hotbed_fail(
-        HOTBED_ERR_MEMORY, "thread %u of %u of the host backend cannot be started: error %d",
-        started + 1, count, error);
+        HOTBED_ERR_MEMORY, "thread %u of %u of the host backend cannot be started: %s", started + 1,
+        count, hotbed_reason(error, reason));
 }
 
-/* Change the number of streams that hold the pool; returns the new one.  Under `turn`. */
+/* Change the number of streams that hold the pool, and return it. Called under `turn`. */
 static uint32_t hold_pool(int32_t change) {
     hotbed_race_hide();
     pthread_mutex_lock(&pool.lock);

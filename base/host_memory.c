@@ -1,5 +1,5 @@
-/* base/host_memory.c - memory of the host: pageable, and mapped from an unnamed file. */
-#define _DEFAULT_SOURCE /* madvise */
+/* base/host_memory.c - host memory: pageable, or mapped from an unnamed file. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, madvise */
 #include "base/backend.h"
 
 #include <errno.h>
@@ -7,37 +7,61 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ALIGN = 256, REASON_BYTES = 128 };
+enum { ALIGN = 256 };
 enum { HUGE_PAGE = 2 << 20, HUGE_LEAST = 8 << 20 };
 
-/* Rows and index lines are read at random: with small pages most reads would look up a page first. */
-void *hotbed_host_alloc(size_t bytes) {
-    size_t align = bytes < HUGE_LEAST ? ALIGN : HUGE_PAGE;
-    if (bytes > (size_t)PTRDIFF_MAX - align)
+static size_t round_up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Map memory in huge pages. The system allocates pages at the first access. Rows and index lines
+ * are read at random; with small pages, most reads would need a page table walk first. */
+static void *map_huge(size_t bytes) {
+    size_t size = round_up(bytes, HUGE_PAGE);
+    uint8_t *map =
+        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
         return NULL;
-    void *data = aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (data != NULL && align == HUGE_PAGE)
-        (void)madvise(data, bytes, MADV_HUGEPAGE); /* advice: it may not be followed */
+    size_t before = (HUGE_PAGE - (uintptr_t)map % HUGE_PAGE) % HUGE_PAGE;
+    if (before > 0)
+        (void)munmap(map, before);
+    (void)munmap(map + before + size, HUGE_PAGE - before);
+    (void)madvise(map + before, size, MADV_HUGEPAGE); /* advice only: the system may ignore it */
+    return map + before;
+}
+
+void *hotbed_host_alloc(size_t bytes) {
+    if (bytes > (size_t)PTRDIFF_MAX - 2 * HUGE_PAGE)
+        return NULL;
+    if (bytes >= HUGE_LEAST)
+        return map_huge(bytes);
+    size_t size = round_up(bytes, ALIGN);
+    void *data = aligned_alloc(ALIGN, size);
+    if (data != NULL)
+        memset(data, 0, size);
     return data;
 }
 
-void hotbed_host_free(void *data) {
-    free(data);
+void hotbed_host_free(void *data, size_t bytes) {
+    if (data != NULL && bytes >= HUGE_LEAST)
+        (void)munmap(data, round_up(bytes, HUGE_PAGE));
+    else
+        free(data);
 }
 
-/* IO with the system's words for `error`. */
+/* Fail with IO and the system's text for `error`. */
 static hotbed_status fail_file(const char *what, const char *directory, size_t bytes, int error) {
-    char reason[REASON_BYTES];
-    if (strerror_r(error, reason, sizeof reason) != 0)
-        snprintf(reason, sizeof reason, "error %d", error);
+    char reason[HOTBED_REASON_BYTES];
     return hotbed_fail(
-        HOTBED_ERR_IO, "cannot %s a file of %zu bytes in %s: %s", what, bytes, directory, reason);
+        HOTBED_ERR_IO, "cannot %s a file of %zu bytes in %s: %s", what, bytes, directory,
+        hotbed_reason(error, reason));
 }
 
-/* An open file without a name in `directory`, or -1 with errno set. */
+/* Open a file without a name in `directory`. Returns -1 with errno set on failure. */
 static int open_unnamed(const char *directory) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/hotbed-XXXXXX", directory);
@@ -68,7 +92,7 @@ hotbed_status hotbed_file_alloc(const char *directory, size_t bytes, void **out)
     }
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     error = errno;
-    close(file); /* the mapping keeps the file */
+    close(file); /* the mapping keeps the file alive */
     if (data == MAP_FAILED) {
         if (error == ENOMEM)
             return hotbed_fail(

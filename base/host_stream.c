@@ -1,18 +1,22 @@
-/* base/host_stream.c - the host backend: an in-order lane of tasks with its own thread.
+/* base/host_stream.c - the host backend: a stream is an in-order queue of tasks with a worker
+ * thread.
  *
- * A stream owns a lane.  The caller's thread puts tasks into the lane's ring, the lane's thread takes
- * them out and runs them one after the other.  Tasks are numbered from 1; an event is a mark (lane,
- * number), passed once the lane has completed that number.  Memory is ordered at enqueueing (caller
- * before task, by the task's number), at completion (task before who waited for it, by `completed`), and
- * by nothing else as TSan sees it (host_race.h): a missing wait in the caller's program is reported.
+ * The code calls the queue and its worker thread a `lane`. The caller's thread puts tasks into a
+ * ring; the worker thread takes them out and runs them one after the other. Tasks are numbered from
+ * 1. An event is a mark (queue, number), and has passed once the queue has completed that number.
+ * Memory is ordered when a task is enqueued (caller before task, by the task's number), when it
+ * completes (task before every waiting thread, by `completed`), and by nothing else that TSan sees
+ * (host_race.h). So TSan reports a missing wait in the caller's program.
  *
- * The ring is allocated with the stream.  When it is full, which takes RING_TASKS tasks that have not
- * run, the caller waits for room, and that counts as a host wait.
+ * An inline stream has no ring and no worker thread: a task runs on the caller's thread as soon as
+ * it has a number.
  *
- * A recorded graph is a list of tasks that run as one task of the lane.  Events that it records are
- * passed at its end; events that it waits for are waited for before it starts, as they are marked when
- * the graph is launched.
- */
+ * The ring is allocated with the stream. When RING_TASKS tasks have not run, it is full; the caller
+ * then waits for free space, which counts as a host wait.
+ *
+ * A recorded graph is a list of tasks that run as one task of the stream. Events that it records
+ * pass when it ends. Events that it waits for are waited for before it starts, as they are marked
+ * when the graph is launched. */
 #include "base/backend.h"
 #include "base/host_lane.h"
 #include "base/host_race.h"
@@ -24,20 +28,20 @@
 #include <time.h>
 
 enum {
-    RING_TASKS = 8192,       /* 4.6 MiB, of which only what is used is touched */
+    RING_TASKS = 8192,       /* 4.6 MiB, of which only the used part is touched */
     COPY_GRAIN = 1024 * 1024 /* bytes a thread copies or fills at a time */
 };
 
 typedef enum task_kind {
     TASK_LAUNCH, /* body(args) over n */
     TASK_CALL,   /* function(pointer) */
-    TASK_STAMP,  /* note the time in pointer, an event that is marked with this task */
-    TASK_WAIT,   /* for task number n of pointer, a lane */
-    TASK_GRAPH,  /* the tasks of pointer, a graph */
+    TASK_STAMP,  /* store the time in pointer, an event that is marked with this task */
+    TASK_WAIT,   /* wait for task number n of pointer, another queue */
+    TASK_GRAPH,  /* run the tasks of pointer, a graph */
 } task_kind;
 
 typedef struct task {
-    uint64_t number; /* atomic; set last: publishes the caller's memory to the lane */
+    uint64_t number; /* atomic; set last: publishes the caller's memory to the worker thread */
     task_kind kind;
     uint64_t n, grain;
     hotbed_host_body body;
@@ -47,18 +51,19 @@ typedef struct task {
     _Alignas(16) unsigned char args[HOTBED_HOST_ARGS_BYTES];
 } task;
 
-/* Outlives its stream while an event or a waiting task names it. */
+/* A stream's queue. It outlives the stream while an event or a waiting task refers to it. */
 typedef struct lane {
     uint32_t references; /* atomic */
     pthread_mutex_t lock;
     pthread_cond_t work; /* the ring got a task, or stop was set */
-    pthread_cond_t done; /* completed reached wanted */
+    pthread_cond_t done; /* `completed` has reached `wanted` */
     uint64_t enqueued;
-    uint64_t completed;   /* atomic; publishes the tasks' memory to who waits */
-    uint64_t wanted;      /* lowest number that someone waits for, UINT64_MAX for none */
-    uint64_t head, count; /* of the ring; the running task is still in it */
+    uint64_t completed;   /* atomic; publishes the tasks' memory to waiting threads */
+    uint64_t wanted;      /* the lowest number that a thread waits for; UINT64_MAX: none */
+    uint64_t head, count; /* of the ring, which still contains the running task */
     bool stop;
-    task *ring; /* [RING_TASKS], NULL once the stream is gone */
+    bool run_inline; /* no ring and no worker thread */
+    task *ring;      /* [RING_TASKS]; NULL once the stream is destroyed */
     pthread_t thread;
 } lane;
 
@@ -71,7 +76,7 @@ typedef struct host_event {
     double seconds; /* when the mark was passed */
 } host_event;
 
-/* What a recording met: an event to mark, or to wait for, at each launch. */
+/* An event that a recording contains: marked, or waited for, at each launch. */
 typedef struct graph_event {
     host_event *event; /* holds a reference */
     bool wait;
@@ -83,13 +88,13 @@ typedef struct host_graph {
     size_t num_tasks, max_tasks;
     graph_event *events;
     size_t num_events, max_events;
-    bool no_memory; /* the recording is not whole */
+    bool no_memory; /* the recording is incomplete */
 } host_graph;
 
 typedef struct host_stream {
     hotbed_stream base;
     lane *lane;
-    host_graph *recording; /* NULL: tasks go to the lane */
+    host_graph *recording; /* NULL: tasks go to the queue */
     hotbed_fault fault;
 } host_stream;
 
@@ -97,17 +102,18 @@ static host_stream *host(hotbed_stream *stream) {
     return (host_stream *)stream;
 }
 
-/* --- lanes ---------------------------------------------------------------------------------- */
+/* --- queues --------------------------------------------------------------------------------- */
 
 static void hold(uint32_t *references) {
     __atomic_fetch_add(references, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether it was the last one; then all uses by others are before what follows. */
+/* Drop a reference. True if it was the last; then everything that other threads did with the object
+ * happened before. */
 static bool drop(uint32_t *references) {
     if (__atomic_sub_fetch(references, 1, __ATOMIC_RELEASE) != 0)
         return false;
-    (void)__atomic_load_n(references, __ATOMIC_ACQUIRE); /* not earlier: others need no order */
+    (void)__atomic_load_n(references, __ATOMIC_ACQUIRE); /* only the last owner needs the order */
     return true;
 }
 
@@ -120,7 +126,8 @@ static void lane_drop(lane *l) {
     hotbed_delete(l);
 }
 
-/* Block until task `number` is completed.  Under the lock, hidden: orders nothing. */
+/* Block until task `number` is completed. Called under the lock and hidden from TSan: it orders
+ * nothing. */
 static void lane_block(lane *l, uint64_t number) {
     while (hotbed_load_relaxed_u64(&l->completed) < number) {
         if (number < l->wanted)
@@ -129,13 +136,13 @@ static void lane_block(lane *l, uint64_t number) {
     }
 }
 
-/* Whether task `number` is completed; if so, what it did is seen by the caller. */
+/* Whether task `number` is completed. If so, its effects are visible to the caller. */
 static bool lane_passed(lane *l, uint64_t number) {
     return hotbed_load_relaxed_u64(&l->completed) >= number &&
            hotbed_load_acquire_u64(&l->completed) >= number;
 }
 
-/* Wait until it is. */
+/* Wait until task `number` is completed. */
 static void lane_await(lane *l, uint64_t number) {
     if (lane_passed(l, number))
         return;
@@ -153,7 +160,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* `number` is that of the task which runs, or of the graph it is in. */
+/* `number` is the number of the running task, or of the graph that contains it. */
 static void run_task(const task *t, const lane *l, uint64_t number) {
     switch (t->kind) {
     case TASK_LAUNCH:
@@ -166,7 +173,7 @@ static void run_task(const task *t, const lane *l, uint64_t number) {
         host_event *event = t->pointer;
         hotbed_race_hide();
         pthread_mutex_lock(&event->lock);
-        if (event->marked == l && event->number == number) /* else it was recorded again since */
+        if (event->marked == l && event->number == number) /* otherwise it was recorded again */
             event->seconds = now();
         pthread_mutex_unlock(&event->lock);
         hotbed_race_show();
@@ -186,7 +193,7 @@ static void run_task(const task *t, const lane *l, uint64_t number) {
 
 static void event_drop(host_event *event);
 
-/* Give back what an enqueued task held. */
+/* Drop the references that an enqueued task held. */
 static void release_task(const task *t) {
     if (t->kind == TASK_STAMP)
         event_drop(t->pointer);
@@ -194,13 +201,13 @@ static void release_task(const task *t) {
         lane_drop(t->pointer);
 }
 
-/* The next task, or NULL when the stream is destroyed. */
+/* Wait for the next task. NULL: the stream is being destroyed. */
 static const task *lane_next(lane *l) {
     const task *t = NULL;
     hotbed_race_hide();
     pthread_mutex_lock(&l->lock);
     while (l->count == 0 && !l->stop) {
-        l->head = 0; /* short queues stay in the cache */
+        l->head = 0; /* keeps short queues in the cache */
         pthread_cond_wait(&l->work, &l->lock);
     }
     if (l->count > 0)
@@ -219,7 +226,7 @@ static void lane_complete(lane *l, uint64_t number) {
     l->head = (l->head + 1) % RING_TASKS;
     l->count--;
     if (number >= l->wanted) {
-        l->wanted = UINT64_MAX; /* who still waits asks again */
+        l->wanted = UINT64_MAX; /* threads that still wait will set it again */
         pthread_cond_broadcast(&l->done);
     }
     pthread_mutex_unlock(&l->lock);
@@ -237,8 +244,9 @@ static void *lane_main(void *argument) {
     return NULL;
 }
 
-/* Start to enqueue: takes the lock, hides, and returns the ring's next free task, after waiting for one
- * if need be.  The caller fills it and calls lane_publish(); l->enqueued is its number. */
+/* Begin to enqueue: take the lock, hide from TSan, and return the next free task of the ring, after
+ * waiting for one if the ring is full. Its number is l->enqueued. The caller fills it and calls
+ * lane_publish(). */
 static task *lane_push(lane *l) {
     hotbed_race_hide();
     pthread_mutex_lock(&l->lock);
@@ -271,7 +279,7 @@ static void fill_task(
 
 /* --- recording ------------------------------------------------------------------------------ */
 
-/* Room for one more item; what doubles is counted as the library's other memory is. */
+/* Make space for one more item. Each growth is counted like the library's other allocations. */
 static bool grow(void **items, size_t item_bytes, size_t count, size_t *max) {
     if (count < *max)
         return true;
@@ -331,16 +339,18 @@ static hotbed_status start_lane(lane *l) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&l->thread, NULL, lane_main, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    char reason[HOTBED_REASON_BYTES];
     if (error != 0)
         return hotbed_fail(
-            HOTBED_ERR_MEMORY, "a stream's thread cannot be started: error %d", error);
+            HOTBED_ERR_MEMORY, "a stream's thread cannot be started: %s",
+            hotbed_reason(error, reason));
     return HOTBED_OK;
 }
 
-static hotbed_status lane_create(lane **out) {
+static hotbed_status lane_create(bool run_inline, lane **out) {
     lane *l = hotbed_new(sizeof *l);
-    task *ring = hotbed_new(RING_TASKS * sizeof *ring);
-    if (l == NULL || ring == NULL) {
+    task *ring = run_inline ? NULL : hotbed_new(RING_TASKS * sizeof *ring);
+    if (l == NULL || (ring == NULL && !run_inline)) {
         hotbed_delete(ring);
         hotbed_delete(l);
         return hotbed_fail(
@@ -349,10 +359,11 @@ static hotbed_status lane_create(lane **out) {
     l->references = 1;
     l->wanted = UINT64_MAX;
     l->ring = ring;
+    l->run_inline = run_inline;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
-    hotbed_status status = start_lane(l);
+    hotbed_status status = run_inline ? HOTBED_OK : start_lane(l);
     if (status != HOTBED_OK) {
         hotbed_delete(ring);
         lane_drop(l);
@@ -362,13 +373,11 @@ static hotbed_status lane_create(lane **out) {
     return HOTBED_OK;
 }
 
-static hotbed_status stream_create(
-    int device, hotbed_priority priority, bool wrap, void *native, hotbed_stream **out) {
-    (void)priority; /* lanes are all alike */
-    (void)wrap;     /* only cudaStream_t are wrapped */
-    (void)native;
-    if (device != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d: the host has device 0 only", device);
+/* Host streams have no priority, and only CUDA streams can be wrapped. */
+static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream **out) {
+    if (spec->device != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "device %d: the host has device 0 only", spec->device);
     host_stream *stream = hotbed_new(sizeof *stream);
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
@@ -377,7 +386,7 @@ static hotbed_status stream_create(
         hotbed_delete(stream);
         return status;
     }
-    status = lane_create(&stream->lane);
+    status = lane_create(spec->run_inline, &stream->lane);
     if (status != HOTBED_OK) {
         hotbed_pool_release();
         hotbed_delete(stream);
@@ -391,13 +400,15 @@ static hotbed_status stream_create(
 static void stream_destroy(hotbed_stream *base) {
     host_stream *stream = host(base);
     lane *l = stream->lane;
-    hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    l->stop = true;
-    pthread_cond_signal(&l->work);
-    pthread_mutex_unlock(&l->lock);
-    hotbed_race_show();
-    pthread_join(l->thread, NULL);
+    if (!l->run_inline) {
+        hotbed_race_hide();
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_signal(&l->work);
+        pthread_mutex_unlock(&l->lock);
+        hotbed_race_show();
+        pthread_join(l->thread, NULL);
+    }
     hotbed_delete(l->ring);
     l->ring = NULL;
     lane_drop(l);
@@ -410,13 +421,43 @@ static void *stream_native(const hotbed_stream *base) {
     return NULL;
 }
 
+static bool stream_captured(const hotbed_stream *base) {
+    (void)base;
+    return false;
+}
+
 static hotbed_status stream_sync(hotbed_stream *base) {
     lane *l = host(base)->lane;
     lane_await(l, l->enqueued);
     return HOTBED_OK;
 }
 
-/* Enqueue, or record, a task without arguments to copy. */
+/* Number the next task of an inline stream. The task is not completed before lane_run() returns. */
+static uint64_t lane_begin(lane *l) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&l->lock);
+    uint64_t number = ++l->enqueued;
+    pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
+    return number;
+}
+
+/* Run task `number` of an inline stream on this thread, and complete it. */
+static void lane_run(lane *l, const task *t, uint64_t number) {
+    run_task(t, l, number);
+    release_task(t);
+    hotbed_store_release_u64(&l->completed, number); /* pairs with lane_passed() */
+    hotbed_race_hide();
+    pthread_mutex_lock(&l->lock);
+    if (number >= l->wanted) {
+        l->wanted = UINT64_MAX;
+        pthread_cond_broadcast(&l->done);
+    }
+    pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
+}
+
+/* Enqueue or record a task without arguments to copy. */
 static hotbed_status enqueue(
     host_stream *stream, task_kind kind, uint64_t n, void *pointer,
     void (*function)(void *argument)) {
@@ -427,6 +468,13 @@ static hotbed_status enqueue(
         return HOTBED_OK;
     }
     lane *l = stream->lane;
+    if (l->run_inline) {
+        if (kind == TASK_WAIT && !lane_passed(pointer, n))
+            hotbed_count_wait();
+        task own = {.kind = kind, .n = n, .pointer = pointer, .function = function};
+        lane_run(l, &own, lane_begin(l));
+        return HOTBED_OK;
+    }
     task *t = lane_push(l);
     fill_task(t, kind, n, pointer, function);
     lane_publish(l, t);
@@ -453,6 +501,7 @@ hotbed_status hotbed_lane_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes) {
     host_stream *own = host(stream);
+    HOTBED_TRY(hotbed_fork_check());
     if (own->recording != NULL) {
         task *t = NULL;
         HOTBED_TRY(record_task(own->recording, &t));
@@ -460,6 +509,12 @@ hotbed_status hotbed_lane_launch(
         return HOTBED_OK;
     }
     lane *l = own->lane;
+    if (l->run_inline) {
+        task direct;
+        fill_launch(&direct, n, grain, body, args, args_bytes);
+        lane_run(l, &direct, lane_begin(l));
+        return HOTBED_OK;
+    }
     task *t = lane_push(l);
     fill_launch(t, n, grain, body, args, args_bytes);
     lane_publish(l, t);
@@ -491,8 +546,8 @@ static void event_destroy(hotbed_event *base) {
     event_drop((host_event *)base);
 }
 
-/* Move the event's mark to task `number` of the lane.  Under the lane's lock, hidden, and before the
- * task can run; an event's lock is taken inside of a lane's, never the other way round. */
+/* Move the event's mark to task `number` of the queue. Called under the queue's lock, hidden from
+ * TSan, and before the task can run. Lock order: the queue's lock first, then the event's. */
 static void event_mark(host_event *event, lane *l, uint64_t number) {
     hold(&l->references);
     pthread_mutex_lock(&event->lock);
@@ -500,10 +555,19 @@ static void event_mark(host_event *event, lane *l, uint64_t number) {
     event->marked = l;
     event->number = number;
     pthread_mutex_unlock(&event->lock);
-    lane_drop(before); /* never the last reference to `l`, which its stream holds */
+    lane_drop(before); /* never the last reference to `l`, since its stream holds one */
 }
 
-/* The event's mark; *marked is NULL or holds a reference for the caller. */
+/* event_mark() for an inline stream: task `number` runs on this thread afterwards. */
+static void mark_inline(host_event *event, lane *l, uint64_t number) {
+    hotbed_race_hide();
+    pthread_mutex_lock(&l->lock);
+    event_mark(event, l, number);
+    pthread_mutex_unlock(&l->lock);
+    hotbed_race_show();
+}
+
+/* Read the event's mark. *marked is NULL, or holds a reference for the caller. */
 static void event_read(host_event *event, lane **marked, uint64_t *number) {
     hotbed_race_hide();
     pthread_mutex_lock(&event->lock);
@@ -524,6 +588,13 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream_base
     }
     lane *l = stream->lane;
     hold(&event->references);
+    if (l->run_inline) {
+        task own = {.kind = TASK_STAMP, .pointer = event};
+        uint64_t number = lane_begin(l);
+        mark_inline(event, l, number);
+        lane_run(l, &own, number);
+        return HOTBED_OK;
+    }
     task *t = lane_push(l);
     fill_task(t, TASK_STAMP, 0, event, NULL);
     event_mark(event, l, l->enqueued);
@@ -586,13 +657,13 @@ static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t by
     (void)device;
     (void)kind;
     *out = hotbed_host_alloc(bytes);
-    return HOTBED_OK; /* the caller tells what was asked for when *out is NULL */
+    return HOTBED_OK; /* the caller reports the request if *out is NULL */
 }
 
-static void memory_free(int device, hotbed_memory_kind kind, void *data) {
+static void memory_free(int device, hotbed_memory_kind kind, void *data, size_t bytes) {
     (void)device;
     (void)kind;
-    hotbed_host_free(data);
+    hotbed_host_free(data, bytes);
 }
 
 typedef struct copy_args {
@@ -659,6 +730,16 @@ static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream_base
             HOTBED_TRY(stream_wait(stream_base, &graph->events[i].event->base));
     }
     lane *l = stream->lane;
+    if (l->run_inline) {
+        task own = {.kind = TASK_GRAPH, .pointer = graph};
+        uint64_t number = lane_begin(l);
+        for (size_t i = 0; i < graph->num_events; i++) {
+            if (!graph->events[i].wait)
+                mark_inline(graph->events[i].event, l, number);
+        }
+        lane_run(l, &own, number);
+        return HOTBED_OK;
+    }
     task *t = lane_push(l);
     fill_task(t, TASK_GRAPH, 0, graph, NULL);
     for (size_t i = 0; i < graph->num_events; i++) {
@@ -674,6 +755,7 @@ const hotbed_backend_ops hotbed_host_ops = {
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_native = stream_native,
+    .stream_captured = stream_captured,
     .stream_sync = stream_sync,
     .stream_call = stream_call,
     .event_create = event_create,

@@ -1,4 +1,4 @@
-/* base/options.c - reading options structs of callers that are older or newer than the library. */
+/* base/options.c - sized structs, passed by callers that may be older or newer than the library. */
 #include "base/options.h"
 
 #include "base/error.h"
@@ -6,16 +6,30 @@
 #include <stdint.h>
 #include <string.h>
 
-hotbed_status hotbed_options_read(
-    void *to, size_t known, size_t least, const void *from, const char *name) {
-    uint32_t size;
+/* The size that the caller set. */
+static hotbed_status read_size(const void *from, size_t least, const char *name, uint32_t *size) {
     if (from == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
-    memcpy(&size, from, sizeof size);
-    if (size < least)
+    memcpy(size, from, sizeof *size);
+    if (*size < least)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: size %u is less than %zu; call its init function first", name,
-            size, least);
+            HOTBED_ERR_ARGUMENT,
+            "%s: size %u is less than %zu; call its init function, or set size to sizeof(%s), "
+            "first",
+            name, *size, least, name);
+    if (*size > HOTBED_OPTIONS_BYTES_MOST || *size % 4 != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "%s: size %u is over %d or no multiple of 4; call its init function, or set size to "
+            "sizeof(%s), first",
+            name, *size, (int)HOTBED_OPTIONS_BYTES_MOST, name);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_options_read(
+    void *to, size_t known, size_t least, const void *from, const char *name) {
+    uint32_t size = 0;
+    HOTBED_TRY(read_size(from, least, name, &size));
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)from)[i] != 0)
             return hotbed_fail(
@@ -24,4 +38,23 @@ hotbed_status hotbed_options_read(
     memset(to, 0, known);
     memcpy(to, from, size < known ? size : known);
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_output_check(const void *to, const char *name) {
+    uint32_t size = 0;
+    return read_size(to, 2 * sizeof size, name, &size);
+}
+
+void hotbed_output_write(void *to, const void *from, size_t known) {
+    uint32_t size;
+    memcpy(&size, to, sizeof size);
+    memset(to, 0, size);
+    memcpy(to, from, size < known ? size : known);
+    memcpy(to, &size, sizeof size);
+}
+
+void hotbed_options_init(void *options, size_t size) {
+    uint32_t written = (uint32_t)size;
+    memset(options, 0, size);
+    memcpy(options, &written, sizeof written);
 }

@@ -1,9 +1,8 @@
 /* base/philox.h - Philox4x32-10: four random words as a function of a counter and a key.
  *
- * No state: word i of row r of table t is the same wherever and whenever it is computed.
+ * There is no state: word i of row r of table t is the same wherever and whenever it is computed.
  * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- * Checked against the paper's known answers in tests/base/test_philox.c.
- */
+ * tests/base/test_philox.c checks it against the paper's known answers. */
 #ifndef HOTBED_BASE_PHILOX_H
 #define HOTBED_BASE_PHILOX_H
 

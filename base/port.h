@@ -46,6 +46,15 @@
 #define HOTBED_UNROLL
 #endif
 
+/* Where tests that run tiles beside each other may switch from one to another (tests/support/emulate.h): at each access to a
+ * shared word and to a part of a row.  Nothing elsewhere. */
+#if defined(HOTBED_TILE_EMULATE)
+void hotbed_emulate_point(void);
+#define HOTBED_POINT() hotbed_emulate_point()
+#else
+#define HOTBED_POINT() ((void)0)
+#endif
+
 /* --- atomics: the order is in the name, the scope is the device ----------------------------- */
 
 HOTBED_HD uint64_t hotbed_load_relaxed_u64(const uint64_t *p) {
@@ -54,6 +63,7 @@ HOTBED_HD uint64_t hotbed_load_relaxed_u64(const uint64_t *p) {
     asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
     return value;
 #else
+    HOTBED_POINT();
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif
 }
@@ -64,6 +74,7 @@ HOTBED_HD uint64_t hotbed_load_acquire_u64(const uint64_t *p) {
     asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
     return value;
 #else
+    HOTBED_POINT();
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 #endif
 }
@@ -72,6 +83,7 @@ HOTBED_HD void hotbed_store_relaxed_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 #else
+    HOTBED_POINT();
     __atomic_store_n(p, value, __ATOMIC_RELAXED);
 #endif
 }
@@ -80,6 +92,7 @@ HOTBED_HD void hotbed_store_release_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 #else
+    HOTBED_POINT();
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
 #endif
 }
@@ -94,6 +107,7 @@ HOTBED_HD bool hotbed_cas_u64(uint64_t *p, uint64_t expected, uint64_t desired) 
                  : "memory");
     return old == expected;
 #else
+    HOTBED_POINT();
     return __atomic_compare_exchange_n(
         p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 #endif
@@ -103,6 +117,7 @@ HOTBED_HD uint64_t hotbed_add_relaxed_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     return atomicAdd((unsigned long long *)p, (unsigned long long)value);
 #else
+    HOTBED_POINT();
     return __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
 #endif
 }
@@ -112,6 +127,7 @@ HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 #else
+    HOTBED_POINT();
     (void)__atomic_fetch_add(p, value, __ATOMIC_RELEASE);
 #endif
 }
@@ -126,8 +142,18 @@ HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desi
                  : "memory");
     return old == expected;
 #else
+    HOTBED_POINT();
     return __atomic_compare_exchange_n(
         p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+#endif
+}
+
+/* hotbed_load_acquire_u64() for who touches what the word guards in a later pass only. */
+HOTBED_HD uint64_t hotbed_load_pass_u64(const uint64_t *p) {
+#if defined(__CUDA_ARCH__)
+    return hotbed_load_relaxed_u64(p);
+#else
+    return hotbed_load_acquire_u64(p);
 #endif
 }
 
@@ -174,7 +200,7 @@ HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 HOTBED_HD void hotbed_fence(void) {
 #if defined(__CUDA_ARCH__)
     __threadfence();
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(HOTBED_WITH_TSAN)
     __asm__ volatile("" ::: "memory"); /* TSan knows no fences, and runs where this is enough */
 #else
     __atomic_thread_fence(__ATOMIC_ACQ_REL);
@@ -218,16 +244,53 @@ HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
                  : "l"(p)
                  : "memory");
 #else
+    HOTBED_POINT();
     pair.a = __atomic_load_n(p, __ATOMIC_RELAXED);
     pair.b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 #endif
     return pair;
 }
 
+/* What another stream may be writing: 2, 4 or 16 bytes of a row, each aligned.  On CUDA they come from where all SMs see the
+ * same, never from a line that the SM's own cache has had since before the row was written. */
+HOTBED_HD uint16_t hotbed_load_shared_u16(const void *p) {
+#if defined(__CUDA_ARCH__)
+    uint16_t value;
+    asm volatile("ld.relaxed.gpu.u16 %0, [%1];" : "=h"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return *(const uint16_t *)p;
+#endif
+}
+
+HOTBED_HD float hotbed_load_shared_f32(const void *p) {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm volatile("ld.relaxed.gpu.f32 %0, [%1];" : "=f"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return *(const float *)p;
+#endif
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_load_shared_f32x4(const void *p) {
+#if defined(__CUDA_ARCH__)
+    hotbed_f32x4 v;
+    asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+#else
+    return *(const hotbed_f32x4 *)p;
+#endif
+}
+
 /* Bits of the 16 words of a 128-byte line that equal `word`, read by one lane, each as by
  * hotbed_load_relaxed_u64(): x86 reads the aligned words of a vector whole. */
 HOTBED_HD uint32_t hotbed_match16(const uint64_t *line, uint64_t word) {
 #if defined(HOTBED_WITH_SSE2)
+    HOTBED_POINT();
     const __m128i *pairs = (const __m128i *)(const void *)line;
     const __m128i same = _mm_set1_epi64x((long long)word);
     __m128i quads[4]; /* 16 bits for each half of a word */

@@ -34,7 +34,7 @@ hotbed_status hotbed_sort_pairs(
     HOTBED_TRY(check("hotbed_sort_pairs", n, scratch));
     if (n == 0)
         return HOTBED_OK;
-    if (bits == 0) { /* all keys are equal: the order stays */
+    if (bits == 0) { /* all keys are equal: the order does not change */
         HOTBED_TRY(hotbed_copy(sorted_keys, keys, n * sizeof *keys, stream));
         return hotbed_copy(sorted_values, values, n * sizeof *values, stream);
     }

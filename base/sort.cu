@@ -1,11 +1,12 @@
-/* base/sort.cu - sort and scan on CUDA, by CUB; the only file that includes it.  Host: sort_host.c. */
+/* base/sort.cu - sort and scan on CUDA with CUB; no other file includes CUB. Host counterpart:
+ * sort_host.c. */
 #include "base/cuda_launch.h"
 #include "base/sort_backend.h"
 
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
-/* Scratch that CUB wants.  0 when there is no GPU to ask; the sort then fails with CUB's error. */
+/* Scratch size that CUB needs. 0 if there is no GPU; the sort then fails with CUB's error. */
 static size_t pairs_scratch(uint64_t n) {
     size_t bytes = 0;
     const uint32_t *in = NULL;
@@ -15,12 +16,12 @@ static size_t pairs_scratch(uint64_t n) {
     return hotbed_cuda_check(error, "cub::DeviceRadixSort") == HOTBED_OK ? bytes : 0;
 }
 
-/* CUB refuses a scratch that is too small. */
+/* CUB rejects a scratch buffer that is too small. */
 static hotbed_status pairs(
     uint64_t n, const uint32_t *keys, const uint32_t *values, uint32_t *sorted_keys,
     uint32_t *sorted_values, uint32_t bits, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     cudaError_t error = cub::DeviceRadixSort::SortPairs(
         scratch, scratch_bytes, keys, sorted_keys, values, sorted_values, (int)n, 0, (int)bits,
         native);
@@ -39,7 +40,7 @@ static size_t scan_scratch(uint64_t n) {
 static hotbed_status scan(
     uint64_t n, const uint32_t *in, uint32_t *out, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     cudaError_t error =
         cub::DeviceScan::ExclusiveSum(scratch, scratch_bytes, in, out, (int)n, native);
     HOTBED_TRY(hotbed_cuda_check(error, "cub::DeviceScan"));

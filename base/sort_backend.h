@@ -1,4 +1,4 @@
-/* base/sort_backend.h - what sort.c asks of a backend; arguments are checked, n is above 0. */
+/* base/sort_backend.h - the sort operations of a backend. Arguments are checked; n is above 0. */
 #ifndef HOTBED_BASE_SORT_BACKEND_H
 #define HOTBED_BASE_SORT_BACKEND_H
 

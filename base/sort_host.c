@@ -1,9 +1,9 @@
-/* base/sort_host.c - radix sort and scan on the host's threads.  CUDA counterpart: sort.cu.
+/* base/sort_host.c - radix sort and scan on the host's threads. CUDA counterpart: sort.cu.
  *
- * The input is cut into blocks of BLOCK items.  A sort's pass takes one digit of the key: count the
- * digits of each block, turn the counts into places (digit first, block second), move each block's items
- * to their places in order.  So the sort is stable, and the result does not depend on the threads.
- */
+ * The input is cut into blocks of BLOCK items. Each pass of a sort handles one digit of the key: it
+ * counts the digits of each block, turns the counts into positions (by digit, then by block), and
+ * moves the items of each block to their positions in order. So the sort is stable, and the result
+ * does not depend on the number of threads. */
 #include "base/error.h"
 #include "base/host_launch.h"
 #include "base/sort_backend.h"
@@ -34,12 +34,12 @@ typedef struct pass_args {
     uint64_t n;
     const uint32_t *keys, *values;
     uint32_t *out_keys, *out_values;
-    uint32_t *places; /* [num_blocks(n)][DIGITS] counts, then places */
+    uint32_t *places; /* [num_blocks(n)][DIGITS] counts, then positions */
     uint32_t shift;
     uint32_t mask;
 } pass_args;
 
-/* begin and end count items; a launch's ranges are whole blocks. */
+/* begin and end count items; the ranges of a launch are whole blocks. */
 static void count_body(const void *args, uint64_t begin, uint64_t end) {
     const pass_args *a = args;
     uint32_t *counts = a->places + begin / BLOCK * DIGITS;

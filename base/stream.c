@@ -1,9 +1,13 @@
 /* base/stream.c - streams, events, memory and graphs: checks, counters, dispatch to the backends. */
 #include "base/backend.h"
+#include "base/options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { FAULT_TEXT_BYTES = 512 };
 
 /* --- counters ------------------------------------------------------------------------------- */
 
@@ -22,17 +26,20 @@ void hotbed_count_allocation(size_t bytes) {
     hotbed_add_relaxed_u64(&counters.allocated_bytes, bytes);
 }
 
-void hotbed_counters_read(hotbed_counters *out) {
-    if (out == NULL)
-        return;
-    out->host_waits = hotbed_load_relaxed_u64(&counters.host_waits);
-    out->allocations = hotbed_load_relaxed_u64(&counters.allocations);
-    out->allocated_bytes = hotbed_load_relaxed_u64(&counters.allocated_bytes);
-    out->launches = hotbed_load_relaxed_u64(&counters.launches);
-    out->copies = hotbed_load_relaxed_u64(&counters.copies);
-    out->copied_bytes = hotbed_load_relaxed_u64(&counters.copied_bytes);
+hotbed_status hotbed_counters_read(hotbed_counters *out) {
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_counters"));
+    hotbed_counters now = {
+        .host_waits = hotbed_load_relaxed_u64(&counters.host_waits),
+        .allocations = hotbed_load_relaxed_u64(&counters.allocations),
+        .allocated_bytes = hotbed_load_relaxed_u64(&counters.allocated_bytes),
+        .launches = hotbed_load_relaxed_u64(&counters.launches),
+        .copies = hotbed_load_relaxed_u64(&counters.copies),
+        .copied_bytes = hotbed_load_relaxed_u64(&counters.copied_bytes),
+    };
     for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
-        out->memory_bytes[k] = hotbed_load_relaxed_u64(&counters.memory_bytes[k]);
+        now.memory_bytes[k] = hotbed_load_relaxed_u64(&counters.memory_bytes[k]);
+    hotbed_output_write(out, &now, sizeof now);
+    return HOTBED_OK;
 }
 
 void *hotbed_new(size_t bytes) {
@@ -58,7 +65,8 @@ const char *hotbed_backend_name(hotbed_backend backend) {
     return "unknown";
 }
 
-/* The only place that knows which backends are built.  *out is set when it returns OK. */
+/* Find a backend's operations. No other function knows which backends are built. *out is set if it
+ * returns OK. */
 static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_ops **out) {
     switch (backend) {
     case HOTBED_BACKEND_HOST:
@@ -93,19 +101,25 @@ static hotbed_status fail_recording(const char *function, const char *why) {
 
 /* --- streams -------------------------------------------------------------------------------- */
 
+static void free_workspace(hotbed_workspace *workspace);
+
 static hotbed_status create(
-    hotbed_backend backend, int device, hotbed_priority priority, bool wrap, void *native,
-    hotbed_stream **out) {
+    hotbed_backend backend, const hotbed_stream_spec *spec, hotbed_stream **out) {
     const hotbed_backend_ops *ops = NULL;
+    HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(find_backend(backend, &ops));
-    if (device < 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", device);
+    if (spec->device < 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", spec->device);
+    if (spec->priority != HOTBED_PRIORITY_NORMAL && spec->priority != HOTBED_PRIORITY_HIGH)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "priority %d is unknown", (int)spec->priority);
     hotbed_stream *stream = NULL;
-    HOTBED_TRY(ops->stream_create(device, priority, wrap, native, &stream));
+    hotbed_fork_watch();
+    HOTBED_TRY(ops->stream_create(spec, &stream));
     stream->ops = ops;
     stream->backend = backend;
-    stream->device = device;
-    stream->priority = priority;
+    stream->device = spec->device;
+    stream->priority = spec->priority;
+    stream->run_inline = spec->run_inline;
     *out = stream;
     return HOTBED_OK;
 }
@@ -114,7 +128,7 @@ hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_st
     if (out == NULL)
         return fail_null("hotbed_stream_create", "out");
     *out = NULL;
-    return create(backend, device, HOTBED_PRIORITY_NORMAL, false, NULL, out);
+    return create(backend, &(hotbed_stream_spec){.device = device}, out);
 }
 
 hotbed_status hotbed_stream_create_with_priority(
@@ -122,9 +136,22 @@ hotbed_status hotbed_stream_create_with_priority(
     if (out == NULL)
         return fail_null("hotbed_stream_create_with_priority", "out");
     *out = NULL;
-    if (priority != HOTBED_PRIORITY_NORMAL && priority != HOTBED_PRIORITY_HIGH)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "priority %d is unknown", (int)priority);
-    return create(backend, device, priority, false, NULL, out);
+    return create(backend, &(hotbed_stream_spec){.device = device, .priority = priority}, out);
+}
+
+hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out) {
+    hotbed_stream_options o;
+    if (out == NULL)
+        return fail_null("hotbed_stream_create_with", "out");
+    *out = NULL;
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_stream_options, device), options, "hotbed_stream_options"));
+    hotbed_stream_spec spec = {
+        .device = o.device,
+        .priority = o.priority,
+        .run_inline = o.run_inline,
+    };
+    return create(o.backend, &spec, out);
 }
 
 hotbed_priority hotbed_stream_priority(const hotbed_stream *stream) {
@@ -135,19 +162,25 @@ hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **
     if (out == NULL)
         return fail_null("hotbed_stream_wrap_cuda", "out");
     *out = NULL;
-    return create(HOTBED_BACKEND_CUDA, device, HOTBED_PRIORITY_NORMAL, true, native, out);
+    hotbed_stream_spec spec = {.device = device, .wrap = true, .native = native};
+    return create(HOTBED_BACKEND_CUDA, &spec, out);
+}
+
+/* An inline stream has already done its work, so it does not wait. */
+static void count_stream_wait(const hotbed_stream *stream) {
+    if (!stream->run_inline)
+        hotbed_count_wait();
 }
 
 void hotbed_stream_destroy(hotbed_stream *stream) {
-    if (stream == NULL)
+    if (stream == NULL || hotbed_forked())
         return;
     if (stream->recording)
         (void)!stream->ops->graph_end(stream, NULL);
-    hotbed_count_wait();
+    count_stream_wait(stream);
     (void)!stream->ops->stream_sync(stream);
-    for (uint32_t i = 0; i < stream->num_retired; i++)
-        hotbed_memory_free(&stream->retired[i]);
-    hotbed_memory_free(&stream->workspace);
+    free_workspace(&stream->device_workspace);
+    free_workspace(&stream->pinned_workspace);
     stream->ops->stream_destroy(stream);
 }
 
@@ -168,11 +201,13 @@ hotbed_fault *hotbed_stream_faults(hotbed_stream *stream) {
 }
 
 bool hotbed_stream_recording(const hotbed_stream *stream) {
-    return stream->recording;
+    if (hotbed_forked()) /* CUDA cannot be called here; the next call reports the error */
+        return false;
+    return stream->recording || stream->ops->stream_captured(stream);
 }
 
-/* The reasons of hotbed/comm.h. */
-static hotbed_status fail_comm(hotbed_status status, hotbed_fault fault) {
+/* The text of a communicator's fault. Reasons are as in hotbed/comm.h. */
+static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
     static const char *const reasons[] = {
         "was not done",
         "was aborted",
@@ -186,14 +221,13 @@ static hotbed_status fail_comm(hotbed_status status, hotbed_fault fault) {
     char blamed[32] = "";
     if (fault.table != UINT32_MAX)
         (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
-    return hotbed_fail(
-        status, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
+    (void)snprintf(
+        text, capacity, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
         fault.key, reason, blamed);
 }
 
 /* The text of a fault, with its values. */
-static hotbed_status fail_fault(hotbed_fault fault) {
-    hotbed_status status = (hotbed_status)fault.status;
+static void fault_text(hotbed_fault fault, char *text, size_t capacity) {
     char key[64]; /* a key above 2^63 may have been meant as a negative one */
     if (fault.key >> 63 != 0)
         snprintf(
@@ -202,76 +236,100 @@ static hotbed_status fail_fault(hotbed_fault fault) {
         snprintf(key, sizeof key, "%" PRIu64, fault.key);
     switch ((hotbed_fault_what)fault.what) {
     case HOTBED_FAULT_TABLE_FULL:
-        return hotbed_fail(
-            status, "table %u is full: no slot for key %s, the table has %" PRIu64 " slots",
+        snprintf(
+            text, capacity, "table %u is full: no slot for key %s, the table has %" PRIu64 " slots",
             fault.table, key, fault.bound);
+        return;
     case HOTBED_FAULT_KEY_RANGE:
-        return hotbed_fail(
-            status, "table %u: key %s is not in [0, %" PRIu64 ")", fault.table, key, fault.bound);
+        snprintf(
+            text, capacity, "table %u: key %s is not in [0, %" PRIu64 ")", fault.table, key,
+            fault.bound);
+        return;
     case HOTBED_FAULT_OFFSET:
-        return hotbed_fail(
-            status,
+        snprintf(
+            text, capacity,
             "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
             fault.key, (int64_t)fault.bound);
+        return;
+    case HOTBED_FAULT_FIRST_OFFSET:
+        snprintf(text, capacity, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault.bound);
+        return;
     case HOTBED_FAULT_ALL_PINNED:
-        return hotbed_fail(
-            status, "table %u: no slot for key %s, all rows it could replace are in use",
+        snprintf(
+            text, capacity, "table %u: no slot for key %s, all rows it could replace are in use",
             fault.table, key);
+        return;
     case HOTBED_FAULT_TABLE_NUMBER:
-        return hotbed_fail(
-            status, "table %u of key %s is not below %" PRIu64, fault.table, key, fault.bound);
+        snprintf(
+            text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,
+            fault.bound);
+        return;
     case HOTBED_FAULT_EXTERNAL:
-        return hotbed_fail(
-            status,
+        snprintf(
+            text, capacity,
             "external store: a call for %" PRIu64
             " rows of table %u failed; hotbed_external_failure() says why",
             fault.key, fault.table);
+        return;
     case HOTBED_FAULT_COMM:
-        return fail_comm(status, fault);
+        comm_text(fault, text, capacity);
+        return;
     }
-    return hotbed_fail(
-        status, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
+    snprintf(
+        text, capacity, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
         fault.bound);
 }
 
-/* The latched fault, cleared. */
-static hotbed_status take_fault(hotbed_fault *fault) {
-    /* Pairs with the release in hotbed_fault_latch(): the values are whole once status is set. */
-    uint32_t status = __atomic_load_n(&fault->status, __ATOMIC_ACQUIRE);
-    if (status == HOTBED_OK)
-        return HOTBED_OK;
-    hotbed_fault copy = {
-        .status = status,
-        .what = fault->what,
-        .table = fault->table,
-        .key = fault->key,
-        .bound = fault->bound,
-    };
+/* Take the latched fault and clear it. The status of the result is OK if no fault is latched. */
+static hotbed_fault take_latched(hotbed_fault *fault) {
+    /* Pairs with the release in hotbed_fault_latch(): if status is set, the values are complete. */
+    hotbed_fault copy = {.status = __atomic_load_n(&fault->status, __ATOMIC_ACQUIRE)};
+    if (copy.status == HOTBED_OK)
+        return copy;
+    copy.what = fault->what;
+    copy.table = fault->table;
+    copy.key = fault->key;
+    copy.bound = fault->bound;
     __atomic_store_n(&fault->status, 0, __ATOMIC_RELAXED);
-    /* Last: whoever claims next sees an empty status, and the values are no longer read here. */
+    /* Last: the next thread that claims the fault sees status 0, and the values are no longer read
+     * here. */
     __atomic_store_n(&fault->taken, fault->taken + 1, __ATOMIC_RELEASE);
-    return fail_fault(copy);
+    return copy;
+}
+
+/* Fail with the latched fault, if there is one. */
+static hotbed_status take_fault(hotbed_fault *fault) {
+    char text[FAULT_TEXT_BYTES];
+    hotbed_fault taken = take_latched(fault);
+    if (taken.status == HOTBED_OK)
+        return HOTBED_OK;
+    fault_text(taken, text, sizeof text);
+    return hotbed_fail((hotbed_status)taken.status, "%s", text);
 }
 
 void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity) {
-    hotbed_status status = take_fault(fault);
-    (void)snprintf(text, capacity, "%s", status == HOTBED_OK ? "" : hotbed_last_error());
+    hotbed_fault taken = take_latched(fault);
+    text[0] = '\0';
+    if (taken.status != HOTBED_OK)
+        fault_text(taken, text, capacity);
 }
 
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_sync", "stream");
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_stream_sync", "waits");
-    hotbed_count_wait();
+    HOTBED_TRY(hotbed_fork_check());
+    count_stream_wait(stream);
     HOTBED_TRY(stream->ops->stream_sync(stream));
     return take_fault(stream->fault);
 }
 
 hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_recording("a call that waits", "waits");
-    hotbed_count_wait();
+    HOTBED_TRY(hotbed_fork_check());
+    count_stream_wait(stream);
     return stream->ops->stream_sync(stream);
 }
 
@@ -287,13 +345,15 @@ hotbed_status hotbed_stream_call(
         return fail_null("hotbed_stream_call", "stream");
     if (function == NULL)
         return fail_null("hotbed_stream_call", "function");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->stream_call(stream, function, argument);
 }
 
 /* --- workspace ------------------------------------------------------------------------------ */
 
-/* Powers of two from 64 KiB, so that all that is retired is smaller than what is in use. */
+/* Sizes are powers of two from 64 KiB, so all retired memory together is smaller than the memory in
+ * use. */
 static size_t workspace_size(size_t bytes) {
     size_t size = (size_t)1 << 16;
     while (size < bytes && size <= SIZE_MAX / 2)
@@ -301,18 +361,39 @@ static size_t workspace_size(size_t bytes) {
     return size < bytes ? bytes : size;
 }
 
-hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void **out) {
-    if (stream->workspace.data == NULL || stream->workspace.bytes < bytes) {
-        if (stream->recording)
+static hotbed_status grow_workspace(
+    hotbed_stream *stream, hotbed_workspace *workspace, hotbed_memory_kind kind, size_t bytes,
+    void **out) {
+    if (workspace->memory.bytes < bytes) {
+        if (hotbed_stream_recording(stream))
             return fail_recording("workspace", "would have to grow it");
         hotbed_memory memory;
-        HOTBED_TRY(hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_DEVICE, workspace_size(bytes), NULL, &memory));
-        if (stream->workspace.data != NULL)
-            stream->retired[stream->num_retired++] = stream->workspace;
-        stream->workspace = memory;
+        HOTBED_TRY(hotbed_memory_alloc(stream, kind, workspace_size(bytes), NULL, &memory));
+        if (workspace->memory.data != NULL)
+            workspace->retired[workspace->num_retired++] = workspace->memory;
+        workspace->memory = memory;
     }
-    *out = stream->workspace.data;
+    *out = workspace->memory.data;
+    return HOTBED_OK;
+}
+
+static void free_workspace(hotbed_workspace *workspace) {
+    for (uint32_t i = 0; i < workspace->num_retired; i++)
+        hotbed_memory_free(&workspace->retired[i]);
+    hotbed_memory_free(&workspace->memory);
+}
+
+hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void **out) {
+    /* Always allocate something: callers that ask for 0 bytes take its address. */
+    return grow_workspace(
+        stream, &stream->device_workspace, HOTBED_MEMORY_DEVICE, bytes > 0 ? bytes : 1, out);
+}
+
+hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes, void **out) {
+    size_t before = stream->pinned_workspace.memory.bytes;
+    HOTBED_TRY(grow_workspace(stream, &stream->pinned_workspace, HOTBED_MEMORY_PINNED, bytes, out));
+    if (stream->pinned_workspace.memory.bytes > before)
+        memset(*out, 0, stream->pinned_workspace.memory.bytes);
     return HOTBED_OK;
 }
 
@@ -333,11 +414,11 @@ hotbed_status hotbed_event_create(hotbed_stream *stream, hotbed_event **out) {
 }
 
 void hotbed_event_destroy(hotbed_event *event) {
-    if (event != NULL)
+    if (event != NULL && !hotbed_forked())
         event->ops->event_destroy(event);
 }
 
-/* An event and a stream that know each other. */
+/* Check that an event and a stream belong to the same backend and device. */
 static hotbed_status check_event(
     const char *function, const hotbed_event *event, const hotbed_stream *stream) {
     if (event == NULL)
@@ -348,7 +429,7 @@ static hotbed_status check_event(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s: the event was made for another backend or device than %s %d",
             function, hotbed_backend_name(stream->backend), stream->device);
-    return HOTBED_OK;
+    return hotbed_fork_check();
 }
 
 hotbed_status hotbed_event_record(hotbed_event *event, hotbed_stream *stream) {
@@ -366,6 +447,7 @@ hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
         return fail_null("hotbed_event_query", "event");
     if (done == NULL)
         return fail_null("hotbed_event_query", "done");
+    HOTBED_TRY(hotbed_fork_check());
     bool recorded = false;
     return event->ops->event_query(event, &recorded, done);
 }
@@ -373,11 +455,12 @@ hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
 hotbed_status hotbed_event_sync(hotbed_event *event) {
     if (event == NULL)
         return fail_null("hotbed_event_sync", "event");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_count_wait();
     return event->ops->event_sync(event);
 }
 
-/* STATE unless the event is recorded and passed. */
+/* Return STATE unless the event is recorded and has passed. */
 static hotbed_status check_passed(hotbed_event *event, const char *name) {
     bool recorded = false, done = false;
     HOTBED_TRY(event->ops->event_query(event, &recorded, &done));
@@ -419,6 +502,67 @@ const char *hotbed_memory_name(hotbed_memory_kind kind) {
     return NULL;
 }
 
+/* The caller's allocator for the DEVICE memory of a backend. */
+typedef struct device_pool {
+    hotbed_allocator allocator; /* size 0: not set */
+    uint64_t live;              /* atomic: DEVICE allocations that exist, whoever made them */
+} device_pool;
+
+static device_pool pools[HOTBED_BACKEND_CUDA + 1];
+
+hotbed_status hotbed_memory_set_allocator(
+    hotbed_backend backend, const hotbed_allocator *allocator) {
+    const hotbed_backend_ops *ops = NULL;
+    hotbed_allocator own = {.size = 0};
+    HOTBED_TRY(find_backend(backend, &ops));
+    if (allocator != NULL) {
+        HOTBED_TRY(hotbed_options_read(
+            &own, sizeof own, offsetof(hotbed_allocator, self), allocator, "hotbed_allocator"));
+        if (own.allocate == NULL || own.release == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "hotbed_allocator: %s is NULL",
+                own.allocate == NULL ? "allocate" : "release");
+    }
+    uint64_t live = hotbed_load_relaxed_u64(&pools[backend].live);
+    if (live > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "hotbed_memory_set_allocator: %" PRIu64
+            " allocations of %s memory exist; set the allocator before anything is created",
+            live, hotbed_backend_name(backend));
+    pools[backend].allocator = own;
+    return HOTBED_OK;
+}
+
+/* Allocate DEVICE memory. *out is NULL if there is none. */
+static hotbed_status allocate_device(hotbed_stream *stream, size_t bytes, void **out) {
+    device_pool *pool = &pools[stream->backend];
+    const hotbed_allocator *a = &pool->allocator;
+    if (a->size == 0) {
+        HOTBED_TRY(stream->ops->memory_alloc(stream->device, HOTBED_MEMORY_DEVICE, bytes, out));
+    } else {
+        *out = a->allocate(a->self, stream->device, bytes, stream->ops->stream_native(stream));
+        if ((uintptr_t)*out % 256 != 0) {
+            a->release(a->self, stream->device, *out, bytes);
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "the allocator's memory at %p is not 256-byte aligned", *out);
+        }
+    }
+    if (*out != NULL)
+        hotbed_add_relaxed_u64(&pool->live, 1);
+    return HOTBED_OK;
+}
+
+static void release_device(const hotbed_backend_ops *ops, const hotbed_memory *memory) {
+    device_pool *pool = &pools[memory->backend];
+    const hotbed_allocator *a = &pool->allocator;
+    if (a->size == 0)
+        ops->memory_free(memory->device, memory->kind, memory->data, memory->bytes);
+    else
+        a->release(a->self, memory->device, memory->data, memory->bytes);
+    hotbed_add_relaxed_u64(&pool->live, UINT64_MAX);
+}
+
 hotbed_status hotbed_memory_alloc(
     hotbed_stream *stream, hotbed_memory_kind kind, size_t bytes, const char *directory,
     hotbed_memory *out) {
@@ -430,8 +574,9 @@ hotbed_status hotbed_memory_alloc(
     if (hotbed_memory_name(kind) == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_memory_alloc: kind %d is unknown", (int)kind);
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_memory_alloc", "allocates");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_memory memory = {
         .data = NULL,
         .bytes = bytes,
@@ -442,6 +587,8 @@ hotbed_status hotbed_memory_alloc(
     if (bytes > 0) {
         if (kind == HOTBED_MEMORY_FILE)
             HOTBED_TRY(hotbed_file_alloc(directory, bytes, &memory.data));
+        else if (kind == HOTBED_MEMORY_DEVICE)
+            HOTBED_TRY(allocate_device(stream, bytes, &memory.data));
         else if (kind != HOTBED_MEMORY_PAGEABLE)
             HOTBED_TRY(stream->ops->memory_alloc(stream->device, kind, bytes, &memory.data));
         else
@@ -465,11 +612,22 @@ void hotbed_memory_free(hotbed_memory *memory) {
         if (memory->kind == HOTBED_MEMORY_FILE)
             hotbed_file_free(memory->data, memory->bytes);
         else if (memory->kind == HOTBED_MEMORY_PAGEABLE)
-            hotbed_host_free(memory->data);
-        else if (find_backend(memory->backend, &ops) == HOTBED_OK)
-            ops->memory_free(memory->device, memory->kind, memory->data);
+            hotbed_host_free(memory->data, memory->bytes);
+        else if (find_backend(memory->backend, &ops) != HOTBED_OK)
+            ; /* not allocated by a backend */
+        else if (memory->kind == HOTBED_MEMORY_DEVICE)
+            release_device(ops, memory);
+        else
+            ops->memory_free(memory->device, memory->kind, memory->data, memory->bytes);
     }
     *memory = (hotbed_memory){0};
+}
+
+bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory) {
+    if (memory->kind == HOTBED_MEMORY_PAGEABLE || memory->kind == HOTBED_MEMORY_FILE)
+        return true;
+    bool given = memory->kind == HOTBED_MEMORY_DEVICE && pools[memory->backend].allocator.size != 0;
+    return memory->backend == HOTBED_BACKEND_HOST && !given;
 }
 
 hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
@@ -481,6 +639,7 @@ hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_strea
         return fail_null("hotbed_copy", "to");
     if (from == NULL)
         return fail_null("hotbed_copy", "from");
+    HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->copy(to, from, bytes, stream));
     hotbed_add_relaxed_u64(&counters.copies, 1);
     hotbed_add_relaxed_u64(&counters.copied_bytes, bytes);
@@ -494,6 +653,7 @@ hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stre
         return HOTBED_OK;
     if (to == NULL)
         return fail_null("hotbed_fill", "to");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->fill(to, value, bytes, stream);
 }
@@ -503,8 +663,9 @@ hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stre
 hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_graph_begin", "stream");
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_graph_begin", "would start a second one");
+    HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->graph_begin(stream));
     stream->recording = true;
     return HOTBED_OK;
@@ -535,13 +696,14 @@ hotbed_status hotbed_graph_launch(hotbed_graph *graph, hotbed_stream *stream) {
     if (graph->stream != stream)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_graph_launch: the graph was recorded on another stream");
-    if (stream->recording)
+    if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_graph_launch", "would launch another graph in it");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->graph_launch(graph, stream);
 }
 
 void hotbed_graph_destroy(hotbed_graph *graph) {
-    if (graph != NULL)
+    if (graph != NULL && !hotbed_forked())
         graph->ops->graph_destroy(graph);
 }

@@ -1,4 +1,4 @@
-/* base/stream.h - the inside of streams: workspace, where faults go, counters. */
+/* base/stream.h - internals of streams: workspace, location of faults, counters. */
 #ifndef HOTBED_BASE_STREAM_H
 #define HOTBED_BASE_STREAM_H
 
@@ -10,30 +10,50 @@
 extern "C" {
 #endif
 
-/* Where kernels on `stream` latch faults. */
+/* The place where kernels on `stream` latch faults. */
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
 
-/* Clear a latched fault, in `text` as hotbed_stream_sync() would say it; "" when none is latched.  Does
- * not wait.  One thread at a time. */
+/* Clear a latched fault, and write the text that hotbed_stream_sync() would report to `text`; "" if
+ * no fault is latched. Keeps the thread's last error. Never blocks. One thread at a time. */
 void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity);
 
-/* At least `bytes` of device memory for work that the caller enqueues on `stream` next, 256-byte
- * aligned.  The next call on the same stream gives the same memory again: stream order keeps users
- * apart.  Grows by allocating; what it outgrew is freed with the stream, since graphs may hold it.
+/* Get at least `bytes` of device memory, 256-byte aligned, for the work that the caller enqueues on
+ * `stream` next.
+ *
+ * The next call on the same stream returns the same memory again: stream order keeps the users
+ * apart. The workspace grows by allocating. The memory that it outgrew is freed with the stream,
+ * since graphs may refer to it.
+ *
  * Errors: MEMORY; STATE (it would have to grow while a graph is recorded). */
 hotbed_status hotbed_stream_workspace(hotbed_stream *stream, size_t bytes, void **out);
 
+/* The same for pinned memory, which is zeroed when it is allocated. bytes 0: the existing memory,
+ * perhaps NULL. */
+hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes, void **out);
+
 /* Wait for the stream's work, and leave a latched fault for the caller's own hotbed_stream_sync().
- * Errors: DEVICE; STATE (a graph is recorded). */
+ * Errors: DEVICE; STATE (a graph is being recorded). */
 hotbed_status hotbed_stream_finish(hotbed_stream *stream);
 
-/* "pinned", for texts; NULL: there is no such kind. */
+/* Whether memory of hotbed_memory_alloc() starts as zeros and uses no pages until it is accessed.
+ * True for host memory, unless it is pinned for a GPU or comes from a caller's allocator. */
+bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory);
+
+/* Name of a memory kind for messages ("pinned"); NULL: there is no such kind. */
 const char *hotbed_memory_name(hotbed_memory_kind kind);
 
-/* True between hotbed_graph_begin() and hotbed_graph_end(). */
+/* True between hotbed_graph_begin() and hotbed_graph_end(), and while the caller itself captures a
+ * wrapped stream. */
 bool hotbed_stream_recording(const hotbed_stream *stream);
 
-/* Allocation of the library's own structs, counted, zeroed; NULL when there is none. */
+/* Whether this process was forked from a process that had used streams. The child has neither their
+ * threads nor CUDA's. hotbed_fork_check() then returns STATE. Calls that would lock, wait or
+ * enqueue check first. Calls that destroy objects leave everything to the system. */
+bool hotbed_forked(void);
+hotbed_status hotbed_fork_check(void);
+void hotbed_fork_watch(void); /* called before the first thread is started */
+
+/* Allocate one of the library's own structs, counted and zeroed. NULL: out of memory. */
 void *hotbed_new(size_t bytes);
 void hotbed_delete(void *pointer); /* NULL is allowed */
 

@@ -1,10 +1,11 @@
-/* base/tile.h - a tile: the lanes that serve one item together.
+/* base/tile.h - a tile: the lanes that process one item together.
  *
  * On CUDA a tile is `width` neighbouring lanes of a warp (1, 2, 4, 8, 16 or 32, a literal after
- * inlining).  On the host a tile is one lane, width 1.  Tests define HOTBED_TILE_EMULATE and run each
- * lane as a fibre (tests/support/emulate.h), so that wider tiles run on the host too.
- * A tile call is reached by all lanes of the tile: never under a condition that differs between lanes.
- */
+ * inlining). On the host a tile has one lane. Tests define HOTBED_TILE_EMULATE and run each lane as
+ * a fibre (tests/support/emulate.h), so that wider tiles run on the host too.
+ *
+ * All lanes of a tile must reach each tile call: never call under a condition that differs between
+ * lanes. */
 #ifndef HOTBED_BASE_TILE_H
 #define HOTBED_BASE_TILE_H
 
@@ -50,7 +51,7 @@ HOTBED_HD uint32_t hotbed_tile_ballot(uint32_t width, bool predicate) {
 #endif
 }
 
-/* Lane `source`'s value. */
+/* The value of lane `source`. */
 HOTBED_HD uint64_t hotbed_tile_shuffle_u64(uint32_t width, uint64_t value, uint32_t source) {
 #if defined(__CUDA_ARCH__)
     if (width == 1)
@@ -79,7 +80,7 @@ HOTBED_HD float hotbed_tile_shuffle_f32(uint32_t width, float value, uint32_t so
     return hotbed_bits_float(hotbed_tile_shuffle_u32(width, hotbed_float_bits(value), source));
 }
 
-/* Lanes of the tile see each other's stores made before it. */
+/* Make the earlier stores of each lane visible to all lanes of the tile. */
 HOTBED_HD void hotbed_tile_sync(uint32_t width) {
 #if defined(__CUDA_ARCH__)
     if (width > 1)

@@ -329,7 +329,7 @@ static hotbed_dl_view view_of(
 
 hotbed_status hotbed_dl_weights(
     const hotbed_storage *storage, uint32_t table, hotbed_dl_view *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
@@ -339,7 +339,7 @@ hotbed_status hotbed_dl_weights(
 
 hotbed_status hotbed_dl_state(
     const hotbed_storage *storage, uint32_t table, uint32_t state, hotbed_dl_view *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));

@@ -147,7 +147,8 @@ static hotbed_status read_options(
 
 static hotbed_status read_calls(hotbed_external *external, const hotbed_external_calls *calls) {
     HOTBED_TRY(hotbed_options_read(
-        &external->calls, sizeof external->calls, sizeof external->calls, calls,
+        &external->calls, sizeof external->calls,
+        offsetof(hotbed_external_calls, close) + sizeof calls->close, calls,
         "hotbed_external_calls"));
     const hotbed_external_calls *c = &external->calls;
     const char *missing = c->name == NULL           ? "name"
@@ -172,6 +173,7 @@ static uint64_t begin(hotbed_external *external) {
     uint64_t start = hotbed_external_now();
     external->call.deadline_ns =
         external->deadline_ns == 0 ? UINT64_MAX : start + external->deadline_ns;
+    external->call.size = sizeof external->call;
     external->call.reason[0] = 0;
     return start;
 }
@@ -388,7 +390,7 @@ hotbed_status hotbed_external_create(
 }
 
 void hotbed_external_destroy(hotbed_external *external) {
-    if (external == NULL)
+    if (external == NULL || hotbed_forked())
         return;
     external->calls.close(external->self);
     delete_external(external);
@@ -686,14 +688,15 @@ void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanos
 }
 
 hotbed_status hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out) {
-    if (external == NULL || out == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", external == NULL ? "external" : "out");
+    if (external == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_external_stats"));
     pthread_mutex_lock(&external->tally);
-    *out = external->stats;
-    out->seconds = 1e-9 * (double)external->nanoseconds;
-    out->stream_seconds = 1e-9 * (double)external->stream_nanoseconds;
+    hotbed_external_stats stats = external->stats;
+    stats.seconds = 1e-9 * (double)external->nanoseconds;
+    stats.stream_seconds = 1e-9 * (double)external->stream_nanoseconds;
     pthread_mutex_unlock(&external->tally);
+    hotbed_output_write(out, &stats, sizeof stats);
     return HOTBED_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "storage/external_batch.h"
 
 #include "base/error.h"
+#include "base/stream.h"
 #include "storage/external.h"
 #include "storage/row_layout.h"
 
@@ -33,9 +34,8 @@ static size_t lay_out(hotbed_external_batch *batch, uint8_t *base) {
     return offset;
 }
 
-hotbed_status hotbed_external_batch_create(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
-    hotbed_stream *stream) {
+static hotbed_status describe(
+    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity) {
     batch->external = external;
     batch->capacity = capacity;
     batch->num_tables = hotbed_external_num_tables(external);
@@ -46,10 +46,27 @@ hotbed_status hotbed_external_batch_create(
         if (stride > batch->view.stride)
             batch->view.stride = stride;
     }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_external_batch_create(
+    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
+    hotbed_stream *stream) {
+    HOTBED_TRY(describe(batch, external, capacity));
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_PINNED, lay_out(batch, NULL), NULL, &batch->memory));
     memset(batch->memory.data, 0, batch->memory.bytes);
     (void)lay_out(batch, batch->memory.data);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_external_batch_borrow(
+    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
+    hotbed_stream *stream) {
+    void *memory;
+    HOTBED_TRY(describe(batch, external, capacity));
+    HOTBED_TRY(hotbed_stream_pinned_workspace(stream, lay_out(batch, NULL), &memory));
+    (void)lay_out(batch, memory);
     return HOTBED_OK;
 }
 

@@ -19,13 +19,20 @@ typedef struct hotbed_external_batch {
     uint64_t capacity;
     uint32_t num_tables;
     hotbed_store_view view;
-    hotbed_memory memory; /* pinned */
+    hotbed_memory memory; /* pinned; none where it is borrowed */
 } hotbed_external_batch;
 
 /* Synchronous; zeroed memory in `batch`.  Errors: MEMORY. */
 hotbed_status hotbed_external_batch_create(
     hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
     hotbed_stream *stream);
+/* The same in the stream's pinned workspace, which other batches of the stream share: what is enqueued for one is over
+ * before what is enqueued for the next.  The memory is the stream's.
+ * Errors: MEMORY, STATE (the workspace would have to grow while a graph is recorded). */
+hotbed_status hotbed_external_batch_borrow(
+    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
+    hotbed_stream *stream);
+
 void hotbed_external_batch_destroy(hotbed_external_batch *batch);
 
 /* Calls for each table that has keys, one after the other.  Async.  What failed is in `status`; kernels make

@@ -2,6 +2,7 @@
 #include "storage/external.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/stream.h"
 #include "storage/row_layout.h"
 
@@ -133,9 +134,10 @@ void hotbed_external_request_destroy(hotbed_external_request *request) {
 
 hotbed_status hotbed_external_request_read(
     const hotbed_external_request *request, hotbed_external_request_view *out) {
-    if (request == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", request == NULL ? "request" : "out");
-    *out = request->view;
+    if (request == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "request is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_external_request_view"));
+    hotbed_output_write(out, &request->view, sizeof request->view);
     return HOTBED_OK;
 }
 

@@ -272,8 +272,9 @@ hotbed_status hotbed_flat_table_store(
 }
 
 hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out) {
-    if (table == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", table == NULL ? "table" : "out");
+    if (table == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_flat_table_view"));
     hotbed_flat_table_view view = {
         .rows = table->view.rows,
         .row_bytes = table->view.row_bytes,
@@ -285,6 +286,6 @@ hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat
         .optimizer = table->optimizer,
         .memory = table->memory.kind,
     };
-    *out = view;
+    hotbed_output_write(out, &view, sizeof view);
     return HOTBED_OK;
 }

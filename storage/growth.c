@@ -1,6 +1,8 @@
 /* storage/growth.c - tables that grow: segments, and when to add one. */
 #include "hotbed/growth.h"
 
+#include "base/options.h"
+
 #include "storage/index_range.h"
 #include "storage/row_layout.h"
 #include "storage/storage.h"
@@ -52,8 +54,9 @@ static hotbed_status allocate(
     segment->keys = grown->index.data;
     segment->metas = segment->keys + slots;
     segment->range.times = timed ? segment->metas + slots : NULL;
-    return hotbed_row_has_gaps(&table->view) ? hotbed_fill(segment->rows, 0, bytes, stream)
-                                             : HOTBED_OK;
+    return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(&grown->rows)
+               ? hotbed_fill(segment->rows, 0, bytes, stream)
+               : HOTBED_OK;
 }
 
 /* Free the segment's slots, then let kernels see it: they look for keys in what the device has of it. */
@@ -63,7 +66,8 @@ static hotbed_status publish(
     hotbed_index_part part = hotbed_segment_part(&grown->segment);
     hotbed_rows_args args = {.table = table->view, .index = part.index};
     args.table.range = part.range;
-    HOTBED_TRY(storage->kernels.rows->clear(&args, stream));
+    HOTBED_TRY(hotbed_storage_free_slots(
+        storage, &args, hotbed_memory_is_fresh_zero(&grown->index), stream));
     memcpy(grown->staging.data, &grown->segment, sizeof grown->segment);
     return hotbed_copy(
         storage->device_segments + next_number(table), grown->staging.data, sizeof grown->segment,
@@ -112,7 +116,9 @@ hotbed_status hotbed_storage_grow(
     hotbed_table *t = &storage->tables[table];
     if (!hotbed_table_grows(t))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s does not grow: it has no max_capacity", t->name);
+            HOTBED_ERR_ARGUMENT,
+            "table %s does not grow: max_capacity is not above its capacity %llu", t->name,
+            (unsigned long long)t->capacity);
     if (capacity > t->most)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is over max_capacity %llu", t->name,
@@ -131,8 +137,9 @@ hotbed_status hotbed_storage_grow(
 
 hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out) {
-    if (storage == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "out");
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_segment_info"));
     if (table >= storage->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
@@ -145,9 +152,12 @@ hotbed_status hotbed_storage_segment(
     for (uint32_t i = 0; i < segment; i++)
         g = g->next;
     uint64_t number = (uint64_t)hotbed_table_growing(&t->view).segment + segment;
-    out->first_slot = number << HOTBED_SEGMENT_SHIFT;
-    out->slots = hotbed_index_range_slots(g->segment.range);
-    out->weights = g->segment.rows;
+    hotbed_segment_info info = {
+        .first_slot = number << HOTBED_SEGMENT_SHIFT,
+        .slots = hotbed_index_range_slots(g->segment.range),
+        .weights = g->segment.rows,
+    };
+    hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;
 }
 

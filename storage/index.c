@@ -58,8 +58,12 @@ static hotbed_status start(hotbed_index *index, hotbed_stream *stream) {
         return status;
     memcpy(staging.data, index->ranges, bytes);
     status = hotbed_copy(index->device_ranges, staging.data, bytes, stream);
-    for (uint32_t t = 0; status == HOTBED_OK && t < index->num_tables; t++)
-        status = hotbed_index_clear(index, t, stream);
+    for (uint32_t t = 0; status == HOTBED_OK && t < index->num_tables; t++) {
+        if (hotbed_memory_is_fresh_zero(&index->keys))
+            hotbed_index_start(index->view, index->ranges[t]);
+        else
+            status = hotbed_index_clear(index, t, stream);
+    }
     hotbed_status finished = hotbed_stream_finish(stream);
     hotbed_memory_free(&staging);
     return status == HOTBED_OK ? finished : status;
@@ -308,8 +312,9 @@ hotbed_status hotbed_index_size(
 
 hotbed_status hotbed_index_table(
     const hotbed_index *index, uint32_t table, hotbed_index_info *out) {
-    if (index == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", index == NULL ? "index" : "out");
+    if (index == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "index is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_index_info"));
     if (table >= index->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, index->num_tables);
@@ -321,7 +326,7 @@ hotbed_status hotbed_index_table(
         .bytes_per_slot = sizeof *index->view.keys + sizeof *index->view.metas,
         .evict = range.evicts != 0 ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER,
     };
-    *out = info;
+    hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;
 }
 

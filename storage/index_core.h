@@ -214,6 +214,19 @@ HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) 
     return (range.first_bucket + bucket) * HOTBED_BUCKET_SLOTS;
 }
 
+/* One lane: free all slots of a range whose words are 0.  Key 0 marks them, but for its own candidates. */
+HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range range) {
+    hotbed_candidates c = hotbed_index_candidates(range, 0);
+    for (uint32_t choice = 0; choice < range.choices; choice++) {
+        uint32_t bucket = choice == 0   ? c.first
+                          : choice == 1 ? c.second
+                                        : hotbed_index_walk(range, c, choice);
+        uint64_t marker = hotbed_index_marker(range, bucket, false);
+        for (uint32_t i = 0; i < HOTBED_BUCKET_SLOTS; i++)
+            index.keys[hotbed_index_slot(range, bucket) + i] = marker;
+    }
+}
+
 /* --- lines of 16 words ------------------------------------------------------------------------ */
 
 /* Bits of the words of a line that equal `word`, of those that this lane reads. */
@@ -435,24 +448,8 @@ HOTBED_HD uint64_t hotbed_meta_new(uint64_t score, uint64_t pins) {
         HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins, HOTBED_SCORE_ASSIGN, score);
 }
 
-/* One lane: score the key that a find saw in `slot`, and add to its pins; false when it was evicted since:
- * for calls in which some keys are found while others are placed. */
-HOTBED_HD bool hotbed_index_touch(
-    hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
-    uint64_t *meta = hotbed_index_meta(index, slot);
-    for (;;) {
-        uint64_t old = hotbed_load_relaxed_u64(meta);
-        if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
-            return false;
-        /* A slot in which the key was replaced since the find has another meta: the newcomer is
-         * pinned, this key was not. */
-        if (hotbed_cas_u64(meta, old, hotbed_meta_rescore(old, rule, score) + pins))
-            return true;
-    }
-}
-
-/* The same where nothing is placed meanwhile: only pins change under it, so it need not see whether it was
- * the first, and waits for nothing. */
+/* One lane: score the key that a find saw in `slot`, and add to its pins, where no key leaves its slot meanwhile: only pins
+ * change under it, so an addition is enough. */
 HOTBED_HD void hotbed_index_touch_found(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
     uint64_t *meta = hotbed_index_meta(index, slot);
@@ -460,26 +457,22 @@ HOTBED_HD void hotbed_index_touch_found(
     hotbed_add_relaxed_u64(meta, hotbed_meta_rescore(old, rule, score) - old + pins);
 }
 
-/* One lane: lock the slot in which a find saw `key`, so that it keeps it; false when it was evicted since.
- * For calls that place other keys meanwhile and write the row of this one; hotbed_index_unlock() after. */
-HOTBED_HD bool hotbed_index_lock(hotbed_index_view index, uint64_t slot, uint64_t key) {
+/* One lane: the same where other keys are placed meanwhile, perhaps in the place of this one; false when it was evicted since
+ * the find.  The key is compared under the lock: a meta that is loaded after the find may be that of the slot's next key. */
+HOTBED_HD bool hotbed_index_touch(
+    hotbed_index_view index, uint64_t slot, uint64_t key, hotbed_score_rule rule, uint64_t score,
+    uint64_t pins) {
     uint64_t *meta = hotbed_index_meta(index, slot);
-    for (;;) {
-        uint64_t old = hotbed_load_relaxed_u64(meta);
-        if ((old & HOTBED_META_LOCKED) != 0 || old == 0)
-            return false;
+    uint64_t old = hotbed_load_relaxed_u64(meta);
+    for (; (old & HOTBED_META_LOCKED) == 0 && old != 0; old = hotbed_load_relaxed_u64(meta)) {
         if (!hotbed_cas_u64(meta, old, old | HOTBED_META_LOCKED))
             continue;
-        if (hotbed_load_relaxed_u64(hotbed_index_key(index, slot)) == key)
-            return true;
-        hotbed_add_release_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED);
-        return false; /* a key of this call that was placed there, and that nobody else looks for */
+        bool same = hotbed_load_relaxed_u64(hotbed_index_key(index, slot)) == key;
+        uint64_t change = same ? hotbed_meta_rescore(old, rule, score) - old + pins : 0;
+        hotbed_add_release_u64(meta, change - HOTBED_META_LOCKED);
+        return same;
     }
-}
-
-/* One lane: what the tile wrote comes before what the slot's next key gets. */
-HOTBED_HD void hotbed_index_unlock(hotbed_index_view index, uint64_t slot) {
-    hotbed_add_release_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
+    return false;
 }
 
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
@@ -548,7 +541,7 @@ HOTBED_HD uint32_t hotbed_index_scan(
     return hotbed_tile_or(width, free);
 }
 
-/* One lane: the key in a claimed slot of a full bucket can no longer be found. */
+/* One lane: no key is found in a claimed slot, and walks go on past it. */
 HOTBED_HD void hotbed_index_forget(
     hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
     hotbed_index_part part = hotbed_index_part_of(index, range, slot);
@@ -725,8 +718,11 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
     uint64_t score, uint64_t pins, uint32_t width) {
     uint64_t slot = hotbed_index_find(index, range, key, width);
     if (slot != HOTBED_SLOT_NONE) {
-        bool held =
-            hotbed_tile_rank(width) == 0 && hotbed_index_touch(index, slot, rule, score, pins);
+        bool held = hotbed_tile_rank(width) == 0;
+        if (held && range.evicts == 0)
+            hotbed_index_touch_found(index, slot, rule, score, pins);
+        else if (held)
+            held = hotbed_index_touch(index, slot, key, rule, score, pins);
         if (hotbed_tile_ballot(width, held) != 0) {
             hotbed_index_result result = {slot, 0, 0, HOTBED_INDEX_FOUND};
             return result;
@@ -748,6 +744,18 @@ HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
     if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_MARKED) == 0)
         hotbed_add_relaxed_u64(meta, HOTBED_META_MARKED);
 }
+
+/* --- pins ---------------------------------------------------------------------------------------
+ *
+ * A pin keeps a key in its slot and a row in its tier; whoever has one may read and write the row.  Pins are counted in the
+ * meta, and order accesses to the row as follows.  Taking a pin orders nothing (a relaxed addition): the key was found, and
+ * its row was published, in an earlier pass or step.  Taking one off releases: all that the ticket did to the row comes before
+ * the meta that no longer has the pin.  Additions by others in between continue the release sequence, so it does not
+ * matter whose pin goes last.  Whoever moves or replaces a row first sees a meta without other pins, and acquires with
+ * that: the claim of a victim by its compare-and-swap, the claim of a row that comes up from the lower tier by its load
+ * (hotbed_claim_missing()).  On CUDA these two are relaxed, because the row is touched in a later kernel of the same
+ * stream only, and the end of a kernel orders what it has seen before what the next one does.
+ */
 
 /* One lane: one pin more on a slot that has some already, so that its key stays. */
 HOTBED_HD void hotbed_index_pin_again(hotbed_index_view index, uint64_t slot) {
@@ -782,11 +790,13 @@ HOTBED_HD bool hotbed_index_vacate(
     if (hotbed_tile_rank(width) == 0) {
         uint64_t *meta = hotbed_index_meta(part.index, slot);
         uint64_t old = hotbed_load_relaxed_u64(meta);
+        /* Locked until the key is gone: a slot whose meta is 0 may be claimed at once. */
         if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == pins &&
-            hotbed_cas_u64(meta, old, 0)) {
+            hotbed_cas_u64(meta, old, old | HOTBED_META_LOCKED)) {
             hotbed_store_relaxed_u64(
                 hotbed_index_key(part.index, slot),
                 never_full ? empty : hotbed_index_marker(part.range, bucket, true));
+            hotbed_store_release_u64(meta, 0);
             won = true;
         }
     }

@@ -33,7 +33,7 @@ enum {
 
 /* For tables whose rows move: a key's place in one tier is near the same point of it as in the other, and so a row that
  * comes up and the one that leaves for it are neighbours below, too.  How many keys a region gets is chance: 0.3 % from
- * the mean in the smallest that refuses, where 1.5 % would fill it (docs/design.md), and 0.6 in one that evicts. */
+ * the mean in the smallest that refuses, where 1.5 % would fill it (docs/decisions/006-regions.md), and 0.6 in one that evicts. */
 static inline void hotbed_index_range_regions(hotbed_index_range *range) {
     const uint32_t fewest = range->evicts != 0 ? HOTBED_REGION_EVICTS : HOTBED_REGION_BUCKETS;
     range->region_bits = 0;

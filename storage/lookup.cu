@@ -17,15 +17,18 @@ enum {
  * close together: 32 blocks take 5.3 ms for what 528 take 8.0, and 6.8 in turns of 32 rows (docs/performance.md). */
 enum { BELOW_BLOCKS = 32, BELOW_TURN = HOTBED_FORWARD_AHEAD };
 
+/* eval, what has to be read again: mostly nothing. */
+enum { AGAIN_BLOCKS = 32 };
+
 static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
     bool good = true;
+    /* A launched prefetch that no backward has followed: rare, so one block may take long. */
+    if (s.eval == 0 && s.released == 0 && (*s.held & HOTBED_HELD_BATCH) != 0)
+        for (uint32_t u = threadIdx.x; u < s.unique_offsets[s.num_tables]; u += LAYOUT_BLOCK)
+            hotbed_unpin_unique(&s, u);
     for (uint32_t f = threadIdx.x; f <= s.num_features; f += LAYOUT_BLOCK) {
         bool this_good = true;
         uint64_t start = hotbed_feature_start(&s, f, &this_good);
-        if (!this_good)
-            hotbed_fault_latch(
-                s.offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0,
-                (uint64_t)f * s.batch_size, start);
         good = good && this_good;
         s.feature_starts[f] = (uint32_t)start;
     }
@@ -45,7 +48,9 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
         s.table_starts[t] = s.feature_starts[low];
     }
     if (threadIdx.x == 0 && s.eval == 0) {
-        s.clock->prefetches++;
+        hotbed_step_hold(
+            &s, HOTBED_HELD_BATCH, true); /* all threads have read it, two barriers ago */
+        hotbed_count_prefetch(s.clock);
         if (s.timer != NULL) {
             uint64_t nanoseconds;
             asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
@@ -53,16 +58,17 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
         }
         *s.num_missing = 0;
     }
+    if (threadIdx.x == 0 && s.eval != 0)
+        hotbed_eval_begin(&s);
 }
 
 static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
     uint64_t bags = (uint64_t)s.num_features * s.batch_size;
     for (uint64_t b = hotbed_cuda_thread(); b < bags; b += hotbed_cuda_threads()) {
-        hotbed_bag bag = hotbed_bag_at(&s, b, (uint32_t)(b / s.batch_size));
+        uint32_t feature = (uint32_t)(b / s.batch_size);
+        hotbed_bag bag = hotbed_bag_at(&s, b, feature);
         if (!bag.good)
-            hotbed_fault_latch(
-                s.offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b,
-                (uint64_t)s.offsets[b]);
+            hotbed_bag_fault(&s, b, feature);
         for (uint32_t i = bag.begin; i < bag.end; i++)
             s.bags[i] = (uint32_t)b;
     }
@@ -111,12 +117,12 @@ template <uint32_t WIDTH, bool GROWS, bool TIERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t n = s.feature_starts[s.num_features];
+    uint64_t n = s.feature_starts[s.num_features], epoch = hotbed_eval_epoch(&s);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
         hotbed_eval_rows(
-            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS, TILE,
-            WIDTH);
+            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS, &epoch,
+            TILE, WIDTH);
     }
 }
 
@@ -134,7 +140,8 @@ static __global__ void __launch_bounds__(BLOCK)
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     const uint32_t n = s.move_bins[0], turn = BELOW_TURN;
     for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s, turn, WIDTH)) < n;)
-        hotbed_eval_below(&s, first, n - first < turn ? n - first : turn, output, stride, WIDTH);
+        hotbed_eval_below(
+            &s, first, n - first < turn ? n - first : turn, output, stride, TILE, WIDTH);
 }
 
 template <uint32_t WIDTH, bool GROWS>
@@ -143,16 +150,29 @@ static __global__ void __launch_bounds__(BLOCK)
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t bags = (uint64_t)s.num_features * s.batch_size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
-        hotbed_forward_bag(&s, b, output, stride, WIDTH);
+        hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
 }
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(BLOCK)
+    eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    enum { WIDTH = 32 };
+    uint32_t n = *s.num_missing;
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
+        hotbed_eval_again(&s, (uint32_t)i, output, stride, WIDTH);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view view, uint32_t why) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t uniques = (*s.held & why) != 0 ? s.unique_offsets[s.num_tables] : 0;
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
-        if (s.slots[u] < s.index_slots)
-            hotbed_index_unpin(s.index, s.slots[u], true);
+        hotbed_unpin_unique(&s, u);
+}
+
+static __global__ void hold_kernel(hotbed_step_view s, uint32_t why, bool on) {
+    hotbed_step_hold(&s, why, on);
 }
 
 template <bool GROWS>
@@ -170,7 +190,7 @@ static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream)
 }
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     uint64_t bags = (uint64_t)step->num_features * step->batch_size;
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->bags, 0xff, step->bound * sizeof(uint32_t), native),
@@ -209,7 +229,7 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status forward_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     if (step->pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->bound + WIDTH - 1) / WIDTH * WIDTH;
         forward_rows_kernel<WIDTH, GROWS>
@@ -228,7 +248,7 @@ static hotbed_status forward_as(
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     const unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
     const unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     HOTBED_TRY(hotbed_cuda_check(
@@ -293,12 +313,24 @@ static hotbed_status forward(
     return forward_width<32>(step, output, stride, stream);
 }
 
-static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) {
+static hotbed_status again(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const unsigned blocks = AGAIN_BLOCKS;
+    if (step->index.segments != NULL)
+        eval_again_kernel<true>
+            <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    else
+        eval_again_kernel<false>
+            <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_again_kernel");
+}
+
+static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     if (step->index.segments != NULL)
-        unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+        unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
     else
-        unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+        unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
     return hotbed_cuda_launched("unpin_kernel");
 }
 
@@ -311,5 +343,11 @@ static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stre
     return hotbed_cuda_launched("pin_again_kernel");
 }
 
+static hotbed_status hold(
+    const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {
+    hold_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(*step, why, on);
+    return hotbed_cuda_launched("hold_kernel");
+}
+
 const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {
-    layout, bags, find, place, find_keys, eval_rows, forward, unpin, pin_again};
+    layout, bags, find, place, find_keys, eval_rows, forward, again, unpin, pin_again, hold};

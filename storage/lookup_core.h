@@ -6,14 +6,39 @@
 #include "storage/score_core.h"
 #include "storage/step_core.h"
 
-/* First key of feature f as the batch's offsets say, and whether that can be. */
+/* Offset number `at` of the batch cannot be: bag at - 1 ends there. */
+HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
+    hotbed_fault_latch(
+        s->offset_faults, HOTBED_ERR_RANGE,
+        at == 0 ? HOTBED_FAULT_FIRST_OFFSET : HOTBED_FAULT_OFFSET, 0, at == 0 ? 0 : at - 1,
+        (uint64_t)s->offsets[at]);
+}
+
+/* First key of feature f as the batch's offsets say, and whether that can be.  Where the feature before begins at what
+ * cannot be, that is the fault. */
 HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, bool *good) {
     if (s->offsets == NULL)
         return (uint64_t)f * s->batch_size;
     int64_t start = s->offsets[(uint64_t)f * s->batch_size];
     int64_t before = f == 0 ? 0 : s->offsets[(uint64_t)(f - 1) * s->batch_size];
     *good = start >= before && (uint64_t)start <= s->bound && (f > 0 || start == 0);
+    if (!*good && before >= 0 && (uint64_t)before <= s->bound)
+        hotbed_offset_fault(s, (uint64_t)f * s->batch_size);
     return (uint64_t)start;
+}
+
+/* One lane: bag b of `feature` is not good.  Where it begins at what cannot be, that is the fault of the bag before. */
+HOTBED_HD void hotbed_bag_fault(const hotbed_step_view *s, uint64_t b, uint32_t feature) {
+    int64_t begin = s->offsets[b];
+    if (begin >= (int64_t)s->feature_starts[feature] &&
+        begin <= (int64_t)s->feature_starts[feature + 1])
+        hotbed_offset_fault(s, b + 1);
+}
+
+/* Take the ticket's pin off unique u. */
+HOTBED_HD void hotbed_unpin_unique(const hotbed_step_view *s, uint64_t u) {
+    if (s->slots[u] < s->index_slots)
+        hotbed_index_unpin(s->index, s->slots[u], true);
 }
 
 /* --- find, then place --------------------------------------------------------------------------- */
@@ -145,43 +170,90 @@ HOTBED_HD void hotbed_find_keys(
         s->slots[i] = slot;
 }
 
-/* --- forward ---------------------------------------------------------------------------------- */
+/* --- eval beside training ------------------------------------------------------------------------
+ *
+ * Eval pins nothing: while it looks for a key and reads the row, a prefetch on another stream may evict the key, move its
+ * row to the other tier, or bring it back.  So eval reads first and then checks that what it has read was the key's row, as
+ * the reader of a sequence lock does.  The sequence number is the count of prefetches, the *epoch*: a prefetch counts itself
+ * before it changes anything.  Within an epoch, then, a key moves at most once, and a slot is given to at most one other
+ * key.  If the epoch is still that in which the search began:
+ *
+ *   - A slot that has the key after the row was read had it all the time.  Without the epoch it might have been another
+ *     key's in between.
+ *   - A slot of the lower tier of CACHE has the key's row if its meta says that there is no copy above, and that it is not
+ *     about to get its first key (hotbed_eval_holds()); a key's first row is written above, and comes down when it leaves.
+ *   - A key that a search of the upper tier, the lower one and the upper one has missed was in neither: a row that moves can
+ *     be found where it goes before it is gone where it was.
+ *
+ * Keys, or bags, for which that does not hold are noted, and a last pass reads them again until it does; it begins a turn again
+ * only after a step of a prefetch, so it waits for none.  Where nothing moves, the check costs a fence, a load of the key and
+ * one of the epoch a row (for a row of the lower tier of CACHE one of the meta, too), when a tile has read its rows.  Tables
+ * that do not evict and have one tier are not checked.
+ *
+ * On CUDA, what orders a row after its key where both are read in one pass is that the row's address follows from the key that
+ * was seen: the key is published with release order, both are read where all SMs see the same (hotbed_eval_shares()), and the
+ * second load is issued when the first has returned.  The other passes are kernels of their own, or fence.
+ */
 
-/* eval: elements e .. of the row of a key that has left its slot.  A row that goes down has arrived before
- * its slot is given away, one that comes up likewise, so it is in one of the tiers; looking for it twice
- * finds it unless it moved in between, each time by another prefetch. */
-HOTBED_HD hotbed_f32x4 hotbed_forward_moved4(
-    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint32_t e) {
-    for (uint32_t look = 0; look < 4; look++) {
-        hotbed_index_range range = look % 2 == 0 ? table->lower : table->range;
-        uint64_t slot = hotbed_index_find(s->index, range, key, 1);
-        if (slot == HOTBED_SLOT_NONE)
-            continue;
-        hotbed_f32x4 row = hotbed_load4(
-            table->dtype, hotbed_row_at(s->index, table, slot), e, hotbed_count4(table->dim, e));
-        hotbed_fence();
-        if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) == key)
-            return row;
-    }
-    return hotbed_f32x4_of(table->eval_value);
+/* One lane: the epoch.  What this lane reads after it comes after it. */
+HOTBED_HD uint64_t hotbed_eval_epoch(const hotbed_step_view *s) {
+    return hotbed_load_acquire_u64(&s->clock->prefetches);
 }
+
+/* One lane, before the eval looks for keys. */
+HOTBED_HD void hotbed_eval_begin(const hotbed_step_view *s) {
+    *s->begun = hotbed_eval_epoch(s);
+    *s->num_missing = 0;
+}
+
+/* Whether a line of an SM's cache may be older than the key for which its row is read.  Where keys stay in their slots, and rows
+ * share no sector of 32 bytes, nothing reads a row's sectors before its key is published. */
+HOTBED_HD bool hotbed_eval_shares(const hotbed_table_view *table) {
+    return table->range.evicts != 0 || table->row_bytes % 32 != 0;
+}
+
+/* Whether what a search gave may change beside the eval: a slot of a table whose keys leave their slots, or none, in a table
+ * whose keys may be in another tier. */
+HOTBED_HD bool hotbed_eval_may_change(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
+    return slot == HOTBED_SLOT_NONE ? hotbed_table_moves(table)
+                                    : table->range.evicts != 0 && slot < s->index_slots;
+}
+
+/* Whether the slot has `key`, and the key's row. */
+HOTBED_HD bool hotbed_eval_holds(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint64_t slot) {
+    if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != key)
+        return false;
+    return table->tiers != HOTBED_TIERS_CACHE || !hotbed_slot_below(table, slot) ||
+           (hotbed_load_relaxed_u64(hotbed_index_meta(s->index, slot)) &
+            (HOTBED_META_MARKED | HOTBED_META_LOCKED)) == 0;
+}
+
+/* One lane: whether what was read, before a fence, is what `key` was, after a search in `epoch` that gave `slot`. */
+HOTBED_HD bool hotbed_eval_settled(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint64_t slot,
+    uint64_t epoch) {
+    if (!hotbed_eval_may_change(s, table, slot))
+        return true;
+    return (slot == HOTBED_SLOT_NONE || hotbed_eval_holds(s, table, key, slot)) &&
+           hotbed_load_relaxed_u64(&s->clock->prefetches) == epoch;
+}
+
+/* One lane: key or bag number i is to be read again. */
+HOTBED_HD void hotbed_eval_note(const hotbed_step_view *s, uint32_t i) {
+    s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
 
 /* Elements e .. of the row behind key number i. */
 HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
-    if (slot != HOTBED_SLOT_NONE) {
-        hotbed_f32x4 row = hotbed_load4(
+    if (slot != HOTBED_SLOT_NONE)
+        return hotbed_load4(
             table->dtype, hotbed_row_at(s->index, table, slot), e, hotbed_count4(table->dim, e));
-        if (s->eval == 0 || table->range.evicts == 0 || slot >= s->index_slots)
-            return row;
-        /* eval does not pin: a prefetch beside it may have given the slot to another key. */
-        hotbed_fence();
-        if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) == s->keys[i])
-            return row;
-        if (hotbed_table_moves(table))
-            return hotbed_forward_moved4(s, table, s->keys[i], e);
-    }
     if (s->eval != 0)
         return hotbed_f32x4_of(table->eval_value);
     return hotbed_row_absent4(table, s->keys[i], e);
@@ -199,6 +271,8 @@ typedef struct hotbed_tile_keys {
     uint32_t first, count, i;
     uint32_t put_off; /* a bit each: those that are not forwarded now */
     bool ordered;
+    uint32_t again; /* eval: a bit each: those that have to be read again */
+    uint64_t epoch; /* eval: in which this lane's slot was found */
 } hotbed_tile_keys;
 
 HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uint32_t width) {
@@ -206,10 +280,10 @@ HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uin
 }
 
 /* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
- * nothing is left to decide a row.  Lane k has the address of row k. */
+ * nothing is left to decide a row.  Lane k has the address of row k.  `shared` as in hotbed_load4_as(). */
 HOTBED_HD void hotbed_forward_plain(
-    const float *row, uint32_t dim, const hotbed_tile_keys *keys, float *output, uint64_t stride,
-    uint32_t width) {
+    bool shared, const float *row, uint32_t dim, const hotbed_tile_keys *keys, float *output,
+    uint64_t stride, uint32_t width) {
     const uint32_t count = keys->count;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
@@ -222,7 +296,9 @@ HOTBED_HD void hotbed_forward_plain(
                 const uint32_t one = r + k < count ? r + k : r;
                 const float *at = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
                     width, (uint64_t)(uintptr_t)row, one);
-                v[k] = *(const hotbed_f32x4 *)(const void *)(at + from);
+                HOTBED_POINT();
+                v[k] = shared ? hotbed_load_shared_f32x4(at + from)
+                              : *(const hotbed_f32x4 *)(const void *)(at + from);
                 to[k] = keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, one) : r + k;
             }
             HOTBED_UNROLL
@@ -233,67 +309,94 @@ HOTBED_HD void hotbed_forward_plain(
     }
 }
 
-/* eval: which of the rows of a tile's keys were read from slots that have been given to other keys, perhaps before all of
- * it was read; a bit each. */
-HOTBED_HD uint32_t hotbed_forward_moved(
-    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint64_t slot, uint32_t width) {
+/* eval: which of the rows that a tile has read may not be its keys', a bit each. */
+HOTBED_HD uint32_t hotbed_eval_unsettled(
+    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
+    uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    const hotbed_table_view *table = &s->tables[t];
+    bool checks = lane < keys->count && (keys->put_off >> lane & 1U) == 0 &&
+                  hotbed_eval_may_change(s, table, slot);
+    if (hotbed_tile_ballot(width, checks) == 0)
+        return 0;
     hotbed_fence();
     hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
-    bool moved = hotbed_tile_rank(width) < keys->count && slot < s->index_slots &&
-                 hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != s->keys[keys->i];
-    return hotbed_tile_ballot(width, moved);
+    return hotbed_tile_ballot(
+        width, checks && !hotbed_eval_settled(s, table, s->keys[keys->i], slot, keys->epoch));
 }
 
-/* Sequence output of a tile's keys.  Each lane has the table and slot of its key; all lanes copy each row. */
+/* Sequence output of a tile's keys.  Each lane has the table and slot of its key; all lanes copy each row.  `searched`, a
+ * literal: the slots were found in this pass, beside prefetches. */
 HOTBED_HD void hotbed_forward_found(
-    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
+    const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
     bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
                  s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
                  ((uintptr_t)output & 15U) == 0;
-    uint32_t todo = ~keys->put_off; /* a bit a row */
-    if (hotbed_tile_ballot(width, !plain) == 0) {
+    const uint32_t todo = ~keys->put_off; /* a bit a row */
+    const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
+    if (all_plain) {
         uint64_t from = slot;
         if (keys->put_off != 0) { /* not read: another row of the tile stands in for it */
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
             from = (keys->put_off >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
-        hotbed_forward_plain(
-            (const float *)(const void *)hotbed_row_at(s->index, table, from), table->dim, keys,
-            (float *)output + (keys->ordered ? 0 : keys->first * stride), stride, width);
-        if (s->eval == 0 || table->range.evicts == 0)
-            return;
-        todo &= hotbed_forward_moved(s, keys, slot, width);
+        const float *row = (const float *)(const void *)hotbed_row_at(s->index, table, from);
+        float *to = (float *)output + (keys->ordered ? 0 : keys->first * stride);
+        if (searched && hotbed_eval_shares(table))
+            hotbed_forward_plain(true, row, table->dim, keys, to, stride, width);
+        else
+            hotbed_forward_plain(false, row, table->dim, keys, to, stride, width);
     }
-    for (uint32_t r = 0; r < keys->count; r++) {
+    for (uint32_t r = 0; !all_plain && r < keys->count; r++) {
         if ((todo >> r & 1U) == 0)
             continue;
         uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
         uint32_t i = hotbed_tile_key(keys, r, width);
         table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
-        for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
+        const bool shared = searched && slot_r != HOTBED_SLOT_NONE && hotbed_eval_shares(table);
+        for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
+            const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_store4(
-                s->output_dtype, output, i * stride + e, hotbed_count4(table->dim, e),
-                hotbed_forward_row4(s, table, i, slot_r, e));
+                s->output_dtype, output, i * stride + e, count,
+                shared ? hotbed_load4_as(
+                             true, table->dtype, hotbed_row_at(s->index, table, slot_r), e, count)
+                       : hotbed_forward_row4(s, table, i, slot_r, e));
+        }
     }
+    keys->again = s->eval != 0 ? hotbed_eval_unsettled(s, keys, t, slot, width) : 0;
+}
+
+/* eval: a tile's keys that have to be read again are noted. */
+HOTBED_HD void hotbed_eval_note_keys(
+    const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t width) {
+    if ((keys->again >> hotbed_tile_rank(width) & 1U) != 0)
+        hotbed_eval_note(s, keys->i);
 }
 
 /* Keys first .. first+count-1. */
-HOTBED_HD hotbed_tile_keys hotbed_keys_from(uint32_t first, uint32_t count, uint32_t width) {
-    uint32_t lane = hotbed_tile_rank(width);
-    hotbed_tile_keys keys = {first, count, first + (lane < count ? lane : count - 1), 0, false};
+HOTBED_HD hotbed_tile_keys
+hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width) {
+    uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : count - 1);
+    hotbed_tile_keys keys = {first, count, i, 0, false, 0, epoch};
     return keys;
 }
 
-/* The same of a ticket, or of slots that hotbed_find_keys() found. */
+/* The epoch in which an eval has found its slots, if it has found them in a pass before. */
+HOTBED_HD uint64_t hotbed_forward_epoch(const hotbed_step_view *s) {
+    return s->eval != 0 ? *s->begun : 0;
+}
+
+/* Rows of a ticket, or of slots that hotbed_find_keys() found. */
 HOTBED_HD void hotbed_forward_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t width) {
-    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, hotbed_forward_epoch(s), width);
     hotbed_forward_found(
-        s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), output, stride,
-        width);
+        s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), false, output,
+        stride, width);
+    hotbed_eval_note_keys(s, &keys, width);
 }
 
 /* eval: which of a tile's keys have their rows in the lower tier and are put off, a bit each: all of them, if the last eval
@@ -316,17 +419,21 @@ HOTBED_HD uint32_t hotbed_put_off(
     return put_off ? lanes : 0;
 }
 
-/* The same in eval, found here by tiles of `find_width` lanes; `tiers`: of tables that may have a lower tier. */
+/* Rows of an eval's keys, which tiles of `find_width` lanes find here; `tiers`: of tables that may have a lower tier.
+ * *epoch is from before, and moves on: a lane's first is hotbed_eval_epoch(). */
 HOTBED_HD void hotbed_eval_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
-    bool tiers, uint32_t find_width, uint32_t width) {
-    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
+    bool tiers, uint64_t *epoch, uint32_t find_width, uint32_t width) {
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, *epoch, width);
     uint32_t t = hotbed_table_of_key(s, keys.i);
     uint64_t slot = hotbed_find_key(s, keys.i, t, true, find_width);
     if (tiers)
         keys.put_off = hotbed_put_off(s, &keys, t, slot, width);
     if (hotbed_bits_set(keys.put_off) < count)
-        hotbed_forward_found(s, &keys, t, slot, output, stride, width);
+        hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
+    hotbed_eval_note_keys(s, &keys, width);
+    if (keys.again != 0)
+        *epoch = hotbed_eval_epoch(s);
 }
 
 /* eval: key number i, if it was put off, into its place of `move_order`. */
@@ -338,15 +445,23 @@ HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
     s->move_order[hotbed_add_relaxed_u32(&s->move_bins[1 + bin], 1)] = i;
 }
 
-/* eval: rows of keys move_order[first] .. move_order[first+count-1]. */
+/* eval: rows of keys move_order[first] .. move_order[first+count-1].  Their slots are those of the eval's first epoch: in
+ * another the keys are looked for again. */
 HOTBED_HD void hotbed_eval_below(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
-    uint32_t width) {
-    hotbed_tile_keys keys = hotbed_keys_from(first, count, width);
+    uint32_t find_width, uint32_t width) {
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, *s->begun, width);
     keys.i = s->move_order[keys.i];
     keys.ordered = true;
-    hotbed_forward_found(
-        s, &keys, hotbed_table_of_key(s, keys.i), s->slots[keys.i], output, stride, width);
+    const uint32_t t = hotbed_table_of_key(s, keys.i);
+    uint64_t slot = s->slots[keys.i];
+    const bool over = hotbed_load_relaxed_u64(&s->clock->prefetches) != keys.epoch;
+    if (hotbed_tile_ballot(width, over) != 0) {
+        keys.epoch = hotbed_eval_epoch(s);
+        slot = hotbed_find_key(s, keys.i, t, true, find_width);
+    }
+    hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
+    hotbed_eval_note_keys(s, &keys, width);
 }
 
 /* Pooled output: bag b, summed in bag order. */
@@ -356,6 +471,8 @@ HOTBED_HD void hotbed_forward_bag(
     uint64_t sample = b - (uint64_t)feature * s->batch_size;
     const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
     hotbed_bag bag = hotbed_bag_at(s, b, feature);
+    if (!bag.good && s->eval != 0 && hotbed_tile_rank(width) == 0)
+        hotbed_bag_fault(s, b, feature); /* in training, bags() has found it */
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t i = bag.begin; i < bag.end; i++) {
@@ -372,6 +489,86 @@ HOTBED_HD void hotbed_forward_bag(
         hotbed_store4(
             s->output_dtype, output, sample * stride + s->columns[feature] + e,
             hotbed_count4(table->dim, e), sum);
+    }
+}
+
+/* --- eval, again ---------------------------------------------------------------------------------- */
+
+/* Whether the rows of bag b, just read, were those of its keys, which searches in `epoch` found. */
+HOTBED_HD bool hotbed_eval_bag_settled(
+    const hotbed_step_view *s, uint64_t b, uint64_t epoch, uint32_t width) {
+    uint32_t feature = (uint32_t)(b / s->batch_size);
+    const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
+    if (table->range.evicts == 0)
+        return true;
+    hotbed_bag bag = hotbed_bag_at(s, b, feature);
+    bool settled = true;
+    hotbed_fence();
+    hotbed_tile_sync(width);
+    for (uint32_t i = bag.begin + hotbed_tile_rank(width); i < bag.end && settled; i += width)
+        settled = hotbed_eval_settled(s, table, s->keys[i], s->slots[i], epoch);
+    return hotbed_tile_ballot(width, !settled) == 0;
+}
+
+/* Bag b of a step, and of an eval, which notes it if it has to be read again. */
+HOTBED_HD void hotbed_forward_bag_checked(
+    const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
+    hotbed_forward_bag(s, b, output, stride, width);
+    if (s->eval == 0)
+        return;
+    bool settled = hotbed_eval_bag_settled(s, b, *s->begun, width);
+    if (!settled && hotbed_tile_rank(width) == 0)
+        hotbed_eval_note(s, (uint32_t)b);
+}
+
+/* Where key number i of table t is, in an epoch that may end any time.  A row that came from an external store stays what it
+ * was. */
+HOTBED_HD uint64_t
+hotbed_eval_search(const hotbed_step_view *s, uint32_t t, uint32_t i, uint32_t width) {
+    const hotbed_table_view *table = &s->tables[t];
+    const uint64_t key = s->keys[i], old = s->slots[i];
+    if (table->tiers == HOTBED_TIERS_EXTERNAL && old != HOTBED_SLOT_NONE && old >= s->index_slots)
+        return old;
+    const uint32_t looks = hotbed_table_moves(table) ? 3 : 1;
+    for (uint32_t look = 0; look < looks; look++) {
+        uint64_t slot = hotbed_index_find(
+            s->index, look == 1 ? table->lower : hotbed_table_range(table, key), key, width);
+        bool holds =
+            slot != HOTBED_SLOT_NONE && (look != 1 || hotbed_eval_holds(s, table, key, slot));
+        if (hotbed_tile_ballot(width, !holds) == 0)
+            return slot;
+    }
+    return HOTBED_SLOT_NONE;
+}
+
+/* Read again the noted key or bag number n. */
+HOTBED_HD void hotbed_eval_again(
+    const hotbed_step_view *s, uint32_t n, void *output, uint64_t stride, uint32_t width) {
+    const uint32_t item = s->missing[n];
+    const bool pooled = s->pooling != HOTBED_POOL_NONE;
+    const uint32_t feature = pooled ? item / s->batch_size : 0;
+    const uint32_t t = pooled ? s->feature_tables[feature] : hotbed_table_of_key(s, item);
+    hotbed_bag bag = {item, item + 1, true};
+    if (pooled)
+        bag = hotbed_bag_at(s, item, feature);
+    for (bool settled = false; !settled;) {
+        const uint64_t epoch = hotbed_tile_shuffle_u64(width, hotbed_eval_epoch(s), 0);
+        hotbed_tile_keys keys = hotbed_keys_from(item, 1, epoch, width);
+        for (uint32_t i = bag.begin; i < bag.end; i++) {
+            uint64_t slot = hotbed_eval_search(s, t, i, width);
+            hotbed_tile_sync(width);
+            if (hotbed_tile_rank(width) == 0)
+                s->slots[i] = slot;
+        }
+        hotbed_fence(); /* rows are read after their keys */
+        hotbed_tile_sync(width);
+        if (pooled) {
+            hotbed_forward_bag(s, item, output, stride, width);
+            settled = hotbed_eval_bag_settled(s, item, epoch, width);
+        } else {
+            hotbed_forward_found(s, &keys, t, s->slots[item], false, output, stride, width);
+            settled = keys.again == 0;
+        }
     }
 }
 

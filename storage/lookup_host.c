@@ -20,17 +20,23 @@ typedef struct forward_args {
     uint64_t stride;
 } forward_args;
 
+static uint32_t uniques_of(const hotbed_step_view *s) {
+    return s->unique_offsets[s->num_tables];
+}
+
 static void layout_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     (void)begin, (void)end;
     bool good = true;
+    if (s->eval == 0) {
+        for (uint32_t u = 0;
+             (*s->held & HOTBED_HELD_BATCH) != 0 && s->released == 0 && u < uniques_of(s); u++)
+            hotbed_unpin_unique(s, u);
+        hotbed_step_hold(s, HOTBED_HELD_BATCH, true);
+    }
     for (uint32_t f = 0; f <= s->num_features; f++) {
         bool this_good = true;
         uint64_t start = hotbed_feature_start(s, f, &this_good);
-        if (!this_good && good)
-            hotbed_fault_latch(
-                s->offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0,
-                (uint64_t)f * s->batch_size, start);
         good = good && this_good;
         s->feature_starts[f] = (uint32_t)start;
     }
@@ -43,7 +49,7 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
         s->table_starts[t] = s->feature_starts[f];
     }
     if (s->eval == 0) {
-        s->clock->prefetches++;
+        hotbed_count_prefetch(s->clock);
         if (s->timer != NULL) {
             struct timespec now;
             (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -51,17 +57,18 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
                 s->timer, (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U);
         }
         *s->num_missing = 0;
+    } else {
+        hotbed_eval_begin(s);
     }
 }
 
 static void bags_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     for (uint64_t b = begin; b < end; b++) {
-        hotbed_bag bag = hotbed_bag_at(s, b, (uint32_t)(b / s->batch_size));
+        uint32_t feature = (uint32_t)(b / s->batch_size);
+        hotbed_bag bag = hotbed_bag_at(s, b, feature);
         if (!bag.good)
-            hotbed_fault_latch(
-                s->offset_faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, b,
-                (uint64_t)s->offsets[b]);
+            hotbed_bag_fault(s, b, feature);
         for (uint32_t i = bag.begin; i < bag.end; i++)
             s->bags[i] = (uint32_t)b;
     }
@@ -192,8 +199,9 @@ static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *tab
             (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
 }
 
-/* The output row of key number i. */
-static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t slot) {
+/* The output row of key number i, found in `epoch` if this is an eval. */
+static void forward_row(
+    const forward_args *a, uint32_t i, uint32_t t, uint64_t slot, uint64_t epoch) {
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->tables[t];
     /* A copy, where nothing decides or converts. */
@@ -204,8 +212,9 @@ static void forward_row(const forward_args *a, uint32_t i, uint32_t t, uint64_t 
             table->dim * sizeof(float));
         return;
     }
-    const hotbed_tile_keys keys = hotbed_keys_from(i, 1, 1);
-    hotbed_forward_found(s, &keys, t, slot, a->output, a->stride, 1);
+    hotbed_tile_keys keys = hotbed_keys_from(i, 1, epoch, 1);
+    hotbed_forward_found(s, &keys, t, slot, true, a->output, a->stride, 1);
+    hotbed_eval_note_keys(s, &keys, 1);
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
@@ -216,13 +225,14 @@ static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
     if (begin >= end)
         return;
     uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    const uint64_t epoch = hotbed_forward_epoch(s);
     for (uint32_t i = (uint32_t)begin; i < end; i++) {
         while (i >= s->feature_starts[f + 1])
             f++;
         uint32_t t = s->feature_tables[f];
         if (i + ROWS_AHEAD < s->feature_starts[f + 1])
             prefetch_row(s, &s->tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
-        forward_row(a, i, t, hotbed_forward_slot(s, i));
+        forward_row(a, i, t, hotbed_forward_slot(s, i), epoch);
     }
 }
 
@@ -236,31 +246,56 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
     wanted_key wanted[ROWS_GRAIN];
     uint32_t n = (uint32_t)(end - begin); /* at most the grain: see eval_rows() */
     uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    const uint64_t epoch = hotbed_eval_epoch(s);
     for (uint32_t k = 0; k < n; k += BATCH)
         find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
+    hotbed_fence(); /* rows are read after the keys that were found */
     for (uint32_t k = 0; k < n; k++) {
         if (k + ROWS_AHEAD < n)
             prefetch_row(s, &s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
-        forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot);
+        forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot, epoch);
     }
 }
 
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     for (uint64_t b = begin; b < end; b++)
-        hotbed_forward_bag(&a->s, b, a->output, a->stride, 1);
+        hotbed_forward_bag_checked(&a->s, b, a->output, a->stride, 1);
 }
 
+static void again_body(const void *args, uint64_t begin, uint64_t end) {
+    const forward_args *a = args;
+    if (end > *a->s.num_missing)
+        end = *a->s.num_missing;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_eval_again(&a->s, (uint32_t)i, a->output, a->stride, 1);
+}
+
+/* What has or takes which of a ticket's pins. */
+typedef struct hold_args {
+    hotbed_step_view s;
+    uint32_t why;
+    bool on;
+} hold_args;
+
 static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > s->unique_offsets[s->num_tables])
-        end = s->unique_offsets[s->num_tables];
+    const hold_args *a = args;
+    const hotbed_step_view *s = &a->s;
+    if ((*s->held & a->why) == 0)
+        return;
+    if (end > uniques_of(s))
+        end = uniques_of(s);
     for (uint64_t u = begin; u < end; u++) {
         if (u + BATCH < end && s->slots[u + BATCH] < s->index_slots)
             hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u + BATCH]));
-        if (s->slots[u] < s->index_slots)
-            hotbed_index_unpin(s->index, s->slots[u], true);
+        hotbed_unpin_unique(s, u);
     }
+}
+
+static void hold_body(const void *args, uint64_t begin, uint64_t end) {
+    const hold_args *a = args;
+    (void)begin, (void)end;
+    hotbed_step_hold(&a->s, a->why, a->on);
 }
 
 static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
@@ -319,13 +354,26 @@ static hotbed_status forward(
         &args, sizeof args);
 }
 
-static hotbed_status unpin(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, step, sizeof *step);
+static hotbed_status again(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    forward_args args = {.s = *step, .output = output, .stride = stride};
+    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, again_body, &args, sizeof args);
+}
+
+static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
+    const hold_args args = {*step, why, false};
+    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, &args, sizeof args);
 }
 
 static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
     return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, pin_again_body, step, sizeof *step);
 }
 
+static hotbed_status hold(
+    const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {
+    const hold_args args = {*step, why, on};
+    return hotbed_host_launch(stream, 1, 0, hold_body, &args, sizeof args);
+}
+
 const hotbed_lookup_kernels hotbed_lookup_kernels_host = {
-    layout, bags, find, place, find_keys, eval_rows, forward, unpin, pin_again};
+    layout, bags, find, place, find_keys, eval_rows, forward, again, unpin, pin_again, hold};

@@ -12,7 +12,9 @@ extern "C" {
 /* All are async and loop to the number of keys or uniques that the device holds. */
 typedef struct hotbed_lookup_kernels {
     /* feature_starts and table_starts from the offsets; offsets that cannot be latch a fault and make the
-     * batch empty.  In training also counts the prefetch, moves the timer and zeroes num_missing. */
+     * batch empty.  In training it first takes off the pins that the ticket has yet, unless `released` says that
+     * there are none, and notes that it holds the batch's; it counts the prefetch, moves the timer and zeroes
+     * num_missing. */
     hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
     /* bags from the offsets. */
     hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);
@@ -31,10 +33,17 @@ typedef struct hotbed_lookup_kernels {
     hotbed_status (*forward)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);
-    /* Take the step's pins off. */
-    hotbed_status (*unpin)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* eval, at its end, in a storage that evicts or has two tiers: the keys or bags that were noted because a prefetch beside
+     * it may have changed what was read. */
+    hotbed_status (*again)(
+        const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream);
+    /* Take off the ticket's pins that are on for `why`, one of HOTBED_HELD_BATCH and _KEPT; hold() is to follow. */
+    hotbed_status (*unpin)(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream);
     /* Pin the step's slots, all of which are pinned already, once more. */
     hotbed_status (*pin_again)(const hotbed_step_view *step, hotbed_stream *stream);
+    /* The ticket has pins for `why` from now on, or no more. */
+    hotbed_status (*hold)(
+        const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream);
 } hotbed_lookup_kernels;
 
 extern const hotbed_lookup_kernels hotbed_lookup_kernels_host;

@@ -16,6 +16,11 @@ static uint64_t direct_slots(const hotbed_table *table) {
     return hotbed_index_range_slots(hotbed_index_range_make(table->most, table->evicts, 0));
 }
 
+/* Rows of a table that the budget counts when all of them are in one tier. */
+static uint64_t counted_rows(const hotbed_table *table, hotbed_budget budget) {
+    return budget == HOTBED_BUDGET_KEYS ? table->most : direct_slots(table);
+}
+
 /* The most keys whose slots are at most `slots`; at least those of the smallest range. */
 static uint64_t keys_in(uint64_t slots) {
     uint64_t keys = slots / 100 * 97 + slots % 100 * 97 / 100;
@@ -62,9 +67,12 @@ static hotbed_status size_uppers(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "mode %s: table %s has no upper_capacity, and hbm_bytes is 0",
                 mode_name(storage), table->name);
-        if (keys == 0)
-            keys = keys_in((
-                uint64_t)((double)options->hbm_bytes * (double)direct_slots(table) / (double)bytes));
+        if (keys == 0) {
+            double rows = (double)counted_rows(table, options->budget);
+            keys = (uint64_t)((double)options->hbm_bytes * rows / (double)bytes);
+            keys = options->budget == HOTBED_BUDGET_KEYS ? keys : keys_in(keys);
+            keys = keys > 0 ? keys : 1;
+        }
         table->upper_capacity = keys < table->most ? keys : table->most;
     }
     return HOTBED_OK;
@@ -82,7 +90,8 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
     uint64_t bytes = 0;
     char need[32], budget[32];
     for (uint32_t t = 0; t < storage->num_tables; t++)
-        bytes += direct_slots(&storage->tables[t]) * storage->tables[t].view.row_bytes;
+        bytes +=
+            counted_rows(&storage->tables[t], options->budget) * storage->tables[t].view.row_bytes;
     bool fits = options->hbm_bytes == 0 || bytes <= options->hbm_bytes;
     storage->mode = storage->external != NULL ? HOTBED_MODE_CACHE : options->mode;
     if (storage->mode == HOTBED_MODE_AUTO)
@@ -178,6 +187,13 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
     view->slots = hotbed_index_range_slots(view->range);
 }
 
+/* Of `capacity` keys, those that hashing gives to the upper tier.  In whole numbers, so that the rest never becomes less as a
+ * table grows: a growth adds the difference of two. */
+static uint64_t upper_share(const hotbed_table *table, uint64_t capacity) {
+    __extension__ typedef unsigned __int128 wide; /* both factors may have 35 bits */
+    return (uint64_t)((wide)capacity * table->upper_capacity / table->most);
+}
+
 uint64_t hotbed_mode_growing_keys(
     const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity) {
     uint64_t upper = table->upper_capacity;
@@ -186,8 +202,7 @@ uint64_t hotbed_mode_growing_keys(
         /* Rows go down before others come up: room for more than the upper tier leaves. */
         return capacity - (upper < capacity ? upper : capacity) / 2;
     case HOTBED_TIERS_HASH:
-        return with_spread(
-            capacity - (uint64_t)((double)capacity / (double)table->most * (double)upper));
+        return with_spread(capacity - upper_share(table, capacity));
     default:
         return capacity;
     }
@@ -280,6 +295,8 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
         lay_out_upper(storage, &storage->tables[t]);
     for (uint32_t t = 0; t < storage->num_tables; t++)
         lay_out_lower(storage, &storage->tables[t]);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        storage->keys_leave = storage->keys_leave || storage->tables[t].view.range.evicts != 0;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
         if (table->view.admission == HOTBED_ADMIT_FREQUENCY)
@@ -313,11 +330,7 @@ hotbed_status hotbed_storage_flush_table(
         .tally = storage->tallies + table,
         .drop = drop,
     };
-    HOTBED_TRY(storage->kernels.tier->flush(&args, stream));
-    if (!drop)
-        return HOTBED_OK;
-    hotbed_rows_args upper = {.table = args.table, .index = args.index};
-    return storage->kernels.rows->clear(&upper, stream);
+    return storage->kernels.tier->flush(&args, stream);
 }
 
 hotbed_status hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *stream) {
@@ -329,6 +342,8 @@ hotbed_status hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *strea
 
 hotbed_status hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (!hotbed_stream_recording(stream))
+        hotbed_storage_take_back(storage, stream);
     uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
     if (held > 0)
         return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);

@@ -18,6 +18,11 @@ typedef struct hotbed_clock {
     float correction2; /* 1 - beta2^t */
 } hotbed_clock;
 
+/* One lane, before a prefetch changes anything: count it.  An eval compares counts, see lookup_core.h. */
+HOTBED_HD void hotbed_count_prefetch(hotbed_clock *clock) {
+    (void)hotbed_add_relaxed_u64(&clock->prefetches, 1);
+}
+
 /* What Adam's averages are divided by: 1 - beta^t. */
 HOTBED_HD float hotbed_correction(double power) {
     return (float)(1.0 - power);

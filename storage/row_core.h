@@ -141,12 +141,17 @@ HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {
     return dtype == HOTBED_F32 ? 4U : 2U;
 }
 
-/* One element of `dtype`. */
-HOTBED_HD float hotbed_load1(uint32_t dtype, const void *p, uint64_t i) {
+/* One element of `dtype`; `shared`, a literal: it may be written meanwhile, see hotbed_load_shared_f32(). */
+HOTBED_HD float hotbed_load1_as(bool shared, uint32_t dtype, const void *p, uint64_t i) {
     if (dtype == HOTBED_F32)
-        return ((const float *)p)[i];
-    uint16_t bits = ((const uint16_t *)p)[i];
+        return shared ? hotbed_load_shared_f32((const float *)p + i) : ((const float *)p)[i];
+    const uint16_t *at = (const uint16_t *)p + i;
+    uint16_t bits = shared ? hotbed_load_shared_u16(at) : *at;
     return dtype == HOTBED_F16 ? hotbed_f16_to_f32(bits) : hotbed_bf16_to_f32(bits);
+}
+
+HOTBED_HD float hotbed_load1(uint32_t dtype, const void *p, uint64_t i) {
+    return hotbed_load1_as(false, dtype, p, i);
 }
 
 HOTBED_HD void hotbed_store1(uint32_t dtype, void *p, uint64_t i, float value) {
@@ -161,14 +166,22 @@ typedef struct HOTBED_ALIGN(8) hotbed_u16x4 {
     uint16_t x, y, z, w;
 } hotbed_u16x4;
 
-/* Elements i .. i+count-1 of an array, count in 1 .. 4; elements past count read as 0. */
-HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
+/* Elements i .. i+count-1 of an array, count in 1 .. 4; elements past count read as 0.  `shared` as above. */
+HOTBED_HD hotbed_f32x4
+hotbed_load4_as(bool shared, uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
     hotbed_f32x4 v = {0.0F, 0.0F, 0.0F, 0.0F};
     const uint8_t *at = (const uint8_t *)p + i * hotbed_dtype_size(dtype);
+    HOTBED_POINT();
     if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0)
-        return *(const hotbed_f32x4 *)at;
+        return shared ? hotbed_load_shared_f32x4(at) : *(const hotbed_f32x4 *)at;
     if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
-        hotbed_u16x4 h = *(const hotbed_u16x4 *)at;
+        hotbed_u16x4 h;
+        if (shared) {
+            const uint64_t bits = hotbed_load_relaxed_u64((const uint64_t *)(const void *)at);
+            memcpy(&h, &bits, sizeof h);
+        } else {
+            h = *(const hotbed_u16x4 *)at;
+        }
         if (dtype == HOTBED_F16) {
             v.x = hotbed_f16_to_f32(h.x);
             v.y = hotbed_f16_to_f32(h.y);
@@ -182,18 +195,23 @@ HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, u
         }
         return v;
     }
-    v.x = hotbed_load1(dtype, at, 0);
+    v.x = hotbed_load1_as(shared, dtype, at, 0);
     if (count > 1)
-        v.y = hotbed_load1(dtype, at, 1);
+        v.y = hotbed_load1_as(shared, dtype, at, 1);
     if (count > 2)
-        v.z = hotbed_load1(dtype, at, 2);
+        v.z = hotbed_load1_as(shared, dtype, at, 2);
     if (count > 3)
-        v.w = hotbed_load1(dtype, at, 3);
+        v.w = hotbed_load1_as(shared, dtype, at, 3);
     return v;
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
+    return hotbed_load4_as(false, dtype, p, i, count);
 }
 
 HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count, hotbed_f32x4 v) {
     uint8_t *at = (uint8_t *)p + i * hotbed_dtype_size(dtype);
+    HOTBED_POINT();
     if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0) {
         *(hotbed_f32x4 *)at = v;
         return;

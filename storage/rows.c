@@ -1,6 +1,8 @@
 /* storage/rows.c - rows of a storage by key: get, set, erase, clear, list. */
 #include "storage/storage.h"
 
+#include <math.h>
+
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out) {
     memset(out, 0, sizeof *out);
@@ -41,6 +43,7 @@ static hotbed_status make_args(
         .keys = keys,
         .flags = flags,
         .n = n,
+        .tally = storage->tallies + table,
         .table_number = table,
     };
     HOTBED_TRY(hotbed_storage_rows_view(storage, table, rows, &args.rows));
@@ -58,14 +61,27 @@ hotbed_status hotbed_storage_get_rows(
     return n == 0 ? HOTBED_OK : storage->kernels.rows->get(&args, stream);
 }
 
-hotbed_status hotbed_storage_set_rows(
+static hotbed_status set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
-    hotbed_stream *stream) {
+    bool offered, hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(make_args(storage, table, n, keys, rows, NULL, stream, &args));
+    args.offered = offered;
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
+}
+
+hotbed_status hotbed_storage_set_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    hotbed_stream *stream) {
+    return set_rows(storage, table, n, keys, rows, false, stream);
+}
+
+hotbed_status hotbed_storage_offer_rows(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    hotbed_stream *stream) {
+    return set_rows(storage, table, n, keys, rows, true, stream);
 }
 
 hotbed_status hotbed_storage_erase(
@@ -82,20 +98,53 @@ hotbed_status hotbed_storage_erase(
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 
+/* STATE when tickets hold rows: by calls that were enqueued, or in graphs that were launched.  Synchronous. */
+static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    hotbed_storage_take_back(storage, stream);
+    uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
+    if (held == 0) {
+        HOTBED_TRY(hotbed_copy(&held, storage->holding, sizeof held, stream));
+        HOTBED_TRY(hotbed_stream_finish(stream));
+    }
+    if (held > 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
-    uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
-    if (held > 0)
-        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(check_free(storage, stream));
+    /* check_free() has waited for the stream: no step before this call writes to the store any more. */
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_clear_external(storage, table));
-    return hotbed_storage_empty_table(storage, table, stream);
+    return hotbed_storage_empty_table(storage, table, false, stream);
+}
+
+static bool is_zero(float value) {
+    return value == 0.0F && !signbit(value);
+}
+
+/* Whether the first values of all rows are zeros, bit for bit. */
+static bool starts_as_zeros(const hotbed_table_view *view) {
+    return view->init.kind == HOTBED_INIT_CONSTANT && is_zero(view->init.offset) &&
+           (view->states == 0 || is_zero(view->state_value));
+}
+
+hotbed_status hotbed_storage_free_slots(
+    const hotbed_storage *storage, const hotbed_rows_args *args, bool zero, hotbed_stream *stream) {
+    bool indexed = hotbed_table_indexed(&args->table);
+    if (!zero || (!indexed && !starts_as_zeros(&args->table)))
+        return storage->kernels.rows->clear(args, stream);
+    if (indexed) /* no other thread or stream knows the memory */
+        hotbed_index_start(args->index, args->table.range);
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_empty_table(
-    hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
+    hotbed_storage *storage, uint32_t table, bool fresh, hotbed_stream *stream) {
+    bool zero = fresh && hotbed_memory_is_fresh_zero(&storage->described); /* and so is all else */
     hotbed_rows_args args;
     hotbed_index_part at;
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
@@ -104,12 +153,12 @@ hotbed_status hotbed_storage_empty_table(
         hotbed_rows_args one = args;
         one.table.range = at.range;
         one.index = at.index;
-        HOTBED_TRY(storage->kernels.rows->clear(&one, stream));
+        HOTBED_TRY(hotbed_storage_free_slots(storage, &one, zero, stream));
     }
     if (args.table.counter.buckets > 0) {
         hotbed_rows_args counter = args;
         counter.table.range = args.table.counter;
-        HOTBED_TRY(storage->kernels.rows->clear(&counter, stream));
+        HOTBED_TRY(hotbed_storage_free_slots(storage, &counter, zero, stream));
     }
     if (args.table.is_static != 0 && args.table.lower.buckets > 0) {
         args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */

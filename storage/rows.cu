@@ -11,9 +11,10 @@ static __global__ void __launch_bounds__(BLOCK) get_kernel(hotbed_rows_args a) {
         hotbed_rows_get(&a, i, TILE);
 }
 
+template <hotbed_rows_pass PASS>
 static __global__ void __launch_bounds__(BLOCK) set_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
-        hotbed_rows_set(&a, i, TILE);
+        hotbed_rows_set(&a, i, PASS, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a) {
@@ -58,7 +59,17 @@ static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(set_kernel, "set_kernel", args, args->n * TILE, stream);
+    const uint64_t threads = args->n * TILE;
+    if (!hotbed_rows_evicts(&args->table))
+        return launch(set_kernel<HOTBED_ROWS_SET>, "set_kernel", args, threads, stream);
+    hotbed_status status =
+        launch(set_kernel<HOTBED_ROWS_HOLD>, "set_kernel: hold", args, threads, stream);
+    if (status == HOTBED_OK)
+        status = launch(set_kernel<HOTBED_ROWS_PLACE>, "set_kernel: place", args, threads, stream);
+    if (status == HOTBED_OK)
+        status =
+            launch(set_kernel<HOTBED_ROWS_RELEASE>, "set_kernel: release", args, threads, stream);
+    return status;
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {

@@ -79,8 +79,9 @@ typedef struct hotbed_rows_args {
     hotbed_rows_view rows;
     uint8_t *flags; /* [n] found or erased, or NULL */
     uint64_t n;
+    hotbed_tally *tally;   /* of the table */
     uint32_t table_number; /* for faults */
-    uint32_t unused;
+    uint32_t offered;      /* set(): new keys may evict each other, and need not find a slot */
 } hotbed_rows_args;
 
 HOTBED_HD uint64_t hotbed_rows_key(const hotbed_rows_args *a, uint64_t i) {
@@ -134,71 +135,41 @@ HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     }
 }
 
-/* A key that set() has found or placed. */
-typedef struct hotbed_rows_claimed {
-    hotbed_index_result result;
-    bool locked; /* a key that was found: unlock its slot when the row is written */
-} hotbed_rows_claimed;
-
-/* Find or claim a slot of `range` for a key.  In a range that evicts, one that is found is locked: other keys
- * of the call are looking for slots. */
-HOTBED_HD hotbed_rows_claimed hotbed_rows_claim_in(
-    const hotbed_rows_args *a, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
-    uint64_t score, uint32_t width) {
-    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
-    if (range.evicts == 0) {
-        c.result = hotbed_index_claim(a->index, range, key, rule, score, 0, width);
-        return c;
-    }
-    uint64_t slot = hotbed_index_find(a->index, range, key, width);
-    if (slot != HOTBED_SLOT_NONE) {
-        bool held = hotbed_tile_rank(width) == 0 && hotbed_index_lock(a->index, slot, key);
-        if (held)
-            hotbed_index_touch_found(a->index, slot, rule, score, 0);
-        if (hotbed_tile_ballot(width, held) != 0) {
-            c.result.slot = slot;
-            c.locked = true;
-            return c;
-        }
-    }
-    c.result = hotbed_index_place(a->index, range, key, hotbed_meta_new(score, 0), width);
-    return c;
+/* Score of key number i when set() inserts it. */
+HOTBED_HD uint64_t hotbed_rows_new_score(const hotbed_rows_args *a, uint64_t i) {
+    return a->rows.scores != NULL && a->table.is_static == 0 ? a->rows.scores[i]
+                                                             : hotbed_rows_score(a);
 }
 
-/* Find a key in the upper tier; with SCORE, also take a slot there that is free. */
-HOTBED_HD hotbed_rows_claimed hotbed_rows_claim_upper(
-    const hotbed_rows_args *a, uint64_t key, hotbed_score_rule rule, uint64_t score,
-    uint32_t width) {
-    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
-    hotbed_index_range range = a->table.range;
-    range.evicts = 0;
-    c.result.slot = hotbed_index_find(a->index, range, key, width);
-    if (c.result.slot != HOTBED_SLOT_NONE) {
-        if (hotbed_tile_rank(width) == 0)
-            hotbed_index_touch_found(a->index, c.result.slot, rule, score, 0);
-    } else if (
-        a->table.tiers == HOTBED_TIERS_SCORE &&
-        hotbed_index_find(a->index, a->table.lower, key, width) == HOTBED_SLOT_NONE) {
-        c.result = hotbed_index_place(a->index, range, key, hotbed_meta_new(score, 0), width);
-    }
-    return c;
+/* Whether set() evicts in the table: where rows move, it does so in the lower tier only. */
+HOTBED_HD bool hotbed_rows_evicts(const hotbed_table_view *table) {
+    return (hotbed_table_moves(table) ? table->lower : table->range).evicts != 0;
 }
 
-/* Find or claim a slot for key number i of a table with an index. */
-HOTBED_HD hotbed_rows_claimed
-hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = hotbed_rows_key(a, i);
-    bool scored = a->rows.scores != NULL && a->table.is_static == 0;
-    hotbed_score_rule rule = scored ? HOTBED_SCORE_ASSIGN : HOTBED_SCORE_KEEP;
-    uint64_t score = scored ? a->rows.scores[i] : hotbed_rows_score(a);
-    if (scored && a->table.score == HOTBED_SCORE_TIMESTAMP && hotbed_tile_rank(width) == 0)
-        hotbed_timer_note(a->timer, score);
-    if (!hotbed_table_moves(&a->table))
-        return hotbed_rows_claim_in(a, hotbed_table_range(&a->table, key), key, rule, score, width);
-    hotbed_rows_claimed c = hotbed_rows_claim_upper(a, key, rule, score, width);
-    return c.result.slot != HOTBED_SLOT_NONE
-               ? c
-               : hotbed_rows_claim_in(a, a->table.lower, key, rule, score, width);
+/* Whether set() may evict the key in `slot`. */
+HOTBED_HD bool hotbed_rows_contested(const hotbed_rows_args *a, uint64_t slot) {
+    return hotbed_rows_evicts(&a->table) &&
+           (!hotbed_table_moves(&a->table) || hotbed_slot_below(&a->table, slot));
+}
+
+/* Claim a slot for key number i, which the table lacks; `pins` (0 or 1) are added where set() evicts.  A table that
+ * keeps each row in one tier fills the upper tier's free slots first. */
+HOTBED_HD hotbed_index_result
+hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint64_t pins, uint32_t width) {
+    uint64_t key = hotbed_rows_key(a, i), score = hotbed_rows_new_score(a, i);
+    hotbed_index_range range = hotbed_table_range(&a->table, key);
+    if (a->table.tiers == HOTBED_TIERS_SCORE) {
+        range.evicts = 0;
+        hotbed_index_result r =
+            hotbed_index_place(a->index, range, key, hotbed_meta_new(score, 0), width);
+        if (r.slot != HOTBED_SLOT_NONE)
+            return r;
+    }
+    if (hotbed_table_moves(&a->table))
+        range = a->table.lower;
+    if (range.evicts == 0)
+        pins = 0;
+    return hotbed_index_place(a->index, range, key, hotbed_meta_new(score, pins), width);
 }
 
 /* One lane: key number i got no slot. */
@@ -213,18 +184,6 @@ HOTBED_HD void hotbed_rows_refused(
             a->faults, HOTBED_ERR_FULL,
             outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
             a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
-}
-
-/* One lane: the row in the slot of a key is written. */
-HOTBED_HD void hotbed_rows_written(
-    const hotbed_rows_args *a, uint64_t key, const hotbed_rows_claimed *c) {
-    uint64_t slot = c->result.slot;
-    if (c->locked)
-        hotbed_index_unlock(a->index, slot);
-    else if (c->result.outcome != HOTBED_INDEX_FOUND)
-        hotbed_index_publish(a->index, slot, key);
-    if (hotbed_table_copies(&a->table) && slot < a->table.lower_first)
-        hotbed_index_mark(a->index, slot);
 }
 
 /* One lane: the time that key number i is set to: the given one, or that of the last prefetch. */
@@ -245,31 +204,96 @@ HOTBED_HD void hotbed_rows_set_time(
             hotbed_table_time(a->index, &a->table, slot), hotbed_rows_time(a, i));
 }
 
-/* Insert or overwrite the row of key number i. */
-HOTBED_HD void hotbed_rows_set(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+/* Write what the call gives of row number i to `slot`, and the rest of a row that is new. */
+HOTBED_HD void hotbed_rows_write(
+    const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new, uint32_t width) {
+    uint8_t *row = hotbed_row_at(a->index, &a->table, slot);
+    if (hotbed_tile_rank(width) == 0) {
+        hotbed_rows_set_time(a, i, slot, is_new);
+        if (a->rows.scores != NULL && a->table.score == HOTBED_SCORE_TIMESTAMP)
+            hotbed_timer_note(a->timer, a->rows.scores[i]);
+    }
+    if (is_new)
+        hotbed_row_init_rest(&a->table, row, a->rows, hotbed_rows_key(a, i), width);
+    hotbed_row_set(&a->table, row, a->rows, i, width);
+    hotbed_tile_sync(width);
+}
+
+/* One lane: score key number i, which is in `slot`.  With `hold` the slot is locked and pinned until
+ * hotbed_rows_release(), so that no key of the call evicts it; tickets' pins do the same. */
+HOTBED_HD void hotbed_rows_touch(const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool hold) {
+    uint64_t *meta = hotbed_index_meta(a->index, slot);
+    if (a->rows.scores != NULL && a->table.is_static == 0)
+        hotbed_index_touch_found(a->index, slot, HOTBED_SCORE_ASSIGN, a->rows.scores[i], 0);
+    if (hold && hotbed_rows_contested(a, slot) &&
+        (hotbed_load_relaxed_u64(meta) & HOTBED_META_PINS) == 0)
+        hotbed_add_relaxed_u64(meta, HOTBED_META_LOCKED + HOTBED_META_PIN);
+    if (hotbed_table_copies(&a->table) && slot < a->table.lower_first)
+        hotbed_index_mark(a->index, slot);
+}
+
+/* Insert key number i, which the table lacks. */
+HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = hotbed_rows_key(a, i);
-    bool out_of_range = a->table.is_static != 0 && key >= a->table.capacity;
-    hotbed_rows_claimed c = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND}, false};
-    if (!hotbed_table_indexed(&a->table))
-        c.result.slot = out_of_range ? HOTBED_SLOT_NONE : a->table.first_slot + key;
-    else if (!out_of_range)
-        c = hotbed_rows_claim(a, i, width);
-    if (c.result.slot == HOTBED_SLOT_NONE) {
+    hotbed_index_result r = hotbed_rows_claim(a, i, a->offered == 0 ? 1 : 0, width);
+    if (hotbed_tile_rank(width) == 0) {
+        if (r.outcome == HOTBED_INDEX_EVICTED)
+            hotbed_add_relaxed_u64(&a->tally->evictions, 1);
+        if (r.slot == HOTBED_SLOT_NONE && (a->offered == 0 || r.outcome != HOTBED_INDEX_PINNED))
+            hotbed_rows_refused(a, i, false, r.outcome);
+    }
+    if (r.slot == HOTBED_SLOT_NONE)
+        return;
+    if (a->table.counter.buckets != 0) { /* admission counts keys that have no row */
+        hotbed_index_view counters = {a->index.keys, a->index.metas, NULL};
+        (void)hotbed_index_erase(counters, a->table.counter, key, width);
+    }
+    hotbed_rows_write(a, i, r.slot, true, width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (a->offered == 0 && hotbed_rows_contested(a, r.slot))
+        hotbed_store_release_u64(hotbed_index_key(a->index, r.slot), key); /* stays held */
+    else
+        hotbed_index_publish(a->index, r.slot, key);
+}
+
+/* set() in one pass, or, where it evicts, in three: rows that are there are written and held before the first key
+ * is placed, as in a prefetch, so that a call does not evict its own keys. */
+typedef enum hotbed_rows_pass {
+    HOTBED_ROWS_SET = 0,     /* all in one */
+    HOTBED_ROWS_HOLD = 1,    /* keys that are there */
+    HOTBED_ROWS_PLACE = 2,   /* the others */
+    HOTBED_ROWS_RELEASE = 3, /* what is held */
+} hotbed_rows_pass;
+
+/* One lane: take off what holds `slot`.  Between calls no slot is locked, so a lock is this call's. */
+HOTBED_HD void hotbed_rows_release(const hotbed_rows_args *a, uint64_t slot) {
+    uint64_t *meta = hotbed_index_meta(a->index, slot);
+    if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_LOCKED) != 0)
+        hotbed_add_release_u64(meta, (uint64_t)0 - HOTBED_META_LOCKED - HOTBED_META_PIN);
+}
+
+/* Insert or overwrite the row of key number i. */
+HOTBED_HD void hotbed_rows_set(
+    const hotbed_rows_args *a, uint64_t i, hotbed_rows_pass pass, uint32_t width) {
+    if (a->table.is_static != 0 && hotbed_rows_key(a, i) >= a->table.capacity) {
         if (hotbed_tile_rank(width) == 0)
-            hotbed_rows_refused(a, i, out_of_range, c.result.outcome);
+            hotbed_rows_refused(a, i, true, HOTBED_INDEX_FULL);
         return;
     }
-    uint8_t *row = hotbed_row_at(a->index, &a->table, c.result.slot);
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_rows_set_time(a, i, c.result.slot, c.result.outcome != HOTBED_INDEX_FOUND);
-    if (c.result.outcome != HOTBED_INDEX_FOUND)
-        hotbed_row_init_rest(&a->table, row, a->rows, key, width);
-    hotbed_row_set(&a->table, row, a->rows, i, width);
-    if (!hotbed_table_indexed(&a->table))
+    uint64_t slot = hotbed_rows_find(a, i, width);
+    if (slot == HOTBED_SLOT_NONE) {
+        if (pass == HOTBED_ROWS_SET || pass == HOTBED_ROWS_PLACE)
+            hotbed_rows_insert(a, i, width);
         return;
-    hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_rows_written(a, key, &c);
+    }
+    if (pass == HOTBED_ROWS_RELEASE && hotbed_tile_rank(width) == 0)
+        hotbed_rows_release(a, slot);
+    if (pass == HOTBED_ROWS_RELEASE || pass == HOTBED_ROWS_PLACE)
+        return;
+    if (hotbed_table_indexed(&a->table) && hotbed_tile_rank(width) == 0)
+        hotbed_rows_touch(a, i, slot, pass == HOTBED_ROWS_HOLD);
+    hotbed_rows_write(a, i, slot, false, width);
 }
 
 /* Remove key number i of a table of two tiers, or of one that grows, unless it is pinned. */

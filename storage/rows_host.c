@@ -38,9 +38,25 @@ static void get_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void set_body(const void *args, uint64_t begin, uint64_t end) {
+static void set_pass(const void *args, uint64_t begin, uint64_t end, hotbed_rows_pass pass) {
     for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_set(args, i, 1);
+        hotbed_rows_set(args, i, pass, 1);
+}
+
+static void set_body(const void *args, uint64_t begin, uint64_t end) {
+    set_pass(args, begin, end, HOTBED_ROWS_SET);
+}
+
+static void hold_body(const void *args, uint64_t begin, uint64_t end) {
+    set_pass(args, begin, end, HOTBED_ROWS_HOLD);
+}
+
+static void place_body(const void *args, uint64_t begin, uint64_t end) {
+    set_pass(args, begin, end, HOTBED_ROWS_PLACE);
+}
+
+static void release_body(const void *args, uint64_t begin, uint64_t end) {
+    set_pass(args, begin, end, HOTBED_ROWS_RELEASE);
 }
 
 static void erase_body(const void *args, uint64_t begin, uint64_t end) {
@@ -80,7 +96,16 @@ static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, set_body, args, sizeof *args);
+    static const hotbed_host_body passes[] = {hold_body, place_body, release_body};
+    if (!hotbed_rows_evicts(&args->table))
+        return hotbed_host_launch(stream, args->n, GRAIN, set_body, args, sizeof *args);
+    for (size_t p = 0; p < sizeof passes / sizeof passes[0]; p++) {
+        hotbed_status status =
+            hotbed_host_launch(stream, args->n, GRAIN, passes[p], args, sizeof *args);
+        if (status != HOTBED_OK)
+            return status;
+    }
+    return HOTBED_OK;
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {

@@ -21,7 +21,7 @@ static __global__ void set_word_kernel(uint64_t *word, uint64_t value) {
 }
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
     admit_kernel<<<blocks, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("admit_kernel"));

@@ -1,6 +1,8 @@
 /* storage/stats.c - meters: counts of a storage without a wait; and how full its index is. */
 #include "hotbed/stats.h"
 
+#include "base/options.h"
+
 #include "storage/storage.h"
 
 struct hotbed_meter {
@@ -78,9 +80,16 @@ static hotbed_tally read_tally(const uint64_t *words) {
     return tally;
 }
 
-hotbed_status hotbed_meter_read(const hotbed_meter *meter, uint32_t table, hotbed_reading *out) {
-    if (meter == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", meter == NULL ? "meter" : "out");
+hotbed_status hotbed_meter_read(
+    const hotbed_meter *meter, uint32_t table, hotbed_reading *out, hotbed_table_stats *total,
+    hotbed_table_stats *step) {
+    if (meter == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "meter is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_reading"));
+    if (total != NULL)
+        HOTBED_TRY(hotbed_output_check(total, "hotbed_table_stats"));
+    if (step != NULL)
+        HOTBED_TRY(hotbed_output_check(step, "hotbed_table_stats"));
     if (table >= meter->storage->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, meter->storage->num_tables);
@@ -88,18 +97,23 @@ hotbed_status hotbed_meter_read(const hotbed_meter *meter, uint32_t table, hotbe
     uint64_t row_bytes = meter->storage->tables[table].view.row_bytes;
     for (;;) {
         hotbed_reading reading = {.request = hotbed_load_acquire_u64(view->latest)};
+        hotbed_table_stats both[2] = {{0}};
         if (reading.request != 0) {
             uint64_t *record = hotbed_meter_record(view, reading.request);
-            const uint64_t *total = record + 1, *step = total + view->words;
-            reading.prefetches = hotbed_load_acquire_u64(total);
-            reading.step_prefetches = hotbed_load_acquire_u64(step);
+            const uint64_t *all = record + 1, *last = all + view->words;
+            reading.prefetches = hotbed_load_acquire_u64(all);
+            reading.step_prefetches = hotbed_load_acquire_u64(last);
             size_t at = 1 + (size_t)table * HOTBED_TALLY_WORDS;
-            hotbed_stats_of(read_tally(total + at), row_bytes, &reading.total);
-            hotbed_stats_of(read_tally(step + at), row_bytes, &reading.step);
+            both[0] = hotbed_stats_of(read_tally(all + at), row_bytes);
+            both[1] = hotbed_stats_of(read_tally(last + at), row_bytes);
             if (hotbed_load_acquire_u64(record) != reading.request)
                 continue; /* some requests later the record was taken for a new one */
         }
-        *out = reading;
+        hotbed_output_write(out, &reading, sizeof reading);
+        if (total != NULL)
+            hotbed_output_write(total, &both[0], sizeof both[0]);
+        if (step != NULL)
+            hotbed_output_write(step, &both[1], sizeof both[1]);
         return HOTBED_OK;
     }
 }

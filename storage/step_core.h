@@ -64,22 +64,29 @@ typedef struct hotbed_step_view {
     uint32_t *positions;      /* [bound] ascending in each unique */
     uint64_t *counts;         /* [bound] occurrences that each unique stands for */
     uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
-    uint32_t *missing;     /* [bound] uniques that their tables do not have, any order; those that
-                               * are not admitted are marked, see score_core.h */
+    /* [bound] uniques that their tables do not have, in any order; those that are not admitted are marked, see
+     * score_core.h.  In eval, keys or bags that have to be read again, see lookup_core.h. */
+    uint32_t *missing;
     uint32_t *num_missing; /* one word */
-    hotbed_move *moves;    /* [bound] of the missing; NULL: no table's rows move */
+    uint32_t
+        *held; /* one word: which pins of the ticket are on its slots, see hotbed_step_hold() */
+    uint32_t *holding;  /* one word of the storage: bits that its tickets have there */
+    hotbed_move *moves; /* [bound] of the missing; NULL: no table's rows move */
     /* [bound] numbers of moves by address of what they read below; in eval numbers of keys, by address of their
      * rows there, or NULL: rows are read in the order of the keys */
     uint32_t *move_order;
     /* [HOTBED_MOVE_WORDS] for it: their number, starts, and how many are taken */
     uint32_t *move_bins;
     uint32_t *below; /* one word: keys of the last eval whose rows were in the lower tier */
+    uint64_t *begun; /* eval: one word, the prefetches before it, see lookup_core.h */
     struct hotbed_fault *faults;        /* of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* of the batch's offsets */
     uint32_t num_tables, num_features, batch_size;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t eval;
+    uint32_t
+        released; /* layout: the pins that the ticket may still have were taken off just before */
     uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
     uint32_t move_sms;   /* of hotbed_storage_options */
     uint32_t below_from; /* eval reads rows of the lower tier by address if there are so many */
@@ -110,6 +117,19 @@ hotbed_lower_bin(hotbed_index_view index, const hotbed_table_view *table, uint64
 
 #define HOTBED_NO_BAG UINT32_MAX /* in `bags`: a key that bad offsets left out */
 
+/* Why a ticket has pins on its slots, one each: bits of hotbed_step_view.held. */
+#define HOTBED_HELD_BATCH 1U /* until its backward */
+#define HOTBED_HELD_KEPT  2U /* hotbed_ticket_keep() */
+
+/* One lane: the pins are on from now on, or no more.  The device keeps count, because only it knows which recorded calls
+ * were launched. */
+HOTBED_HD void hotbed_step_hold(const hotbed_step_view *s, uint32_t why, bool on) {
+    if (((*s->held & why) != 0) == on)
+        return;
+    *s->held ^= why;
+    hotbed_add_relaxed_u32(s->holding, on ? 1U : UINT32_MAX);
+}
+
 /* The i with starts[i] <= at < starts[i + 1], in an ascending array of n + 1; at < starts[n]. */
 HOTBED_HD uint32_t hotbed_part_of(const uint32_t *starts, uint32_t n, uint32_t at) {
     uint32_t low = 0, high = n;
@@ -121,6 +141,13 @@ HOTBED_HD uint32_t hotbed_part_of(const uint32_t *starts, uint32_t n, uint32_t a
             high = middle;
     }
     return low;
+}
+
+/* The same for a caller that walks positions in order: goes on from the part of an earlier position. */
+HOTBED_HD uint32_t hotbed_part_after(const uint32_t *starts, uint32_t part, uint32_t at) {
+    while (starts[part + 1] <= at)
+        part++;
+    return part;
 }
 
 /* First and last key of bag b, inside of its feature; `good` is false when its offsets are not. */

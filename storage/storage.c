@@ -154,6 +154,8 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
     if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
+    if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown budget %d", (int)o->budget);
     HOTBED_TRY(check_home(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
@@ -294,8 +296,9 @@ static hotbed_status allocate_tier(
             status, "table %s: no memory for %llu rows of %llu bytes in the %s tier", table->name,
             (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
-    return hotbed_row_has_gaps(&table->view) ? hotbed_fill(rows->data, 0, bytes, stream)
-                                             : HOTBED_OK;
+    return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(rows)
+               ? hotbed_fill(rows->data, 0, bytes, stream)
+               : HOTBED_OK;
 }
 
 /* TIMESTAMP_LFU: a time beside each slot, but for those of a lower tier whose index is `apart`. */
@@ -381,6 +384,7 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->custom_scores =
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
     storage->below = hotbed_carve_take(&carve, sizeof *storage->below);
+    storage->holding = hotbed_carve_take(&carve, sizeof *storage->holding);
     storage->timer = NULL;
     if (storage->timed)
         storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);
@@ -482,7 +486,7 @@ static hotbed_status create(
     HOTBED_TRY(hotbed_growth_create(storage, stream));
     HOTBED_TRY(describe(storage, stream));
     for (uint32_t t = 0; t < storage->num_tables; t++)
-        HOTBED_TRY(hotbed_storage_empty_table(storage, t, stream));
+        HOTBED_TRY(hotbed_storage_empty_table(storage, t, true, stream));
     return HOTBED_OK;
 }
 
@@ -511,6 +515,7 @@ hotbed_status hotbed_storage_create(
 void hotbed_storage_destroy(hotbed_storage *storage) {
     if (storage == NULL)
         return;
+    hotbed_storage_take_back(storage, NULL);
     for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);
@@ -590,6 +595,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .timer = storage->timer,
         .custom_scores = storage->custom_scores,
         .below = storage->below,
+        .holding = storage->holding,
         .num_tables = storage->num_tables,
         .num_features = storage->num_features,
         .pooling = (uint32_t)storage->pooling,
@@ -604,8 +610,9 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
 
 hotbed_status hotbed_storage_table(
     const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
-    if (storage == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "out");
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_table_info"));
     if (table >= storage->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
@@ -636,7 +643,7 @@ hotbed_status hotbed_storage_table(
             t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
         .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
     };
-    *out = info;
+    hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;
 }
 
@@ -678,41 +685,45 @@ hotbed_status hotbed_storage_get_state(
     hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {
     hotbed_clock clock;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_storage_state"));
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
-    out->optimizer_steps = clock.optimizer.steps;
-    out->clock = clock.prefetches;
-    out->beta1_power = clock.optimizer.beta1_power;
-    out->beta2_power = clock.optimizer.beta2_power;
-    out->learning_rate = clock.optimizer.learning_rate;
+    hotbed_storage_state state = {
+        .optimizer_steps = clock.optimizer.steps,
+        .clock = clock.prefetches,
+        .beta1_power = clock.optimizer.beta1_power,
+        .beta2_power = clock.optimizer.beta2_power,
+        .learning_rate = clock.optimizer.learning_rate,
+    };
+    hotbed_output_write(out, &state, sizeof state);
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_set_state(
     hotbed_storage *storage, const hotbed_storage_state *state, hotbed_stream *stream) {
+    hotbed_storage_state s;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (state == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state is NULL");
-    const double power[2] = {state->beta1_power, state->beta2_power};
+    HOTBED_TRY(hotbed_options_read(
+        &s, sizeof s, offsetof(hotbed_storage_state, learning_rate) + sizeof s.learning_rate, state,
+        "hotbed_storage_state"));
+    const double power[2] = {s.beta1_power, s.beta2_power};
     for (int b = 0; b < 2; b++)
         if (!(power[b] >= 0.0 && power[b] <= 1.0))
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
-    if (state->clock > HOTBED_SCORE_MOST)
+    if (s.clock > HOTBED_SCORE_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)state->clock);
-    if (!isfinite(state->learning_rate))
+            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s.clock);
+    if (!isfinite(s.learning_rate))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
     hotbed_clock clock = {
-        .prefetches = state->clock,
+        .prefetches = s.clock,
         .optimizer =
-            {.steps = state->optimizer_steps,
-             .beta1_power = state->beta1_power,
-             .beta2_power = state->beta2_power,
-             .learning_rate = state->learning_rate},
+            {.steps = s.optimizer_steps,
+             .beta1_power = s.beta1_power,
+             .beta2_power = s.beta2_power,
+             .learning_rate = s.learning_rate},
     };
     hotbed_clock_correct(&clock);
     HOTBED_TRY(hotbed_storage_may_wait(stream));
@@ -720,32 +731,62 @@ hotbed_status hotbed_storage_set_state(
     return hotbed_stream_finish(stream);
 }
 
+hotbed_status hotbed_storage_now(
+    hotbed_storage *storage, uint32_t table, uint64_t *now, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (now == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "now is NULL");
+    const hotbed_table_view *view = &storage->tables[table].view;
+    bool timed = view->score == HOTBED_SCORE_TIMESTAMP || view->score == HOTBED_SCORE_TIMESTAMP_LFU;
+    if (view->is_static != 0 || (!timed && view->score != HOTBED_SCORE_STEP))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s has no clock: it is %s", storage->tables[table].name,
+            view->is_static != 0                 ? "STATIC"
+            : view->score == HOTBED_SCORE_CUSTOM ? "CUSTOM"
+                                                 : "LFU");
+    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    hotbed_timer timer = {0};
+    hotbed_clock clock = {0};
+    if (timed)
+        HOTBED_TRY(hotbed_copy(&timer, storage->timer, sizeof timer, stream));
+    else
+        HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    uint64_t time = timer.now > timer.newest ? timer.now : timer.newest;
+    *now = timed ? time : clock.prefetches;
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_stats(
     hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream) {
     hotbed_tally tally;
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_table_stats"));
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
-    hotbed_stats_of(tally, storage->tables[table].view.row_bytes, out);
+    hotbed_table_stats stats = hotbed_stats_of(tally, storage->tables[table].view.row_bytes);
+    hotbed_output_write(out, &stats, sizeof stats);
     return HOTBED_OK;
 }
 
-void hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes, hotbed_table_stats *out) {
-    out->keys = tally.keys;
-    out->uniques = tally.uniques;
-    out->hits = tally.uniques - tally.inserts - tally.refused - tally.rejected;
-    out->inserts = tally.inserts;
-    out->evictions = tally.evictions;
-    out->refused = tally.refused;
-    out->rejected = tally.rejected;
-    out->fetches = tally.fetches;
-    out->write_backs = tally.write_backs;
-    out->in_place = tally.in_place;
-    out->link_read_bytes = tally.fetches * row_bytes;
-    out->link_write_bytes = tally.write_backs * row_bytes;
+hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes) {
+    hotbed_table_stats stats = {
+        .size = sizeof stats,
+        .keys = tally.keys,
+        .uniques = tally.uniques,
+        .hits = tally.uniques - tally.inserts - tally.refused - tally.rejected,
+        .inserts = tally.inserts,
+        .evictions = tally.evictions,
+        .refused = tally.refused,
+        .rejected = tally.rejected,
+        .fetches = tally.fetches,
+        .in_place = tally.in_place,
+        .write_backs = tally.write_backs,
+        .link_read_bytes = tally.fetches * row_bytes,
+        .link_write_bytes = tally.write_backs * row_bytes,
+    };
+    return stats;
 }
 
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {

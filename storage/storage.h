@@ -67,7 +67,8 @@ typedef struct hotbed_table {
                                 * their own: the range is a segment then, see index_core.h */
 } hotbed_table;
 
-/* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart. */
+/* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart, and in whose pinned
+ * workspace it is.  It stays as long as the storage, since graphs may point to it; its memory as long as the stream. */
 typedef struct hotbed_desk {
     struct hotbed_desk *next;
     const hotbed_stream *stream;
@@ -114,10 +115,12 @@ struct hotbed_storage {
     uint32_t move_sms;   /* of hotbed_storage_options */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
+    bool keys_leave;          /* a table evicts or has two tiers: keys may leave their slots */
     bool timed;               /* a table's scores are timestamps */
     bool admits;              /* a table does not take all keys */
     uint32_t tickets;         /* that exist; atomic */
     uint32_t held;            /* tickets that hold pins; atomic */
+    hotbed_ticket *released;  /* by hotbed_ticket_release(), until they are taken back; atomic */
     hotbed_table *tables;     /* [num_tables] */
     uint32_t *feature_tables; /* [num_features] */
     uint64_t *columns;        /* [num_features + 1] */
@@ -139,6 +142,7 @@ struct hotbed_storage {
     hotbed_clock *clock;
     hotbed_tally *tallies;
     uint32_t *below;     /* see hotbed_step_view */
+    uint32_t *holding;   /* likewise */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
@@ -150,11 +154,14 @@ struct hotbed_storage {
 
 struct hotbed_ticket {
     hotbed_storage *storage;
+    hotbed_ticket *next; /* of those that are released */
     hotbed_stream *last; /* stream of the last call */
     uint64_t max_keys;
     uint32_t max_batch_size;
-    bool holds; /* prefetched: has a batch and its pins */
-    bool kept;  /* and pins besides, which outlive its backward */
+    bool holds;         /* prefetched: has a batch and its pins */
+    bool recorded;      /* calls on it are in graphs: whether it has pins, the device knows */
+    bool kept_recorded; /* those that keep it are */
+    bool kept;          /* and pins besides, which outlive its backward */
     hotbed_step_view step;
     hotbed_memory memory;
     void *unique_scratch;
@@ -219,10 +226,15 @@ void hotbed_growth_destroy(hotbed_storage *storage);
 hotbed_status hotbed_storage_flush_table(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
 
-/* Free the slots of a table's tiers, and what admission has counted; STATIC: rows of memory as new.
- * Synchronous; no ticket holds rows. */
+/* Free the slots of a table's tiers, and what admission has counted; STATIC: rows of memory as new.  `fresh`: the table
+ * is being created.  Synchronous; no ticket holds rows. */
 hotbed_status hotbed_storage_empty_table(
-    hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
+    hotbed_storage *storage, uint32_t table, bool fresh, hotbed_stream *stream);
+
+/* Free the slots of args->table.range, or, without an index, give all rows their first values.  `zero`: its memory is
+ * fresh, and zero.  Async. */
+hotbed_status hotbed_storage_free_slots(
+    const hotbed_storage *storage, const hotbed_rows_args *args, bool zero, hotbed_stream *stream);
 
 /* Errors: ARGUMENT when `stream` is NULL or of another backend or device than the storage. */
 hotbed_status hotbed_storage_same_device(
@@ -240,6 +252,10 @@ hotbed_status hotbed_storage_rows_view(
 /* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
 
+/* Destroy the tickets that were released, but for those whose last call was on `stream`, which wait for nothing: their
+ * pins come off on it, and they stay for hotbed_ticket_create(). */
+void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
+
 /* Where kernels on `stream` latch faults of keys; NULL: nowhere. */
 hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream);
 
@@ -247,7 +263,7 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
 
 /* What a tally, or the difference of two, says. */
-void hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes, hotbed_table_stats *out);
+hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes);
 /* Whether rows move between tiers. */
 static inline bool hotbed_storage_moves(const hotbed_storage *storage) {
     return storage->tiers == HOTBED_TIERS_CACHE || storage->tiers == HOTBED_TIERS_SCORE;

@@ -22,6 +22,7 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     s->unique_offsets =
         hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
     s->num_missing = hotbed_carve_take(&carve, sizeof(uint32_t));
+    s->held = hotbed_carve_take(&carve, sizeof(uint32_t));
     s->inverse = hotbed_carve_take(&carve, words);
     s->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
     s->slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
@@ -55,6 +56,8 @@ static hotbed_status make_ticket(
     size_t bytes = carve_ticket(ticket, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
     (void)carve_ticket(ticket, ticket->memory.data);
+    HOTBED_TRY(hotbed_fill(ticket->step.held, 0, sizeof *ticket->step.held, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream)); /* other streams may be the first to use the ticket */
     return storage->external == NULL ? HOTBED_OK : hotbed_ticket_open_external(ticket, stream);
 }
 
@@ -67,36 +70,6 @@ static hotbed_status count_ticket(hotbed_storage *storage) {
         HOTBED_ERR_STATE, "%d tickets exist, which is the most", HOTBED_TICKETS_MOST);
 }
 
-hotbed_status hotbed_ticket_create(
-    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
-    hotbed_ticket **out) {
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
-    *out = NULL;
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (max_keys < 1 || max_keys > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
-    if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^30]",
-            max_batch_size, storage->num_features);
-    HOTBED_TRY(count_ticket(storage));
-    hotbed_ticket *ticket = hotbed_new(sizeof *ticket);
-    if (ticket == NULL) {
-        __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a ticket");
-    }
-    ticket->storage = storage;
-    hotbed_status status = make_ticket(ticket, max_keys, max_batch_size, stream);
-    if (status != HOTBED_OK) {
-        hotbed_ticket_destroy(ticket);
-        return status;
-    }
-    *out = ticket;
-    return HOTBED_OK;
-}
-
 static void set_holds(hotbed_ticket *ticket, bool holds) {
     if (holds && !ticket->holds)
         __atomic_add_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
@@ -105,10 +78,27 @@ static void set_holds(hotbed_ticket *ticket, bool holds) {
     ticket->holds = holds;
 }
 
+/* A call on the ticket is enqueued on `stream`, or recorded there. */
+static void use_on(hotbed_ticket *ticket, hotbed_stream *stream) {
+    ticket->last = stream;
+    ticket->recorded = ticket->recorded || hotbed_stream_recording(stream);
+}
+
+/* Take pins off that are on for `why`: a graph that was launched may have put them there, of a batch of any size, or have
+ * taken them off. */
+static hotbed_status unpin(hotbed_ticket *ticket, uint32_t why, hotbed_stream *stream) {
+    hotbed_step_view step = ticket->step;
+    if (ticket->recorded)
+        step.bound = ticket->max_keys;
+    return ticket->storage->kernels.lookup->unpin(&step, why, stream);
+}
+
 static hotbed_status release(hotbed_ticket *ticket, hotbed_stream *stream) {
-    if (!ticket->holds)
+    if (!ticket->holds && !ticket->recorded)
         return HOTBED_OK;
-    HOTBED_TRY(ticket->storage->kernels.lookup->unpin(&ticket->step, stream));
+    HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream));
+    HOTBED_TRY(
+        ticket->storage->kernels.lookup->hold(&ticket->step, HOTBED_HELD_BATCH, false, stream));
     set_holds(ticket, false);
     return HOTBED_OK;
 }
@@ -123,9 +113,11 @@ static void drop_kept(hotbed_ticket *ticket) {
 }
 
 static hotbed_status forget(hotbed_ticket *ticket, hotbed_stream *stream) {
-    if (!ticket->kept)
+    if (!ticket->kept && !ticket->kept_recorded)
         return HOTBED_OK;
-    HOTBED_TRY(ticket->storage->kernels.lookup->unpin(&ticket->step, stream));
+    HOTBED_TRY(unpin(ticket, HOTBED_HELD_KEPT, stream));
+    HOTBED_TRY(
+        ticket->storage->kernels.lookup->hold(&ticket->step, HOTBED_HELD_KEPT, false, stream));
     drop_kept(ticket);
     return HOTBED_OK;
 }
@@ -145,6 +137,94 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     hotbed_external_batch_destroy(&ticket->leaving);
     hotbed_memory_free(&ticket->memory);
     hotbed_delete(ticket);
+}
+
+/* --- tickets that are released ---------------------------------------------------------------------- */
+
+static void give_up(hotbed_storage *storage, hotbed_ticket *ticket) {
+    ticket->next = __atomic_load_n(&storage->released, __ATOMIC_RELAXED);
+    /* Release: who takes the ticket sees what was done with it. */
+    while (!__atomic_compare_exchange_n(
+        &storage->released, &ticket->next, ticket, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        continue;
+}
+
+void hotbed_ticket_release(hotbed_ticket *ticket) {
+    if (ticket != NULL)
+        give_up(ticket->storage, ticket);
+}
+
+/* All that are released, as a list: the caller's. */
+static hotbed_ticket *take_released(hotbed_storage *storage) {
+    if (__atomic_load_n(&storage->released, __ATOMIC_RELAXED) == NULL)
+        return NULL;
+    return __atomic_exchange_n(&storage->released, NULL, __ATOMIC_ACQUIRE);
+}
+
+void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream) {
+    for (hotbed_ticket *ticket = take_released(storage), *next; ticket != NULL; ticket = next) {
+        next = ticket->next;
+        if (ticket->last == stream && release(ticket, stream) == HOTBED_OK &&
+            forget(ticket, stream) == HOTBED_OK)
+            give_up(storage, ticket);
+        else
+            hotbed_ticket_destroy(ticket);
+    }
+}
+
+/* A ticket for such batches that was released and can be used again on `stream`; others are destroyed.  NULL: none. */
+static hotbed_ticket *use_again(
+    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream) {
+    hotbed_storage_take_back(storage, stream);
+    hotbed_ticket *found = NULL;
+    for (hotbed_ticket *ticket = take_released(storage), *next; ticket != NULL; ticket = next) {
+        next = ticket->next;
+        bool fits = ticket->last == stream && ticket->max_keys >= max_keys &&
+                    ticket->max_keys / 2 <= max_keys && ticket->max_batch_size >= max_batch_size;
+        if (fits && found == NULL && !ticket->recorded) /* graphs go on using what they recorded */
+            found = ticket;
+        else if (fits)
+            give_up(storage, ticket);
+        else
+            hotbed_ticket_destroy(ticket);
+    }
+    return found;
+}
+
+hotbed_status hotbed_ticket_create(
+    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
+    hotbed_ticket **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (max_keys < 1 || max_keys > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
+    if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^30]",
+            max_batch_size, storage->num_features);
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "a ticket is allocated, but the stream is recording a graph");
+    *out = use_again(storage, max_keys, max_batch_size, stream);
+    if (*out != NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(count_ticket(storage));
+    hotbed_ticket *ticket = hotbed_new(sizeof *ticket);
+    if (ticket == NULL) {
+        __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a ticket");
+    }
+    ticket->storage = storage;
+    hotbed_status status = make_ticket(ticket, max_keys, max_batch_size, stream);
+    if (status != HOTBED_OK) {
+        hotbed_ticket_destroy(ticket);
+        return status;
+    }
+    *out = ticket;
+    return HOTBED_OK;
 }
 
 /* --- the step ------------------------------------------------------------------------------------ */
@@ -206,13 +286,18 @@ hotbed_status hotbed_storage_prefetch(
             "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
             (unsigned long long)b.num_keys, b.batch_size, (unsigned long long)ticket->max_keys,
             ticket->max_batch_size);
-    HOTBED_TRY(release(ticket, stream));
-    HOTBED_TRY(forget(ticket, stream));
     hotbed_step_view *s = &ticket->step;
+    use_on(
+        ticket, stream); /* first: a graph that is launched again takes off pins of its own batch */
+    s->released = ticket->holds; /* pins that the host does not know of are left to layout() */
+    if (ticket->holds) {
+        HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream)); /* layout() goes on with the word */
+        set_holds(ticket, false);
+    }
+    HOTBED_TRY(forget(ticket, stream));
     put_batch(storage, s, &b, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
     s->bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
-    ticket->last = stream;
     HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
     if (s->bags != NULL)
         HOTBED_TRY(storage->kernels.lookup->bags(s, stream));
@@ -270,7 +355,7 @@ hotbed_status hotbed_storage_forward(
     HOTBED_TRY(check_ticket(storage, ticket, stream));
     HOTBED_TRY(
         check_output(storage, output, "output", output_rows(storage, &ticket->step), &stride));
-    ticket->last = stream;
+    use_on(ticket, stream);
     return storage->kernels.lookup->forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
@@ -296,7 +381,7 @@ hotbed_status hotbed_storage_backward(
     HOTBED_TRY(check_update(storage, ticket, stream));
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
-    ticket->last = stream;
+    use_on(ticket, stream);
     hotbed_gradient_view view = {gradient, stride};
     HOTBED_TRY(storage->kernels.update->update(
         &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
@@ -312,7 +397,7 @@ hotbed_status hotbed_storage_reduce(
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     HOTBED_TRY(check_sums(ticket, unique_gradients));
-    ticket->last = stream;
+    use_on(ticket, stream);
     hotbed_gradient_view view = {gradient, stride};
     hotbed_sums_view sums = {unique_gradients, storage->max_dim, add};
     return storage->kernels.update->reduce(
@@ -325,7 +410,7 @@ hotbed_status hotbed_storage_apply(
     hotbed_stream *stream) {
     HOTBED_TRY(check_update(storage, ticket, stream));
     HOTBED_TRY(check_sums(ticket, unique_gradients));
-    ticket->last = stream;
+    use_on(ticket, stream);
     hotbed_gradient_view sums = {unique_gradients, storage->max_dim};
     HOTBED_TRY(storage->kernels.update->apply(
         &ticket->step, &storage->optimizer_view, sums, storage->max_dim, ticket->update_scratch,
@@ -338,7 +423,7 @@ hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream)
     if (ticket == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
     HOTBED_TRY(hotbed_storage_same_device(ticket->storage, stream));
-    ticket->last = stream;
+    use_on(ticket, stream);
     return release(ticket, stream);
 }
 
@@ -358,8 +443,12 @@ hotbed_status hotbed_ticket_keep(hotbed_ticket *ticket, hotbed_stream *stream) {
     HOTBED_TRY(count_ticket(ticket->storage));
     __atomic_add_fetch(&ticket->storage->held, 1, __ATOMIC_RELAXED);
     ticket->kept = true;
-    ticket->last = stream;
-    hotbed_status status = ticket->storage->kernels.lookup->pin_again(&ticket->step, stream);
+    use_on(ticket, stream);
+    ticket->kept_recorded = ticket->kept_recorded || hotbed_stream_recording(stream);
+    const hotbed_lookup_kernels *kernels = ticket->storage->kernels.lookup;
+    hotbed_status status = kernels->pin_again(&ticket->step, stream);
+    if (status == HOTBED_OK)
+        status = kernels->hold(&ticket->step, HOTBED_HELD_KEPT, true, stream);
     if (status != HOTBED_OK)
         drop_kept(ticket);
     return status;
@@ -371,28 +460,34 @@ hotbed_status hotbed_ticket_retake(hotbed_ticket *ticket, hotbed_stream *stream)
         return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not kept");
     if (ticket->holds)
         return HOTBED_OK;
-    ticket->last = stream;
+    use_on(ticket, stream);
     HOTBED_TRY(ticket->storage->kernels.lookup->pin_again(&ticket->step, stream));
+    HOTBED_TRY(
+        ticket->storage->kernels.lookup->hold(&ticket->step, HOTBED_HELD_BATCH, true, stream));
     set_holds(ticket, true);
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream) {
     HOTBED_TRY(check_kept(ticket, stream));
-    ticket->last = stream;
+    use_on(ticket, stream);
     return forget(ticket, stream);
 }
 
 hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out) {
-    if (ticket == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", ticket == NULL ? "ticket" : "out");
+    if (ticket == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_ticket_view"));
     if (!ticket->holds)
         return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
-    out->unique_keys = ticket->step.unique_keys;
-    out->inverse = ticket->step.inverse;
-    out->unique_offsets = ticket->step.unique_offsets;
-    out->slots = ticket->step.slots;
-    out->counts = ticket->step.counts;
+    hotbed_ticket_view view = {
+        .unique_keys = ticket->step.unique_keys,
+        .inverse = ticket->step.inverse,
+        .unique_offsets = ticket->step.unique_offsets,
+        .slots = ticket->step.slots,
+        .counts = ticket->step.counts,
+    };
+    hotbed_output_write(out, &view, sizeof view);
     return HOTBED_OK;
 }
 
@@ -419,6 +514,9 @@ hotbed_status hotbed_storage_eval(
         step.table_starts =
             hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
         step.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
+        step.begun = hotbed_carve_take(&carve, sizeof *step.begun);
+        step.missing = hotbed_carve_take(&carve, b.num_keys * sizeof *step.missing);
+        step.num_missing = hotbed_carve_take(&carve, sizeof *step.num_missing);
         if (storage->pooling == HOTBED_POOL_NONE && storage->tiers != HOTBED_TIERS_ONE &&
             storage->external == NULL) {
             step.move_order = hotbed_carve_take(&carve, b.num_keys * sizeof(uint32_t));
@@ -433,13 +531,17 @@ hotbed_status hotbed_storage_eval(
     }
     if (storage->external != NULL && b.num_keys > 0)
         HOTBED_TRY(hotbed_desk_take(storage, b.num_keys, stream, &missing));
-    HOTBED_TRY(storage->kernels.lookup->layout(&step, stream));
-    if (storage->pooling == HOTBED_POOL_NONE && missing == NULL)
-        return storage->kernels.lookup->eval_rows(&step, output, stride, storage->max_dim, stream);
-    HOTBED_TRY(storage->kernels.lookup->find_keys(&step, stream));
-    if (missing != NULL)
-        HOTBED_TRY(hotbed_storage_eval_external(storage, &step, &scratch, missing, stream));
-    return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
+    const hotbed_lookup_kernels *lookup = storage->kernels.lookup;
+    HOTBED_TRY(lookup->layout(&step, stream));
+    if (storage->pooling == HOTBED_POOL_NONE && missing == NULL) {
+        HOTBED_TRY(lookup->eval_rows(&step, output, stride, storage->max_dim, stream));
+    } else {
+        HOTBED_TRY(lookup->find_keys(&step, stream));
+        if (missing != NULL)
+            HOTBED_TRY(hotbed_storage_eval_external(storage, &step, &scratch, missing, stream));
+        HOTBED_TRY(lookup->forward(&step, output, stride, storage->max_dim, stream));
+    }
+    return storage->keys_leave ? lookup->again(&step, output, stride, stream) : HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_set_learning_rate(

@@ -285,7 +285,7 @@ static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t
 
 template <bool GROWS>
 static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     unsigned sms = WARP_SMS, block = WARP_BLOCK;
     size_t shared = 0;
     uint32_t warps = 0;
@@ -308,7 +308,7 @@ hotbed_status hotbed_bins_to_starts(const hotbed_step_view *step, hotbed_stream 
 
 template <bool GROWS>
 static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     unsigned tiles = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
     unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
     unsigned rows = hotbed_cuda_blocks(stream, step->bound * ROW, BLOCK, WAVES);

@@ -54,13 +54,21 @@ HOTBED_HD void hotbed_seek_homes(
 
 /* --- claim -------------------------------------------------------------------------------------- */
 
-/* Place a key in the lower tier, locked and pinned once.  Eviction there is the table's. */
+/* Place a key in the lower tier, locked and pinned once.  Eviction there is the table's.
+ *
+ * A slot that was free still has EMPTY for its key, at which an eval's walk ends.  With SCORE a key of the table may go
+ * down to a slot behind it, and can be found there before this slot's key is published: so walks have to go on. */
 HOTBED_HD uint64_t hotbed_claim_home(
     const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {
+    const hotbed_table_view *table = &s->tables[t];
     hotbed_index_result r =
-        hotbed_index_place(s->index, s->tables[t].lower, key, hotbed_meta_new(score, 1), width);
-    if (r.outcome == HOTBED_INDEX_EVICTED && hotbed_tile_rank(width) == 0)
+        hotbed_index_place(s->index, table->lower, key, hotbed_meta_new(score, 1), width);
+    if (hotbed_tile_rank(width) != 0)
+        return r.slot;
+    if (r.outcome == HOTBED_INDEX_EVICTED)
         hotbed_add_relaxed_u64(&s->tallies[t].evictions, 1);
+    else if (r.slot != HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_SCORE)
+        hotbed_index_forget(s->index, table->lower, r.slot);
     return r.slot;
 }
 
@@ -107,9 +115,10 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
         bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
         uint64_t home_meta = 0;
         if (!fresh && hotbed_tile_rank(width) == 0)
-            home_meta = hotbed_load_relaxed_u64(hotbed_index_meta(s->index, move.home));
+            home_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.home));
         home_meta = hotbed_tile_shuffle_u64(width, home_meta, 0);
-        /* One pin is this batch's; who has others uses the row at home. */
+        /* One pin is this batch's.  Where there are others, a ticket may be about to update the row in the lower tier, and
+         * this one uses it there, too.  Where there are none, those updates come before this load. */
         if (fresh || (home_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
             hotbed_index_result r = hotbed_index_place_over(
                 s->index, table->range, key, hotbed_upper_meta(table, &move, home_meta, score),
@@ -209,6 +218,7 @@ HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes,
         hotbed_u64x2 *target = (hotbed_u64x2 *)(void *)to;
         for (uint64_t at = lane; at < n; at += (uint64_t)HOTBED_COPY_AHEAD * width) {
             hotbed_u64x2 words[HOTBED_COPY_AHEAD];
+            HOTBED_POINT();
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_COPY_AHEAD; k++)
                 if (at + (uint64_t)k * width < n)
@@ -356,10 +366,11 @@ typedef struct hotbed_flush_args {
     hotbed_table_view table;
     hotbed_index_view index;
     hotbed_tally *tally;
-    uint32_t drop; /* also: the upper tier is to be emptied */
+    uint32_t drop; /* also: the upper tier is to be emptied, but for rows that are pinned */
 } hotbed_flush_args;
 
-/* Slot number i of the upper tier: its row, if it was changed, and its score go to its home. */
+/* Slot number i of the upper tier: its row, if it was changed, and its score go to its home.  A graph may have pinned
+ * rows of which the host does not know: they are not dropped. */
 HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_t width) {
     uint64_t slot = a->table.first_slot + i;
     uint64_t meta = 0;
@@ -378,16 +389,19 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
             hotbed_row_at(a->index, &a->table, home), hotbed_row_at(a->index, &a->table, slot),
             a->table.row_bytes, width);
     hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) != 0)
-        return;
-    hotbed_table_copy_time(a->index, &a->table, home, slot);
-    hotbed_home_alone(a->index, home, meta);
-    if (a->drop == 0)
-        hotbed_add_release_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
-    if (writes) {
-        hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
-        hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
+    bool drops = a->drop != 0 && (meta & HOTBED_META_PINS) == 0;
+    if (hotbed_tile_rank(width) == 0) {
+        hotbed_table_copy_time(a->index, &a->table, home, slot);
+        hotbed_home_alone(a->index, home, meta);
+        if (!drops)
+            hotbed_add_release_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
+        if (writes) {
+            hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
+            hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
+        }
     }
+    if (drops)
+        (void)hotbed_index_vacate(a->index, a->table.range, slot, 0, width);
 }
 
 #endif

@@ -95,15 +95,9 @@ uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n) {
     return n < most ? n : most;
 }
 
-/* A new batch, twice as large as the last one of the stream, which graphs may hold. */
+/* A new batch, for a power of two of rows. */
 static hotbed_status open_desk(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_desk **out) {
-    if (hotbed_stream_recording(stream))
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "a batch of %llu rows would have to be allocated for the external store "
-            "while a graph is recorded",
-            (unsigned long long)capacity);
     uint64_t larger = DESK_LEAST;
     while (larger < capacity)
         larger *= 2;
@@ -111,7 +105,7 @@ static hotbed_status open_desk(
     if (desk == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch");
     hotbed_status status =
-        hotbed_external_batch_create(&desk->batch, storage->external, larger, stream);
+        hotbed_external_batch_borrow(&desk->batch, storage->external, larger, stream);
     if (status != HOTBED_OK) {
         hotbed_delete(desk);
         return status;
@@ -126,10 +120,14 @@ static hotbed_status open_desk(
 hotbed_status hotbed_desk_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream,
     hotbed_external_batch **out) {
+    void *memory =
+        NULL; /* a stream may be at the address of one that is gone, whose memory went with it */
+    HOTBED_TRY(hotbed_stream_pinned_workspace(stream, 0, &memory));
     hotbed_status status = HOTBED_OK;
     pthread_mutex_lock(&storage->desks_lock);
     hotbed_desk *desk = storage->desks;
-    while (desk != NULL && (desk->stream != stream || desk->batch.capacity < capacity))
+    while (desk != NULL && (desk->stream != stream || desk->batch.capacity < capacity ||
+                            desk->batch.view.starts != memory))
         desk = desk->next;
     if (desk == NULL)
         status = open_desk(storage, capacity, stream, &desk);
@@ -144,7 +142,6 @@ void hotbed_storage_close_external(hotbed_storage *storage) {
     while (storage->desks != NULL) {
         hotbed_desk *desk = storage->desks;
         storage->desks = desk->next;
-        hotbed_external_batch_destroy(&desk->batch);
         hotbed_delete(desk);
     }
     if (storage->external != NULL)

@@ -371,7 +371,7 @@ HOTBED_HD void hotbed_set_upper(const hotbed_store_rows *a, uint32_t i, uint32_t
     bool valid = hotbed_rows_valid(a, i);
     bool above = valid && hotbed_rows_upper(a, i, width) != HOTBED_SLOT_NONE;
     if (above || !valid)
-        hotbed_rows_set(&a->rows, a->first + i, width);
+        hotbed_rows_set(&a->rows, a->first + i, HOTBED_ROWS_SET, width);
     if (hotbed_tile_rank(width) == 0)
         a->asked.ranks[i] = valid && !above;
 }
@@ -384,8 +384,12 @@ HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_
     uint64_t at = a->first + i, place = a->asked.ranks[i];
     bool is_new = a->asked.batch.found[place] == HOTBED_EXTERNAL_MISSING;
     uint8_t *row = hotbed_rows_place(a, i);
-    if (is_new)
-        hotbed_row_init(table, row, hotbed_rows_key(&a->rows, at), width);
+    if (is_new) {
+        uint64_t key = hotbed_rows_key(&a->rows, at);
+        hotbed_row_init(table, row, key, width);
+        if (table->counter.buckets != 0) /* admission counts keys that have no row */
+            (void)hotbed_index_erase(a->rows.index, table->counter, key, width);
+    }
     hotbed_tile_sync(width);
     hotbed_row_set(table, row, a->rows.rows, at, width);
     if (hotbed_tile_rank(width) != 0)

@@ -135,6 +135,12 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
             HOTBED_ERR_ARGUMENT,
             "optimizer: size %u is not %zu; call hotbed_optimizer_init() first", o->size,
             sizeof *o);
+    for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
+        if (o->reserved[i] != 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
+                o->reserved[i]);
     if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_ROWWISE_ADAGRAD)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: unknown kind %d", (int)o->kind);
     if (!isfinite(o->learning_rate))

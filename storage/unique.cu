@@ -177,7 +177,7 @@ static hotbed_status unique(
     while (bits < 31 && (uint64_t)1 << bits <= bound)
         bits++;
     unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(scratch.entries, 0xff, 2 * (size_t)bound * sizeof(uint32_t), native),
         "cudaMemsetAsync"));

@@ -50,8 +50,9 @@ static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scra
     return used;
 }
 
-static __global__ void step_kernel(hotbed_clock *clock, float beta1, float beta2, uint32_t *used) {
-    hotbed_clock_step(clock, beta1, beta2);
+static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
+    hotbed_clock_step(s.clock, beta1, beta2);
+    hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* the rows' pins come off with their updates */
     used[0] = used[1] = 0;
 }
 
@@ -292,7 +293,7 @@ static hotbed_status sum_parts(
     const update_launches *launch, const hotbed_step_view *step,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
     hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     unsigned blocks = blocks_of(stream, step->bound, launch->width);
     split_kernel<<<blocks_of(stream, step->bound, 1), BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
@@ -306,7 +307,7 @@ static hotbed_status step_clock(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, update_scratch scratch,
     hotbed_stream *stream) {
     step_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(
-        step->clock, optimizer->beta1, optimizer->beta2, scratch.used);
+        *step, optimizer->beta1, optimizer->beta2, scratch.used);
     return hotbed_cuda_launched("step_kernel");
 }
 
@@ -331,7 +332,7 @@ static hotbed_status reduce(
     hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *memory,
     hotbed_stream *stream) {
     update_scratch scratch;
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
     update_launches launch = choose(max_dim, is_plain(step, optimizer, gradient), optimizer->kind);
     HOTBED_TRY(hotbed_cuda_check(

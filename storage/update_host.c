@@ -35,6 +35,8 @@ static void step_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     (void)begin, (void)end;
     hotbed_clock_step(a->s.clock, a->o.beta1, a->o.beta2);
+    hotbed_step_hold(
+        &a->s, HOTBED_HELD_BATCH, false); /* the rows' pins come off with their updates */
 }
 
 /* The table of unique u, which is that of the unique before, or one after it. */

@@ -1,4 +1,4 @@
-/* checkpoint/arena.c - memory for images of snapshots that stays from one to the next. */
+/* checkpoint/arena.c - memory for snapshot images, reused from one snapshot to the next. */
 #include "checkpoint/arena.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 
 typedef struct arena_part {
     hotbed_memory memory;
-    uint64_t taken; /* atomic: 1 while a snapshot has it */
+    uint64_t taken; /* atomic: 1 while a snapshot uses the part */
 } arena_part;
 
 struct hotbed_checkpoint_arena {
@@ -23,7 +23,7 @@ static uint32_t part_of(hotbed_memory_kind kind) {
 static hotbed_status make_part(
     arena_part *part, hotbed_memory_kind kind, uint64_t bytes, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_memory_alloc(stream, kind, (size_t)bytes, NULL, &part->memory));
-    return hotbed_fill(part->memory.data, 0, part->memory.bytes, stream); /* touches its pages */
+    return hotbed_fill(part->memory.data, 0, part->memory.bytes, stream); /* touches the pages */
 }
 
 hotbed_status hotbed_checkpoint_arena_create(
@@ -68,7 +68,7 @@ void *hotbed_arena_take(hotbed_arena_lease *lease, hotbed_memory_kind kind, size
     size_t left = part->memory.bytes - lease->used[p], needed = hotbed_arena_align(bytes);
     if (needed > left || needed < bytes)
         return NULL;
-    /* Sees the end of all that the snapshot before did with the memory. */
+    /* Acquire: the previous snapshot's work with the memory is complete and visible. */
     if (!lease->held[p] && !hotbed_cas_u64(&part->taken, 0, 1))
         return NULL;
     void *data = (char *)part->memory.data + lease->used[p];
@@ -83,7 +83,8 @@ void hotbed_arena_give_back(hotbed_arena_lease *lease, hotbed_memory_kind kind) 
         return;
     lease->held[p] = false;
     lease->used[p] = 0;
-    hotbed_store_release_u64(&lease->arena->parts[p].taken, 0); /* publishes that end */
+    hotbed_store_release_u64(
+        &lease->arena->parts[p].taken, 0); /* publishes the end of this snapshot's work */
 }
 
 bool hotbed_arena_holds(const hotbed_arena_lease *lease, hotbed_memory_kind kind) {

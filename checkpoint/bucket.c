@@ -1,4 +1,4 @@
-/* checkpoint/bucket.c - one pass into buckets, then each bucket by itself. */
+/* checkpoint/bucket.c - sort keys: one pass into buckets, then each bucket by itself. */
 #include "checkpoint/bucket.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { SMALL = 24 }; /* keys that are sorted by insertion */
+enum { SMALL = 24 }; /* largest number of keys that are sorted by insertion */
 
 static int by_key(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -54,7 +54,7 @@ hotbed_status hotbed_bucket_sort(
     return HOTBED_OK;
 }
 
-/* The place of a key in [low, high), a bucket in order of keys. */
+/* Return the position of a key in the bucket [low, high), which is sorted by key. */
 static uint64_t place_of(const uint64_t *sorted, uint64_t low, uint64_t high, uint64_t key) {
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
@@ -69,7 +69,7 @@ static uint64_t place_of(const uint64_t *sorted, uint64_t low, uint64_t high, ui
 hotbed_status hotbed_bucket_sort_pairs(
     uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs) {
     uint64_t buckets = (uint64_t)1 << bits;
-    uint64_t *ends = hotbed_new(buckets * sizeof *ends); /* first each bucket's keys are counted */
+    uint64_t *ends = hotbed_new(buckets * sizeof *ends); /* first count the keys of each bucket */
     if (ends == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for 2^%" PRIu32 " buckets", bits);
     hotbed_status status = hotbed_bucket_sort(n, keys, bits, pairs, ends);

@@ -5,17 +5,18 @@
 #include "checkpoint/bucket_core.h"
 #include "hotbed/status.h"
 
-/* Put n distinct keys in canonical order.
+/* Sort n distinct keys into canonical order.
  *
  *   keys    in   [n]
- *   sorted  out  [n], apart from keys
- *   counts  out  [2^bits] keys in each bucket
+ *   sorted  out  [n], must not overlap keys
+ *   counts  out  [2^bits] number of keys in each bucket
  *
- * Errors: MEMORY, STATE (a key is there twice). */
+ * Errors: MEMORY, STATE (a key occurs twice). */
 hotbed_status hotbed_bucket_sort(
     uint64_t n, const uint64_t *keys, uint32_t bits, uint64_t *sorted, uint64_t *counts);
 
-/* The same for keys with a number each; `pairs` is [2 * n]: the keys in order, then their numbers. */
+/* Sort keys that have a number each. `pairs` is [2 * n]: the keys in canonical order, then their
+ * numbers. */
 hotbed_status hotbed_bucket_sort_pairs(
     uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs);
 

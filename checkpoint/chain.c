@@ -25,13 +25,14 @@ hotbed_status hotbed_chain_check(
         return another(name, "its parent has another digest");
     if (parent->key_type != increment->key_type ||
         parent->optimizer.kind != increment->optimizer.kind ||
-        parent->num_tables != increment->num_tables)
-        return another(name, "key type, optimizer or number of tables differ");
+        parent->num_tables != increment->num_tables || parent->world != increment->world)
+        return another(name, "key type, optimizer, number of tables or number of ranks differ");
     for (uint32_t i = 0; i < parent->num_tables; i++) {
         const hotbed_manifest_table *x = &parent->tables[i], *y = &increment->tables[i];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
             x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
-            x->capacity != y->capacity)
+            x->capacity != y->capacity ||
+            (parent->world > 1 && (x->route != y->route || x->route_rows != y->route_rows)))
             return another(name, y->name);
     }
     return HOTBED_OK;
@@ -81,7 +82,7 @@ hotbed_status hotbed_chain_open(
         const hotbed_manifest *m = &out->links[i].manifest;
         if (i == 0 && m->increment)
             return hotbed_fail(
-                HOTBED_ERR_STATE, "%s is an increment: begin with the full checkpoint", paths[i]);
+                HOTBED_ERR_STATE, "%s is an increment: start with the full checkpoint", paths[i]);
         if (i > 0)
             HOTBED_TRY(hotbed_chain_check(paths[i], &out->links[i - 1].manifest, m));
     }
@@ -109,46 +110,36 @@ static uint32_t column_of(const hotbed_chain_table *t) {
     return t->kind == HOTBED_CHAIN_COUNTED ? HOTBED_COLUMN_COUNTED : HOTBED_COLUMN_ERASED;
 }
 
-/* See what comes next at a head. */
+/* Read the next key of a head. */
 static hotbed_status look(hotbed_chain_table *t, hotbed_chain_head *head) {
     bool rows = of_rows(t, head);
     head->live = (rows ? hotbed_part_reader_left(head->part) : head->left) > 0;
     if (!head->live)
         return HOTBED_OK;
-    if (rows) /* the part reader checks the order */
-        HOTBED_TRY(hotbed_part_reader_key(head->part, &head->key));
-    else
-        HOTBED_TRY(
-            hotbed_part_reader_column(head->part, column_of(t), &head->key, sizeof head->key));
+    /* The part reader checks the order. */
+    HOTBED_TRY(
+        rows ? hotbed_part_reader_key(head->part, &head->key)
+             : hotbed_part_reader_keys(head->part, column_of(t), 1, &head->key));
     head->bucket = t->hash ? hotbed_logical_bucket(head->key, t->bucket_bits) : 0;
-    if (rows)
-        return HOTBED_OK;
-    if (head->any && !before(head->last_bucket, head->last_key, head->bucket, head->key))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s: %s/%s: key %" PRIu64 " is out of order",
-            head->part->shard->file.name, head->part->table->name,
-            hotbed_manifest_column_name(0, column_of(t)), head->key);
-    head->last_bucket = head->bucket;
-    head->last_key = head->key;
-    head->any = true;
     return HOTBED_OK;
 }
 
-/* Have the parts that are opened from here on hold `room` bytes of a column's block; 0: all. */
+/* Limit the bytes of each column's block that parts opened from now on hold; 0: whole blocks. */
 static void set_room(hotbed_chain *chain, size_t room) {
     for (uint32_t i = 0; i < chain->n; i++)
         for (uint32_t s = 0; s < chain->links[i].manifest.world; s++)
             chain->links[i].shards[s].room = room;
 }
 
-/* Of the other columns' memory nothing is touched. */
+/* Whether a pass of this kind reads the column. The memory of all other columns is never
+ * touched. */
 static bool is_read(hotbed_chain_kind kind, uint32_t column) {
     bool counted = column == HOTBED_COLUMN_COUNTED || column == HOTBED_COLUMN_COUNTS;
     bool key = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_ERASED;
     return kind == HOTBED_CHAIN_COUNTED ? counted : kind == HOTBED_CHAIN_KEYS ? key : !counted;
 }
 
-/* Have the parts that are opened from here on keep what a pass over keys reads. */
+/* Make the parts opened from now on keep what a pass over keys reads. */
 static void set_keep(hotbed_chain *chain, hotbed_chain_kind kind) {
     uint32_t keep = 0;
     for (uint32_t i = 0; i < HOTBED_COLUMNS && kind != HOTBED_CHAIN_ROWS; i++)
@@ -160,7 +151,8 @@ static void set_keep(hotbed_chain *chain, hotbed_chain_kind kind) {
         }
 }
 
-/* Bytes that the parts of a table hold, `room` of each column's block at most. */
+/* Return the number of bytes that the parts of a table hold, with at most `room` bytes of each
+ * column's block. */
 static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t room) {
     uint64_t sum = 0;
     for (uint32_t i = first; i < t->chain->n; i++) {
@@ -178,7 +170,7 @@ static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t r
     return sum;
 }
 
-/* Have the parts hold so much that it is not too much in all. */
+/* Set the bytes that each part holds such that the sum over all parts stays within the limit. */
 static void bound_memory(hotbed_chain_table *t, uint32_t first) {
     enum { HELD_BYTES = 128 << 20, LEAST_ROOM = 512 };
     uint64_t most = t->chain->held_bytes == 0 ? HELD_BYTES : t->chain->held_bytes;
@@ -246,7 +238,7 @@ void hotbed_chain_table_close(hotbed_chain_table *t) {
 
 /* --- merging --------------------------------------------------------------------------------------------- */
 
-/* Columns from row `at` on. */
+/* Set `out` to the columns from row `at` on. */
 static void columns_at(
     const hotbed_chain_table *t, void *const columns[HOTBED_ROW_COLUMNS], uint64_t at,
     void *out[HOTBED_ROW_COLUMNS]) {
@@ -254,7 +246,8 @@ static void columns_at(
         out[i] = t->row_bytes[i] == 0 ? NULL : (char *)columns[i] + at * t->row_bytes[i];
 }
 
-/* The parts follow each other: whole chunks of the first that has rows left. */
+/* Read rows of a table whose parts follow each other: a chunk of the first part that has rows
+ * left. */
 static hotbed_status next_of_one(
     hotbed_chain_table *t, uint64_t capacity, void *const columns[HOTBED_ROW_COLUMNS],
     uint64_t *n) {
@@ -280,8 +273,8 @@ static hotbed_status next_of_one(
     return HOTBED_OK;
 }
 
-/* The head whose key is least, of equal ones the last link's; rows before erased, which within one link
- * come first.  NULL at the end. */
+/* Return the head with the lowest key, or NULL at the end. Among heads with equal keys the one of
+ * the last link is chosen; within one link the heads of rows precede the heads of erased keys. */
 static hotbed_chain_head *least(hotbed_chain_table *t) {
     hotbed_chain_head *best = NULL;
     for (uint32_t i = 0; i < 2 * t->num_parts; i++) {
@@ -296,14 +289,14 @@ static hotbed_chain_head *least(hotbed_chain_table *t) {
     return best;
 }
 
-/* Two shards of one checkpoint do not have the same key. */
+/* Fail because two shards of one checkpoint have the same key. */
 static hotbed_status twice(const hotbed_chain_head *head) {
     return hotbed_fail(
         HOTBED_ERR_CORRUPT, "%s: %s: key %" PRIu64 " is in two shards",
         head->part->shard->file.name, head->part->table->name, head->key);
 }
 
-/* Pass over all heads at (bucket, key) but `best`. */
+/* Skip the key in all other heads that are at (bucket, key). */
 static hotbed_status pass(
     hotbed_chain_table *t, const hotbed_chain_head *best, uint64_t bucket, uint64_t key) {
     for (uint32_t i = 0; i < 2 * t->num_parts; i++) {
@@ -322,7 +315,7 @@ static hotbed_status pass(
     return HOTBED_OK;
 }
 
-/* Give out the row at `head`, or pass over what it erased. */
+/* Return the row at `head`, or skip the key if the head's link erased it. */
 static hotbed_status emit(
     hotbed_chain_table *t, hotbed_chain_head *head, void *const columns[HOTBED_ROW_COLUMNS],
     uint64_t *n) {
@@ -331,8 +324,7 @@ static hotbed_status emit(
     if (!of_rows(t, head)) {
         if (t->kind == HOTBED_CHAIN_COUNTED) {
             memcpy(to[HOTBED_COLUMN_KEYS], &head->key, sizeof head->key);
-            HOTBED_TRY(hotbed_part_reader_column(
-                head->part, HOTBED_COLUMN_COUNTS, to[HOTBED_COLUMN_SCORES], sizeof(uint64_t)));
+            HOTBED_TRY(hotbed_part_reader_counts(head->part, 1, to[HOTBED_COLUMN_SCORES]));
             ++*n;
         }
         head->left--;

@@ -1,4 +1,5 @@
-/* checkpoint/checkpoint.c - the public calls: arguments, and the system's own files. */
+/* checkpoint/checkpoint.c - the public calls: they check arguments and use the system's own
+ * files. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
@@ -21,11 +22,11 @@ static hotbed_status read_options(
         "hotbed_checkpoint_options"));
     if (out->extra == NULL && out->extra_bytes > 0)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, and has %" PRIu64 " bytes",
+            HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, but extra_bytes is %" PRIu64,
             out->extra_bytes);
     if (out->parent != NULL && out->mark == NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s without a mark", out->parent);
+            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", out->parent);
     if (out->extra_bytes > extra_most)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra has %" PRIu64 " bytes, at most %" PRIu64,
@@ -33,7 +34,7 @@ static hotbed_status read_options(
     return HOTBED_OK;
 }
 
-/* The share is the communicator's. */
+/* Check that the share has the rank and size of the communicator. */
 static hotbed_status check_comm(
     const hotbed_comm *comm, const hotbed_checkpoint_share *share, const hotbed_stream *stream) {
     if (comm == NULL)
@@ -60,7 +61,7 @@ hotbed_status hotbed_checkpoint_save(
     if (read.comm == NULL && read.share.world > 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "checkpoint_save: %" PRIu32 " ranks save with a communicator, or with begin, put and "
+            "checkpoint_save: %" PRIu32 " ranks need a communicator, or begin, put and "
             "commit",
             read.share.world);
     return hotbed_checkpoint_write(&config, path, storage, &read, stream);
@@ -98,9 +99,9 @@ hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id
     return hotbed_save_commit(&config, path, id, world);
 }
 
-void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world) {
-    if (path != NULL && check_world(world) == HOTBED_OK)
-        hotbed_save_abort(&config, path, id, world);
+void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
+    if (path != NULL)
+        hotbed_save_abort(&config, path, id);
 }
 
 hotbed_status hotbed_checkpoint_snapshot_take(
@@ -119,7 +120,7 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     if (read.arena != NULL && (hotbed_arena_backend(read.arena) != hotbed_stream_backend(stream) ||
                                hotbed_arena_device(read.arena) != hotbed_stream_device(stream)))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is of %s %d, the stream of %s %d",
+            HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is on %s %d, the stream on %s %d",
             hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
             hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
     return hotbed_snapshot_take(&config, storage, &read, stream, out);
@@ -157,7 +158,7 @@ hotbed_status hotbed_checkpoint_load_with(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage, options or stream is NULL");
     if (extra != NULL && extra_bytes == NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: extra without extra_bytes, its room");
+            HOTBED_ERR_ARGUMENT, "checkpoint_load: extra needs extra_bytes, its capacity");
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
         "hotbed_checkpoint_load_options"));

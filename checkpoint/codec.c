@@ -1,4 +1,4 @@
-/* checkpoint/codec.c - fields of a text, printed or read and checked. */
+/* checkpoint/codec.c - fields of a text: print them, or read and check them. */
 #include "checkpoint/codec.h"
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The rest of the line, short enough for a message, control characters as dots. */
+/* Return the rest of the line for a message, truncated, with control characters as dots. */
 static const char *shown(const hotbed_codec *c, char text[33]) {
     size_t n = 0;
     for (const char *p = c->at; p < c->end && *p != '\n' && n < 32; p++)
@@ -104,7 +104,7 @@ void hotbed_codec_number32(hotbed_codec *c, uint32_t *value, uint32_t least, uin
         *value = (uint32_t)wide;
 }
 
-/* Exactly `digits` lower-case hexadecimal digits. */
+/* Read exactly `digits` lower-case hexadecimal digits. */
 static void hex(hotbed_codec *c, uint64_t *value, int digits) {
     if (c->writing) {
         char text[24];
@@ -147,7 +147,7 @@ void hotbed_codec_double(hotbed_codec *c, double *value) {
     memcpy(value, &bits, sizeof bits);
 }
 
-/* Characters that a name in the file may have. */
+/* Whether a name in the file may contain this character. */
 static bool name_character(char d) {
     return (d >= 'a' && d <= 'z') || (d >= 'A' && d <= 'Z') || (d >= '0' && d <= '9') || d == '_' ||
            d == '.' || d == '-';
@@ -180,7 +180,7 @@ void hotbed_codec_choice(
     }
     for (uint32_t i = 0; c->status == HOTBED_OK && i < num_words; i++) {
         size_t n = strlen(words[i]);
-        /* No word may be taken for another that it begins. */
+        /* Compare whole words: one word may be the beginning of another. */
         if ((size_t)(c->end - c->at) > n && memcmp(c->at, words[i], n) == 0 &&
             !name_character(c->at[n])) {
             c->at += n;

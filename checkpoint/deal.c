@@ -1,4 +1,5 @@
-/* checkpoint/deal.c - votes, and rows from the rank that reads them to the rank that has them. */
+/* checkpoint/deal.c - votes, and redistribution of rows from the ranks that read them to their
+ * owners. */
 #include "checkpoint/deal.h"
 
 #include "base/error.h"
@@ -14,9 +15,21 @@
 enum {
     BALLOT_BYTES = 256,
     VOTE_BYTES = 64,
-    ROUND_BYTES = 32 << 20, /* most that a rank receives in a round, whatever the others send it */
+    ROUND_BYTES =
+        32 << 20, /* the most that a rank receives in a round, whatever the other ranks send */
     ALIGNMENT = 256,
 };
+
+/* Abort the communicator after a failure. A rank that cannot take part in a collective call would
+ * otherwise leave the others waiting until the deadline. Keeps the error text. */
+static hotbed_status take_part(hotbed_comm *comm, hotbed_status status) {
+    char text[1024];
+    if (status == HOTBED_OK)
+        return HOTBED_OK;
+    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_comm_abort(comm);
+    return hotbed_fail(status, "%s", text);
+}
 
 /* --- votes ------------------------------------------------------------------------------------------------ */
 
@@ -40,6 +53,8 @@ static hotbed_status gather(
         status = hotbed_copy(all, device + BALLOT_BYTES, (size_t)size * BALLOT_BYTES, stream);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(stream);
+    if (status != HOTBED_OK) /* enqueued work uses the memory */
+        status = hotbed_staging_settle(stream, status);
     hotbed_memory_free(&memory);
     return status;
 }
@@ -48,26 +63,30 @@ hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream) {
     uint32_t size = hotbed_comm_size(comm);
     ballot own = {.status = (int32_t)status};
-    ballot *all = hotbed_new(size * sizeof *all);
-    if (all == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " votes", size);
-    if (status != HOTBED_OK)
-        snprintf(own.text, sizeof own.text, "%s", hotbed_last_error());
+    char text[1024] = "";
+    if (status != HOTBED_OK) {
+        snprintf(text, sizeof text, "%s", hotbed_last_error());
+        snprintf(own.text, sizeof own.text, "%.*s", (int)sizeof own.text - 1, text);
+    }
     if (bytes > 0)
         memcpy(own.data, data, bytes);
-    hotbed_status gathered = gather(comm, &own, all, stream);
+    ballot *all = hotbed_new(size * sizeof *all);
+    hotbed_status gathered =
+        all == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " votes", size)
+                    : gather(comm, &own, all, stream);
+    gathered = take_part(comm, gathered);
     uint32_t first = 0;
-    while (first < size && all[first].status == HOTBED_OK)
+    while (gathered == HOTBED_OK && first < size && all[first].status == HOTBED_OK)
         first++;
-    if (gathered != HOTBED_OK)
+    if (status != HOTBED_OK)
+        status = hotbed_fail(status, "%s", text);
+    else if (gathered != HOTBED_OK)
         status = gathered;
-    else if (status == HOTBED_OK && first < size)
+    else if (first < size)
         status = hotbed_fail(
             (hotbed_status)all[first].status, "rank %" PRIu32 ": %.180s", first, all[first].text);
-    else if (status == HOTBED_OK && bytes > 0)
+    else if (bytes > 0)
         memcpy(data, all[0].data, bytes);
-    else if (status != HOTBED_OK)
-        status = hotbed_fail(status, "%s", own.text);
     hotbed_delete(all);
     return status;
 }
@@ -78,34 +97,34 @@ hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream
 
 /* --- rounds ----------------------------------------------------------------------------------------------- */
 
-/* What a rank tells each other one before rows travel. */
+/* What a rank sends to every other rank before the rows. */
 typedef struct notice {
-    uint64_t rows;   /* that come to it */
-    uint64_t more;   /* there is another round */
-    uint64_t status; /* of the rank that says so */
+    uint64_t rows;   /* rows that the receiver gets in this round */
+    uint64_t more;   /* not 0: the sender needs another round */
+    uint64_t status; /* of the sender */
 } notice;
 
 typedef struct dealer {
     const hotbed_deal *deal;
     uint32_t world;
-    uint64_t rows; /* that a rank sends in a round, at most */
+    uint64_t rows; /* the most that a rank sends in a round */
     size_t row_bytes[HOTBED_ROW_COLUMNS];
     hotbed_memory host, device;
-    void *taken[HOTBED_ROW_COLUMNS];  /* host, [rows]: as they were read */
-    void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: by rank */
+    void *taken[HOTBED_ROW_COLUMNS];  /* host, [rows]: in the order of reading */
+    void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: grouped by rank */
     void *send[HOTBED_ROW_COLUMNS];   /* device, [rows] */
     void *recv[HOTBED_ROW_COLUMNS];   /* device, [world * rows] */
     notice *told, *heard;             /* host, [world] */
     notice *device_told, *device_heard;
     uint32_t *owners; /* [rows] */
     uint64_t *bytes;  /* [HOTBED_ROW_COLUMNS][2][world]: sizes of each exchange */
-    uint64_t at, end; /* rows of all parts, one after the other, that this rank reads */
-    uint32_t shard;   /* that is read */
-    uint64_t first;   /* its first row */
+    uint64_t at, end; /* the rows that this rank reads, numbered over all parts */
+    uint32_t shard;   /* the shard that is read */
+    uint64_t first;   /* the number of its first row */
     bool open;
     hotbed_shard_reader file;
     hotbed_part_reader part;
-    hotbed_status status; /* of this rank's reading */
+    hotbed_status status; /* of this rank's reading and storing */
     char text[160];
 } dealer;
 
@@ -119,7 +138,7 @@ static void *carve(char *base, size_t *at, size_t bytes) {
     return here;
 }
 
-/* Set the places in both memories, or count their bytes when they are NULL. */
+/* Set the arrays' addresses in both memories, or count their bytes if the memories are NULL. */
 static void place(dealer *d, size_t *host_bytes, size_t *device_bytes) {
     char *host = d->host.data, *device = d->device.data;
     *host_bytes = 0;
@@ -172,18 +191,19 @@ static uint64_t rows_of(const dealer *d, uint32_t shard) {
     return m->parts[(uint64_t)d->deal->table * m->world + shard].rows;
 }
 
-/* Rows between two places at which blocks of all columns begin. */
+/* Return the distance in rows between positions where blocks of all columns begin. */
 static uint64_t rows_apart(const dealer *d) {
     const hotbed_manifest *m = d->deal->manifest;
     uint64_t widths =
-        m->block_bytes; /* its lowest bit is the largest power of two that divides all */
+        m->block_bytes; /* its lowest set bit is the largest power of two that divides all widths */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (hotbed_manifest_has(m, &m->tables[d->deal->table], i))
             widths |= d->row_bytes[i];
     return m->block_bytes / (widths & (~widths + 1));
 }
 
-/* The row next to `target` at which a reader may begin: no block is then read by two ranks. */
+/* Return the row closest to `target` at which a reader may begin without reading a block that
+ * another rank reads too. */
 static uint64_t cut(const dealer *d, uint64_t target) {
     uint64_t first = 0, apart = rows_apart(d);
     uint32_t shard = 0;
@@ -195,7 +215,9 @@ static uint64_t cut(const dealer *d, uint64_t target) {
     return first + (target - first - below <= above - (target - first) ? below : above);
 }
 
-/* Where rank `rank` begins: at its own rows, of a hash table, whose keys are anywhere, at an equal share. */
+/* Return the first row that rank `rank` reads. In a full checkpoint of a static table, a rank reads
+ * its own rows. The keys of a hash table, and of an increment, may be anywhere, so each rank reads
+ * an equal share. */
 static uint64_t begin_of(const dealer *d, uint32_t rank) {
     const hotbed_deal *deal = d->deal;
     const hotbed_manifest_table *table = &deal->manifest->tables[deal->table];
@@ -214,13 +236,13 @@ static hotbed_status open_part(dealer *d) {
     d->open = true;
     HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
     HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, deal->directory, deal->lanes, true));
-    /* Who reads its first rows compares them with what its buckets count. */
+    /* The rank that reads a part's first rows compares rows and bucket counts. */
     HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table, from == 0));
     hotbed_part_reader_range(&d->part, from, left < rows ? left : rows);
     return HOTBED_OK;
 }
 
-/* Read up to d->rows of the rows that this rank reads; 0 at their end. */
+/* Read up to d->rows of the rows that this rank reads. *n is 0 at the end. */
 static hotbed_status take(dealer *d, uint64_t *n) {
     *n = 0;
     while (*n < d->rows && d->at < d->end) {
@@ -244,7 +266,7 @@ static hotbed_status take(dealer *d, uint64_t *n) {
     return HOTBED_OK;
 }
 
-/* Which rows this rank reads, and the part that the first of them is in. */
+/* Choose the rows that this rank reads, and find the part of the first one. */
 static void choose(dealer *d) {
     d->at = begin_of(d, d->deal->share->rank);
     d->end = begin_of(d, d->deal->share->rank + 1);
@@ -252,7 +274,7 @@ static void choose(dealer *d) {
         d->first += rows_of(d, d->shard++);
 }
 
-/* Put the rows in order of the ranks that have them. */
+/* Group the rows by the ranks that store them. */
 static void pack(dealer *d, uint64_t n) {
     const hotbed_deal *deal = d->deal;
     const hotbed_route *route = &deal->share->routes[deal->number];
@@ -283,15 +305,19 @@ static void pack(dealer *d, uint64_t n) {
 
 /* --- sending ------------------------------------------------------------------------------------------------ */
 
-/* Tell all ranks what comes, and hear from all. */
-static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
+static hotbed_status send_notices(dealer *d) {
     const hotbed_deal *deal = d->deal;
     size_t bytes = d->world * sizeof *d->told;
     HOTBED_TRY(hotbed_copy(d->device_told, d->told, bytes, deal->stream));
     HOTBED_TRY(hotbed_comm_all_to_all(
         deal->comm, sizeof *d->told, d->device_told, d->device_heard, deal->stream));
     HOTBED_TRY(hotbed_copy(d->heard, d->device_heard, bytes, deal->stream));
-    HOTBED_TRY(hotbed_stream_sync(deal->stream));
+    return hotbed_stream_sync(deal->stream);
+}
+
+/* Exchange notices with all ranks. Fails if any rank has failed. */
+static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
+    HOTBED_TRY(take_part(d->deal->comm, send_notices(d)));
     *rows = 0;
     *more = false;
     for (uint32_t p = 0; p < d->world; p++) {
@@ -308,7 +334,7 @@ static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
     return HOTBED_OK;
 }
 
-/* The rows of this round, from all ranks to all. */
+/* Exchange the rows of this round among all ranks. */
 static hotbed_status exchange_rows(dealer *d, uint64_t n) {
     const hotbed_deal *deal = d->deal;
     hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
@@ -341,15 +367,15 @@ static hotbed_status store(dealer *d, uint64_t rows) {
     for (uint32_t s = 0; s < 2; s++)
         if (d->row_bytes[HOTBED_COLUMN_STATE + s] > 0)
             parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(deal->storage, deal->number, &info));
     if (info.score == HOTBED_SCORE_TIMESTAMP_LFU && d->row_bytes[HOTBED_COLUMN_TIMES] > 0)
         parts.times = d->recv[HOTBED_COLUMN_TIMES];
-    return hotbed_storage_set_rows(
+    return hotbed_storage_offer_rows(
         deal->storage, deal->number, rows, d->recv[HOTBED_COLUMN_KEYS], &parts, deal->stream);
 }
 
-/* Remember the first failure of this rank: the others hear of it with the next notices. */
+/* Record the first failure of this rank. The next notices report it to the other ranks. */
 static void note(dealer *d, hotbed_status status) {
     if (status == HOTBED_OK || d->status != HOTBED_OK)
         return;
@@ -358,12 +384,13 @@ static void note(dealer *d, hotbed_status status) {
 }
 
 static hotbed_status send_and_store(dealer *d, uint64_t n, uint64_t rows) {
-    HOTBED_TRY(exchange_rows(d, n));
+    HOTBED_TRY(take_part(d->deal->comm, exchange_rows(d, n)));
     HOTBED_TRY(store(d, rows));
-    return hotbed_stream_sync(d->deal->stream); /* the buffers are for the next round */
+    return hotbed_stream_sync(d->deal->stream); /* the next round reuses the buffers */
 }
 
-/* One round: read, tell, send, store.  A rank that has failed still takes part in the notices. */
+/* Run one round: read, exchange notices and rows, store. A rank that has failed still takes part in
+ * the exchange of notices. */
 static hotbed_status play(dealer *d, bool *more) {
     uint64_t n = 0, rows = 0;
     if (d->status == HOTBED_OK)

@@ -1,20 +1,22 @@
-/* checkpoint/deal.h - ranks that load together: what they agree on, and rows that one reads for another.
+/* checkpoint/deal.h - ranks that load together: votes, and redistribution of rows.
  *
- * Where a checkpoint's ranks are not those that load it, each rank reads a range of the logical buckets of
- * every shard, which is one piece of each column, and sends the rows to the ranks that have them: each byte is
- * read by one rank.
- */
+ * If the ranks that load are not the ranks that saved, each rank reads a range of the rows of the
+ * checkpoint, which is one piece of each column, and sends the rows to the ranks that store them.
+ * Each byte is read by one rank only. */
 #ifndef HOTBED_CHECKPOINT_DEAL_H
 #define HOTBED_CHECKPOINT_DEAL_H
 
 #include "checkpoint/shard_reader.h"
 #include "hotbed/checkpoint.h"
 
-/* Whether all ranks got so far.  OK when all of them say so; else this rank's own failure, or the first other
- * one's, with its text.  Synchronous; all ranks call it.  Errors besides: COMM, MEMORY, DEVICE. */
+/* Report a status to all ranks. Returns OK if all ranks report OK; otherwise this rank's own
+ * failure, or the failure of the lowest rank that failed, with its text. A rank that cannot vote
+ * aborts the communicator, so the others fail at once (COMM). Synchronous; all ranks must call it.
+ * Other errors: COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream *stream);
 
-/* The same, and everybody gets rank 0's `bytes` bytes, at most 64. */
+/* Report a status as hotbed_vote() does, and copy rank 0's `bytes` bytes, at most 64, to all
+ * ranks. */
 hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream);
 
@@ -28,11 +30,12 @@ typedef struct hotbed_deal {
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
     uint32_t table;         /* in the manifest */
-    hotbed_io_lanes *lanes; /* or NULL */
+    hotbed_io_lanes *lanes; /* may be NULL */
 } hotbed_deal;
 
-/* Read a share of the rows, and set the rows that all ranks send it.  Synchronous; all ranks call it.  One
- * rank's failure ends it on all.  Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
+/* Read a share of the rows, send them to the ranks that store them, and store the rows that this
+ * rank receives. Synchronous; all ranks must call it. A failure of one rank ends the call on all
+ * ranks. Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_deal_rows(const hotbed_deal *deal);
 
 #endif

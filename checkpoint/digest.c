@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Compiled into this file: no library is needed at run time, and the compiler sees through it. */
+/* Compiled into this file: no library is needed at run time, and the compiler can inline it. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -16,7 +16,7 @@ hotbed_digest hotbed_digest_of(const void *data, size_t bytes) {
     return (hotbed_digest){.low = hash.low64, .high = hash.high64};
 }
 
-/* xxHash wants its state at a multiple of 64. */
+/* xxHash requires a state that is aligned to 64 bytes. */
 struct hotbed_digest_pieces {
     unsigned char room[sizeof(XXH3_state_t) + 64];
 };

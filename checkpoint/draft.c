@@ -1,4 +1,4 @@
-/* checkpoint/draft.c - a directory that gets its name when it is complete and on disk. */
+/* checkpoint/draft.c - a directory that gets its final name when it is complete and on disk. */
 #define _DEFAULT_SOURCE /* getentropy() */
 #include "checkpoint/checkpoint.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Split off the last part of `path`, without slashes at its end. */
+/* Split off the last part of `path`, ignoring slashes at its end. */
 static hotbed_status split(const char *path, hotbed_draft *draft) {
     size_t n = strlen(path);
     while (n > 0 && path[n - 1] == '/')
@@ -34,11 +34,11 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
     memcpy(name, path + first, name_bytes);
     draft->final_name = name;
     if (name_bytes == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' ends in no name", path);
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' does not end in a name", path);
     if (strncmp(name, ".tmp-", 5) == 0)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "path '%s': names that begin with .tmp- are of unfinished ones",
-            path);
+            HOTBED_ERR_ARGUMENT,
+            "path '%s': names that begin with .tmp- belong to unfinished saves", path);
     return HOTBED_OK;
 }
 
@@ -59,7 +59,7 @@ hotbed_status hotbed_draft_make(hotbed_draft *draft) {
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
     if (found != -ENOENT)
-        return hotbed_io_fail("cannot look for", draft->final_name, found);
+        return hotbed_io_fail("cannot check for", draft->final_name, found);
     int made = calls->make_directory(calls->self, draft->parent.handle, draft->name);
     return made < 0 ? hotbed_io_fail("cannot make a directory in", draft->parent.name, made)
                     : HOTBED_OK;
@@ -86,53 +86,90 @@ hotbed_status hotbed_draft_file(
     return status;
 }
 
-/* The name was given, but may not outlast a power cut: take it back, so that a failed save leaves no
- * name.  If even that fails the checkpoint stays, and is whole. */
-static hotbed_status uncommit(hotbed_draft *draft) {
+/* Check that a written file still exists and has its size. */
+static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t bytes) {
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    uint64_t found = 0;
+    hotbed_status status =
+        hotbed_io_open(draft->parent.calls, &draft->directory, name, HOTBED_IO_READ, &file);
+    if (status == HOTBED_OK)
+        status = hotbed_io_size(&file, &found);
+    if (status == HOTBED_OK && found != bytes)
+        status = hotbed_fail(
+            HOTBED_ERR_IO, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found,
+            bytes);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+static hotbed_status check_files(hotbed_draft *draft, const hotbed_manifest *m) {
+    char name[32];
+    if (m == NULL)
+        return HOTBED_OK;
+    for (uint32_t i = 0; i < m->world; i++) {
+        hotbed_shard_name(i, m->world, name);
+        HOTBED_TRY(check_file(draft, name, m->shards[i].bytes));
+    }
+    HOTBED_TRY(check_file(draft, HOTBED_INDEX_NAME, m->index_bytes));
+    return check_file(draft, HOTBED_MANIFEST_NAME, draft->manifest_bytes);
+}
+
+/* Rename the checkpoint back to the draft's name after a failed commit, so that a failed save
+ * leaves no final name: the checkpoint is incomplete, or its name may not survive a power failure.
+ * If this rename fails too, the final name remains. */
+static hotbed_status uncommit(hotbed_draft *draft, hotbed_status status) {
     const hotbed_io_calls *calls = draft->parent.calls;
     int back = calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
-    return back == 0 ? HOTBED_ERR_IO
+    return back == 0 ? status
                      : hotbed_fail(
-                           HOTBED_ERR_IO, "%s; %s is complete, but may not outlast a power cut",
+                           status, "%s; %s remains, and may be incomplete after a power failure",
                            hotbed_last_error(), draft->final_name);
 }
 
-hotbed_status hotbed_draft_commit(hotbed_draft *draft) {
+hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m) {
     const hotbed_io_calls *calls = draft->parent.calls;
     HOTBED_TRY(hotbed_io_sync(&draft->directory));
-    HOTBED_TRY(hotbed_io_close(&draft->directory));
+    HOTBED_TRY(check_files(draft, m));
     int renamed = calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
     if (renamed == -EEXIST || renamed == -ENOTEMPTY || renamed == -ENOTDIR)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "%s/%s has been made by another", draft->parent.name,
+            HOTBED_ERR_STATE, "%s/%s was created by another program meanwhile", draft->parent.name,
             draft->final_name);
     if (renamed < 0)
         return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
-    return hotbed_io_sync(&draft->parent) == HOTBED_OK ? HOTBED_OK : uncommit(draft);
+    hotbed_status status = hotbed_io_sync(&draft->parent);
+    if (status == HOTBED_OK)
+        status = check_files(draft, m);
+    return status == HOTBED_OK ? HOTBED_OK : uncommit(draft, status);
 }
 
-static void remove_file(hotbed_draft *draft, const char *name) {
-    const hotbed_io_calls *calls = draft->parent.calls;
-    char path[128];
-    /* By names, in the parent: the draft's own handle may be the one that failed. */
-    snprintf(path, sizeof path, "%s/%s", draft->name, name);
-    calls->remove(calls->self, draft->parent.handle, path, false);
+/* Whether a save creates files with this name. */
+static bool is_written(const char *name) {
+    const char *end = strrchr(name, '.');
+    bool shard = strncmp(name, "shard-", 6) == 0 && end != NULL;
+    return strcmp(name, HOTBED_MANIFEST_NAME) == 0 || strcmp(name, HOTBED_INDEX_NAME) == 0 ||
+           (shard && (strcmp(end, ".h5") == 0 || strcmp(end, ".part") == 0));
 }
 
-void hotbed_draft_remove(hotbed_draft *draft, uint32_t world) {
+static void remove_file(void *context, const char *name) {
+    hotbed_draft *draft = context;
+    if (is_written(name))
+        draft->parent.calls->remove(
+            draft->parent.calls->self, draft->directory.handle, name, false);
+}
+
+void hotbed_draft_remove(hotbed_draft *draft) {
     const hotbed_io_calls *calls = draft->parent.calls;
-    char name[32];
     if (draft->parent.handle < 0)
         return;
+    hotbed_io_drop(&draft->directory); /* this handle may be the one that failed */
+    int handle = calls->open(calls->self, draft->parent.handle, draft->name, HOTBED_IO_DIRECTORY);
+    if (handle < 0)
+        return;
+    draft->directory.calls = calls;
+    draft->directory.handle = handle;
+    (void)calls->list(calls->self, handle, remove_file, draft);
     hotbed_io_drop(&draft->directory);
-    remove_file(draft, HOTBED_MANIFEST_NAME);
-    remove_file(draft, HOTBED_INDEX_NAME);
-    for (uint32_t i = 0; i < world; i++) {
-        hotbed_shard_name(i, world, name);
-        remove_file(draft, name);
-        hotbed_shard_part_name(i, world, name);
-        remove_file(draft, name);
-    }
     calls->remove(calls->self, draft->parent.handle, draft->name, true);
 }
 
@@ -146,9 +183,12 @@ void hotbed_draft_close(hotbed_draft *draft) {
 /* --- from shards to a checkpoint ----------------------------------------------------------------------- */
 
 hotbed_status hotbed_new_id(hotbed_checkpoint_id *out) {
+    char reason[HOTBED_REASON_BYTES];
     return getentropy(out, sizeof *out) == 0
                ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_IO, "the system gives no random numbers");
+               : hotbed_fail(
+                     HOTBED_ERR_IO, "cannot make a random checkpoint id: %s",
+                     hotbed_reason(errno, reason));
 }
 
 hotbed_status hotbed_draft_describe(
@@ -157,13 +197,13 @@ hotbed_status hotbed_draft_describe(
     size_t bytes = 0;
     hotbed_shard_part_name(number, m->world, name);
     HOTBED_TRY(hotbed_manifest_print_shard(m, number, &text, &bytes));
-    /* It is gone before the checkpoint has its name, and need not be on disk. */
+    /* No sync: the file is removed before the checkpoint gets its name. */
     hotbed_status status = hotbed_draft_file(draft, name, text, bytes);
     hotbed_delete(text);
     return status;
 }
 
-/* Read the description of a shard, and remove it. */
+/* Read the description of a shard, and remove its file. */
 static hotbed_status add_shard(
     hotbed_draft *draft, uint32_t number, uint32_t world, hotbed_manifest *m) {
     const hotbed_io_calls *calls = draft->parent.calls;
@@ -171,6 +211,10 @@ static hotbed_status add_shard(
     char name[32], *text = NULL;
     uint64_t bytes = 0;
     hotbed_shard_part_name(number, world, name);
+    if (calls->exists(calls->self, draft->directory.handle, name) == -ENOENT)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
+            draft->directory.name, number, world);
     HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name, HOTBED_IO_READ, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK) {
@@ -184,8 +228,8 @@ static hotbed_status add_shard(
         status = hotbed_manifest_add_shard(file.name, text, bytes, number, m);
     if (status == HOTBED_OK && m->world != world)
         status = hotbed_fail(
-            HOTBED_ERR_STATE, "%s is of %" PRIu32 " ranks, %" PRIu32 " were to write", file.name,
-            m->world, world);
+            HOTBED_ERR_STATE, "%s has %" PRIu32 " ranks, expected %" PRIu32, file.name, m->world,
+            world);
     hotbed_delete(text);
     hotbed_io_drop(&file);
     HOTBED_TRY(status);
@@ -193,8 +237,8 @@ static hotbed_status add_shard(
     return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
 }
 
-/* Sync and close files that have `bytes` bytes.  A file system with a journal has all of them in its next commit
- * when the disk has begun with all of them. */
+/* Sync and close files that have `bytes` bytes each. Writeback of all files starts before the first
+ * sync, so a journaling file system can put all of them into one commit. */
 static hotbed_status sync_files(uint32_t n, hotbed_io_file *files, const size_t *bytes) {
     for (uint32_t i = 0; i < n; i++)
         hotbed_io_begin_sync(&files[i], bytes[i]);
@@ -216,6 +260,7 @@ hotbed_status hotbed_draft_manifest(hotbed_draft *draft, hotbed_manifest *m) {
     m->index_bytes = bytes[INDEX];
     m->index = hotbed_digest_root(index, bytes[INDEX], m->block_bytes);
     hotbed_status status = hotbed_manifest_print(m, &text, &bytes[MANIFEST]);
+    draft->manifest_bytes = bytes[MANIFEST];
     if (status == HOTBED_OK)
         status = write_file(draft, HOTBED_INDEX_NAME, index, bytes[INDEX], &files[INDEX]);
     if (status == HOTBED_OK)
@@ -236,7 +281,8 @@ hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world) {
         status = add_shard(draft, i, world, &m);
     if (status == HOTBED_OK)
         status = hotbed_draft_manifest(draft, &m);
+    if (status == HOTBED_OK)
+        status = hotbed_draft_commit(draft, &m);
     hotbed_manifest_free(&m);
-    HOTBED_TRY(status);
-    return hotbed_draft_commit(draft);
+    return status;
 }

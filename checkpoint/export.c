@@ -1,4 +1,4 @@
-/* checkpoint/export.c - tables of a checkpoint in other programs' files. */
+/* checkpoint/export.c - write tables of a checkpoint as files for other programs. */
 #include "checkpoint/h5.h"
 #include "checkpoint/import.h"
 
@@ -13,12 +13,12 @@
 
 enum { HEADER_BYTES = 128, PATH_BYTES = 256 };
 
-/* A column on its way out. */
+/* A column that is written. */
 typedef struct target {
     hotbed_io_file *file;
-    uint64_t at;      /* next byte */
-    size_t row_bytes; /* as written */
-    bool widen;       /* bf16 to f32 */
+    uint64_t at;      /* offset of the next byte */
+    size_t row_bytes; /* in the file */
+    bool widen;       /* convert bf16 to f32 */
 } target;
 
 static const char *const part_names[] = {"weight_id", "weight", "metadata", ""};
@@ -37,7 +37,7 @@ static bool is_out(const hotbed_manifest *m, const hotbed_manifest_table *t, uin
     return hotbed_manifest_row_bytes(m, t, column) > 0;
 }
 
-/* Widths of `n` rows in place of each other: the last one first. */
+/* Append `n` rows to a column, widened through `scratch` if the target asks for it. */
 static hotbed_status put(
     target *to, const void *rows, uint64_t n, size_t row_bytes, float *scratch) {
     const void *data = rows;
@@ -51,7 +51,7 @@ static hotbed_status put(
     return HOTBED_OK;
 }
 
-/* Send a table's rows to the targets of its columns. */
+/* Write a table's rows to the targets of its columns. */
 static hotbed_status send_rows(
     hotbed_chain_table *from, const hotbed_chunk *chunk, float *scratch,
     target targets[HOTBED_ROW_COLUMNS], const hotbed_progress *progress, uint64_t *done,
@@ -89,7 +89,7 @@ static hotbed_status send_table(
     return status;
 }
 
-/* Rows of each table: of a chain of several, found by reading the keys. */
+/* Count the rows of a table. For a chain with increments this reads all keys. */
 static hotbed_status count_rows(hotbed_chain *chain, uint32_t table, uint64_t *rows) {
     hotbed_chain_table from;
     hotbed_chunk chunk = {.capacity = 0};
@@ -126,7 +126,7 @@ static const char *npy_type(
     return column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_F16 ? "<f2" : "<f4";
 }
 
-/* Version 1.0 of NumPy's format: magic, length, a Python dict, blanks, a newline. */
+/* Write the header of .npy format 1.0: magic, length, a Python dict, blanks, a newline. */
 static void npy_header(
     char header[HEADER_BYTES], const char *type, uint64_t rows, uint64_t width, bool flat) {
     char shape[48];
@@ -145,6 +145,12 @@ static void npy_header(
     header[HEADER_BYTES - 1] = '\n';
 }
 
+static void npy_name(
+    const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column,
+    char name[PATH_BYTES]) {
+    snprintf(name, PATH_BYTES, "%s.%s.npy", t->name, column_title(m, column));
+}
+
 static hotbed_status open_npy(
     const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column, uint64_t rows,
     const hotbed_io_file *directory, hotbed_io_file *file, target *out) {
@@ -159,7 +165,7 @@ static hotbed_status open_npy(
                 column == HOTBED_COLUMN_TIMES ||
                 (column >= HOTBED_COLUMN_STATE && m->optimizer.kind == HOTBED_OPT_ROWWISE_ADAGRAD);
     npy_header(header, type, rows, out->row_bytes / (size_t)(type[2] - '0'), flat);
-    snprintf(name, sizeof name, "%s.%s.npy", t->name, column_title(m, column));
+    npy_name(m, t, column, name);
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, file));
     return hotbed_io_write(file, header, sizeof header, 0);
 }
@@ -192,20 +198,46 @@ static hotbed_status export_npy_table(
     return status;
 }
 
+/* Remove what a failed export wrote. Keeps the error text. */
+static void remove_npy(const hotbed_manifest *m, hotbed_draft *draft) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    char name[PATH_BYTES], path[2 * PATH_BYTES];
+    hotbed_io_drop(&draft->directory);
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+            if (!is_out(m, &m->tables[t], i))
+                continue;
+            npy_name(m, &m->tables[t], i, name);
+            snprintf(path, sizeof path, "%s/%s", draft->name, name);
+            calls->remove(calls->self, draft->parent.handle, path, false);
+        }
+    calls->remove(calls->self, draft->parent.handle, draft->name, true);
+}
+
+static hotbed_status export_npy(
+    hotbed_chain *chain, hotbed_draft *draft, const hotbed_progress *progress) {
+    uint64_t done = 0, total = total_rows(chain);
+    HOTBED_TRY(hotbed_draft_enter(draft));
+    for (uint32_t t = 0; t < hotbed_chain_last(chain)->num_tables; t++)
+        HOTBED_TRY(export_npy_table(chain, t, &draft->directory, progress, &done, total));
+    return hotbed_draft_commit(draft, NULL);
+}
+
 hotbed_status hotbed_checkpoint_export_npy(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_progress *progress) {
-    hotbed_io_file directory = HOTBED_IO_CLOSED;
-    uint64_t done = 0, total = total_rows(chain);
-    int made = calls->make_directory(calls->self, HOTBED_IO_HERE, path);
-    if (made < 0)
-        return hotbed_io_fail("cannot make the directory", path, made);
-    hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
-    for (uint32_t t = 0; t < hotbed_chain_last(chain)->num_tables && status == HOTBED_OK; t++)
-        status = export_npy_table(chain, t, &directory, progress, &done, total);
+    hotbed_checkpoint_id id;
+    hotbed_draft draft;
+    HOTBED_TRY(hotbed_new_id(&id));
+    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
     if (status == HOTBED_OK)
-        status = hotbed_io_sync(&directory);
-    hotbed_io_drop(&directory);
+        status = hotbed_draft_make(&draft);
+    if (status == HOTBED_OK) {
+        status = export_npy(chain, &draft, progress);
+        if (status != HOTBED_OK)
+            remove_npy(hotbed_chain_last(chain), &draft);
+    }
+    hotbed_draft_close(&draft);
     return status;
 }
 
@@ -282,25 +314,65 @@ static hotbed_status write_h5(
     return hotbed_io_close(file);
 }
 
+/* Check that the final name does not exist. Errors: STATE (it exists), IO. */
+static hotbed_status check_free(const hotbed_draft *draft) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    int found = calls->exists(calls->self, draft->parent.handle, draft->final_name);
+    if (found == 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
+    return found == -ENOENT ? HOTBED_OK
+                            : hotbed_io_fail("cannot check for", draft->final_name, found);
+}
+
+/* Write the file under the draft's name, and rename it to its final name. */
+static hotbed_status write_draft(
+    h5_export *e, const hotbed_h5_image *image, hotbed_draft *draft,
+    const hotbed_progress *progress) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    HOTBED_TRY(hotbed_io_open(calls, &draft->parent, draft->name, HOTBED_IO_CREATE, &file));
+    hotbed_status status = write_h5(e, image, &file, progress);
+    hotbed_io_drop(&file);
+    if (status == HOTBED_OK)
+        status = check_free(draft);
+    if (status == HOTBED_OK) {
+        int renamed =
+            calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
+        if (renamed < 0)
+            status = hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
+        else
+            status = hotbed_io_sync(&draft->parent);
+        if (renamed == 0 && status == HOTBED_OK)
+            return HOTBED_OK;
+        if (renamed ==
+            0) /* the name may not survive a power failure, so the failed export removes it */
+            calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
+    }
+    calls->remove(calls->self, draft->parent.handle, draft->name, false);
+    return status;
+}
+
 static hotbed_status export_h5(
     h5_export *e, const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress) {
-    hotbed_io_file file = HOTBED_IO_CLOSED;
     hotbed_h5_image image;
+    hotbed_checkpoint_id id;
+    hotbed_draft draft;
     uint32_t tables = hotbed_chain_last(e->chain)->num_tables;
     e->rows = hotbed_new(tables * sizeof *e->rows);
     e->offsets = hotbed_new((size_t)tables * HOTBED_ROW_COLUMNS * sizeof *e->offsets);
     if (e->rows == NULL || e->offsets == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
+    HOTBED_TRY(hotbed_new_id(&id));
     for (uint32_t t = 0; t < tables; t++)
         HOTBED_TRY(count_rows(e->chain, t, &e->rows[t]));
     HOTBED_TRY(lay_out(e, &image));
-    hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_CREATE, &file);
-    if (status == HOTBED_OK) {
-        status = write_h5(e, &image, &file, progress);
-        if (status != HOTBED_OK)
-            calls->remove(calls->self, HOTBED_IO_HERE, path, false);
-    }
-    hotbed_io_drop(&file);
+    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
+    if (status == HOTBED_OK)
+        status = check_free(&draft);
+    if (status == HOTBED_OK)
+        status = write_draft(e, &image, &draft, progress);
+    hotbed_draft_close(&draft);
     hotbed_delete(image.metadata);
     return status;
 }

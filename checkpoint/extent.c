@@ -1,4 +1,4 @@
-/* checkpoint/extent.c - extents through a buffer of one block. */
+/* checkpoint/extent.c - read and write extents through a buffer of one block. */
 #include "checkpoint/extent.h"
 
 #include "base/error.h"
@@ -93,7 +93,7 @@ static hotbed_status damaged(
         table, column, block, a, b);
 }
 
-/* Bytes that are read at a time: a block, or a piece of one. */
+/* Return the bytes that are read at a time: a block, or a piece of one. */
 static size_t unit(const hotbed_extent_stream *s) {
     return s->room == 0 ? s->block_bytes : s->room;
 }
@@ -103,7 +103,7 @@ static size_t unit_at(const hotbed_extent_stream *s, uint64_t at) {
     return left < unit(s) ? (size_t)left : unit(s);
 }
 
-/* Have blocks up to `limit` read, as many as there are jobs. */
+/* Start to read blocks up to `limit`, as many as there are free jobs. */
 static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
     if (s->num_ahead == 0)
         s->begun = s->done;
@@ -118,7 +118,7 @@ static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
     return HOTBED_OK;
 }
 
-/* The oldest block on its way, which is taken off the way. */
+/* Wait for the oldest block that is being read, and remove it from the queue. */
 static hotbed_status next_ahead(hotbed_extent_stream *s, hotbed_io_job **out) {
     *out = &s->ahead[s->first];
     HOTBED_TRY(hotbed_io_lanes_await(*out));
@@ -139,7 +139,7 @@ void hotbed_extent_stop(hotbed_extent_stream *s) {
     s->pieces = NULL;
 }
 
-/* The block at s->done, into the buffer. */
+/* Read the block at s->done into the buffer. */
 static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
     uint64_t offset = s->extent.offset + s->done;
     hotbed_io_job *job;
@@ -148,7 +148,7 @@ static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
         *found = hotbed_digest_of(s->buffer, unit_at(s, s->done));
         return HOTBED_OK;
     }
-    while (s->num_ahead > 0 && s->ahead[s->first].offset != offset) /* passed over */
+    while (s->num_ahead > 0 && s->ahead[s->first].offset != offset) /* skipped by a seek */
         HOTBED_TRY(next_ahead(s, &job));
     HOTBED_TRY(begin(s, s->limit > s->done ? s->limit : s->done + 1));
     HOTBED_TRY(next_ahead(s, &job));
@@ -166,7 +166,7 @@ static hotbed_status compare(const hotbed_extent_stream *s, uint64_t number, hot
                : damaged(s->file->name, s->table, s->column, number, found, right);
 }
 
-/* The next piece, into the buffer. */
+/* Read the next piece into the buffer. */
 static hotbed_status read_piece(hotbed_extent_stream *s) {
     size_t bytes = unit_at(s, s->digested);
     uint64_t number = s->digested / s->block_bytes;
@@ -178,7 +178,7 @@ static hotbed_status read_piece(hotbed_extent_stream *s) {
     return compare(s, number, hotbed_digest_pieces_end(s->pieces));
 }
 
-/* The piece at s->done, into the buffer, after those before it in its block. */
+/* Read the piece at s->done into the buffer, after the pieces before it in its block. */
 static hotbed_status read_pieces(hotbed_extent_stream *s) {
     uint64_t start = s->done / s->block_bytes * s->block_bytes;
     if (s->pieces == NULL) {
@@ -186,7 +186,7 @@ static hotbed_status read_pieces(hotbed_extent_stream *s) {
         if (s->pieces == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a digest");
     }
-    if (s->digested < start) { /* blocks in between are passed over */
+    if (s->digested < start) { /* skip the blocks in between */
         HOTBED_TRY(hotbed_extent_finish(s));
         s->digested = start;
     }
@@ -236,7 +236,8 @@ void hotbed_extent_hold(hotbed_extent_stream *s, unsigned char *all) {
     s->taken = 0;
 }
 
-/* Have a byte in the buffer to give out; `bytes` are wanted. */
+/* Make at least one byte available in the buffer. `bytes` is what the caller wants, for the
+ * message. */
 static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
     if (s->taken < s->filled)
         return HOTBED_OK;

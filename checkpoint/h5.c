@@ -1,44 +1,41 @@
-/* checkpoint/h5.c - layouts by libhdf5 in a nameless file; the only file that includes hdf5.h. */
-#define _GNU_SOURCE /* mkostemp(), SEEK_DATA */
+/* checkpoint/h5.c - layouts by libhdf5 in memory; the only file that includes hdf5.h. */
 #include "checkpoint/h5.h"
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "checkpoint/sparse.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <hdf5.h>
+#if H5_VERSION_GE(1, 13, 0)
+#include <H5FDdevelop.h>
+#endif
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { ALIGNMENT = 4096, PATH_BYTES = 256, SCAN_BYTES = 1 << 16 };
+enum { ALIGNMENT = 4096 };
+
+typedef struct memory_file memory_file;
 
 struct hotbed_h5 {
-    int memory; /* the nameless file */
     hid_t file;
     uint64_t first_data; /* lowest offset of a dataset; UINT64_MAX: none yet */
     uint64_t end_data;
+    /* The file as libhdf5 has written it: its metadata. The datasets are holes. */
+    hotbed_sparse bytes;
+    uint64_t file_bytes;
+    bool no_memory;    /* some of the bytes are lost */
+    memory_file *open; /* while libhdf5 has the file open */
 };
 
 /* --- libhdf5's own state ------------------------------------------------------------------------ */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* libhdf5's handler at exit crashes on what a failed write leaves behind.  When the process has
- * already begun to use libhdf5 this comes too late, and changes nothing. */
-static void no_handler_at_exit(void) {
-    if (H5dont_atexit() < 0)
-        return;
-}
-
-/* libhdf5 prints its error stack unless told not to; the caller's own setting is put back. */
+/* The caller's settings for libhdf5's error stack. libhdf5 prints its errors by default; enter()
+ * turns this off, and leave() restores the caller's settings. */
 typedef struct quiet {
     H5E_auto2_t function;
     void *data;
@@ -57,17 +54,23 @@ static void leave(quiet before) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Keep the innermost description of the error stack. */
+/* Copy the innermost description of the error stack. */
 static herr_t innermost(unsigned n, const H5E_error2_t *error, void *text) {
     if (n == 0 && error->desc != NULL)
         snprintf(text, 128, "%s", error->desc);
     return 0;
 }
 
-static hotbed_status fail(const char *what, const char *path) {
+static hotbed_status fail_memory(void) {
+    return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an HDF5 layout");
+}
+
+static hotbed_status fail(const hotbed_h5 *h5, const char *what, const char *path) {
     char reason[128] = "no reason given";
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, reason);
     H5Eclear2(H5E_DEFAULT);
+    if (h5->no_memory)
+        return fail_memory();
     return hotbed_fail(HOTBED_ERR_IO, "HDF5 layout: cannot %s %s: %s", what, path, reason);
 }
 
@@ -85,7 +88,7 @@ static hid_t float_type(size_t mantissa_bits) {
     return type;
 }
 
-/* A copy that the caller closes. */
+/* Return a copy of the type, which the caller closes. */
 static hid_t open_type(hotbed_h5_type type) {
     switch (type) {
     case HOTBED_H5_U8:
@@ -109,7 +112,7 @@ static hid_t open_space(uint64_t rows, uint64_t width) {
     return H5Screate_simple(width == 0 ? 1 : 2, dims, NULL);
 }
 
-/* Link creation that makes the groups on the way. */
+/* Return link creation properties that create intermediate groups. */
 static hid_t open_way(void) {
     hid_t way = H5Pcreate(H5P_LINK_CREATE);
     if (H5Pset_create_intermediate_group(way, 1) < 0) {
@@ -130,13 +133,12 @@ static void close_all(hid_t type, hid_t space, hid_t way, hid_t list) {
         H5Pclose(list);
 }
 
-/* --- the module's functions ----------------------------------------------------------------------- */
-
-/* A mismatch would end the process: libhdf5 checks by aborting. */
+/* Check that the loaded libhdf5 has the version of the headers. libhdf5 checks this itself, and
+ * aborts the process if they differ. */
 static hotbed_status check_version(void) {
     unsigned major = 0, minor = 0, release = 0;
     if (H5get_libversion(&major, &minor, &release) < 0)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "libhdf5 cannot be initialised");
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "libhdf5 cannot be initialized");
     if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR || release != H5_VERS_RELEASE)
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED, "built with HDF5 %d.%d.%d, but %u.%u.%u is loaded",
@@ -148,63 +150,157 @@ void hotbed_h5_version(char version[32]) {
     snprintf(version, 32, "%d.%d.%d", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE);
 }
 
-/* Make an empty file, in memory where there is a file system for that.  Only metadata is ever written to
- * it; the datasets are holes. */
-static hotbed_status make_file(hotbed_h5 *h5, char path[PATH_BYTES]) {
-    const char *directories[] = {"/dev/shm", getenv("TMPDIR"), "/tmp"};
-    for (size_t i = 0; i < sizeof directories / sizeof *directories && h5->memory < 0; i++) {
-        if (directories[i] == NULL)
-            continue;
-        int length = snprintf(path, PATH_BYTES, "%s/hotbed-layout-XXXXXX", directories[i]);
-        if (length > 0 && length < PATH_BYTES)
-            h5->memory = mkostemp(path, O_CLOEXEC);
+/* --- the file in memory: a virtual file driver of libhdf5 ----------------------------------------- */
+
+/* A file that libhdf5 has open. The driver's calls never fail: if libhdf5 cannot write a file, it
+ * keeps the file open and fails again at process exit. If memory is short, the bytes are lost, and
+ * the layout's `no_memory` is set. */
+struct memory_file {
+    H5FD_t base;   /* first: libhdf5 uses this part */
+    hotbed_h5 *h5; /* NULL: the layout was destroyed, but libhdf5 could not close the file */
+    haddr_t end;   /* end of the address space that libhdf5 has allocated */
+};
+
+/* What H5Pset_driver() passes to the driver's open function. */
+typedef struct driver_info {
+    hotbed_h5 *h5;
+} driver_info;
+
+static H5FD_t *memory_open(const char *name, unsigned flags, hid_t access, haddr_t most) {
+    const driver_info *info = H5Pget_driver_info(access);
+    (void)name, (void)flags, (void)most;
+    if (info == NULL)
+        return NULL;
+    memory_file *file = hotbed_new(sizeof *file);
+    if (file == NULL) {
+        info->h5->no_memory = true;
+        return NULL;
     }
-    if (h5->memory < 0)
-        return hotbed_fail(
-            HOTBED_ERR_IO,
-            "HDF5 layout: no place for a small file in /dev/shm, TMPDIR or /tmp: "
-            "error %d",
-            errno);
-    return HOTBED_OK;
+    file->h5 = info->h5;
+    info->h5->open = file;
+    return &file->base;
 }
 
-/* Let libhdf5 open the file. */
-static hotbed_status create_file(hotbed_h5 *h5, const char *path, size_t metadata_bytes) {
+static herr_t memory_close(H5FD_t *base) {
+    memory_file *file = (memory_file *)base;
+    if (file->h5 != NULL)
+        file->h5->open = NULL;
+    hotbed_delete(file);
+    return 0;
+}
+
+/* The flags of libhdf5's driver for ordinary files, so that the layouts are the same. */
+static herr_t memory_query(const H5FD_t *base, unsigned long *flags) {
+    (void)base;
+    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
+             H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+    return 0;
+}
+
+static haddr_t memory_get_eoa(const H5FD_t *base, H5FD_mem_t type) {
+    (void)type;
+    return ((const memory_file *)base)->end;
+}
+
+static herr_t memory_set_eoa(H5FD_t *base, H5FD_mem_t type, haddr_t end) {
+    (void)type;
+    ((memory_file *)base)->end = end;
+    return 0;
+}
+
+static haddr_t memory_get_eof(const H5FD_t *base, H5FD_mem_t type) {
+    const hotbed_h5 *h5 = ((const memory_file *)base)->h5;
+    (void)type;
+    return h5 == NULL ? 0 : h5->file_bytes;
+}
+
+static herr_t memory_read(
+    H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t offset, size_t bytes, void *data) {
+    const hotbed_h5 *h5 = ((const memory_file *)base)->h5;
+    (void)type, (void)transfer;
+    if (h5 == NULL)
+        memset(data, 0, bytes);
+    else
+        hotbed_sparse_read(&h5->bytes, offset, data, bytes);
+    return 0;
+}
+
+static herr_t memory_write(
+    H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t offset, size_t bytes, const void *data) {
+    hotbed_h5 *h5 = ((memory_file *)base)->h5;
+    (void)type, (void)transfer;
+    if (h5 == NULL)
+        return 0;
+    if (!hotbed_sparse_write(&h5->bytes, offset, data, bytes))
+        h5->no_memory = true;
+    if (h5->file_bytes < offset + bytes)
+        h5->file_bytes = offset + bytes;
+    return 0;
+}
+
+static herr_t memory_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
+    const memory_file *file = (const memory_file *)base;
+    (void)transfer, (void)closing;
+    if (file->h5 != NULL)
+        file->h5->file_bytes = file->end;
+    return 0;
+}
+
+static const H5FD_class_t memory_driver = {
+#if defined(H5FD_CLASS_VERSION)
+    .version = H5FD_CLASS_VERSION,
+    .value = H5_VFD_RESERVED + 104, /* between the registered drivers and H5_VFD_MAX */
+#endif
+    .name = "hotbed-memory",
+    .maxaddr = INT64_MAX,
+    .fc_degree = H5F_CLOSE_WEAK,
+    .fapl_size = sizeof(driver_info),
+    .open = memory_open,
+    .close = memory_close,
+    .query = memory_query,
+    .get_eoa = memory_get_eoa,
+    .set_eoa = memory_set_eoa,
+    .get_eof = memory_get_eof,
+    .read = memory_read,
+    .write = memory_write,
+    .truncate = memory_truncate,
+    .fl_map = H5FD_FLMAP_DICHOTOMY,
+};
+
+/* Create the file with libhdf5. The driver is registered only while the file is open, so nothing of
+ * this library remains in libhdf5, which the program may use too. */
+static hotbed_status create_file(hotbed_h5 *h5, size_t metadata_bytes) {
+    static const char name[] = "in memory";
+    driver_info info = {.h5 = h5};
+    hid_t driver = H5FDregister(&memory_driver);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     hid_t create = H5Pcreate(H5P_FILE_CREATE);
-    /* The driver is named, so that the environment does not choose another. */
-    if (H5Pset_fapl_sec2(access) >= 0 &&
+    if (H5Pset_driver(access, driver, &info) >= 0 &&
         H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
         H5Pset_alignment(access, ALIGNMENT, ALIGNMENT) >= 0 &&
         H5Pset_meta_block_size(access, metadata_bytes) >= 0 &&
         H5Pset_attr_phase_change(create, 64, 0) >= 0 && H5Pset_obj_track_times(create, false) >= 0)
-        h5->file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
-    /* Before the lists are closed: each call of libhdf5 clears the stack that says why. */
-    hotbed_status status = h5->file < 0 ? fail("create", path) : HOTBED_OK;
+        h5->file = H5Fcreate(name, H5F_ACC_TRUNC, create, access);
+    /* Read the error before the lists are closed: each call of libhdf5 clears the error stack. */
+    hotbed_status status = h5->file < 0 ? fail(h5, "create a file", name) : HOTBED_OK;
     H5Pclose(access);
     H5Pclose(create);
+    H5FDunregister(driver); /* the open file holds a reference */
     return status;
 }
 
+/* --- the module's functions ----------------------------------------------------------------------- */
+
 hotbed_status hotbed_h5_create(size_t metadata_bytes, hotbed_h5 **out) {
     *out = NULL;
-    pthread_once(&once, no_handler_at_exit);
     HOTBED_TRY(check_version());
     hotbed_h5 *h5 = hotbed_new(sizeof *h5);
     if (h5 == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an HDF5 layout");
+        return fail_memory();
     h5->file = H5I_INVALID_HID;
     h5->first_data = UINT64_MAX;
-    h5->memory = -1;
-    char path[PATH_BYTES];
-    hotbed_status status = make_file(h5, path);
-    if (status != HOTBED_OK) {
-        hotbed_h5_destroy(h5);
-        return status;
-    }
     quiet before = enter();
-    status = create_file(h5, path, metadata_bytes);
-    unlink(path); /* it lives on without a name, while it is open */
+    hotbed_status status = create_file(h5, metadata_bytes);
     leave(before);
     if (status != HOTBED_OK)
         hotbed_h5_destroy(h5);
@@ -216,13 +312,13 @@ hotbed_status hotbed_h5_create(size_t metadata_bytes, hotbed_h5 **out) {
 void hotbed_h5_destroy(hotbed_h5 *h5) {
     if (h5 == NULL)
         return;
-    if (h5->file >= 0) {
-        quiet before = enter();
+    quiet before = enter();
+    if (h5->file >= 0)
         H5Fclose(h5->file);
-        leave(before);
-    }
-    if (h5->memory >= 0)
-        close(h5->memory);
+    if (h5->open != NULL)
+        h5->open->h5 = NULL;
+    leave(before);
+    hotbed_sparse_free(&h5->bytes);
     hotbed_delete(h5);
 }
 
@@ -233,13 +329,14 @@ hotbed_status hotbed_h5_group(hotbed_h5 *h5, const char *path) {
     hid_t group = H5I_INVALID_HID;
     if (H5Pset_attr_phase_change(list, 64, 0) >= 0 && H5Pset_obj_track_times(list, false) >= 0)
         group = H5Gcreate2(h5->file, path, way, list, H5P_DEFAULT);
-    hotbed_status status = group < 0 || H5Gclose(group) < 0 ? fail("make group", path) : HOTBED_OK;
+    hotbed_status status =
+        group < 0 || H5Gclose(group) < 0 ? fail(h5, "make group", path) : HOTBED_OK;
     close_all(H5I_INVALID_HID, H5I_INVALID_HID, way, list);
     leave(before);
     return status;
 }
 
-/* A dataset that has its place at once, and is never filled. */
+/* Return properties of a dataset that is allocated at once and never filled. */
 static hid_t open_contiguous(void) {
     hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     if (H5Pset_layout(list, H5D_CONTIGUOUS) < 0 ||
@@ -258,26 +355,26 @@ hotbed_status hotbed_h5_dataset(
     hid_t type = open_type(shape.type), space = open_space(shape.rows, shape.width);
     hid_t way = open_way(), list = open_contiguous();
     hid_t data = H5Dcreate2(h5->file, path, type, space, way, list, H5P_DEFAULT);
-    hotbed_status status = data < 0 ? fail("make dataset", path) : HOTBED_OK;
+    hotbed_status status = data < 0 ? fail(h5, "make dataset", path) : HOTBED_OK;
     if (status == HOTBED_OK) {
         haddr_t at = H5Dget_offset(data);
         uint64_t bytes = H5Dget_storage_size(data);
         *offset = bytes == 0 ? 0 : at;
         if (bytes > 0 && at == HADDR_UNDEF) {
-            status = fail("place dataset", path);
+            status = fail(h5, "place dataset", path);
         } else if (bytes > 0) {
             h5->first_data = at < h5->first_data ? at : h5->first_data;
             h5->end_data = at + bytes > h5->end_data ? at + bytes : h5->end_data;
         }
         if (H5Dclose(data) < 0 && status == HOTBED_OK)
-            status = fail("close dataset", path);
+            status = fail(h5, "close dataset", path);
     }
     close_all(type, space, way, list);
     leave(before);
     return status;
 }
 
-/* What a view reads where no source has rows: nothing that could be taken for data. */
+/* Set what a view reads where a source is missing: NaN, the least i64, or 0. */
 static int set_fill(hid_t list, hotbed_h5_type type) {
     float nan_value = NAN;
     int64_t least = INT64_MIN;
@@ -296,7 +393,7 @@ static int set_fill(hid_t list, hotbed_h5_type type) {
     return H5Pset_fill_value(list, H5T_NATIVE_UINT64, &zero);
 }
 
-/* Map `source` into the view's rows. */
+/* Map `source` to the view's rows. */
 static int add_source(
     hid_t list, hid_t space, hotbed_h5_shape shape, const hotbed_h5_source *source) {
     hsize_t start[2] = {source->first, 0}, count[2] = {source->rows, shape.width};
@@ -321,7 +418,7 @@ hotbed_status hotbed_h5_view(
     hid_t data = H5I_INVALID_HID;
     if (good && H5Sselect_all(space) >= 0)
         data = H5Dcreate2(h5->file, path, type, space, way, list, H5P_DEFAULT);
-    hotbed_status status = data < 0 || H5Dclose(data) < 0 ? fail("make view", path) : HOTBED_OK;
+    hotbed_status status = data < 0 || H5Dclose(data) < 0 ? fail(h5, "make view", path) : HOTBED_OK;
     close_all(type, space, way, list);
     leave(before);
     return status;
@@ -332,13 +429,13 @@ hotbed_status hotbed_h5_link(hotbed_h5 *h5, const char *path, const char *target
     hid_t way = open_way();
     hotbed_status status = HOTBED_OK;
     if (H5Lcreate_soft(target, h5->file, path, way, H5P_DEFAULT) < 0)
-        status = fail("link", path);
+        status = fail(h5, "link", path);
     close_all(H5I_INVALID_HID, H5I_INVALID_HID, way, H5I_INVALID_HID);
     leave(before);
     return status;
 }
 
-/* An attribute of `path` with one value in memory of type `memory`. */
+/* Write an attribute of `path` with one value, which has type `memory` in memory. */
 static hotbed_status set_attribute(
     hotbed_h5 *h5, const char *path, const char *attribute, hid_t file_type, hid_t memory_type,
     const void *value) {
@@ -347,9 +444,9 @@ static hotbed_status set_attribute(
         h5->file, path, attribute, file_type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     hotbed_status status = HOTBED_OK;
     if (set < 0 || H5Awrite(set, memory_type, value) < 0)
-        status = fail("set an attribute of", path);
+        status = fail(h5, "set an attribute of", path);
     if (set >= 0 && H5Aclose(set) < 0 && status == HOTBED_OK)
-        status = fail("close an attribute of", path);
+        status = fail(h5, "close an attribute of", path);
     close_all(H5I_INVALID_HID, space, H5I_INVALID_HID, H5I_INVALID_HID);
     return status;
 }
@@ -360,9 +457,9 @@ hotbed_status hotbed_h5_text(
     hid_t type = H5Tcopy(H5T_C_S1);
     size_t bytes = strlen(value);
     hotbed_status status;
-    /* Fixed length: text of variable length would live in a heap. */
+    /* Fixed length: libhdf5 stores text of variable length in a heap. */
     if (H5Tset_size(type, bytes == 0 ? 1 : bytes) < 0 || H5Tset_strpad(type, H5T_STR_NULLPAD) < 0)
-        status = fail("set an attribute of", path);
+        status = fail(h5, "set an attribute of", path);
     else
         status = set_attribute(h5, path, attribute, type, type, value);
     close_all(type, H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID);
@@ -387,75 +484,27 @@ hotbed_status hotbed_h5_real(hotbed_h5 *h5, const char *path, const char *attrib
     return status;
 }
 
-static hotbed_status read_memory(hotbed_h5 *h5, void *to, size_t bytes, uint64_t offset) {
-    char *at = to;
-    while (bytes > 0) {
-        ssize_t n = pread(h5->memory, at, bytes, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return hotbed_fail(
-                HOTBED_ERR_IO, "HDF5 layout: cannot read %zu bytes at %" PRIu64 ": error %d", bytes,
-                offset, n < 0 ? errno : 0);
-        at += n;
-        bytes -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return HOTBED_OK;
-}
-
-/* Whether libhdf5 has written nothing from `from` to the file's end.  Only its metadata was written, so
- * the kernel knows the few pages that exist. */
-static hotbed_status only_zeros(hotbed_h5 *h5, uint64_t from, uint64_t bytes, bool *zeros) {
-    char *buffer = hotbed_new(SCAN_BYTES);
-    if (buffer == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %d bytes to scan a layout", SCAN_BYTES);
-    hotbed_status status = HOTBED_OK;
-    *zeros = true;
-    while (status == HOTBED_OK && *zeros && from < bytes) {
-        off_t data = lseek(h5->memory, (off_t)from, SEEK_DATA);
-        if (data < 0)
-            break; /* ENXIO: no more */
-        from = (uint64_t)data;
-        size_t n = bytes - from < SCAN_BYTES ? (size_t)(bytes - from) : SCAN_BYTES;
-        status = read_memory(h5, buffer, n, from);
-        for (size_t i = 0; status == HOTBED_OK && i < n && *zeros; i++)
-            *zeros = buffer[i] == 0;
-        from += n;
-    }
-    hotbed_delete(buffer);
-    return status;
-}
-
 hotbed_status hotbed_h5_finish(hotbed_h5 *h5, hotbed_h5_image *out) {
     *out = (hotbed_h5_image){.metadata = NULL};
     quiet before = enter();
-    hotbed_status status = H5Fclose(h5->file) < 0 ? fail("close", "in memory") : HOTBED_OK;
+    hotbed_status status = H5Fclose(h5->file) < 0 ? fail(h5, "close", "the file") : HOTBED_OK;
     h5->file = H5I_INVALID_HID;
     leave(before);
     HOTBED_TRY(status);
-    struct stat stat;
-    if (fstat(h5->memory, &stat) != 0)
-        return hotbed_fail(HOTBED_ERR_IO, "HDF5 layout: no size: error %d", errno);
-    uint64_t file_bytes = (uint64_t)stat.st_size;
-    if (file_bytes < h5->end_data)
+    if (h5->no_memory)
+        return fail_memory();
+    if (h5->file_bytes < h5->end_data)
         return hotbed_fail(
             HOTBED_ERR_IO, "HDF5 layout: the file ends at %" PRIu64 ", its data at %" PRIu64,
-            file_bytes, h5->end_data);
-    uint64_t metadata_bytes = h5->first_data < file_bytes ? h5->first_data : file_bytes;
-    bool fits = true;
-    HOTBED_TRY(only_zeros(h5, metadata_bytes, file_bytes, &fits));
-    if (!fits)
+            h5->file_bytes, h5->end_data);
+    uint64_t metadata_bytes = h5->first_data < h5->file_bytes ? h5->first_data : h5->file_bytes;
+    if (!hotbed_sparse_is_zero(&h5->bytes, metadata_bytes))
         return HOTBED_OK; /* metadata lies between the datasets */
     void *metadata = hotbed_new(metadata_bytes);
     if (metadata == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes of metadata", metadata_bytes);
-    status = read_memory(h5, metadata, metadata_bytes, 0);
-    if (status != HOTBED_OK) {
-        hotbed_delete(metadata);
-        return status;
-    }
+    hotbed_sparse_read(&h5->bytes, 0, metadata, metadata_bytes);
     *out = (hotbed_h5_image){
-        .metadata = metadata, .metadata_bytes = metadata_bytes, .file_bytes = file_bytes};
+        .metadata = metadata, .metadata_bytes = metadata_bytes, .file_bytes = h5->file_bytes};
     return HOTBED_OK;
 }

@@ -1,10 +1,11 @@
-/* checkpoint/import.c - rows of flat files, put in canonical order. */
+/* checkpoint/import.c - write rows of flat files as a checkpoint, in canonical order. */
 #include "checkpoint/import.h"
 
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
+#include "storage/index_core.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,13 +13,19 @@
 #include <string.h>
 #include <time.h>
 
-/* Where a key's row is. */
+/* Where the row of a key is. */
 typedef struct place {
     uint64_t key;
-    uint64_t row; /* of its part */
+    uint64_t row;    /* in its part */
+    uint64_t number; /* counted over all parts */
     uint32_t part;
     uint32_t unused;
 } place;
+
+/* Scores and times of all rows of a table, as they are written. NULL: the table has none. */
+typedef struct marks {
+    uint64_t *scores, *times; /* [rows], part after part */
+} marks;
 
 typedef struct importer {
     const hotbed_import *import;
@@ -29,7 +36,7 @@ typedef struct importer {
 
 /* --- order ------------------------------------------------------------------------------------------------ */
 
-/* The hash is a bijection, and its high bits are the bucket: (bucket, key) by what qsort() sees alone. */
+/* Compare by (bucket, key). The bucket follows from the key, so qsort() needs nothing else. */
 static int by_bucket_then_key(const void *a, const void *b) {
     uint64_t x = ((const place *)a)->key, y = ((const place *)b)->key;
     uint64_t p = hotbed_logical_bucket(x, HOTBED_BUCKET_BITS);
@@ -44,7 +51,7 @@ static int by_key(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Read n words, one every `stride` bytes. */
+/* Read n words that are `stride` bytes apart. */
 static hotbed_status read_words(const hotbed_import_column *column, uint64_t n, uint64_t *words) {
     if (column->file == NULL) {
         memset(words, 0, n * sizeof *words);
@@ -58,7 +65,8 @@ static hotbed_status read_words(const hotbed_import_column *column, uint64_t n, 
     return HOTBED_OK;
 }
 
-/* Places of all rows (`counted`: of all counted keys) of a table in canonical order. */
+/* Sort the positions of a table's rows (with `counted`: of its counted keys) into canonical
+ * order. */
 static hotbed_status find_places(
     const hotbed_import_table *t, bool counted, uint64_t *n, place **out) {
     *n = 0;
@@ -79,7 +87,7 @@ static hotbed_status find_places(
             status = read_words(
                 counted ? &part->counted_keys : &part->columns[HOTBED_COLUMN_KEYS], rows, keys);
         for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++, at++)
-            places[at] = (place){.key = hash ? keys[i] : at, .row = i, .part = p};
+            places[at] = (place){.key = hash ? keys[i] : at, .row = i, .number = at, .part = p};
     }
     hotbed_delete(keys);
     if (status == HOTBED_OK)
@@ -87,7 +95,7 @@ static hotbed_status find_places(
     for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
         if (places[i].key == places[i - 1].key)
             status = hotbed_fail(
-                HOTBED_ERR_STATE, "table '%s': key %" PRIu64 " is there twice", t->name,
+                HOTBED_ERR_STATE, "table '%s': key %" PRIu64 " occurs twice", t->name,
                 places[i].key);
     if (status != HOTBED_OK) {
         hotbed_delete(places);
@@ -97,44 +105,111 @@ static hotbed_status find_places(
     return HOTBED_OK;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------ */
+/* --- scores and times ---------------------------------------------------------------------------------------- */
 
-static hotbed_status oldest(const hotbed_import_table *t, uint64_t *out) {
-    *out = 0;
-    for (uint32_t p = 0; t->ages && p < t->num_parts; p++) {
-        const hotbed_import_column *scores = &t->parts[p].columns[HOTBED_COLUMN_SCORES];
-        for (uint64_t i = 0; i < t->parts[p].rows && scores->file != NULL; i++) {
-            uint64_t age = 0;
-            HOTBED_TRY(hotbed_io_read(
-                scores->file, &age, sizeof age, scores->offset + i * scores->stride));
-            *out = age > *out ? age : *out;
-        }
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Replace each of n words by its rank among the distinct words, 1 for the lowest. */
+static hotbed_status rank_words(uint64_t n, uint64_t *words) {
+    uint64_t *sorted = hotbed_new(n * sizeof *sorted), distinct = 0;
+    if (sorted == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to sort %" PRIu64 " scores", n);
+    memcpy(sorted, words, n * sizeof *words);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    for (uint64_t i = 0; i < n; i++)
+        if (distinct == 0 || sorted[distinct - 1] != sorted[i])
+            sorted[distinct++] = sorted[i];
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t *found = bsearch(&words[i], sorted, distinct, sizeof *sorted, by_value);
+        words[i] = (uint64_t)(found - sorted) + 1;
     }
+    hotbed_delete(sorted);
     return HOTBED_OK;
 }
 
+static uint64_t largest(uint64_t n, const uint64_t *words) {
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < n; i++)
+        most = words[i] > most ? words[i] : most;
+    return most;
+}
+
+/* Read a column of words for all rows. Eviction compares 52 bits. If any word is larger, all words
+ * are replaced by their ranks, which have the same order. */
+static hotbed_status read_column(
+    const hotbed_import_table *t, uint32_t column, bool ages, uint64_t **out) {
+    uint64_t n = 0, at = 0;
+    bool any = false;
+    *out = NULL;
+    for (uint32_t p = 0; p < t->num_parts; p++) {
+        n += t->parts[p].rows;
+        any = any || t->parts[p].columns[column].file != NULL;
+    }
+    if (!any)
+        return HOTBED_OK;
+    uint64_t *words = hotbed_new(n * sizeof *words);
+    if (words == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " scores of table '%s'", n, t->name);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows)
+        status = read_words(&t->parts[p].columns[column], t->parts[p].rows, words + at);
+    uint64_t most = largest(n, words);
+    for (uint64_t i = 0; i < n && ages; i++)
+        words[i] = most - words[i] + 1;
+    if (status == HOTBED_OK && largest(n, words) > HOTBED_SCORE_MOST)
+        status = rank_words(n, words);
+    if (status == HOTBED_OK)
+        *out = words;
+    else
+        hotbed_delete(words);
+    return status;
+}
+
+static void free_marks(marks *m) {
+    hotbed_delete(m->scores);
+    hotbed_delete(m->times);
+    *m = (marks){.scores = NULL};
+}
+
+static hotbed_status read_marks(const hotbed_import_table *t, marks *out) {
+    *out = (marks){.scores = NULL};
+    if (t->kind == HOTBED_TABLE_STATIC)
+        return HOTBED_OK;
+    hotbed_status status = read_column(t, HOTBED_COLUMN_SCORES, t->ages, &out->scores);
+    if (status == HOTBED_OK)
+        status = read_column(t, HOTBED_COLUMN_TIMES, false, &out->times);
+    if (status != HOTBED_OK)
+        free_marks(out);
+    return status;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------ */
+
 static hotbed_status read_row(
-    const hotbed_import_table *t, const place *at, uint64_t most,
+    const hotbed_import_table *t, const place *at, const marks *words,
     const size_t row_bytes[HOTBED_ROW_COLUMNS], void *const columns[HOTBED_ROW_COLUMNS],
     uint64_t to) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         if (row_bytes[i] == 0)
             continue;
         const hotbed_import_column *column = &t->parts[at->part].columns[i];
+        const uint64_t *made = i == HOTBED_COLUMN_SCORES  ? words->scores
+                               : i == HOTBED_COLUMN_TIMES ? words->times
+                                                          : NULL;
         char *row = (char *)columns[i] + to * row_bytes[i];
         if (i == HOTBED_COLUMN_KEYS)
             memcpy(row, &at->key, sizeof at->key);
+        else if (made != NULL)
+            memcpy(row, &made[at->number], sizeof *made);
         else if (column->file == NULL)
             memset(row, 0, row_bytes[i]);
         else
             HOTBED_TRY(hotbed_io_read(
                 column->file, row, row_bytes[i], column->offset + at->row * column->stride));
-        if (i == HOTBED_COLUMN_SCORES && t->ages && column->file != NULL) {
-            uint64_t score = 0;
-            memcpy(&score, row, sizeof score);
-            score = most - score + 1;
-            memcpy(row, &score, sizeof score);
-        }
     }
     return HOTBED_OK;
 }
@@ -142,25 +217,31 @@ static hotbed_status read_row(
 static hotbed_status write_rows(
     importer *w, const hotbed_import_table *t, const place *places, uint64_t n) {
     hotbed_chunk chunk;
-    uint64_t most = 0;
-    HOTBED_TRY(oldest(t, &most));
-    HOTBED_TRY(hotbed_chunk_create(w->shard.row_bytes, &chunk));
-    hotbed_status status = HOTBED_OK;
+    marks words;
+    HOTBED_TRY(read_marks(t, &words));
+    hotbed_status status = hotbed_chunk_create(w->shard.row_bytes, &chunk);
+    if (status != HOTBED_OK) {
+        free_marks(&words);
+        return status;
+    }
     for (uint64_t first = 0; first < n && status == HOTBED_OK; first += chunk.capacity) {
         uint64_t rows = n - first < chunk.capacity ? n - first : chunk.capacity;
         for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
-            status = read_row(t, &places[first + i], most, w->shard.row_bytes, chunk.columns, i);
+            status = read_row(t, &places[first + i], &words, w->shard.row_bytes, chunk.columns, i);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_rows(&w->shard, rows, chunk.columns, NULL);
         w->done += rows;
         hotbed_progress_report(w->import->progress, w->done, w->total);
     }
     hotbed_chunk_destroy(&chunk);
+    free_marks(&words);
     return status;
 }
 
 static hotbed_status write_buckets(importer *w, const place *places, uint64_t n) {
     uint64_t bytes = w->shard.part->columns[HOTBED_COLUMN_BUCKET].bytes;
+    if (bytes == 0)
+        return HOTBED_OK;
     uint64_t *counts = hotbed_new(bytes);
     if (counts == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for counts", bytes);
@@ -182,6 +263,11 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
         uint64_t count = 0;
         status = hotbed_io_read(
             counts->file, &count, sizeof count, counts->offset + places[i].row * counts->stride);
+        if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
+            status = hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED,
+                "table '%s': key %" PRIu64 " is counted %" PRIu64 " times, at most 2^52 - 1",
+                t->name, places[i].key, count);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(
                 &w->shard, HOTBED_COLUMN_COUNTED, &places[i].key, sizeof places[i].key);
@@ -209,12 +295,29 @@ static hotbed_status write_table(importer *w, uint32_t number) {
     return hotbed_shard_writer_end(&w->shard);
 }
 
+/* Set the clock to the highest score, so that keys which a STEP table sees next are evicted after
+ * the imported keys. */
+static hotbed_status plan_clock(importer *w) {
+    for (uint32_t i = 0; i < w->import->num_tables; i++) {
+        const hotbed_import_table *t = &w->import->tables[i];
+        uint64_t most = 0;
+        marks words;
+        HOTBED_TRY(read_marks(t, &words));
+        if (words.scores != NULL)
+            most = largest(w->manifest.tables[i].rows, words.scores);
+        free_marks(&words);
+        if (most > w->manifest.state.clock)
+            w->manifest.state.clock = most;
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     const hotbed_import *from = w->import;
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
+    m->minor = HOTBED_FORMAT_MINOR;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = from->step;
@@ -225,7 +328,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     m->key_type = from->key_type;
     m->optimizer = from->optimizer;
     m->state.learning_rate = from->optimizer.learning_rate;
-    m->state.beta1_power = 1; /* an optimizer whose steps are not known begins anew */
+    m->state.beta1_power = 1; /* an optimizer without known steps starts anew */
     m->state.beta2_power = 1;
     HOTBED_TRY(hotbed_manifest_reserve(m));
     for (uint32_t i = 0; i < m->num_tables; i++) {
@@ -237,7 +340,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
         t->bucket_bits = t->kind == HOTBED_TABLE_HASH ? HOTBED_BUCKET_BITS : 0;
         for (uint32_t p = 0; p < from->tables[i].num_parts; p++) {
             if (from->tables[i].parts[p].columns[HOTBED_COLUMN_TIMES].file != NULL)
-                hotbed_manifest_set_times(m, t);
+                t->times = true;
             t->rows += from->tables[i].parts[p].rows;
             m->parts[i].counted += from->tables[i].parts[p].counted;
         }
@@ -246,7 +349,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
         m->parts[i].end = hotbed_manifest_range(t);
         w->total += t->rows;
     }
-    return HOTBED_OK;
+    return plan_clock(w);
 }
 
 static hotbed_status write_all(importer *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
@@ -257,7 +360,7 @@ static hotbed_status write_all(importer *w, hotbed_draft *draft, hotbed_checkpoi
         HOTBED_TRY(write_table(w, i));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
     HOTBED_TRY(hotbed_draft_manifest(draft, &w->manifest));
-    return hotbed_draft_commit(draft);
+    return hotbed_draft_commit(draft, &w->manifest);
 }
 
 hotbed_status hotbed_checkpoint_import(
@@ -272,7 +375,7 @@ hotbed_status hotbed_checkpoint_import(
     if (status == HOTBED_OK) {
         status = write_all(&w, &draft, id);
         if (status != HOTBED_OK)
-            hotbed_draft_remove(&draft, 1);
+            hotbed_draft_remove(&draft);
     }
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);

@@ -1,14 +1,15 @@
-/* checkpoint/import.h - a checkpoint from flat files of rows, in any order, and flat files from a checkpoint.
+/* checkpoint/import.h - make a checkpoint from flat files of rows, and flat files from a
+ * checkpoint.
  *
- * A column of a table is bytes at a place of a file, a row every `stride` bytes; a table may have several
- * parts, each with its own files.  dynamicemb's dumps and .npy files are both of that kind.
- */
+ * A column of a table is a position in a file, with one row every `stride` bytes, in any order of
+ * rows. A table may have several parts, each with its own files. dynamicemb's dumps and .npy files
+ * both have this form. */
 #ifndef HOTBED_CHECKPOINT_IMPORT_H
 #define HOTBED_CHECKPOINT_IMPORT_H
 
 #include "checkpoint/rewrite.h"
 
-/* Where a column lies; a file that is NULL: all zeros. */
+/* Where a column is stored. If `file` is NULL, all its values are zero. */
 typedef struct hotbed_import_column {
     hotbed_io_file *file; /* borrowed */
     uint64_t offset, stride;
@@ -27,7 +28,8 @@ typedef struct hotbed_import_table {
     hotbed_dtype dtype;
     uint32_t dim;
     uint32_t num_parts;
-    bool ages; /* scores are ages: what is written is the oldest age less each, plus 1 */
+    /* Scores are ages: the written score is the largest age minus the row's age, plus 1. */
+    bool ages;
     hotbed_import_part *parts; /* [num_parts] */
 } hotbed_import_table;
 
@@ -40,33 +42,41 @@ typedef struct hotbed_import {
     const hotbed_progress *progress;
 } hotbed_import;
 
-/* Write a full checkpoint of one shard.  Keys and the order of rows are held in memory, 24 bytes for each row
- * of the largest table.  Errors: STATE (`path` exists; a key is there twice), IO, CORRUPT, MEMORY. */
+/* Write a full checkpoint with one shard. If a score or time of a table needs more than 52 bits, as
+ * nanoseconds do, ranks replace all of them: 1 for the lowest, equal ranks for equal values. The
+ * storage's clock becomes the highest score, so keys that a table sees later score higher. Keys and
+ * the order of rows are held in memory, 48 bytes for each row of the largest table. Errors: STATE
+ * (`path` exists; a key occurs twice), IO, CORRUPT, UNSUPPORTED (a count over 2^52 - 1), MEMORY. */
 hotbed_status hotbed_checkpoint_import(
     const hotbed_io_calls *calls, const char *path, const hotbed_import *import);
 
-/* Write a chain's tables into the new directory `path`, a .npy file a column: <table>.weight.npy, .weight_id,
- * .metadata, and .<state>.  bf16, which .npy does not know, becomes f32. */
+/* Write the tables of a chain into the new directory `path`, one .npy file per column:
+ * <table>.weight.npy, .weight_id, .metadata, .times and .<state>. bf16, which .npy does not have,
+ * becomes f32. The directory is named .tmp-<id>, beside `path`, until all files are complete and on
+ * disk. A failed export leaves nothing. Errors: ARGUMENT (no name), STATE (`path` exists), IO,
+ * CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_export_npy(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_progress *progress);
 
-/* Write a chain's tables into one new HDF5 file, under the names of index.h5, with their data. */
+/* Write the tables of a chain, with their data, into the new HDF5 file `path`, with the object
+ * names of index.h5. The file has a temporary name until it is complete and on disk. The errors are
+ * the same. */
 hotbed_status hotbed_checkpoint_export_h5(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_progress *progress);
 
-/* What a .npy file's header says. */
+/* The header of a .npy file. */
 typedef struct hotbed_npy {
     char type;            /* 'f', 'i' or 'u' */
     uint32_t bytes;       /* of an element */
     uint32_t dims;        /* 1 or 2 */
-    uint64_t rows, width; /* width 1 when there is one dimension */
+    uint64_t rows, width; /* width 1 if there is one dimension */
     uint64_t offset;      /* of the first element */
 } hotbed_npy;
 
-/* Read the header of a .npy file: little-endian, C order, 1 or 2 dimensions, as long as it says.
- * Errors: IO, CORRUPT, UNSUPPORTED. */
+/* Read the header of a .npy file. It must be little-endian, in C order, have 1 or 2 dimensions, and
+ * the size that its header states. Errors: IO, CORRUPT, UNSUPPORTED. */
 hotbed_status hotbed_npy_read(hotbed_io_file *file, hotbed_npy *out);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,7 +31,8 @@ static int system_open(void *self, int directory, const char *name, hotbed_io_op
         flags |= O_DIRECT;
         /* fall through */
     case HOTBED_IO_READ:
-        flags |= O_RDONLY | O_NOFOLLOW | O_NONBLOCK; /* a pipe in a file's place does not hang us */
+        flags |= O_RDONLY | O_NOFOLLOW |
+                 O_NONBLOCK; /* if a pipe replaces the file, open must not block */
         break;
     case HOTBED_IO_WRITE_DIRECT:
         flags |= O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_DIRECT;
@@ -47,7 +49,7 @@ static int system_open(void *self, int directory, const char *name, hotbed_io_op
 
 static int system_close(void *self, int file) {
     (void)self;
-    /* Linux has released the handle even when close says EINTR. */
+    /* Linux has released the handle even if close returns EINTR. */
     int closed = result(close(file));
     return closed == -EINTR ? 0 : closed;
 }
@@ -84,7 +86,7 @@ static int64_t system_read_at(void *self, int file, void *data, size_t bytes, ui
 
 static void system_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
     (void)self;
-    if (written) /* the sync at the end, which says how it went, has little left */
+    if (written) /* little is left for the final sync, which reports errors */
         (void)!sync_file_range(file, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     else
         (void)posix_fadvise(file, (off_t)(offset + bytes), (off_t)bytes, POSIX_FADV_WILLNEED);
@@ -99,6 +101,27 @@ static int system_exists(void *self, int directory, const char *name) {
     (void)self;
     struct stat stat;
     return result(fstatat(native(directory), name, &stat, AT_SYMLINK_NOFOLLOW));
+}
+
+static int system_list(
+    void *self, int directory, void (*each)(void *context, const char *name), void *context) {
+    (void)self;
+    /* Use a separate handle: reading a directory moves the handle's position. */
+    int handle = openat(native(directory), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = handle < 0 ? NULL : fdopendir(handle);
+    if (list == NULL) {
+        int error = errno;
+        if (handle >= 0)
+            close(handle);
+        return -error;
+    }
+    errno = 0;
+    for (struct dirent *item; (item = readdir(list)) != NULL; errno = 0)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            each(context, item->d_name);
+    int error = errno;
+    closedir(list);
+    return -error;
 }
 
 static int system_make_directory(void *self, int directory, const char *name) {
@@ -127,6 +150,7 @@ const hotbed_io_calls hotbed_io_system = {
     .hint = system_hint,
     .sync = system_sync,
     .exists = system_exists,
+    .list = system_list,
     .make_directory = system_make_directory,
     .rename = system_rename,
     .remove = system_remove,
@@ -135,13 +159,11 @@ const hotbed_io_calls hotbed_io_system = {
 /* --- whole calls ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
-    char reason[96];
-    if (strerror_r(-error, reason, sizeof reason) != 0)
-        snprintf(reason, sizeof reason, "error %d", -error);
-    return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, reason);
+    char reason[HOTBED_REASON_BYTES];
+    return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, hotbed_reason(-error, reason));
 }
 
-/* A handle, or a negative errno. */
+/* Open a file. Returns a handle, or a negative errno. */
 static int open_any(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
     hotbed_io_open_kind kind) {
@@ -152,25 +174,40 @@ static int open_any(
     return handle;
 }
 
-hotbed_status hotbed_io_open(
+/* Open a file. Returns 0 or a negative errno, and sets the name of *out in both cases. */
+static int open_named(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
     hotbed_io_open_kind kind, hotbed_io_file *out) {
-    out->calls = calls;
-    out->direct = -1;
     if (directory == NULL)
         snprintf(out->name, sizeof out->name, "%s", name);
     else
         snprintf(out->name, sizeof out->name, "%.160s/%.80s", directory->name, name);
-    out->handle = open_any(calls, directory, name, kind);
-    if (out->handle < 0) {
-        int error = out->handle;
-        out->handle = -1;
-        return hotbed_io_fail("cannot open", out->name, error);
-    }
-    return HOTBED_OK;
+    int handle = open_any(calls, directory, name, kind);
+    out->calls = calls;
+    out->handle = handle < 0 ? -1 : handle;
+    out->direct = -1;
+    return handle < 0 ? handle : 0;
 }
 
-/* The file system or its disk has no direct transfers, or not these. */
+hotbed_status hotbed_io_open(
+    const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
+    hotbed_io_open_kind kind, hotbed_io_file *out) {
+    int error = open_named(calls, directory, name, kind, out);
+    return error == 0 ? HOTBED_OK : hotbed_io_fail("cannot open", out->name, error);
+}
+
+hotbed_status hotbed_io_open_member(
+    const hotbed_io_file *directory, const char *name, hotbed_io_file *out) {
+    int error = open_named(directory->calls, directory, name, HOTBED_IO_READ, out);
+    if (error == -ENOENT)
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is missing", out->name);
+    if (error == -ELOOP)
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is a symbolic link, not a file", out->name);
+    return error == 0 ? HOTBED_OK : hotbed_io_fail("cannot open", out->name, error);
+}
+
+/* Whether the error means that the file system or its disk does not support direct transfers, or
+ * not this one. */
 static bool no_direct(int64_t error) {
     return error == -EINVAL || error == -EOPNOTSUPP;
 }
@@ -185,7 +222,7 @@ hotbed_status hotbed_io_open_direct(
     return HOTBED_OK;
 }
 
-/* 0, or a negative errno; closed already: 0. */
+/* Close a handle. Returns 0 or a negative errno; 0 if it is closed already. */
 static int close_handle(const hotbed_io_file *file, int *handle) {
     int closed = *handle < 0 ? 0 : file->calls->close(file->calls->self, *handle);
     *handle = -1;
@@ -220,20 +257,20 @@ hotbed_status hotbed_io_allocate(hotbed_io_file *file, uint64_t bytes) {
         error = file->calls->allocate(file->calls->self, file->handle, bytes);
     while (error == -EINTR);
     if (error == 0 || error == -EOPNOTSUPP || error == -EINVAL)
-        return HOTBED_OK; /* a file system that cannot reserve says so when it is written */
+        return HOTBED_OK; /* a file system without reservation reports a full disk at the write */
     char what[64];
     snprintf(what, sizeof what, "cannot reserve %" PRIu64 " bytes for", bytes);
     return hotbed_io_fail(what, file->name, error);
 }
 
-enum { HINT_BYTES = 1 << 20 }; /* transfers that are worth a hint */
+enum { HINT_BYTES = 1 << 20 }; /* the smallest transfer that gets a hint */
 
 static void hint(hotbed_io_file *file, bool written, uint64_t offset, int64_t bytes) {
     if (bytes >= HINT_BYTES)
         file->calls->hint(file->calls->self, file->handle, written, offset, (uint64_t)bytes);
 }
 
-/* How many of the bytes the direct handle moves. */
+/* Return how many of the bytes the direct handle transfers. */
 static size_t whole_pages(int direct, const void *data, size_t bytes, uint64_t offset) {
     bool fits =
         direct >= 0 && offset % HOTBED_IO_PAGE == 0 && (uintptr_t)data % HOTBED_IO_PAGE == 0;
@@ -255,7 +292,7 @@ hotbed_status hotbed_io_write(
             direct = -1;
             continue;
         }
-        if (n <= 0) { /* 0 bytes without an error would be tried for ever */
+        if (n <= 0) { /* retrying a transfer of 0 bytes without an error would never end */
             char what[96];
             snprintf(what, sizeof what, "cannot write %zu bytes at %" PRIu64 " of", bytes, offset);
             return hotbed_io_fail(what, file->name, n == 0 ? -EIO : (int)n);

@@ -1,4 +1,4 @@
-/* checkpoint/lanes.c - jobs on lanes of the host backend. */
+/* checkpoint/lanes.c - jobs on streams of the host backend. */
 #include "checkpoint/lanes.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ hotbed_status hotbed_io_lanes_open(hotbed_io_lanes *out, uint32_t num) {
 
 void hotbed_io_lanes_close(hotbed_io_lanes *lanes) {
     for (uint32_t i = 0; i < lanes->num; i++)
-        hotbed_stream_destroy(lanes->lanes[i].stream); /* runs what it has */
+        hotbed_stream_destroy(lanes->lanes[i].stream); /* runs the jobs that are still queued */
     *lanes = (hotbed_io_lanes){.num = 0};
 }
 
@@ -26,12 +26,12 @@ hotbed_status hotbed_io_job_create(hotbed_io_lanes *lanes, hotbed_io_job *out) {
 
 void hotbed_io_job_destroy(hotbed_io_job *job) {
     if (job->busy && hotbed_event_sync(job->done) != HOTBED_OK)
-        return; /* the lane may still have the block: nothing can be taken from it */
+        return; /* the lane may still use the block, so nothing can be freed */
     hotbed_event_destroy(job->done);
     *job = (hotbed_io_job){.bytes = 0};
 }
 
-/* On the lane. */
+/* Transfer the block of a job. Runs on the lane's thread. */
 static void move_block(void *argument) {
     hotbed_io_job *job = argument;
     hotbed_io_lane *lane = job->lane;
@@ -43,7 +43,7 @@ static void move_block(void *argument) {
         if (lane->status == HOTBED_OK)
             job->digest = hotbed_digest_of(job->buffer, job->bytes);
     }
-    if (lane->status != HOTBED_OK && lane->text[0] == '\0') /* the text is this thread's */
+    if (lane->status != HOTBED_OK && lane->text[0] == '\0') /* the error text is thread-local */
         snprintf(lane->text, sizeof lane->text, "%s", hotbed_last_error());
     job->status = lane->status;
 }

@@ -1,4 +1,4 @@
-/* checkpoint/layout.c - which groups, datasets and attributes a shard and the index have. */
+/* checkpoint/layout.c - the groups, datasets and attributes of a shard and of the index. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
@@ -9,12 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PATH_BYTES = 256, ROOM = 16 << 10, ROOM_TABLE = 4 << 10, TRIES = 8 };
-enum { LAYOUT = 2 }; /* goes up when one manifest gets other bytes than before */
+enum { PATH_BYTES = 256, TRIES = 8 };
+
+/* Bytes reserved for the metadata of a shard, and for the metadata of each of its tables. A table
+ * with every column uses slightly less. In an index nothing follows the metadata, so libhdf5
+ * allocates as much as it needs, in steps. */
+enum { ROOM = 4 << 10, ROOM_TABLE = 4 << 10, INDEX_STEP = 2 << 10 };
+enum { LAYOUT = 3 }; /* incremented when the same manifest gets other bytes */
 
 static const char *const key_types[] = {"", "i64", "u64"};
 
-/* A table's name as a part of an HDF5 path, where "." alone would mean the group itself. */
+/* Return a table's name as a part of an HDF5 path, where "." alone would mean the group itself. */
 static const char *part_name(const hotbed_manifest_table *table) {
     return strcmp(table->name, ".") == 0 ? "+" : table->name;
 }
@@ -23,7 +28,7 @@ static const char *optimizer_name(hotbed_optimizer_kind kind) {
     return kind == 0 ? "none" : hotbed_optimizer_name(kind);
 }
 
-/* A state's name, without "opt/". */
+/* Return a state's name, without "opt/". */
 static const char *state_name(hotbed_optimizer_kind optimizer, uint32_t column) {
     return hotbed_manifest_column_name(optimizer, column) + strlen("opt/");
 }
@@ -44,7 +49,7 @@ hotbed_h5_shape hotbed_layout_shape(
         shape.type = HOTBED_H5_I64;
     if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
         shape.type = HOTBED_H5_F32;
-        /* One number a row is a vector, as in TorchRec. */
+        /* One number per row is a vector, as in TorchRec. */
         if (m->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
             shape.width = table->dim;
     }
@@ -54,7 +59,7 @@ hotbed_h5_shape hotbed_layout_shape(
 static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
     switch (column) {
     case HOTBED_COLUMN_BUCKET:
-        return part->end - part->first;
+        return part->columns[column].bytes / sizeof(uint64_t);
     case HOTBED_COLUMN_COUNTED:
     case HOTBED_COLUMN_COUNTS:
         return part->counted;
@@ -67,7 +72,8 @@ static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
 
 /* --- the shard ------------------------------------------------------------------------------------ */
 
-/* Ranks write at times and with states of their own; MANIFEST has rank 0's, and so has what it describes. */
+/* Write the attributes of the root group. Creation time and state differ between ranks. MANIFEST
+ * has the values of rank 0, so only shard 0 and the index have them (`first`). */
 static hotbed_status put_head(
     hotbed_h5 *h5, const hotbed_manifest *m, const char *role, bool first) {
     char id[HOTBED_DIGEST_DIGITS + 1];
@@ -203,7 +209,7 @@ void hotbed_layout_writer(char name[64]) {
     snprintf(name, 64, "hotbed-%.16s-layout-%d-hdf5-%.16s", hotbed_version(), LAYOUT, version);
 }
 
-/* A copy of *m whose shards and parts the layout may change. */
+/* Copy *m, so that the layout may change its shards and parts. */
 static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *out) {
     *out = *m;
     HOTBED_TRY(hotbed_manifest_reserve(out));
@@ -213,14 +219,14 @@ static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *ou
     return HOTBED_OK;
 }
 
-/* Whether another library wrote *m, whose bytes are not known here. */
+/* Whether another writer wrote *m. The bytes of its files are not known here. */
 static bool is_anothers(const hotbed_manifest *m) {
     char writer[64];
     hotbed_layout_writer(writer);
     return strcmp(writer, m->writer) != 0;
 }
 
-/* `found` are the bytes that were made again. */
+/* Compare metadata that was found in a file with metadata that was made again. */
 static hotbed_status compare(
     const hotbed_manifest *m, const char *file, const void *found, const void *made, uint64_t bytes,
     bool same_size) {
@@ -272,10 +278,11 @@ static const char how_to_read[] =
     "The tables as views of the shard files, under the names of a PyTorch state dict: "
     "/state_dict/embeddings.<table>.weight has a row a key, .weight_id the keys, .metadata the "
     "scores, "
-    ".bucket the rows of each logical bucket. A shard that is missing reads as NaN (weight_id: the "
+    ".bucket, where there is one, the rows of each logical bucket. A shard that is missing reads "
+    "as NaN (weight_id: the "
     "least number). MANIFEST names every file and its digest.";
 
-/* A view of a column: all parts, one after the other. */
+/* Add a view of a column: its parts, one after the other. */
 static hotbed_status put_view(
     hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, uint32_t column, const char *path,
     hotbed_h5_source *sources, char (*files)[32]) {
@@ -294,6 +301,15 @@ static hotbed_status put_view(
     return hotbed_h5_view(h5, path, hotbed_layout_shape(m, table, column, rows), sources, m->world);
 }
 
+/* Whether the bucket columns of all shards together cover all buckets. */
+static bool counts_all(const hotbed_manifest *m, uint32_t number) {
+    const hotbed_manifest_table *table = &m->tables[number];
+    uint64_t counted = 0;
+    for (uint32_t i = 0; i < m->world; i++)
+        counted += rows_of(&m->parts[(uint64_t)number * m->world + i], HOTBED_COLUMN_BUCKET);
+    return table->spread == HOTBED_SPREAD_BUCKET && counted == hotbed_manifest_range(table);
+}
+
 static hotbed_status put_views(
     hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, hotbed_h5_source *sources,
     char (*files)[32]) {
@@ -306,9 +322,9 @@ static hotbed_status put_views(
     if (hotbed_manifest_has(m, table, HOTBED_COLUMN_STATE))
         HOTBED_TRY(hotbed_h5_group(h5, path));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        bool counts = i == HOTBED_COLUMN_BUCKET && table->spread == HOTBED_SPREAD_ANY;
-        if (counts || !hotbed_manifest_has(m, table, i))
-            continue; /* counts of buckets that several ranks have are not one vector */
+        if ((i == HOTBED_COLUMN_BUCKET && !counts_all(m, number)) ||
+            !hotbed_manifest_has(m, table, i))
+            continue;
         if (i < HOTBED_COLUMN_STATE || i == HOTBED_COLUMN_TIMES)
             snprintf(
                 path, sizeof path, "/embeddings/%s/%s", part_name(table),
@@ -330,7 +346,8 @@ static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
     HOTBED_TRY(put_head(h5, m, "index", true));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "README", how_to_read));
     HOTBED_TRY(put_storage(h5, m, true));
-    /* Groups that libhdf5 makes on the way have the time in them, and then no index is like another. */
+    /* Create these groups explicitly: groups that libhdf5 creates implicitly contain the time, and
+     * the index would differ each time. */
     HOTBED_TRY(hotbed_h5_group(h5, "/embeddings"));
     HOTBED_TRY(hotbed_h5_group(h5, "/state_dict"));
     if (hotbed_optimizer_states(m->optimizer.kind) > 0)
@@ -352,10 +369,10 @@ static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
 hotbed_status hotbed_layout_index(const hotbed_manifest *m, void **file, size_t *bytes) {
     hotbed_h5 *h5;
     hotbed_h5_image image = {.metadata = NULL};
-    HOTBED_TRY(hotbed_h5_create(ROOM + (size_t)m->num_tables * ROOM_TABLE, &h5));
+    HOTBED_TRY(hotbed_h5_create(INDEX_STEP, &h5));
     hotbed_status status = put_index(h5, m);
     if (status == HOTBED_OK)
-        status = hotbed_h5_finish(h5, &image); /* no datasets of its own: all of it is metadata */
+        status = hotbed_h5_finish(h5, &image); /* there are no datasets: all bytes are metadata */
     hotbed_h5_destroy(h5);
     *file = image.metadata;
     *bytes = image.metadata_bytes;

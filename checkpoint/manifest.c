@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    ROWS_MAX_BITS = 48, /* of a table: with dim and element size no product below wraps */
+    ROWS_MAX_BITS = 48, /* of a table: with dim and element size no product below overflows */
     DIM_MAX = 4096,
     TABLES_MAX = 65535,
     END_BYTES = 4 + HOTBED_DIGEST_DIGITS + 1, /* "end <digest>\n" */
@@ -28,15 +28,15 @@ static const char *const dtype_words[] = {"f32", "f16", "bf16"};
 static const char *const key_words[] = {"i64", "u64"};
 static const char *const optimizer_words[] = {"none", "sgd", "adam", "adagrad", "rowwise_adagrad"};
 
-/* As hotbed_route_name(). */
+/* The names of hotbed_route_name(). */
 static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin", "continuous"};
 static const char *const spread_words[] = {"bucket", "any"};
 static const char *const full_words[] = {"full", "delta"};
 static const char *const times_words[] = {"no", "yes"};
 
-/* What a text is about. */
+/* What a text describes. */
 typedef struct scope {
-    bool whole;          /* MANIFEST; else one shard's description */
+    bool whole;          /* true: MANIFEST; false: the description of one shard */
     uint32_t first, end; /* shards */
 } scope;
 
@@ -133,7 +133,8 @@ static void describe_extent(hotbed_codec *c, hotbed_extent *extent) {
     hotbed_codec_literal(c, "\n");
 }
 
-/* The number of the shard that a line is about, which is fixed by its place. */
+/* Print or check the number of the shard that a line describes, which the line's position
+ * determines. */
 static void shard_number(hotbed_codec *c, uint32_t shard) {
     uint64_t value = shard;
     hotbed_codec_number(c, &value, shard, shard);
@@ -158,7 +159,8 @@ static void describe_shard(hotbed_codec *c, hotbed_manifest *m, uint32_t number_
     }
 }
 
-/* Format 1.0 says nothing of the rows that a part of a static table has: they are in `first`. */
+/* Describe the range of a part. Format 1.0 has no row range for a part of a static table: the range
+ * follows from first_row and rows. */
 static void describe_range(
     hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table, hotbed_manifest_part *part) {
     hotbed_codec_literal(c, " buckets ");
@@ -277,8 +279,8 @@ static void describe_table(
     hotbed_codec_literal(c, "\n");
 }
 
-/* Shortest text that so many tables and shards can have: a count that the rest of the text cannot hold
- * is refused before anything is allocated by it. */
+/* Refuse a number of tables or shards that the rest of the text cannot hold, even with the shortest
+ * lines, before memory is allocated for it. */
 static void check_counts(hotbed_codec *c, const hotbed_manifest *m) {
     enum { SHARD_LINE = 60, PART_LINE = 40 };
     uint64_t left = (uint64_t)(c->end - c->at);
@@ -286,12 +288,12 @@ static void check_counts(hotbed_codec *c, const hotbed_manifest *m) {
     if (c->status == HOTBED_OK && parts * PART_LINE + (uint64_t)m->world * SHARD_LINE > left)
         c->status = hotbed_fail(
             HOTBED_ERR_CORRUPT,
-            "%s: %" PRIu32 " tables of %" PRIu32 " shards are not in the %" PRIu64
+            "%s: %" PRIu32 " tables of %" PRIu32 " shards do not fit in the %" PRIu64
             " bytes that are left",
             c->name, m->num_tables, m->world, left);
 }
 
-/* *m has room for shards and tables already, or gets it. */
+/* Describe a manifest. Allocates the shards and tables of *m if it has none. */
 static void describe(hotbed_codec *c, hotbed_manifest *m, scope s) {
     describe_head(c, m, &s);
     describe_storage(c, m);
@@ -343,12 +345,6 @@ void hotbed_manifest_free(hotbed_manifest *m) {
     *m = (hotbed_manifest){.world = 0};
 }
 
-void hotbed_manifest_set_times(hotbed_manifest *m, hotbed_manifest_table *table) {
-    table->times = true;
-    if (m->minor < HOTBED_FORMAT_MINOR_TIMES)
-        m->minor = HOTBED_FORMAT_MINOR_TIMES;
-}
-
 bool hotbed_manifest_has(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
     bool hash = table->kind == HOTBED_TABLE_HASH;
@@ -394,9 +390,12 @@ uint64_t hotbed_manifest_column_bytes(
     uint32_t column) {
     if (!hotbed_manifest_has(m, table, column))
         return 0;
+    uint64_t buckets = part->end - part->first;
     switch (column) {
-    case HOTBED_COLUMN_BUCKET:
-        return (part->end - part->first) * sizeof(uint64_t);
+    case HOTBED_COLUMN_BUCKET: /* no counts if the part has fewer rows than buckets */
+        return m->minor >= HOTBED_FORMAT_MINOR_FEW && part->rows < buckets
+                   ? 0
+                   : buckets * sizeof(uint64_t);
     case HOTBED_COLUMN_COUNTED:
     case HOTBED_COLUMN_COUNTS:
         return part->counted * sizeof(uint64_t);
@@ -408,7 +407,8 @@ uint64_t hotbed_manifest_column_bytes(
 }
 
 const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column) {
-    /* One table of words for all: names are part of the format, and are not made up of others. */
+    /* All names are written out here: they are part of the format, and are not composed of
+     * others. */
     static const char *const words[HOTBED_COLUMN_STATE] = {"keys", "values", "scores", "bucket"};
     static const char *const more[] = {"times", "admission/keys", "admission/counts", "erased"};
     if (column < HOTBED_COLUMN_STATE)
@@ -447,7 +447,8 @@ void hotbed_manifest_number_blocks(hotbed_manifest *m) {
 static hotbed_status print_scope(
     const hotbed_manifest *m, scope s, const char *name, char **text, size_t *bytes) {
     hotbed_codec c = {.writing = true, .name = name, .line = 1};
-    hotbed_manifest copy = *m; /* a codec that writes changes nothing, but its type says it may */
+    hotbed_manifest copy =
+        *m; /* a writing codec changes nothing, but takes a pointer that is not const */
     describe(&c, &copy, s);
     if (c.status == HOTBED_OK) {
         char end[HOTBED_DIGEST_DIGITS + 1];
@@ -481,7 +482,7 @@ hotbed_status hotbed_manifest_print_shard(
     return print_scope(m, s, "description", text, bytes);
 }
 
-/* Refuse a format that this library does not know, with words that say so. */
+/* Refuse a format that this library does not know, with both versions in the message. */
 static void check_version(hotbed_codec *c) {
     hotbed_codec ahead = *c;
     uint32_t major = 0, minor = 0;
@@ -499,7 +500,8 @@ static void check_version(hotbed_codec *c) {
     c->status = ahead.status;
 }
 
-/* Whether the text is whole: its last line is the digest of the others.  Sets *c to the first one. */
+/* Check that the text is complete: its last line is the digest of all lines before. Sets *c to the
+ * first line. */
 static hotbed_status open_text(
     const char *name_of, const char *text, size_t bytes, hotbed_codec *c) {
     if (bytes < END_BYTES || bytes > HOTBED_MANIFEST_BYTES_MAX)
@@ -589,11 +591,11 @@ static bool same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b)
 static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
     if (!hotbed_digest_equal(a->id, b->id) || a->minor != b->minor)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote for another checkpoint than rank 0", shard);
+            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0", shard);
     if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
         !hotbed_digest_equal(a->parent_digest, b->parent_digest))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote for another parent than rank 0", shard);
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard);
     if (a->world != b->world)
         return differs("world", "", a->world, shard, b->world);
     if (a->step != b->step)
@@ -608,7 +610,7 @@ static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
     if (!same_arguments(&a->optimizer, &b->optimizer))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "the optimizer's arguments are others at rank %" PRIu32 " than at 0",
+            HOTBED_ERR_STATE, "the optimizer's arguments at rank %" PRIu32 " differ from rank 0",
             shard);
     if (a->seed != b->seed)
         return differs("the seed", "", a->seed, shard, b->seed);
@@ -635,7 +637,8 @@ hotbed_status hotbed_manifest_add_shard(
     HOTBED_TRY(open_text(name_of, text, bytes, &c));
     if (shard == 0)
         return read_scope(&c, m, s);
-    /* Its head and tables beside those of shard 0, its shard and parts among the others'. */
+    /* Read the head and the tables beside the tables of shard 0, the shard and its parts into the
+     * arrays of *m. */
     hotbed_manifest read = *m;
     read.tables = hotbed_new(m->num_tables * sizeof *read.tables);
     if (read.tables == NULL)
@@ -643,7 +646,8 @@ hotbed_status hotbed_manifest_add_shard(
     hotbed_status status = HOTBED_OK;
     hotbed_codec ahead = c;
     hotbed_manifest head = {.world = 0};
-    describe_head(&ahead, &head, &s); /* its counts say what it will write to */
+    describe_head(
+        &ahead, &head, &s); /* check the counts first: they determine what read_scope() writes to */
     describe_storage(&ahead, &head);
     status = ahead.status;
     if (status == HOTBED_OK)

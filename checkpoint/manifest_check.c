@@ -1,8 +1,9 @@
-/* checkpoint/manifest_check.c - what must agree in a manifest before a reader trusts it. */
+/* checkpoint/manifest_check.c - checks of a manifest before a reader trusts it. */
 #include "checkpoint/manifest.h"
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "hotbed/route.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,12 +16,19 @@ static hotbed_status wrong(
         found, right);
 }
 
-/* Parts of a table follow each other without gap or overlap, and their columns have the bytes that
- * their rows need. */
+/* Check that the parts of a table follow each other without gap or overlap, and that their columns
+ * have the bytes that their rows need. */
 static hotbed_status check_table(const char *file, const hotbed_manifest *m, uint32_t number_of) {
     const hotbed_manifest_table *table = &m->tables[number_of];
     bool shared = table->kind == HOTBED_TABLE_HASH && table->spread == HOTBED_SPREAD_ANY;
     uint64_t row = 0, next = 0, range = hotbed_manifest_range(table);
+    if (shared && m->world > 1 && table->route == 0)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s: %s: %" PRIu32 " ranks share its buckets without a route", file,
+            table->name, m->world);
+    if (table->route == HOTBED_ROUTE_CONTINUOUS + 1 &&
+        (table->route_rows < 1 || table->route_rows > (uint64_t)1 << 62))
+        return wrong(file, table->name, "the route's rows", table->route_rows, range);
     for (uint32_t shard = 0; shard < m->world; shard++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number_of * m->world + shard];
         if (part->first_row != row)
@@ -50,7 +58,7 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
     return HOTBED_OK;
 }
 
-/* Where an extent lies. */
+/* The position of an extent. */
 typedef struct span {
     uint64_t offset, bytes;
 } span;
@@ -64,7 +72,8 @@ static span span_of(const hotbed_extent *extent) {
     return (span){.offset = extent->offset, .bytes = extent->bytes};
 }
 
-/* Extents of a shard lie behind its metadata, inside the file, and apart.  `spans` has room for all. */
+/* Check that the extents of a shard lie after its metadata, inside the file, and do not overlap.
+ * `spans` is scratch memory for all of them. */
 static hotbed_status check_shard(
     const char *file, const hotbed_manifest *m, uint32_t number_of, span *spans) {
     const hotbed_manifest_shard *shard = &m->shards[number_of];
@@ -92,7 +101,7 @@ static hotbed_status check_shard(
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
                 "%s: an extent of %" PRIu64 " bytes at %" PRIu64
-                " is not in the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
+                " is not within the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
                 file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of);
         end = spans[i].offset + spans[i].bytes;
     }

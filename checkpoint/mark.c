@@ -75,7 +75,8 @@ void hotbed_mark_settle(hotbed_checkpoint_mark *mark) {
         hotbed_marked_clear(&mark->before);
 }
 
-/* Order of key i of a and key k of b: below 0, 0, above. */
+/* Compare key i of a with key k of b in canonical order: below 0, 0, or above 0. The end of a table
+ * is after all keys. */
 static int order(
     const hotbed_mark_table *a, uint64_t i, const hotbed_mark_table *b, uint64_t k, uint32_t bits) {
     if (i == a->rows || k == b->rows)
@@ -110,7 +111,7 @@ hotbed_status hotbed_mark_compare(
     *out = (hotbed_mark_changes){.num_changed = 0};
     if ((then->keys == NULL) != (now->keys == NULL))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "the mark is of another storage: kinds of tables differ");
+            HOTBED_ERR_STATE, "the mark belongs to another storage: kinds of tables differ");
     out->changed = hotbed_new(now->rows * sizeof *out->changed);
     out->erased = hotbed_new(then->rows * sizeof *out->erased);
     if (out->changed == NULL || out->erased == NULL) {

@@ -1,53 +1,59 @@
-/* checkpoint/mark.h - what a checkpoint had, for the next one to have only what changed. */
+/* checkpoint/mark.h - the rows of the last checkpoint, from which the next one finds what
+ * changed. */
 #ifndef HOTBED_CHECKPOINT_MARK_H
 #define HOTBED_CHECKPOINT_MARK_H
 
 #include "checkpoint/manifest.h"
 #include "hotbed/checkpoint.h"
 
-/* A table's rows in the order that they are saved in. */
+/* A table's rows, in the order in which they are saved. */
 typedef struct hotbed_mark_table {
     uint64_t rows;
     uint64_t *keys;         /* [rows]; NULL for a static table */
     hotbed_digest *digests; /* [rows] */
 } hotbed_mark_table;
 
-/* What one checkpoint had of a rank's rows. */
+/* One rank's rows in one checkpoint. */
 typedef struct hotbed_marked {
     hotbed_digest id; /* of the checkpoint; 0: there is none */
     uint32_t num_tables;
     hotbed_mark_table *tables;
 } hotbed_marked;
 
-/* Of two checkpoints: who puts a shard does not learn whether the checkpoint got its name, so what the one before
- * had is kept, and the next save says by its parent which of them there is. */
+/* A mark has the rows of two checkpoints. A rank that puts its shard does not learn whether the
+ * checkpoint got its name, so the rows of the checkpoint before are kept. The parent of the next
+ * save says which of the two exists. */
 struct hotbed_checkpoint_mark {
     hotbed_marked last, before;
 };
 
-/* Room for tables.  Errors: MEMORY. */
+/* Allocate the tables. Errors: MEMORY. */
 hotbed_status hotbed_marked_reserve(uint32_t num_tables, hotbed_marked *out);
 
-/* Free what is in it.  {0} is allowed. */
+/* Free the tables and their rows. {0} is allowed. */
 void hotbed_marked_clear(hotbed_marked *marked);
 
-/* Which of the two is of checkpoint `id`; NULL: neither. */
+/* Return the rows of checkpoint `id`, or NULL if the mark does not have them. */
 const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed_digest id);
 
-/* A shard of checkpoint `id` was put: *next, which is taken, is the last one, and `base`, which it came from, the one
- * before; NULL, of a full one: what was the last. */
+/* Record that a shard of checkpoint `id` was put. *next, which the mark takes over, becomes `last`.
+ * `base`, the rows that the increment was compared with, becomes `before`. For a full checkpoint
+ * `base` is NULL, and the old `last` becomes `before`. */
 void hotbed_mark_push(
     hotbed_checkpoint_mark *mark, const hotbed_marked *base, hotbed_digest id, hotbed_marked *next);
 
-/* The last one has its name: what was before is not needed.  NULL is allowed. */
+/* Record that the last checkpoint got its name: frees the rows of the one before. NULL is
+ * allowed. */
 void hotbed_mark_settle(hotbed_checkpoint_mark *mark);
 
-/* Room for the rows of a table; takes `keys` (or NULL) for its own, on error too.  Errors: MEMORY. */
+/* Allocate the rows of a table. Takes ownership of `keys` (or NULL), even after an error. Errors:
+ * MEMORY. */
 hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t *keys);
 
-/* What differs between two marks of a table: keys of `now` that are new or whose rows changed, and keys of
- * `then` that are gone, both in order; of static tables numbers from `first_row` on.  The caller frees both
- * with hotbed_delete().  Errors: MEMORY, STATE (one is of a static table, the other not). */
+/* Compare two marks of a table. `changed` has the keys of `now` that are new or whose rows changed,
+ * `erased` the keys of `then` that are gone, both in order. For static tables these are row numbers
+ * from `first_row` on. The caller frees both with hotbed_delete(). Errors: MEMORY, STATE (one table
+ * is static, the other is not). */
 typedef struct hotbed_mark_changes {
     uint64_t num_changed, num_erased;
     uint64_t *changed, *erased;

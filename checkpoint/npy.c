@@ -13,7 +13,7 @@ static hotbed_status bad(const hotbed_io_file *file, const char *what) {
     return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
 }
 
-/* Behind "'key':" and blanks, or NULL. */
+/* Return the text after "'key':" and blanks, or NULL. */
 static const char *value_of(const char *text, const char *key) {
     const char *at = strstr(text, key);
     if (at == NULL)
@@ -58,13 +58,14 @@ static hotbed_status parse(const hotbed_io_file *file, const char *text, hotbed_
     if (type == NULL || order == NULL || !read_shape(value_of(text, "'shape'"), out))
         return bad(file, "not a .npy header of one or two dimensions");
     if (strncmp(order, "False", 5) != 0)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "%s: columns first (Fortran order)", file->name);
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "%s: Fortran order is not supported", file->name);
     bool known = type[0] == '\'' && type[1] == '<' && type[2] != '\0' &&
                  strchr("fiu", type[2]) != NULL && strchr("248", type[3]) != NULL &&
                  type[3] != '\0' && type[4] == '\'';
     if (!known)
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%s: elements are not of <f2, <f4, <i8 or <u8", file->name);
+            HOTBED_ERR_UNSUPPORTED, "%s: the element type is not <f2, <f4, <i8 or <u8", file->name);
     out->type = type[2];
     out->bytes = (uint32_t)(type[3] - '0');
     return HOTBED_OK;
@@ -90,8 +91,8 @@ hotbed_status hotbed_npy_read(hotbed_io_file *file, hotbed_npy *out) {
         bytes != npy.offset + npy.rows * npy.width * npy.bytes)
         return hotbed_fail(
             HOTBED_ERR_CORRUPT,
-            "%s has %" PRIu64 " bytes, its header says %" PRIu64 " rows of %" PRIu64, file->name,
-            bytes, npy.rows, npy.width);
+            "%s has %" PRIu64 " bytes, but its header states %" PRIu64 " rows of %" PRIu64,
+            file->name, bytes, npy.rows, npy.width);
     *out = npy;
     return HOTBED_OK;
 }

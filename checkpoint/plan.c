@@ -1,4 +1,4 @@
-/* checkpoint/plan.c - the tables of a storage as a manifest describes them. */
+/* checkpoint/plan.c - describe the tables of a storage in a manifest. */
 #include "checkpoint/plan.h"
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ hotbed_status hotbed_plan_head(
     hotbed_manifest *m, hotbed_stream *stream) {
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
+    m->minor = HOTBED_FORMAT_MINOR;
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = options->step;
     hotbed_layout_writer(m->writer);
@@ -26,6 +26,7 @@ hotbed_status hotbed_plan_head(
     m->key_type = hotbed_storage_key_type(storage);
     m->seed = hotbed_storage_seed(storage);
     m->optimizer = *hotbed_storage_optimizer(storage);
+    m->state.size = sizeof m->state;
     HOTBED_TRY(hotbed_storage_get_state(storage, &m->state, stream));
     HOTBED_TRY(hotbed_manifest_reserve(m));
     m->shards[share->rank].extra.bytes = share->rank == 0 ? options->extra_bytes : 0;
@@ -36,7 +37,7 @@ hotbed_status hotbed_plan_table(
     const hotbed_checkpoint_config *config, hotbed_storage *storage,
     const hotbed_checkpoint_share *share, uint32_t number, hotbed_manifest *m, uint64_t *rows,
     hotbed_stream *stream) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t keys = 0, pinned = 0;
     HOTBED_TRY(hotbed_storage_table(storage, number, &info));
     HOTBED_TRY(hotbed_storage_size(storage, number, &keys, &pinned, stream));
@@ -50,13 +51,12 @@ hotbed_status hotbed_plan_table(
     table->kind = info.kind;
     table->dtype = info.dtype;
     table->dim = info.dim;
-    if (info.score == HOTBED_SCORE_TIMESTAMP_LFU)
-        hotbed_manifest_set_times(m, table);
+    table->times = info.score == HOTBED_SCORE_TIMESTAMP_LFU;
     hotbed_share_describe(share, number, table);
     if (table->kind == HOTBED_TABLE_HASH) {
         table->bucket_bits = config->bucket_bits;
         part->end = (uint64_t)1 << table->bucket_bits;
-        /* Rules deal single keys out: every rank has rows of all buckets. */
+        /* Routes assign single keys, so every rank has rows of all buckets. */
         table->spread = share->world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
         *rows = keys;
     } else {
@@ -92,6 +92,8 @@ hotbed_status hotbed_plan_counted(
             table->name);
     if (status == HOTBED_OK)
         status = sort_counted(storage, number, table->bucket_bits, n, keys, counts, pairs, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_share_check_keys(share, number, table->name, n, pairs);
     hotbed_delete(keys);
     hotbed_delete(counts);
     if (status != HOTBED_OK) {
@@ -103,9 +105,24 @@ hotbed_status hotbed_plan_counted(
     return HOTBED_OK;
 }
 
+/* Check that rows are assigned to ranks as in the parent: the rank that had a key lists it as
+ * erased. */
+static hotbed_status same_shares(
+    const char *path, const hotbed_manifest *parent, const hotbed_checkpoint_share *share) {
+    for (uint32_t t = 0; t < parent->num_tables; t++)
+        if (!hotbed_share_is(share, t, parent, &parent->tables[t]))
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "the rows of table '%s' are assigned to %" PRIu32
+                " ranks in another way than in %s, which has %" PRIu32
+                " ranks: save a full checkpoint",
+                parent->tables[t].name, share->world, path, parent->world);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_plan_parent(
     const hotbed_checkpoint_config *config, const char *path, const hotbed_checkpoint_mark *mark,
-    hotbed_manifest *m, const hotbed_marked **base) {
+    const hotbed_checkpoint_share *share, hotbed_manifest *m, const hotbed_marked **base) {
     hotbed_io_file directory = HOTBED_IO_CLOSED;
     hotbed_manifest parent = {.world = 0};
     *base = NULL;
@@ -118,9 +135,12 @@ hotbed_status hotbed_plan_parent(
         if (*base == NULL || (*base)->num_tables != m->num_tables)
             status = hotbed_fail(
                 HOTBED_ERR_STATE,
-                "the mark is not of %s: what changed since then is not known; save a full one",
+                "the mark does not belong to %s, so the changes since then are unknown: save a "
+                "full checkpoint",
                 path);
     }
+    if (status == HOTBED_OK)
+        status = same_shares(path, &parent, share);
     m->increment = true;
     m->parent = parent.id;
     m->parent_digest = parent.digest;

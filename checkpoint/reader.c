@@ -1,4 +1,5 @@
-/* checkpoint/reader.c - load: MANIFEST first, then rows, each block checked before it is used. */
+/* checkpoint/reader.c - load: MANIFEST first, then rows; each block is checked before it is
+ * used. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
@@ -20,14 +21,14 @@ typedef struct link {
     hotbed_manifest manifest;
 } link;
 
-/* What a load holds. */
+/* The state of a load. */
 typedef struct reader {
     hotbed_storage *storage;
     hotbed_stream *stream;
     hotbed_checkpoint_share share;
-    hotbed_comm *comm; /* NULL: this rank alone */
+    hotbed_comm *comm; /* NULL: this rank loads alone */
     uint32_t num_links;
-    link *links;           /* the full one, then increments */
+    link *links;           /* the full checkpoint, then the increments */
     uint32_t *numbers;     /* [num_tables] number in the storage of each table of the manifests */
     bool touched;          /* tables have been cleared */
     hotbed_io_lanes lanes; /* num 0: none */
@@ -43,7 +44,7 @@ static hotbed_status differs(
 }
 
 static hotbed_status match_table(reader *r, uint32_t number) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t keys = 0, pinned = 0;
     char saved[24], here[24];
     HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
@@ -81,7 +82,7 @@ static const char *optimizer_name(hotbed_optimizer_kind kind) {
     return kind == 0 ? "none" : hotbed_optimizer_name(kind);
 }
 
-/* The storage has the same tables, and every one of them as it was saved. */
+/* Check that the storage has the tables of the checkpoint, with the same properties. */
 static hotbed_status match(reader *r) {
     const hotbed_manifest *m = &r->links[0].manifest;
     hotbed_key_type key_type = hotbed_storage_key_type(r->storage);
@@ -89,7 +90,9 @@ static hotbed_status match(reader *r) {
     uint32_t num_tables = hotbed_storage_num_tables(r->storage);
     if (m->increment)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "%s is an increment: it has what changed since another",
+            HOTBED_ERR_STATE,
+            "%s is an increment: load the full checkpoint at the start of its chain, with this one "
+            "in `increments`",
             r->links[0].directory.name);
     if (m->key_type != key_type)
         return hotbed_fail(
@@ -105,7 +108,8 @@ static hotbed_status match(reader *r) {
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
     for (uint32_t i = 0; i < num_tables; i++)
         HOTBED_TRY(match_table(r, i));
-    /* All names of the storage were found, and names differ: the same number is the same set. */
+    /* All names of the storage were found, and names are distinct: equal numbers mean equal
+     * sets. */
     if (m->num_tables != num_tables)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, the storage %" PRIu32,
@@ -115,17 +119,17 @@ static hotbed_status match(reader *r) {
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-/* A table on its way into the storage. */
+/* A table that is being loaded. */
 typedef struct table_reader {
     reader *r;
     const hotbed_manifest *m;
     uint32_t number; /* in the storage */
     uint32_t table;  /* in the manifest */
-    uint32_t turn;   /* of the stagings */
+    uint32_t turn;   /* counts the stagings that were used */
     hotbed_staging stagings[2];
 } table_reader;
 
-/* Keep the rows that the rank has, as its storage knows them, and return their number. */
+/* Keep the rows of this rank, with the keys that its storage uses, and return their number. */
 static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     const hotbed_checkpoint_share *share = &t->r->share;
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS], kept = 0;
@@ -147,13 +151,13 @@ static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     return kept;
 }
 
-/* The staging whose turn it is, when its last chunk is in the storage. */
+/* Return the next staging, after its last chunk is in the storage. */
 static hotbed_status next_staging(table_reader *t, hotbed_staging **out) {
     *out = &t->stagings[t->turn++ % 2];
     return hotbed_staging_wait(*out);
 }
 
-/* The rows of a part, chunk by chunk; files are read while the chunk before is stored. */
+/* Load the rows of a part, chunk by chunk. Files are read while the chunk before is stored. */
 static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
     for (uint64_t left; (left = hotbed_part_reader_left(part)) > 0;) {
         hotbed_staging *staging;
@@ -166,15 +170,14 @@ static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
     return HOTBED_OK;
 }
 
-/* Keys that left before the rows of an increment came. */
+/* Erase the keys that an increment lists as erased. Runs before its rows are loaded. */
 static hotbed_status read_erased(table_reader *t, hotbed_part_reader *part) {
     for (uint64_t left = part->part->erased; left > 0;) {
         hotbed_staging *staging;
         HOTBED_TRY(next_staging(t, &staging));
         uint64_t n = left < staging->capacity ? left : staging->capacity;
-        HOTBED_TRY(hotbed_part_reader_column(
-            part, HOTBED_COLUMN_ERASED, staging->columns[HOTBED_COLUMN_KEYS],
-            n * sizeof(uint64_t)));
+        HOTBED_TRY(hotbed_part_reader_keys(
+            part, HOTBED_COLUMN_ERASED, n, staging->columns[HOTBED_COLUMN_KEYS]));
         left -= n;
         n = keep(t, staging, n);
         HOTBED_TRY(hotbed_staging_erase(staging, t->r->storage, t->number, n, t->r->stream));
@@ -182,18 +185,15 @@ static hotbed_status read_erased(table_reader *t, hotbed_part_reader *part) {
     return HOTBED_OK;
 }
 
-/* What admission had counted; the counts travel where scores do. */
+/* Load the keys that admission counts, with the counts in the SCORES column. */
 static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
     for (uint64_t left = part->part->counted; left > 0;) {
         hotbed_staging *staging;
         HOTBED_TRY(next_staging(t, &staging));
         uint64_t n = left < staging->capacity ? left : staging->capacity;
-        HOTBED_TRY(hotbed_part_reader_column(
-            part, HOTBED_COLUMN_COUNTED, staging->columns[HOTBED_COLUMN_KEYS],
-            n * sizeof(uint64_t)));
-        HOTBED_TRY(hotbed_part_reader_column(
-            part, HOTBED_COLUMN_COUNTS, staging->columns[HOTBED_COLUMN_SCORES],
-            n * sizeof(uint64_t)));
+        HOTBED_TRY(hotbed_part_reader_keys(
+            part, HOTBED_COLUMN_COUNTED, n, staging->columns[HOTBED_COLUMN_KEYS]));
+        HOTBED_TRY(hotbed_part_reader_counts(part, n, staging->columns[HOTBED_COLUMN_SCORES]));
         left -= n;
         n = keep(t, staging, n);
         HOTBED_TRY(hotbed_staging_count(staging, t->r->storage, t->number, n, t->r->stream));
@@ -201,13 +201,14 @@ static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
     return HOTBED_OK;
 }
 
-/* Whether ranks read rows of a table for each other. */
+/* Whether the ranks read the rows of a table for each other, and redistribute them. */
 static bool dealt(const reader *r, const hotbed_manifest *m, uint32_t table) {
     return r->comm != NULL && r->share.world > 1 &&
            !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
 }
 
-/* Rows of a static table that are the rank's, as far as the part has them; of an increment any may be. */
+/* Limit a part of a static table to the rows of this rank. An increment may have any of them, so it
+ * is not limited. */
 static void narrow(const table_reader *t, hotbed_part_reader *part) {
     uint64_t least = part->part->first, most = part->part->end, first = 0, end = 0;
     if (t->m->increment)
@@ -218,7 +219,7 @@ static void narrow(const table_reader *t, hotbed_part_reader *part) {
     hotbed_part_reader_range(part, first - least, end - least);
 }
 
-/* What this rank has of one part. */
+/* Load this rank's rows of one part. */
 static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool last) {
     hotbed_part_reader part;
     bool rows = !dealt(t->r, t->m, t->table);
@@ -269,7 +270,7 @@ static hotbed_status read_table(
     return status;
 }
 
-/* Lanes for the largest shard. */
+/* Open lanes for the largest shard. */
 static hotbed_status open_lanes(reader *r) {
     uint64_t most = 0;
     for (uint32_t k = 0; k < r->num_links; k++)
@@ -284,7 +285,8 @@ static hotbed_io_lanes *lanes_of(reader *r) {
     return r->lanes.num == 0 ? NULL : &r->lanes;
 }
 
-/* Whether no other rank reads the rows of a shard: those that do find them in the kernel's cache. */
+/* Whether no other rank reads the rows of a shard. Ranks that share a shard find its bytes in the
+ * page cache. */
 static bool is_alone(const reader *r, const hotbed_manifest *m, uint32_t number) {
     return r->share.world == 1 || r->comm != NULL ||
            (m->world == r->share.world && number == r->share.rank);
@@ -310,8 +312,9 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
     return status;
 }
 
-/* What can be checked before any effect: shards are there, of the right size, with the right metadata and
- * roots; ranks of a communicator share them.  The caller's bytes, which the last one has, are read. */
+/* Check what can be checked before any effect: every shard exists and has the right size, metadata
+ * and roots. The ranks of a communicator divide the shards. Also reads the caller's bytes, which
+ * are in the last checkpoint. */
 static hotbed_status check_shards(const reader *r, const link *from, void *extra) {
     const hotbed_manifest *m = &from->manifest;
     uint32_t ranks = r->comm == NULL ? 1 : r->share.world;
@@ -332,8 +335,8 @@ static hotbed_status check_shards(const reader *r, const link *from, void *extra
     return HOTBED_OK;
 }
 
-/* Nobody else has filled the tables.  (One that evicts keeps the highest scores when rows do not fit: that
- * is what it was made for.) */
+/* Check that nothing else has filled the tables meanwhile. A table may have fewer keys than the
+ * checkpoint: if rows do not fit, eviction keeps the highest scores. */
 static hotbed_status check_size(reader *r, uint32_t table) {
     uint64_t keys = 0, most = 0;
     HOTBED_TRY(hotbed_storage_size(r->storage, r->numbers[table], &keys, NULL, r->stream));
@@ -357,10 +360,10 @@ static hotbed_status clear(reader *r) {
     return HOTBED_OK;
 }
 
-/* A table that grows does so before its rows come.  Of a table that is routed, a rank has about its share: six
- * deviations of the mean more at most. */
+/* Grow a table before its rows are loaded. A rank of a routed table has about an equal share; six
+ * standard deviations above the mean bound it. */
 static hotbed_status make_room(reader *r, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint32_t number = r->numbers[table];
     uint64_t rows = 0;
     HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
@@ -383,7 +386,7 @@ static hotbed_status make_rooms(reader *r) {
     return HOTBED_OK;
 }
 
-/* A failure in the middle leaves empty tables, not a part of the rows. */
+/* Clear all tables after a failure, so that no part of the rows remains. */
 static hotbed_status clear_after(reader *r, hotbed_status status) {
     char text[1024];
     snprintf(text, sizeof text, "%s", hotbed_last_error());
@@ -396,7 +399,7 @@ static const hotbed_manifest *last_of(const reader *r) {
     return &r->links[r->num_links - 1].manifest;
 }
 
-/* Tables whose rows the ranks read for each other. */
+/* Load the tables whose rows the ranks redistribute. */
 static hotbed_status read_dealt(reader *r, const link *from) {
     for (uint32_t t = 0; t < from->manifest.num_tables; t++) {
         hotbed_deal deal = {
@@ -422,7 +425,7 @@ static hotbed_status read_link(reader *r, uint32_t number) {
     return HOTBED_OK;
 }
 
-/* What this rank got so far, or with a communicator what all did. */
+/* Return this rank's status or, with a communicator, the result of a vote of all ranks. */
 static hotbed_status agree(reader *r, hotbed_status status) {
     return r->comm == NULL ? status : hotbed_vote(r->comm, status, r->stream);
 }
@@ -437,10 +440,13 @@ static hotbed_status read_rows_of_all(reader *r) {
     }
     for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
         HOTBED_TRY(check_size(r, i));
-    return hotbed_storage_set_state(r->storage, &last_of(r)->state, r->stream);
+    hotbed_storage_state state = last_of(r)->state;
+    state.size = sizeof state;
+    return hotbed_storage_set_state(r->storage, &state, r->stream);
 }
 
-/* MANIFEST of the checkpoint and of its increments, each the one before's. */
+/* Read the MANIFEST of the checkpoint and of its increments, and check that each follows the one
+ * before. */
 static hotbed_status read_links(
     reader *r, const hotbed_io_calls *calls, const char *path,
     const hotbed_checkpoint_load_options *options) {
@@ -464,19 +470,19 @@ static hotbed_status read_links(
     return HOTBED_OK;
 }
 
-/* All that can fail before anything changes.  *held are the caller's bytes: a call that fails leaves outputs
- * alone, so they are given out at its end. */
+/* Do everything that can fail before anything changes. *held gets the caller's bytes. A failed load
+ * must not change its outputs, so these are copied at the end of the load. */
 static hotbed_status prepare(
     reader *r, const hotbed_io_calls *calls, const char *path,
     const hotbed_checkpoint_load_options *options, const uint64_t *room, void **held) {
     HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
-    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* a fault of before is not ours */
+    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* drain faults left by earlier work first */
     HOTBED_TRY(read_links(r, calls, path, options));
     uint64_t saved = last_of(r)->shards[0].extra.bytes;
     if (room != NULL && *room < saved)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "extra has room for %" PRIu64 " bytes, %" PRIu64 " were saved",
-            *room, saved);
+            HOTBED_ERR_ARGUMENT,
+            "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *room, saved);
     HOTBED_TRY(match(r));
     *held = hotbed_new(saved);
     if (*held == NULL)

@@ -1,4 +1,4 @@
-/* checkpoint/rewrite.c - checkpoints from checkpoints. */
+/* checkpoint/rewrite.c - write checkpoints from checkpoints. */
 #include "checkpoint/rewrite.h"
 
 #include "base/error.h"
@@ -12,19 +12,19 @@
 #include <string.h>
 #include <time.h>
 
-/* Rows of the bucket that a shard's rows have come to. */
+/* The current bucket of a shard, and its rows so far. */
 typedef struct bucket_count {
-    uint64_t bucket; /* of the part */
+    uint64_t bucket; /* in the part */
     uint64_t rows;
 } bucket_count;
 
 typedef struct rewriter {
     hotbed_chain *chain;
     const hotbed_rewrite_options *options;
-    uint64_t done, total; /* rows, of both passes */
+    uint64_t done, total; /* rows, over both passes */
     hotbed_manifest manifest;
     hotbed_shard_writer *shards; /* [world] */
-    bucket_count *counts;        /* [world] of the hash table that is written */
+    bucket_count *counts;        /* [world], for the hash table that is being written */
 } rewriter;
 
 void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint64_t total) {
@@ -36,7 +36,7 @@ static hotbed_manifest_part *part_of(rewriter *w, uint32_t table, uint32_t shard
     return &w->manifest.parts[(uint64_t)table * w->manifest.world + shard];
 }
 
-/* Rank that gets a key of table `t`. */
+/* Return the rank that gets a key of table `t`. */
 static uint32_t rank_of(const rewriter *w, const hotbed_manifest_table *t, uint64_t key) {
     uint64_t world = w->manifest.world;
     if (t->kind == HOTBED_TABLE_STATIC) {
@@ -82,8 +82,6 @@ static void plan_table(rewriter *w, uint32_t number) {
     const hotbed_manifest_table *from = &hotbed_chain_last(w->chain)->tables[number];
     hotbed_manifest_table *t = &w->manifest.tables[number];
     *t = *from;
-    if (t->times)
-        hotbed_manifest_set_times(&w->manifest, t);
     t->rows = 0;
     t->content = (hotbed_digest){0};
     t->route = 0;
@@ -99,10 +97,11 @@ static void plan_table(rewriter *w, uint32_t number) {
     plan_ranges(w, number);
 }
 
-/* A route deals rows to all shards in turn, so that each has a block of each column in memory: of many shards these
- * are smaller.  (Ranges of buckets are complete one after the other.) */
+/* Return the block size. A route assigns rows to all shards in turn, so each shard holds one block
+ * of each column in memory. If there are many shards, their blocks are smaller. Ranges of buckets
+ * are completed one after the other, so they keep the default size. */
 static uint32_t block_bytes(const hotbed_rewrite_options *options) {
-    enum { HELD_BYTES = 128 << 20, COLUMNS = 7 }; /* of a row, and the buckets */
+    enum { HELD_BYTES = 128 << 20, COLUMNS = 7 }; /* columns of a row, and the buckets */
     uint32_t bytes = options->block_bytes == 0 ? HOTBED_BLOCK_BYTES : options->block_bytes;
     while (options->block_bytes == 0 && options->route != 0 && bytes > HOTBED_BLOCK_BYTES_LEAST &&
            (uint64_t)options->world * COLUMNS * bytes > HELD_BYTES)
@@ -115,7 +114,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR_PLAIN;
+    m->minor = HOTBED_FORMAT_MINOR;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = last->step;
@@ -139,7 +138,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
 
 /* --- passes ---------------------------------------------------------------------------------------------- */
 
-/* What becomes of rows [first, first + n) of a chunk, which all go to `rank`. */
+/* What to do with n rows of a chunk, which all go to `rank`. */
 typedef hotbed_status (*take_run)(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]);
@@ -161,9 +160,12 @@ static hotbed_status count_counted(
     return HOTBED_OK;
 }
 
-/* Rows come in the order of their buckets: those before `bucket` are complete. */
-static hotbed_status end_buckets(rewriter *w, uint32_t rank, uint64_t bucket) {
+/* Write the counts of all buckets before `bucket`. They are complete, because rows arrive in the
+ * order of their buckets. */
+static hotbed_status end_buckets(rewriter *w, uint32_t table, uint32_t rank, uint64_t bucket) {
     bucket_count *count = &w->counts[rank];
+    if (part_of(w, table, rank)->columns[HOTBED_COLUMN_BUCKET].bytes == 0)
+        return HOTBED_OK;
     for (; count->bucket < bucket; count->bucket++, count->rows = 0)
         HOTBED_TRY(hotbed_shard_writer_column(
             &w->shards[rank], HOTBED_COLUMN_BUCKET, &count->rows, sizeof count->rows));
@@ -177,7 +179,8 @@ static hotbed_status write_rows(
     const uint64_t *keys = columns[HOTBED_COLUMN_KEYS];
     uint64_t first = part_of(w, table, rank)->first;
     for (uint64_t i = 0; t->kind == HOTBED_TABLE_HASH && i < n; i++) {
-        HOTBED_TRY(end_buckets(w, rank, hotbed_logical_bucket(keys[i], t->bucket_bits) - first));
+        HOTBED_TRY(
+            end_buckets(w, table, rank, hotbed_logical_bucket(keys[i], t->bucket_bits) - first));
         w->counts[rank].rows++;
     }
     return hotbed_shard_writer_rows(&w->shards[rank], n, columns, NULL);
@@ -195,7 +198,7 @@ static hotbed_status write_counted(
         n * sizeof(uint64_t));
 }
 
-/* Hand out the rows of a chunk in runs of one rank. */
+/* Pass the rows of a chunk to `take`, in runs that go to one rank. */
 static hotbed_status deal(
     rewriter *w, uint32_t table, const hotbed_chain_table *from, const hotbed_chunk *chunk,
     uint64_t n, take_run take) {
@@ -260,7 +263,7 @@ static hotbed_status write_table(rewriter *w, uint32_t number) {
     for (uint32_t r = 0; r < world; r++) {
         const hotbed_manifest_part *part = part_of(w, number, r);
         if (t->kind == HOTBED_TABLE_HASH)
-            HOTBED_TRY(end_buckets(w, r, part->end - part->first));
+            HOTBED_TRY(end_buckets(w, number, r, part->end - part->first));
         HOTBED_TRY(hotbed_shard_writer_end(&w->shards[r]));
     }
     return HOTBED_OK;
@@ -305,15 +308,56 @@ static hotbed_status rewrite(rewriter *w, hotbed_draft *draft, hotbed_checkpoint
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(write_shards(w, draft));
     HOTBED_TRY(hotbed_draft_manifest(draft, &w->manifest));
-    return hotbed_draft_commit(draft);
+    return hotbed_draft_commit(draft, &w->manifest);
 }
 
-static hotbed_status check_options(const hotbed_rewrite_options *o) {
+/* Return the number of decimal digits. */
+static uint64_t digits(uint64_t value) {
+    uint64_t n = 1;
+    for (; value >= 10; value /= 10)
+        n++;
+    return n;
+}
+
+/* SHARD, PART and EXTENT are the lengths of a shard's two lines, of a part's and of an extent's
+ * line, without names and numbers. No number is larger than the bytes of all shards. */
+uint64_t hotbed_rewrite_manifest_bytes(
+    const hotbed_chain *chain, const hotbed_rewrite_options *options) {
+    enum { HEAD = 2048, TABLE = 512, SHARD = 123, PART = 52, EXTENT = 63 };
+    hotbed_manifest m = *hotbed_chain_last(chain);
+    uint64_t bytes = block_bytes(options);
+    for (uint32_t i = 0; i < chain->n; i++)
+        for (uint32_t s = 0; s < chain->links[i].manifest.world; s++)
+            bytes += chain->links[i].manifest.shards[s].bytes;
+    uint64_t number = digits(2 * bytes), shard = SHARD + 4 * number;
+    m.increment = false;
+    m.minor = HOTBED_FORMAT_MINOR;
+    for (uint32_t t = 0; t < m.num_tables; t++) {
+        uint64_t name = strlen(m.tables[t].name);
+        shard += PART + name + 4 * number + 2 * digits(hotbed_manifest_range(&m.tables[t]));
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            if (hotbed_manifest_has(&m, &m.tables[t], i))
+                shard += EXTENT + name + 2 * number +
+                         strlen(hotbed_manifest_column_name(m.optimizer.kind, i));
+    }
+    return HEAD + m.num_tables * (uint64_t)TABLE + options->world * shard;
+}
+
+static hotbed_status check_options(const hotbed_chain *chain, const hotbed_rewrite_options *o) {
+    uint64_t most = HOTBED_MANIFEST_BYTES_MAX;
     if (o->world < 1 || o->world > HOTBED_WORLD_MAX)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%" PRIu32 " ranks, not 1 to %d", o->world, HOTBED_WORLD_MAX);
     if (o->route > HOTBED_ROUTE_ROUND_ROBIN + 1)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hash tables are not dealt out by this route");
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "this route cannot assign the rows of hash tables");
+    uint64_t bytes = hotbed_rewrite_manifest_bytes(chain, o);
+    if (bytes > most)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "%" PRIu32 " tables in %" PRIu32 " shards may need a MANIFEST of %" PRIu64
+            " bytes, over %" PRIu64 ": write at most %" PRIu64 " shards",
+            hotbed_chain_last(chain)->num_tables, o->world, bytes, most,
+            (uint64_t)((double)most / (double)bytes * o->world));
     return HOTBED_OK;
 }
 
@@ -324,7 +368,7 @@ hotbed_status hotbed_checkpoint_rewrite(
     hotbed_checkpoint_id id;
     hotbed_draft draft;
     bool made = false;
-    HOTBED_TRY(check_options(options));
+    HOTBED_TRY(check_options(chain, options));
     HOTBED_TRY(hotbed_new_id(&id));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
     if (status == HOTBED_OK)
@@ -335,7 +379,7 @@ hotbed_status hotbed_checkpoint_rewrite(
     for (uint32_t r = 0; w.shards != NULL && r < w.manifest.world; r++)
         hotbed_shard_writer_close(&w.shards[r]);
     if (made && status != HOTBED_OK)
-        hotbed_draft_remove(&draft, options->world);
+        hotbed_draft_remove(&draft);
     hotbed_draft_close(&draft);
     hotbed_delete(w.shards);
     hotbed_delete(w.counts);

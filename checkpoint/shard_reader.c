@@ -1,18 +1,22 @@
-/* checkpoint/shard_reader.c - the files of a checkpoint, each block checked before it is used. */
+/* checkpoint/shard_reader.c - the files of a checkpoint; each block is checked before it is
+ * used. */
 #include "checkpoint/shard_reader.h"
 
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
+#include "storage/index_core.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
     uint64_t bytes = 0;
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > HOTBED_MANIFEST_BYTES_MAX)
         return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, more than any", file->name, bytes);
+            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, more than is allowed", file->name,
+            bytes);
     char *text = hotbed_new(bytes);
     if (text == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
@@ -26,8 +30,7 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
 hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manifest *out) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     *out = (hotbed_manifest){.world = 0};
-    HOTBED_TRY(
-        hotbed_io_open(directory->calls, directory, HOTBED_MANIFEST_NAME, HOTBED_IO_READ, &file));
+    HOTBED_TRY(hotbed_io_open_member(directory, HOTBED_MANIFEST_NAME, &file));
     hotbed_status status = read_text(&file, out);
     hotbed_io_drop(&file);
     return status;
@@ -43,7 +46,7 @@ hotbed_status hotbed_shard_reader_open(
     char name[32];
     uint64_t bytes = 0;
     hotbed_shard_name(number, m->world, name);
-    HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_READ, &r->file));
+    HOTBED_TRY(hotbed_io_open_member(directory, name, &r->file));
     HOTBED_TRY(hotbed_io_size(&r->file, &bytes));
     if (bytes != shard->bytes)
         return hotbed_fail(
@@ -127,11 +130,12 @@ hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *r, void *extra) {
 
 static hotbed_status miscounted(const hotbed_part_reader *p) {
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s: buckets count other rows than the %" PRIu64 " that there are",
+        HOTBED_ERR_CORRUPT,
+        "%s: %s: the bucket counts do not match the %" PRIu64 " rows of the part",
         p->shard->file.name, p->table->name, p->part->rows);
 }
 
-/* Go on to bucket `bucket` of the part; those before it have no more rows to come. */
+/* Advance to bucket `bucket` of the part. The buckets before it must have no rows left. */
 static hotbed_status count_to(hotbed_part_reader *p, uint64_t bucket) {
     while (p->buckets <= bucket) {
         if (p->count > 0)
@@ -143,7 +147,8 @@ static hotbed_status count_to(hotbed_part_reader *p, uint64_t bucket) {
     return HOTBED_OK;
 }
 
-/* After the part's last row all blocks that it gave bytes of are checked, and no bucket has one to come. */
+/* After the part's last row, check the remaining blocks of its columns, and that no bucket has rows
+ * left. */
 static hotbed_status end_rows(hotbed_part_reader *p) {
     if (p->row < p->part->rows)
         return HOTBED_OK;
@@ -158,7 +163,7 @@ static hotbed_status end_rows(hotbed_part_reader *p) {
     return p->count == 0 ? HOTBED_OK : miscounted(p);
 }
 
-/* Room of a column's block, in whole pages. */
+/* Return the size of the buffer for a column's block, in whole pages. */
 static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
     uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
     if (p->shard->room > 0 && p->shard->room < block)
@@ -167,13 +172,13 @@ static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
     return (size_t)((room + HOTBED_IO_PAGE - 1) / HOTBED_IO_PAGE * HOTBED_IO_PAGE);
 }
 
-/* Columns that have something of each row are read ahead. */
+/* Whether a column is read ahead: only columns with one entry per row are. */
 static bool is_ahead(const hotbed_part_reader *p, uint32_t column) {
     return p->shard->lanes != NULL && column < HOTBED_ROW_COLUMNS &&
            column != HOTBED_COLUMN_BUCKET && p->part->columns[column].bytes > 0;
 }
 
-/* Read a column, which stays in memory while there is some for it. */
+/* Read a whole column and keep it in memory, if the limit allows it. */
 static hotbed_status keep_column(hotbed_part_reader *p, uint32_t column, unsigned char **kept) {
     uint64_t bytes = p->part->columns[column].bytes, *left = p->shard->keep_bytes;
     if (bytes > *left)
@@ -191,7 +196,7 @@ static hotbed_status keep_column(hotbed_part_reader *p, uint32_t column, unsigne
     return HOTBED_OK;
 }
 
-/* Columns that are kept, now or from before, are given out from there. */
+/* Make columns that are kept, from now or from earlier, return their bytes from memory. */
 static hotbed_status hold_columns(hotbed_part_reader *p) {
     hotbed_shard_reader *shard = p->shard;
     const hotbed_manifest *m = shard->manifest;
@@ -257,7 +262,11 @@ hotbed_status hotbed_part_reader_open(
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
     p->end_row = p->part->rows;
-    p->counts = counts && p->table->kind == HOTBED_TABLE_HASH;
+    p->counts = counts && p->part->columns[HOTBED_COLUMN_BUCKET].bytes > 0;
+    p->routed = p->table->kind == HOTBED_TABLE_HASH && p->table->route != 0 && m->world > 1;
+    if (p->routed)
+        HOTBED_TRY(hotbed_route_init(
+            &p->route, (hotbed_route_kind)(p->table->route - 1), m->world, p->table->route_rows));
     return end_rows(p);
 }
 
@@ -282,7 +291,20 @@ void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t en
     seek_columns(p);
 }
 
-/* Keys come in canonical order, each once, and as many a bucket as the bucket column says. */
+/* Check that a key is in the shard of the rank that the table's route assigns it to. A loading rank
+ * looks for it only there. */
+static hotbed_status check_owner(const hotbed_part_reader *p, const char *column, uint64_t key) {
+    uint32_t owner = p->routed ? hotbed_route_rank(&p->route, key) : 0;
+    if (!p->routed || owner == p->shard->number)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT,
+        "%s: %s%s: key %" PRIu64 " is in the wrong shard: the route %s gives it to rank %" PRIu32,
+        p->shard->file.name, p->table->name, column, key, hotbed_route_name(p->route.kind), owner);
+}
+
+/* Check that keys are in canonical order without duplicates, and that each bucket has as many as
+ * the bucket column states. */
 static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
@@ -293,6 +315,7 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
                 HOTBED_ERR_CORRUPT,
                 "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not of this part",
                 p->shard->file.name, p->table->name, keys[i], bucket);
+        HOTBED_TRY(check_owner(p, "", keys[i]));
         if (p->counts) {
             HOTBED_TRY(count_to(p, bucket - p->part->first));
             if (p->count == 0)
@@ -306,7 +329,7 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
     return HOTBED_OK;
 }
 
-/* Numbers of changed rows ascend, and are the part's. */
+/* Check that the numbers of changed rows ascend and are in the range of the part. */
 static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         if ((p->any && keys[i] <= p->last_key) || keys[i] < p->part->first ||
@@ -316,6 +339,23 @@ static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uin
                 p->shard->file.name, p->table->name, keys[i]);
         p->last_key = keys[i];
         p->any = true;
+    }
+    return HOTBED_OK;
+}
+
+/* Check that scores, times or counts have 52 bits: a storage compares no more, so it would take any
+ * larger one for the largest. [n] words, not aligned, because rows of other columns may precede
+ * them. */
+static hotbed_status check_words(
+    const hotbed_part_reader *p, uint32_t column, const void *words, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t word;
+        memcpy(&word, (const char *)words + i * sizeof word, sizeof word);
+        if (word > HOTBED_SCORE_MOST)
+            return hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED, "%s: %s/%s: %" PRIu64 " is over 2^52 - 1",
+                p->shard->file.name, p->table->name,
+                hotbed_manifest_column_name(p->shard->manifest->optimizer.kind, column), word);
     }
     return HOTBED_OK;
 }
@@ -341,6 +381,10 @@ hotbed_status hotbed_part_reader_take(
         for (uint64_t i = 0; i < n; i++)
             keys[i] = p->part->first + p->row + i;
     HOTBED_TRY(check(p, keys, n));
+    static const uint32_t bounded[] = {HOTBED_COLUMN_SCORES, HOTBED_COLUMN_TIMES};
+    for (int i = 0; i < 2; i++)
+        if (p->row_bytes[bounded[i]] > 0)
+            HOTBED_TRY(check_words(p, bounded[i], columns[bounded[i]], n));
     p->row += n;
     return end_rows(p);
 }
@@ -363,7 +407,26 @@ hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
     return end_rows(p);
 }
 
-hotbed_status hotbed_part_reader_column(
-    hotbed_part_reader *p, uint32_t column, void *data, uint64_t bytes) {
-    return hotbed_extent_take(&p->columns[column], data, bytes);
+hotbed_status hotbed_part_reader_keys(
+    hotbed_part_reader *p, uint32_t column, uint64_t n, uint64_t *keys) {
+    hotbed_last_key *last = &p->last_alone[column];
+    const char *name = column == HOTBED_COLUMN_ERASED ? "/erased" : "/admission/keys";
+    HOTBED_TRY(hotbed_extent_take(&p->columns[column], keys, n * sizeof *keys));
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
+        bool ascends =
+            !last->any || bucket > last->bucket || (bucket == last->bucket && keys[i] > last->key);
+        if (!ascends || bucket < p->part->first || bucket >= p->part->end)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s: %s%s: key %" PRIu64 " is out of order or not of this part",
+                p->shard->file.name, p->table->name, name, keys[i]);
+        HOTBED_TRY(check_owner(p, name, keys[i]));
+        *last = (hotbed_last_key){.any = true, .bucket = bucket, .key = keys[i]};
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_part_reader_counts(hotbed_part_reader *p, uint64_t n, uint64_t *counts) {
+    HOTBED_TRY(hotbed_extent_take(&p->columns[HOTBED_COLUMN_COUNTS], counts, n * sizeof *counts));
+    return check_words(p, HOTBED_COLUMN_COUNTS, counts, n);
 }

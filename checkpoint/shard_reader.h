@@ -1,56 +1,63 @@
 /* checkpoint/shard_reader.h - the files of a checkpoint, read and checked.
  *
- * A shard reader has checked the file's size and the digests of its blocks; a part reader
- * gives out one table's rows of it, or a range of them, each block checked before a byte of
- * it is used; where blocks are read in pieces, with the last one.  Nothing is allocated by a number from a file
- * before the file is known to be that large.
- */
+ * Opening a shard reader checks the file's size and the digests of its blocks. A part reader
+ * returns the rows of one table in the shard, or a range of them. Each block is checked before a
+ * byte of it is used; if blocks are read in pieces, with the last piece. Memory is not allocated by
+ * a number from a file until the file is known to be that large. */
 #ifndef HOTBED_CHECKPOINT_SHARD_READER_H
 #define HOTBED_CHECKPOINT_SHARD_READER_H
 
 #include "checkpoint/extent.h"
+#include "hotbed/route.h"
 
-/* Read and parse MANIFEST of an open directory; the caller frees *out.
- * Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
+/* Read and parse MANIFEST of an open directory. The caller frees *out. Errors: IO, CORRUPT (it is
+ * missing, or damaged), UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manifest *out);
 
 typedef struct hotbed_shard_reader {
     const hotbed_manifest *manifest; /* borrowed */
     uint32_t number;
     hotbed_io_file file;
-    hotbed_digest *blocks;  /* of the shard, all of them */
-    hotbed_io_lanes *lanes; /* read rows ahead of who takes them; NULL: nobody does.  Borrowed */
-    size_t room;            /* as a hotbed_extent_stream's; set by who has many parts open */
-    /* Without lanes: columns that are read when a part is opened, and stay in memory for parts that are opened later.
-     * Set by who reads them twice. */
-    uint32_t keep_columns;                  /* one bit each */
-    uint64_t *keep_bytes;                   /* so many more may stay.  Borrowed */
+    hotbed_digest *blocks;  /* the digests of all blocks of the shard */
+    hotbed_io_lanes *lanes; /* read ahead of the caller; NULL: nothing is read ahead. Borrowed */
+    size_t room;            /* as in hotbed_extent_stream; set by a caller with many open parts */
+    /* Without lanes: columns that are read as a whole when a part is opened, and stay in memory for
+     * parts that are opened later. Set by a caller that reads them twice. */
+    uint32_t keep_columns;                  /* one bit per column */
+    uint64_t *keep_bytes;                   /* how many more bytes may stay. Borrowed */
     unsigned char *(*kept)[HOTBED_COLUMNS]; /* [num_tables]; NULL: nothing was kept */
 } hotbed_shard_reader;
 
-/* Open shard `number`: its size and the digests of its blocks are checked.  The caller calls hotbed_shard_reader_close() in any case.
- * Errors: IO, CORRUPT, MEMORY. */
+/* Open shard `number`, and check its size and the digests of its blocks. The caller must call
+ * hotbed_shard_reader_close() even after an error. Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_shard_reader_open(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
     uint32_t number);
 
-/* Have `lanes`, unless NULL, read ahead for the parts that are opened from here on.  `alone`: nobody else reads these bytes, so
- * past the kernel's cache where that can be.  `directory` as before.  Errors: IO. */
+/* Let `lanes`, unless NULL, read ahead for the parts that are opened from now on. If `alone`, no
+ * other rank reads these bytes, so they bypass the page cache where possible. `directory` is the
+ * argument of open. Errors: IO. */
 hotbed_status hotbed_shard_reader_ahead(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, hotbed_io_lanes *lanes,
     bool alone);
 
-/* {0} with a closed file is allowed; keeps the error text. */
+/* Close a shard. {0} with a closed file is allowed. Keeps the error text. */
 void hotbed_shard_reader_close(hotbed_shard_reader *reader);
 
-/* Its metadata, and the roots of all of its extents: what can be checked without reading them.  Errors: IO, CORRUPT,
- * MEMORY. */
+/* Check the metadata, and the roots of all extents: everything that can be checked without reading
+ * the extents. Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_shard_reader_check(hotbed_shard_reader *reader);
 
-/* Copy the caller's bytes, checked; room for shards[0].extra.bytes.  Shard 0. */
+/* Copy the caller's bytes to `extra`, [shards[0].extra.bytes], and check them. Shard 0 only. */
 hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *reader, void *extra);
 
-/* With lanes it stays where it was opened. */
+/* The previous key of a column whose keys are in canonical order. */
+typedef struct hotbed_last_key {
+    bool any;
+    uint64_t bucket, key;
+} hotbed_last_key;
+
+/* The reader of one part. With lanes it must not move while it is open. */
 typedef struct hotbed_part_reader {
     hotbed_shard_reader *shard; /* borrowed */
     const hotbed_manifest_table *table;
@@ -59,44 +66,54 @@ typedef struct hotbed_part_reader {
     size_t row_bytes[HOTBED_ROW_COLUMNS];
     unsigned char *buffers; /* without lanes */
     hotbed_memory memory;   /* with lanes: blocks of all columns */
-    bool counts;            /* HASH: rows are compared with what the buckets count */
-    uint64_t buckets;       /* of those counts, how many were read */
-    uint64_t count;         /* of the last one: rows of the bucket that are still to come */
-    uint64_t row;           /* of the part: the next one */
-    uint64_t end_row;       /* of the range */
+    bool counts;            /* HASH: rows are compared with the bucket counts */
+    uint64_t buckets;       /* number of bucket counts that were read */
+    uint64_t count;         /* rows of the current bucket that have not been read */
+    uint64_t row;           /* the next row, in the part */
+    uint64_t end_row;       /* end of the range */
     uint64_t last_bucket, last_key;
-    bool skipped; /* rows were passed over: the columns stand at earlier ones */
-    bool any;     /* a key was given out since the range was set */
+    bool skipped; /* rows were skipped: the columns are at earlier rows */
+    bool any;     /* a key was returned since the range was set */
+    bool routed;  /* the route must assign each key to the shard's number */
+    hotbed_route route;
+    hotbed_last_key last_alone[HOTBED_COLUMNS]; /* of COUNTED and ERASED */
 } hotbed_part_reader;
 
-/* The part of table `table`; all its rows are the range.  `counts`: read how many rows of a HASH table are in each
- * bucket, and compare.  The caller calls hotbed_part_reader_close() in any case.  Errors: IO, CORRUPT, MEMORY. */
+/* Open the part of table `table`, with all its rows as the range. If `counts`, read the bucket
+ * counts of a HASH table and compare them with the rows. The caller must call
+ * hotbed_part_reader_close() even after an error. Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_part_reader_open(
     hotbed_part_reader *part, hotbed_shard_reader *shard, uint32_t table, bool counts);
 
 void hotbed_part_reader_close(hotbed_part_reader *part);
 
-/* Rows [first, end) of the part are the range; before any was taken. */
+/* Limit the range to rows [first, end) of the part. Call it before any row was taken. */
 void hotbed_part_reader_range(hotbed_part_reader *part, uint64_t first, uint64_t end);
 
-/* Rows of the range that are still to come. */
+/* Return the number of rows left in the range. */
 static inline uint64_t hotbed_part_reader_left(const hotbed_part_reader *part) {
     return part->end_row - part->row;
 }
 
-/* The next n rows, at most those that are left, into columns[i], [n] rows of hotbed_manifest_row_bytes().
- * Keys are given for every table, in canonical order.  Errors: IO, CORRUPT. */
+/* Read the next n rows, at most hotbed_part_reader_left(), into columns[i], [n] rows of
+ * hotbed_manifest_row_bytes(). Keys are returned for every table, in canonical order. Errors: IO,
+ * CORRUPT (also: the table's route assigns a key to another shard), UNSUPPORTED (a score or time
+ * over 2^52 - 1). */
 hotbed_status hotbed_part_reader_take(
     hotbed_part_reader *part, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
 
-/* Key of the next row, which stays the next one; there is one. */
+/* Return the key of the next row without consuming it. A row must be left. */
 hotbed_status hotbed_part_reader_key(hotbed_part_reader *part, uint64_t *key);
 
-/* Pass over the next row; its key is checked, what else it has is not read. */
+/* Skip the next row. Its key is checked; its other columns are not read. */
 hotbed_status hotbed_part_reader_skip(hotbed_part_reader *part);
 
-/* The next bytes of COUNTED, COUNTS or ERASED. */
-hotbed_status hotbed_part_reader_column(
-    hotbed_part_reader *part, uint32_t column, void *data, uint64_t bytes);
+/* Read the next n keys of COUNTED or ERASED. Errors: IO, CORRUPT (out of order, or in the wrong
+ * shard). */
+hotbed_status hotbed_part_reader_keys(
+    hotbed_part_reader *part, uint32_t column, uint64_t n, uint64_t *keys);
+
+/* Read the next n counts of COUNTS. Errors: IO, CORRUPT, UNSUPPORTED (a count over 2^52 - 1). */
+hotbed_status hotbed_part_reader_counts(hotbed_part_reader *part, uint64_t n, uint64_t *counts);
 
 #endif

@@ -76,7 +76,7 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
     w->table = &m->tables[table];
     w->part = &m->parts[(uint64_t)table * m->world + w->number];
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        /* Of the table before: writing behind swaps them. */
+        /* Keep the buffer of the previous table: writing behind exchanges buffers. */
         unsigned char *buffer = w->behind.file == NULL ? NULL : w->columns[i].buffer;
         w->columns[i] = open_column(
             w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
@@ -127,9 +127,11 @@ hotbed_status hotbed_shard_writer_column(
     return hotbed_extent_put(&w->columns[column], data, bytes);
 }
 
-/* How many of the rows each bucket has. */
+/* Write how many of the part's rows each bucket has. */
 static hotbed_status write_buckets(hotbed_shard_writer *w, const uint64_t *keys) {
     uint64_t bytes = w->part->columns[HOTBED_COLUMN_BUCKET].bytes;
+    if (bytes == 0)
+        return HOTBED_OK;
     uint64_t *counts = hotbed_new(bytes);
     if (counts == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
@@ -165,7 +167,7 @@ hotbed_status hotbed_shard_writer_end(hotbed_shard_writer *w) {
     return HOTBED_OK;
 }
 
-/* All blocks' digests are there. */
+/* Set the roots of all extents. The digests of all blocks must be known. */
 static void set_roots(hotbed_shard_writer *w) {
     hotbed_manifest *m = w->manifest;
     for (uint32_t t = 0; t < m->num_tables; t++)
@@ -184,7 +186,7 @@ hotbed_status hotbed_shard_writer_finish(hotbed_shard_writer *w) {
     HOTBED_TRY(hotbed_io_write(&w->file, w->blocks, shard->blocks.bytes, shard->blocks.offset));
     shard->blocks.root =
         hotbed_digest_root(w->blocks, shard->blocks.bytes, w->manifest->block_bytes);
-    /* A file system that could not reserve may have left the file short of its last gap. */
+    /* If the file system could not reserve space, the file may lack its last gap. */
     HOTBED_TRY(hotbed_io_size(&w->file, &bytes));
     if (bytes < shard->bytes)
         HOTBED_TRY(hotbed_io_write(&w->file, "", 1, shard->bytes - 1));

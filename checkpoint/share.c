@@ -1,4 +1,4 @@
-/* checkpoint/share.c - which rows a rank has. */
+/* checkpoint/share.c - which rows belong to a rank. */
 #include "checkpoint/share.h"
 
 #include "base/error.h"
@@ -8,24 +8,24 @@
 static hotbed_status check_route(
     const hotbed_checkpoint_share *share, const hotbed_storage *storage, uint32_t table) {
     const hotbed_route *route = &share->routes[table];
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     if (route->world != share->world)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "share: the route of table '%s' is of %" PRIu32 " ranks, not %" PRIu32, info.name,
+            "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32, info.name,
             route->world, share->world);
     if (info.kind != HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     if (route->kind != HOTBED_ROUTE_CONTINUOUS)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, and its route not continuous",
+            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, but its route is not continuous",
             info.name);
     if (hotbed_route_rows(route, share->rank) > info.capacity)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "share: table '%s' has %" PRIu64 " rows here, the route gives it %" PRIu64, info.name,
-            info.capacity, hotbed_route_rows(route, share->rank));
+            "share: table '%s' has %" PRIu64 " rows, but its route gives this rank %" PRIu64,
+            info.name, info.capacity, hotbed_route_rows(route, share->rank));
     return HOTBED_OK;
 }
 
@@ -47,6 +47,21 @@ hotbed_status hotbed_share_read(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_share_check_keys(
+    const hotbed_checkpoint_share *share, uint32_t table, const char *name, uint64_t n,
+    const uint64_t *keys) {
+    for (uint64_t i = 0; i < n && share->routes != NULL; i++) {
+        uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
+        if (owner != share->rank)
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "table '%s': key %" PRIu64 " is on rank %" PRIu32 ", but its route (%s) gives it "
+                "to rank %" PRIu32,
+                name, keys[i], share->rank, hotbed_route_name(share->routes[table].kind), owner);
+    }
+    return HOTBED_OK;
+}
+
 void hotbed_share_rows(
     const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t *first,
     uint64_t *end) {
@@ -56,7 +71,7 @@ void hotbed_share_rows(
         return;
     const hotbed_route *route = &share->routes[table];
     uint64_t rows = hotbed_route_rows(route, share->rank);
-    /* Ranks behind the last row have none, and stand at the end. */
+    /* The range of a rank without rows is empty and at the end. */
     *first = rows == 0 ? route->rows : share->rank * route->block;
     *end = *first + rows;
 }

@@ -1,34 +1,45 @@
-/* checkpoint/share.h - the rows of one rank: keys and local ids, and what is whose. */
+/* checkpoint/share.h - the rows of one rank: keys, local ids, and their owners. */
 #ifndef HOTBED_CHECKPOINT_SHARE_H
 #define HOTBED_CHECKPOINT_SHARE_H
 
 #include "checkpoint/manifest.h"
 #include "hotbed/checkpoint.h"
 
-/* Errors: ARGUMENT, as hotbed_checkpoint_load_share() says.  Sets *out to the share, world at least 1. */
+/* Read a share from a caller's struct. Sets *out to the share, with world at least 1. Errors:
+ * ARGUMENT, as hotbed_checkpoint_load_share() says. */
 hotbed_status hotbed_share_read(
     const hotbed_checkpoint_share *share, const hotbed_storage *storage,
     hotbed_checkpoint_share *out);
 
-/* What the storage keeps for `key`: its number in a STATIC table of several ranks. */
+/* Return the key that the storage uses for `key`: the local id in a STATIC table of several
+ * ranks. */
 static inline uint64_t hotbed_share_local(
     const hotbed_checkpoint_share *share, uint32_t table, bool is_static, uint64_t key) {
     return share->routes == NULL || !is_static ? key
                                                : hotbed_route_local(&share->routes[table], key);
 }
 
-/* Whether the rank has `key`. */
+/* Whether the rank stores `key`. */
 static inline bool hotbed_share_has(
     const hotbed_checkpoint_share *share, uint32_t table, uint64_t key) {
     return share->routes == NULL || hotbed_route_rank(&share->routes[table], key) == share->rank;
 }
 
-/* Rows [*first, *end) of a STATIC table are the rank's; `capacity` is the storage's. */
+/* Check that the rank owns all keys of a HASH table, [n]. If the route assigned a key to another
+ * rank, that rank would not find it when the checkpoint is loaded. Errors: STATE (the first such
+ * key, with both ranks). */
+hotbed_status hotbed_share_check_keys(
+    const hotbed_checkpoint_share *share, uint32_t table, const char *name, uint64_t n,
+    const uint64_t *keys);
+
+/* Set the rows [*first, *end) of a STATIC table that belong to the rank. `capacity` is the
+ * storage's. */
 void hotbed_share_rows(
     const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t *first,
     uint64_t *end);
 
-/* Set the route of a table of a manifest, and whether it has this one. */
+/* Set the route of a table in a manifest; and return whether a saved table has the share's route
+ * and world. */
 void hotbed_share_describe(
     const hotbed_checkpoint_share *share, uint32_t table, hotbed_manifest_table *out);
 bool hotbed_share_is(

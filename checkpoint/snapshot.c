@@ -1,4 +1,5 @@
-/* checkpoint/snapshot.c - one cut of a storage, copied to memory that training leaves alone. */
+/* checkpoint/snapshot.c - copy a storage at one point in time to memory that training does not
+ * use. */
 #include "checkpoint/snapshot.h"
 
 #include "base/error.h"
@@ -11,40 +12,39 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WINDOW_BYTES = 8 << 20 }; /* of rows that are on their way; two of them are */
+enum { WINDOW_BYTES = 8 << 20 }; /* rows in one window; there are two windows */
 
-/* Slots that go to an arena in one export; its workspace is half a byte for each. */
+/* Slots that one export copies to an arena. Its workspace is half a byte per slot. */
 #define ARENA_SLOTS ((uint64_t)1 << 26)
 
-/* A window of slots on its way: pinned memory that a kernel writes. */
+/* A window of slots: pinned memory that a kernel fills. */
 typedef struct window {
     hotbed_memory memory;
     hotbed_export batch;
     void *columns[HOTBED_ROW_COLUMNS];
     hotbed_event *done;
-    hotbed_event *kept; /* of the copier: its rows are in the image */
+    hotbed_event *kept; /* of the copier: the window's rows are in the image */
 } window;
 
-/* A snapshot that is taken. */
+/* The state while a snapshot is taken. */
 typedef struct taker {
     const hotbed_checkpoint_config *config;
     hotbed_checkpoint_snapshot *s;
     hotbed_storage *storage;
     hotbed_stream *stream;
-    hotbed_stream
-        *copier; /* of the host backend: it copies, and first touches, memory with several threads;
-                 * made when one is needed */
+    /* Host stream that copies to new memory with several threads; created on first use. */
+    hotbed_stream *copier;
     hotbed_memory
         counts; /* pinned, [num_tables]: rows of the last export of each table to an arena */
 } taker;
 
-/* Those columns of a table that go through windows. */
+/* The columns of a table that are copied through windows. */
 typedef struct table_taker {
     const taker *t;
     hotbed_snapshot_table *to;
     const char *name;                     /* of the table */
     size_t row_bytes[HOTBED_ROW_COLUMNS]; /* 0: not through windows */
-    uint64_t rows;                        /* that were kept */
+    uint64_t rows;                        /* rows in the image so far */
     window windows[2];
 } table_taker;
 
@@ -53,7 +53,7 @@ static hotbed_status fail_changed(const char *table) {
         HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", table);
 }
 
-/* Have an export fill these columns. */
+/* Set the columns as the outputs of an export. */
 static void point(hotbed_export *batch, void *const columns[HOTBED_ROW_COLUMNS]) {
     batch->keys = columns[HOTBED_COLUMN_KEYS];
     batch->rows.weights = columns[HOTBED_COLUMN_VALUES];
@@ -67,7 +67,7 @@ static bool is_arena(hotbed_memory_kind kind) {
     return kind == HOTBED_MEMORY_DEVICE || kind == HOTBED_MEMORY_PINNED;
 }
 
-/* Whether the table has columns in the arena, or elsewhere. */
+/* Whether the table has columns in the arena (`arena`), or elsewhere. */
 static bool has_columns(const hotbed_snapshot_table *table, bool arena) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (table->row_bytes[i] > 0 && is_arena(table->kinds[i]) == arena)
@@ -103,7 +103,7 @@ static void close_window(window *w) {
     hotbed_memory_free(&w->memory);
 }
 
-/* Have a window filled, when what it had is kept. */
+/* Start to fill a window, after its last rows were copied to the image. */
 static hotbed_status ask(const table_taker *t, window *w, uint64_t first) {
     HOTBED_TRY(hotbed_event_sync(w->kept));
     w->batch.first = first;
@@ -111,7 +111,7 @@ static hotbed_status ask(const table_taker *t, window *w, uint64_t first) {
     return hotbed_event_record(w->done, t->t->stream);
 }
 
-/* Wait for a window, and have its rows kept. */
+/* Wait for a window, and copy its rows to the image. */
 static hotbed_status keep(table_taker *t, window *w) {
     hotbed_snapshot_table *to = t->to;
     HOTBED_TRY(hotbed_event_sync(w->done));
@@ -127,7 +127,7 @@ static hotbed_status keep(table_taker *t, window *w) {
     return hotbed_event_record(w->kept, t->t->copier);
 }
 
-/* Two windows in turn: one is filled while the other is copied away. */
+/* Copy all slots through two windows: one is filled while the other is copied to the image. */
 static hotbed_status copy_windows(table_taker *t, uint64_t slots) {
     uint64_t step = t->windows[0].batch.slots, asked = 0, turn = 0;
     for (uint64_t kept = 0; kept < slots; kept += step, turn++) {
@@ -138,7 +138,7 @@ static hotbed_status copy_windows(table_taker *t, uint64_t slots) {
     return HOTBED_OK;
 }
 
-/* Copy the columns that are PAGEABLE.  Synchronous. */
+/* Copy the PAGEABLE columns of a table. Synchronous. */
 static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
     hotbed_snapshot_table *to = &all->s->tables[number];
     size_t row = 0;
@@ -156,7 +156,8 @@ static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
         status = open_window(&t, &t.windows[1], number, step);
     if (status == HOTBED_OK)
         status = copy_windows(&t, slots);
-    hotbed_status synced = hotbed_stream_sync(all->stream); /* of what a failure left enqueued */
+    hotbed_status synced =
+        hotbed_stream_sync(all->stream); /* wait for work that a failure left enqueued */
     hotbed_status copied = hotbed_stream_sync(all->copier);
     close_window(&t.windows[0]);
     close_window(&t.windows[1]);
@@ -168,8 +169,8 @@ static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
 
 /* --- into an arena -------------------------------------------------------------------------------------- */
 
-/* Have the columns that are an arena's filled; rows of the last window are in counts, of those before in to->rows.
- * Waits once for each window but the last. */
+/* Export a table's columns to the arena. The rows of the last export are counted in `counts`, the
+ * rows of all exports before in to->rows. Waits once for each export except the last. */
 static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
     hotbed_snapshot_table *to = &t->s->tables[number];
     uint64_t *count = (uint64_t *)t->counts.data + number;
@@ -190,7 +191,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
             if (is_arena(to->kinds[i]))
                 columns[i] = (char *)to->columns[i] + to->rows * to->row_bytes[i];
         point(&batch, columns);
-        batch.room = to->capacity - to->rows; /* at 0 there are no columns */
+        batch.room = to->capacity - to->rows; /* if 0, all columns are NULL */
         batch.slots = slots - batch.first < most ? slots - batch.first : most;
         HOTBED_TRY(hotbed_storage_export(t->storage, &batch, t->stream));
     }
@@ -199,7 +200,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
 
 /* --- a whole storage ------------------------------------------------------------------------------------ */
 
-/* A copy of the caller's routes, bytes and path. */
+/* Copy the caller's routes, bytes and path. */
 static hotbed_status copy_options(
     hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_options *options, uint32_t tables) {
     if (s->share.routes != NULL) {
@@ -227,13 +228,14 @@ static hotbed_status copy_options(
     return HOTBED_OK;
 }
 
-/* Where the table's columns go: rows that are all in device memory to the arena's, while there is some; else to its
- * pinned memory; else to memory of their own.  An external store's rows come at the store's pace, and its cursor may
- * give them in another order the next time: all columns of those go through windows, together. */
+/* Choose where the table's columns go. Rows that are all in device memory go to the arena's device
+ * memory, or else to its pinned memory, while it lasts; rows with a lower tier go to pinned memory.
+ * Everything else goes to memory of the snapshot. All columns of a table over an external store go
+ * through windows, together: its cursor may return the rows in another order the next time. */
 static hotbed_status place_table(taker *t, uint32_t number) {
     hotbed_checkpoint_snapshot *s = t->s;
     hotbed_snapshot_table *to = &s->tables[number];
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
     bool one_tier = hotbed_storage_mode(t->storage) == HOTBED_MODE_HBM_DIRECT;
     bool external = !one_tier && info.lower_slots == 0;
@@ -263,18 +265,20 @@ static hotbed_status place_table(taker *t, uint32_t number) {
 static hotbed_status plan_table(taker *t, uint32_t number) {
     hotbed_checkpoint_snapshot *s = t->s;
     hotbed_snapshot_table *to = &s->tables[number];
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_plan_table(
         t->config, t->storage, &s->share, number, &s->manifest, &to->capacity, t->stream));
     HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
     if (info.kind == HOTBED_TABLE_STATIC)
-        to->capacity = info.capacity; /* rows that are not the rank's are left when it is written */
+        to->capacity =
+            info.capacity; /* rows of other ranks are left out when the snapshot is written */
     HOTBED_TRY(
         hotbed_plan_counted(t->storage, &s->share, number, &s->manifest, &to->counted, t->stream));
     return place_table(t, number);
 }
 
-/* Rows of all tables: first what goes to the arena, all of it enqueued, then, one table after the other, the rest. */
+/* Copy the rows of all tables: first enqueue everything that goes to the arena, then copy the rest,
+ * table by table. */
 static hotbed_status copy_tables(taker *t, uint32_t tables) {
     hotbed_checkpoint_snapshot *s = t->s;
     uint64_t slots = 0;
@@ -327,7 +331,7 @@ hotbed_status hotbed_snapshot_take(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
     taker t = {.config = config, .s = s, .storage = storage, .stream = stream};
     hotbed_status status = take(&t, options);
-    if (status != HOTBED_OK) /* exports may be on their way to the arena */
+    if (status != HOTBED_OK) /* exports to the arena may be in flight */
         status = hotbed_staging_settle(stream, status);
     hotbed_stream_destroy(t.copier);
     hotbed_memory_free(&t.counts);
@@ -361,7 +365,7 @@ void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
     hotbed_delete(s->tables);
     hotbed_delete(s->extra);
     hotbed_delete(s->parent);
-    hotbed_delete((void *)s->share.routes); /* a copy of its own */
+    hotbed_delete((void *)s->share.routes); /* copied by copy_options() */
     hotbed_manifest_free(&s->manifest);
     hotbed_delete(s);
 }

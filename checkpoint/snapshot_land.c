@@ -1,22 +1,25 @@
-/* checkpoint/snapshot_land.c - a snapshot's image comes from device memory to the host, beside training. */
+/* checkpoint/snapshot_land.c - copy a snapshot's image from device memory to the host during
+ * training. */
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/snapshot.h"
 
-enum { WINDOW_BYTES = 16 << 20 }; /* on their way to memory that is not pinned; two windows are */
+enum {
+    WINDOW_BYTES = 16 << 20
+}; /* bytes of a window to memory that is not pinned; there are two */
 
 typedef struct window {
     hotbed_memory memory; /* pinned */
-    hotbed_event *done;   /* of the stream: it has its bytes */
-    hotbed_event *kept;   /* of the copier: they were copied on */
+    hotbed_event *done;   /* of the stream: the window is filled */
+    hotbed_event *kept;   /* of the copier: the window was copied */
 } window;
 
 typedef struct lander {
     hotbed_checkpoint_snapshot *s;
-    hotbed_stream *stream; /* from the device */
-    hotbed_stream *copier; /* of the host backend: into new memory, with several threads */
+    hotbed_stream *stream; /* copies from the device */
+    hotbed_stream *copier; /* host stream: copies to new memory with several threads */
     size_t step;           /* bytes of a window */
-    window windows[2];     /* made when one is needed */
+    window windows[2];     /* created on first use */
 } lander;
 
 static hotbed_status open_windows(lander *l) {
@@ -33,7 +36,7 @@ static hotbed_status open_windows(lander *l) {
     return HOTBED_OK;
 }
 
-/* Two windows in turn: one is filled while the other is copied on. */
+/* Copy through two windows: one is filled while the other is copied to `to`. */
 static hotbed_status copy_windows(lander *l, char *to, const char *from, size_t bytes) {
     size_t step = l->step, asked = 0;
     for (size_t kept = 0; kept < bytes; kept += step) {
@@ -53,7 +56,8 @@ static hotbed_status copy_windows(lander *l, char *to, const char *from, size_t 
     return HOTBED_OK;
 }
 
-/* Wait for both streams; `status` counts first. */
+/* Wait for both streams. Returns `status` if it is an error, otherwise the first error of the
+ * streams. */
 static hotbed_status settle(const lander *l, hotbed_status status) {
     hotbed_status streamed = hotbed_stream_finish(l->stream), copied = HOTBED_OK;
     if (l->copier != NULL)
@@ -63,7 +67,8 @@ static hotbed_status settle(const lander *l, hotbed_status status) {
     return streamed != HOTBED_OK ? streamed : copied;
 }
 
-/* To the arena's pinned memory, where that has room, in one copy; else to memory of its own. */
+/* Copy a column to the arena's pinned memory in one copy, if it fits there; otherwise to memory of
+ * the snapshot. */
 static hotbed_status land_column(lander *l, hotbed_snapshot_table *table, uint32_t column) {
     size_t bytes = table->capacity * table->row_bytes[column];
     const void *from = table->columns[column];

@@ -1,4 +1,5 @@
-/* checkpoint/snapshot_write.c - a snapshot becomes a checkpoint, or an increment, while training goes on. */
+/* checkpoint/snapshot_write.c - write a snapshot as a checkpoint or an increment while training
+ * goes on. */
 #include "base/error.h"
 #include "base/port.h"
 #include "base/stream.h"
@@ -12,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Rows of a table's image, in canonical order of their keys. */
+/* The rows of a table's image, in canonical order of their keys. */
 typedef struct order {
     uint64_t rows;
-    uint64_t *pairs; /* [2 * rows] keys, then the rows' places in the image */
+    uint64_t *pairs; /* [2 * rows] keys, then the rows' positions in the image */
 } order;
 
 /* What is written of a table. */
@@ -24,14 +25,14 @@ typedef struct part_plan {
     uint64_t *erased; /* [erased] in canonical order */
 } part_plan;
 
-/* What a write holds. */
+/* The state of a write. */
 typedef struct snapshot_writer {
     const hotbed_checkpoint_config *config;
     hotbed_checkpoint_snapshot *s;
     hotbed_shard_writer shard;
-    part_plan *plans; /* [num_tables]; of a full checkpoint, of the table that is written */
-    const hotbed_marked *base; /* of an increment: what the parent had */
-    hotbed_marked next;        /* what the mark becomes */
+    part_plan *plans; /* [num_tables]; full checkpoint: only the table that is being written */
+    const hotbed_marked *base; /* increment: the rows of the parent */
+    hotbed_marked next;        /* the rows that the mark will have */
 } snapshot_writer;
 
 static hotbed_manifest_part *part_of(snapshot_writer *w, uint32_t table) {
@@ -41,7 +42,8 @@ static hotbed_manifest_part *part_of(snapshot_writer *w, uint32_t table) {
 
 /* --- rows of an image ------------------------------------------------------------------------------------ */
 
-/* Which row of the image comes when; those of a static table that are not the rank's are left out. */
+/* Sort the rows of the image into the order of the file. Rows of a static table that belong to
+ * other ranks are left out. */
 static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out) {
     const hotbed_manifest_table *table = &w->s->manifest.tables[number];
     const hotbed_snapshot_table *from = &w->s->tables[number];
@@ -65,6 +67,8 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
         }
     }
     if (status == HOTBED_OK && hash)
+        status = hotbed_share_check_keys(&w->s->share, number, table->name, n, keys);
+    if (status == HOTBED_OK && hash)
         status = hotbed_bucket_sort_pairs(n, keys, numbers, table->bucket_bits, pairs);
     hotbed_delete(keys);
     hotbed_delete(numbers);
@@ -75,7 +79,7 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
     return status;
 }
 
-/* Rows on their way from an image, chunk by chunk. */
+/* Rows that are gathered from an image, chunk by chunk. */
 typedef struct gather {
     const hotbed_snapshot_table *from;
     const order *rows;
@@ -92,7 +96,7 @@ static hotbed_status gather_open(
     return hotbed_chunk_create(out->row_bytes, &out->chunk);
 }
 
-/* Copy row `row` of the image to place `to` of the chunk. */
+/* Copy row `row` of the image to position `to` of the chunk. */
 static void copy_row(const gather *g, uint64_t row, uint64_t to) {
     for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
         if (g->row_bytes[c] > 0)
@@ -101,7 +105,8 @@ static void copy_row(const gather *g, uint64_t row, uint64_t to) {
                 (const char *)g->from->columns[c] + row * g->row_bytes[c], g->row_bytes[c]);
 }
 
-/* Rows lie anywhere in the image: ask for one a little before it is copied. */
+/* Prefetch a row. Rows are scattered in the image, so each is prefetched shortly before it is
+ * copied. */
 static void want_row(const gather *g, uint64_t row) {
     for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS; c++)
         if (g->row_bytes[c] > 0)
@@ -109,7 +114,7 @@ static void want_row(const gather *g, uint64_t row) {
                 (const char *)g->from->columns[c] + row * g->row_bytes[c], g->row_bytes[c]);
 }
 
-/* Fill the chunk with rows from `first` on; returns how many. */
+/* Fill the chunk with rows from `first` on, and return their number. */
 static uint64_t gather_rows(const gather *g, uint64_t first) {
     enum { AHEAD = 8 };
     uint64_t rows = g->rows->rows, left = rows - first;
@@ -126,7 +131,7 @@ static uint64_t gather_rows(const gather *g, uint64_t first) {
 
 /* --- the plan ------------------------------------------------------------------------------------------- */
 
-/* Room in the next mark for the rows, under their keys. */
+/* Allocate the rows in the next mark, and set their keys. */
 static hotbed_status mark_rows(snapshot_writer *w, uint32_t number, const order *rows) {
     uint64_t *keys = NULL;
     if (w->s->manifest.tables[number].kind == HOTBED_TABLE_HASH) {
@@ -138,7 +143,7 @@ static hotbed_status mark_rows(snapshot_writer *w, uint32_t number, const order 
     return hotbed_mark_rows(&w->next.tables[number], rows->rows, keys);
 }
 
-/* Digests of all rows. */
+/* Compute the digests of all rows. */
 static hotbed_status digest_rows(snapshot_writer *w, uint32_t number, const order *rows) {
     gather g;
     hotbed_digest sum = {0};
@@ -159,7 +164,7 @@ static hotbed_status digest_rows(snapshot_writer *w, uint32_t number, const orde
                        : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
 }
 
-/* Those of the rows whose keys are `changed`, [n], which are in the same order. */
+/* Select the rows whose keys are `changed`, [n], in the same order. */
 static hotbed_status choose(const order *all, const uint64_t *changed, uint64_t n, order *out) {
     *out = (order){.rows = n, .pairs = hotbed_new(2 * n * sizeof *out->pairs)};
     if (out->pairs == NULL)
@@ -173,7 +178,7 @@ static hotbed_status choose(const order *all, const uint64_t *changed, uint64_t 
     return HOTBED_OK;
 }
 
-/* What changed since the mark. */
+/* Find what changed since the mark. */
 static hotbed_status plan_changes(snapshot_writer *w, uint32_t number, const order *all) {
     hotbed_manifest_part *part = part_of(w, number);
     part_plan *p = &w->plans[number];
@@ -190,12 +195,12 @@ static hotbed_status plan_changes(snapshot_writer *w, uint32_t number, const ord
     return status;
 }
 
-/* How many rows are written: the layout of the shard asks first. */
+/* Set the number of rows to write, which the layout of the shard needs. */
 static hotbed_status plan_table(snapshot_writer *w, uint32_t number) {
     hotbed_manifest_table *table = &w->s->manifest.tables[number];
     hotbed_manifest_part *part = part_of(w, number);
     bool hash = table->kind == HOTBED_TABLE_HASH;
-    part->erased = 0; /* it may have been written before */
+    part->erased = 0; /* the snapshot may have been written before */
     table->content = (hotbed_digest){0};
     part->rows = hash ? w->s->tables[number].rows : part->end - part->first;
     if (w->base != NULL) {
@@ -214,7 +219,7 @@ static hotbed_status plan(snapshot_writer *w) {
     hotbed_checkpoint_snapshot *s = w->s;
     hotbed_manifest *m = &s->manifest;
     if (s->parent != NULL)
-        HOTBED_TRY(hotbed_plan_parent(w->config, s->parent, s->mark, m, &w->base));
+        HOTBED_TRY(hotbed_plan_parent(w->config, s->parent, s->mark, &s->share, m, &w->base));
     if (s->mark != NULL)
         HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
@@ -305,7 +310,7 @@ hotbed_status hotbed_snapshot_write(
     char text[1024];
     if (s->share.world > 1)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks write with begin, put and commit",
+            HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks need begin, put and commit",
             s->share.world);
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
     hotbed_status status = hotbed_snapshot_put(config, path, id, s);
@@ -315,6 +320,6 @@ hotbed_status hotbed_snapshot_write(
         return HOTBED_OK;
     }
     snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_save_abort(config, path, id, 1);
+    hotbed_save_abort(config, path, id);
     return hotbed_fail(status, "%s", text);
 }

@@ -7,8 +7,8 @@
 
 enum {
     DEVICE_CHUNK_BYTES =
-        4 << 20, /* of one staging; larger made no difference to a disk's write rate */
-    HOST_CHUNK_BYTES = 1 << 20, /* stays in a core's cache until it is copied on */
+        4 << 20, /* of one staging; larger chunks did not increase a disk's write rate */
+    HOST_CHUNK_BYTES = 1 << 20, /* fits in a core's cache until it is copied */
     ALIGNMENT = 256,
 };
 
@@ -16,7 +16,7 @@ static uint64_t align(uint64_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Set the columns' places in a memory at `base`; returns the bytes in all. */
+/* Set the columns' addresses in a memory at `base`, and return its size. */
 static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8_t **found) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
@@ -64,15 +64,15 @@ void hotbed_staging_destroy(hotbed_staging *s) {
     *s = (hotbed_staging){.capacity = 0};
 }
 
-/* Enqueue a copy between the twins, where there are two. */
+/* Enqueue a copy between host and device columns, if they are distinct. */
 static hotbed_status copy(void *to, const void *from, uint64_t bytes, hotbed_stream *stream) {
     return to == from ? HOTBED_OK : hotbed_copy(to, from, bytes, stream);
 }
 
-/* Times are dropped where the storage's table has none. */
+/* Return the device columns. Times are dropped if the storage's table has none. */
 static hotbed_status device_rows(
     const hotbed_staging *s, const hotbed_storage *storage, uint32_t table, hotbed_rows *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     *out = (hotbed_rows){
         .weights = s->device_columns[HOTBED_COLUMN_VALUES],
@@ -116,7 +116,7 @@ hotbed_status hotbed_staging_store(
     hotbed_rows rows;
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
-    HOTBED_TRY(hotbed_storage_set_rows(
+    HOTBED_TRY(hotbed_storage_offer_rows(
         storage, table, n, s->device_columns[HOTBED_COLUMN_KEYS], &rows, stream));
     return hotbed_event_record(s->done, stream);
 }

@@ -1,9 +1,9 @@
-/* checkpoint/staging.h - rows of one table on their way between device memory and files.
+/* checkpoint/staging.h - rows of one table between device memory and files.
  *
- * A staging holds the same chunk of rows twice: in device memory, where the storage reads and writes,
- * and in pinned host memory, where files do; on the host backend the two are one.  Two of them overlap the copies of one chunk with the file
- * work of the other.  Together they are a few MiB, whatever the table's size is.
- */
+ * A staging holds the same chunk of rows twice: in device memory, which the storage reads and
+ * writes, and in pinned host memory, which files use. On the host backend both are the same memory.
+ * With two stagings, the copies of one chunk overlap the file transfers of the other. Together they
+ * take a few MiB, whatever the size of the table. */
 #ifndef HOTBED_CHECKPOINT_STAGING_H
 #define HOTBED_CHECKPOINT_STAGING_H
 
@@ -13,46 +13,47 @@
 typedef struct hotbed_staging {
     uint64_t capacity;                        /* rows */
     size_t row_bytes[HOTBED_ROW_COLUMNS];     /* of one row; 0: no such column */
-    void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys are there for every table */
+    void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys exist for every table */
     uint8_t *found;                           /* host, [capacity] */
-    void *device_columns[HOTBED_ROW_COLUMNS]; /* device twins */
+    void *device_columns[HOTBED_ROW_COLUMNS]; /* the same columns on the device */
     uint8_t *device_found;
     hotbed_memory host, device;
-    hotbed_event *done; /* the chunk's device work */
+    hotbed_event *done; /* end of the chunk's device work */
 } hotbed_staging;
 
-/* For `rows` rows of `table`, or fewer at a time.  Errors: MEMORY, DEVICE. */
+/* Create a staging for `rows` rows of `table`, or fewer at a time. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint64_t rows,
     hotbed_stream *stream, hotbed_staging *out);
 
-/* All work on it is done.  {0} is allowed. */
+/* Destroy a staging. All its work must be done. {0} is allowed. */
 void hotbed_staging_destroy(hotbed_staging *staging);
 
-/* Enqueue: the rows of the staging's first n keys to the host columns, and whether they were found. */
+/* Enqueue: read the rows of the first n keys to the host columns, and set `found`. */
 hotbed_status hotbed_staging_fetch(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
-/* Enqueue: the first n rows of the host columns into the storage. */
+/* Enqueue: store the first n rows of the host columns. */
 hotbed_status hotbed_staging_store(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
-/* Enqueue: the first n keys out of the storage. */
+/* Enqueue: erase the first n keys. */
 hotbed_status hotbed_staging_erase(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
-/* Enqueue: the first n keys as often as the scores say into what admission counts. */
+/* Enqueue: add the first n keys to the keys that admission counts, with the SCORES column as
+ * counts. */
 hotbed_status hotbed_staging_count(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
-/* Wait for what was enqueued last. */
+/* Wait for the work that was enqueued last. */
 hotbed_status hotbed_staging_wait(hotbed_staging *staging);
 
-/* Wait for what a failure left enqueued; returns `status`, and keeps its text. */
+/* Wait for work that a failure left enqueued. Returns `status`, and keeps its text. */
 hotbed_status hotbed_staging_settle(hotbed_stream *stream, hotbed_status status);
 
 #endif

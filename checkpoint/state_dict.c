@@ -1,10 +1,13 @@
-/* checkpoint/state_dict.c - tensors of a storage by name: views, what is made, hooks, and a way in. */
+/* checkpoint/state_dict.c - tensors of a storage by name: views, collected tensors, hooks, and
+ * loading. */
 #include "hotbed/state_dict.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/state_view.h"
+#include "storage/index_core.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +24,7 @@ struct hotbed_state_dict {
     hotbed_storage *storage;
     uint32_t num_entries;
     entry *entries;
-    hotbed_view_rows *rows; /* [tables] as of the last collect */
+    hotbed_view_rows *rows; /* [tables], as of the last collect */
     bool collected;
     uint32_t num_hooks[MOMENTS];
     hotbed_state_hook hooks[MOMENTS][HOOKS];
@@ -36,15 +39,15 @@ static entry *add(
     entry *e = &d->entries[d->num_entries++];
     const char *optimizer = kind == HOTBED_STATE_OPTIMIZER ? "optimizer." : "";
     snprintf(
-        e->name, sizeof e->name, "%.*s%sembeddings.%.63s.%s%.63s%s", PREFIX_MOST, prefix, optimizer,
-        name, words, kind == HOTBED_STATE_OPTIMIZER ? name : "", last);
+        e->name, sizeof e->name, "%s%.*s%.63s.%s%.63s%s", optimizer, PREFIX_MOST, prefix, name,
+        words, kind == HOTBED_STATE_OPTIMIZER ? name : "", last);
     e->tensor = (hotbed_state_tensor){.name = e->name, .kind = kind, .table = table};
     return e;
 }
 
-/* A view's memory as it is now: a table may have grown. */
+/* Set a view's memory to the current one: the table may have grown. */
 static hotbed_status place_view(const hotbed_state_dict *d, hotbed_state_tensor *t) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_state_piece piece = {.rows = 0};
     if (t->made)
         return HOTBED_OK;
@@ -75,7 +78,7 @@ static void add_made(
 }
 
 static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->storage)->kind;
     HOTBED_TRY(hotbed_storage_table(d->storage, table, &info));
     entry *e = add(d, prefix, table, HOTBED_STATE_WEIGHT, "weight", info.name, "");
@@ -104,7 +107,8 @@ hotbed_status hotbed_state_dict_create(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_create: storage is NULL");
     if (prefix != NULL && strlen(prefix) > PREFIX_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state_dict_create: a prefix of %zu characters, at most %d",
+            HOTBED_ERR_ARGUMENT,
+            "state_dict_create: the prefix has %zu characters, at most %d are allowed",
             strlen(prefix), PREFIX_MOST);
     uint32_t tables = hotbed_storage_num_tables(storage);
     hotbed_state_dict *d = hotbed_new(sizeof *d);
@@ -121,7 +125,7 @@ hotbed_status hotbed_state_dict_create(
     d->entries = entries;
     d->rows = rows;
     for (uint32_t t = 0; t < tables && status == HOTBED_OK; t++)
-        status = add_table(d, prefix == NULL ? "" : prefix, t);
+        status = add_table(d, prefix == NULL ? "embeddings." : prefix, t);
     if (status == HOTBED_OK)
         *out = d;
     else
@@ -147,12 +151,13 @@ uint32_t hotbed_state_dict_size(const hotbed_state_dict *d) {
 
 hotbed_status hotbed_state_dict_tensor(
     const hotbed_state_dict *d, uint32_t number, hotbed_state_tensor *out) {
-    if (d == NULL || out == NULL || number >= d->num_entries)
+    if (d == NULL || number >= d->num_entries)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state_dict: dict or out is NULL, or no tensor %" PRIu32, number);
+            HOTBED_ERR_ARGUMENT, "state_dict: dict is NULL, or no tensor %" PRIu32, number);
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_state_tensor"));
     hotbed_state_tensor t = d->entries[number].tensor;
     HOTBED_TRY(place_view(d, &t));
-    *out = t;
+    hotbed_output_write(out, &t, sizeof t);
     return HOTBED_OK;
 }
 
@@ -175,8 +180,8 @@ hotbed_status hotbed_state_dict_find(
 
 hotbed_status hotbed_state_dict_piece(
     const hotbed_state_dict *d, uint32_t number, uint32_t piece, hotbed_state_piece *out) {
-    hotbed_table_info info;
-    hotbed_state_tensor t;
+    hotbed_table_info info = {.size = sizeof info};
+    hotbed_state_tensor t = {.size = sizeof t};
     hotbed_state_piece found;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_piece: out is NULL");
@@ -227,6 +232,24 @@ static hotbed_status call(hotbed_state_dict *d, hotbed_state_moment moment, hotb
 
 /* --- out --------------------------------------------------------------------------------------------------- */
 
+static size_t element_bytes(hotbed_element element) {
+    switch (element) {
+    case HOTBED_ELEMENT_F32:
+    case HOTBED_ELEMENT_U32:
+        return 4;
+    case HOTBED_ELEMENT_F16:
+    case HOTBED_ELEMENT_BF16:
+        return 2;
+    case HOTBED_ELEMENT_U8:
+        return 1;
+    case HOTBED_ELEMENT_I64:
+    case HOTBED_ELEMENT_U64:
+    case HOTBED_ELEMENT_KEY:
+        break;
+    }
+    return 8;
+}
+
 static void give(entry *e, void *data, uint64_t rows) {
     hotbed_delete(e->made);
     e->made = data;
@@ -234,7 +257,7 @@ static void give(entry *e, void *data, uint64_t rows) {
     e->tensor.rows = rows;
 }
 
-/* weight_id, bucket and metadata of a table, which are three entries from `e` on. */
+/* Collect weight_id, bucket and metadata of a table: three entries, from `e` on. */
 static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream) {
     uint32_t table = e->tensor.table;
     uint64_t n = 0, buckets = (uint64_t)1 << HOTBED_BUCKET_BITS;
@@ -266,10 +289,149 @@ static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream)
     return status;
 }
 
-hotbed_status hotbed_state_dict_collect(hotbed_state_dict *d, hotbed_stream *stream) {
-    if (d == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_collect: dict or stream is NULL");
+static bool is_row(const entry *e) {
+    return e->tensor.kind == HOTBED_STATE_WEIGHT || e->tensor.kind == HOTBED_STATE_OPTIMIZER;
+}
+
+/* Make weights and states views again. */
+static void drop_rows(hotbed_state_dict *d) {
+    for (uint32_t i = 0; i < d->num_entries; i++) {
+        entry *e = &d->entries[i];
+        if (!is_row(e) || !e->tensor.made)
+            continue;
+        hotbed_delete(e->made);
+        e->made = NULL;
+        e->tensor.made = false;
+    }
+}
+
+/* Rows of a table that are copied to the host. */
+typedef struct gatherer {
+    hotbed_state_dict *d;
+    hotbed_stream *stream;
+    uint32_t table;
+    const uint64_t *keys; /* NULL: rows of a static table, by number */
+    uint64_t rows, chunk;
+    entry *columns[3]; /* weights, then states; NULL: the table has none */
+    size_t widths[3];
+    hotbed_memory host,
+        device; /* [chunk] keys, whether each was found, and a chunk of each column */
+} gatherer;
+
+static size_t part_bytes(uint64_t rows, size_t width) {
+    return (size_t)(rows * width + 255) / 256 * 256;
+}
+
+/* Allocate memory for all rows, and for a chunk of them on the device. */
+static hotbed_status gather_open(gatherer *g) {
+    hotbed_table_info info = {.size = sizeof info};
+    size_t row = sizeof(uint64_t) + 1, bytes = 0;
+    HOTBED_TRY(hotbed_storage_table(g->d->storage, g->table, &info));
+    g->rows = info.capacity;
+    for (uint32_t i = 0; i < g->d->num_entries; i++) {
+        entry *e = &g->d->entries[i];
+        if (e->tensor.table != g->table)
+            continue;
+        if (e->tensor.kind == HOTBED_STATE_WEIGHT_ID) {
+            g->keys = e->tensor.data;
+            g->rows = e->tensor.rows;
+        }
+        if (!is_row(e))
+            continue;
+        uint32_t column = e->tensor.kind == HOTBED_STATE_WEIGHT ? 0 : 1 + e->tensor.state;
+        uint64_t elements = e->tensor.columns == 0 ? 1 : e->tensor.columns;
+        g->columns[column] = e;
+        g->widths[column] = elements * element_bytes(e->tensor.element);
+        row += g->widths[column];
+    }
+    g->chunk = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
+    g->chunk = g->chunk < g->rows ? g->chunk : g->rows;
+    bytes += part_bytes(g->chunk, sizeof(uint64_t)) + part_bytes(g->chunk, 1);
+    for (int c = 0; c < 3; c++) {
+        bytes += part_bytes(g->chunk, g->widths[c]);
+        if (g->columns[c] == NULL)
+            continue;
+        g->columns[c]->made = hotbed_new(g->rows * g->widths[c]);
+        if (g->columns[c]->made == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " rows of table '%s'", g->rows,
+                info.name);
+        g->columns[c]->tensor.made = true;
+    }
+    HOTBED_TRY(hotbed_memory_alloc(g->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &g->host));
+    return hotbed_memory_alloc(g->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &g->device);
+}
+
+/* Copy rows [first, first + n). */
+static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
+    char *host = g->host.data, *device = g->device.data;
+    uint64_t *keys = g->host.data;
+    size_t found = part_bytes(n, sizeof *keys), at = found + part_bytes(n, 1), places[3] = {0};
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = g->keys == NULL ? first + i : g->keys[first + i];
+    void *parts[3] = {NULL};
+    for (int c = 0; c < 3; c++) {
+        parts[c] = g->columns[c] == NULL ? NULL : device + at;
+        places[c] = at;
+        at += part_bytes(n, g->widths[c]);
+    }
+    hotbed_rows rows = {.weights = parts[0], .states = {parts[1], parts[2]}};
+    HOTBED_TRY(hotbed_copy(device, host, n * sizeof *keys, g->stream));
+    HOTBED_TRY(hotbed_storage_get_rows(
+        g->d->storage, g->table, n, (uint64_t *)(void *)device, &rows, (uint8_t *)device + found,
+        g->stream));
+    HOTBED_TRY(hotbed_copy(host + found, device + found, n, g->stream));
+    for (int c = 0; c < 3; c++)
+        if (g->columns[c] != NULL)
+            HOTBED_TRY(hotbed_copy(host + places[c], parts[c], n * g->widths[c], g->stream));
+    HOTBED_TRY(hotbed_stream_sync(g->stream));
+    for (uint64_t i = 0; i < n; i++)
+        if (host[found + i] != 1)
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "table %" PRIu32 " was changed while it was gathered: key %" PRIu64 " is gone",
+                g->table, keys[i]);
+    for (int c = 0; c < 3; c++)
+        if (g->columns[c] != NULL)
+            memcpy(
+                (char *)g->columns[c]->made + first * g->widths[c], host + places[c],
+                n * g->widths[c]);
+    return HOTBED_OK;
+}
+
+/* Copy a table's weights and states to host memory, in the order of weight_id. */
+static hotbed_status gather_table(hotbed_state_dict *d, uint32_t table, hotbed_stream *stream) {
+    gatherer g = {.d = d, .stream = stream, .table = table};
+    hotbed_status status = gather_open(&g);
+    for (uint64_t first = 0; first < g.rows && status == HOTBED_OK; first += g.chunk)
+        status = gather_chunk(&g, first, g.rows - first < g.chunk ? g.rows - first : g.chunk);
+    hotbed_memory_free(&g.device);
+    hotbed_memory_free(&g.host);
+    HOTBED_TRY(status);
+    for (int c = 0; c < 3; c++) {
+        entry *e = g.columns[c];
+        if (e == NULL)
+            continue;
+        e->tensor.data = e->made;
+        e->tensor.rows = g.rows;
+        e->tensor.row_bytes = g.widths[c];
+        e->tensor.pieces = 0;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status gather_tables(hotbed_state_dict *d, hotbed_stream *stream) {
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(d->storage) && status == HOTBED_OK; t++)
+        status = gather_table(d, t, stream);
+    if (status != HOTBED_OK)
+        drop_rows(d);
+    return status;
+}
+
+static hotbed_status collect(hotbed_state_dict *d, bool rows_too, hotbed_stream *stream) {
     HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_COLLECT, stream));
+    drop_rows(d);
     HOTBED_TRY(hotbed_storage_flush(d->storage, stream));
     HOTBED_TRY(hotbed_stream_sync(stream));
     for (uint32_t i = 0; i < d->num_entries; i++)
@@ -282,34 +444,30 @@ hotbed_status hotbed_state_dict_collect(hotbed_state_dict *d, hotbed_stream *str
         d->rows[t] = rows;
     }
     d->collected = true;
+    if (rows_too)
+        HOTBED_TRY(gather_tables(d, stream));
     return call(d, HOTBED_STATE_AFTER_COLLECT, stream);
+}
+
+hotbed_status hotbed_state_dict_collect(hotbed_state_dict *d, hotbed_stream *stream) {
+    if (d == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_collect: dict or stream is NULL");
+    return collect(d, false, stream);
+}
+
+hotbed_status hotbed_state_dict_gather(hotbed_state_dict *d, hotbed_stream *stream) {
+    if (d == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_gather: dict or stream is NULL");
+    return collect(d, true, stream);
 }
 
 /* --- in ----------------------------------------------------------------------------------------------------- */
 
-/* Sources of one table, by what they are. */
+/* The sources of one table. */
 typedef struct table_sources {
     const hotbed_state_source *weight, *keys, *scores, *states[2];
     uint64_t rows;
 } table_sources;
-
-static size_t element_bytes(hotbed_element element) {
-    switch (element) {
-    case HOTBED_ELEMENT_F32:
-    case HOTBED_ELEMENT_U32:
-        return 4;
-    case HOTBED_ELEMENT_F16:
-    case HOTBED_ELEMENT_BF16:
-        return 2;
-    case HOTBED_ELEMENT_U8:
-        return 1;
-    case HOTBED_ELEMENT_I64:
-    case HOTBED_ELEMENT_U64:
-    case HOTBED_ELEMENT_KEY:
-        break;
-    }
-    return 8;
-}
 
 static size_t row_bytes_of(const hotbed_state_source *s) {
     return (s->columns == 0 ? 1 : s->columns) * element_bytes(s->element);
@@ -324,7 +482,7 @@ static const hotbed_state_source *source_of(
 }
 
 static bool of_hash_table(const hotbed_state_dict *d, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     return hotbed_storage_table(d->storage, table, &info) == HOTBED_OK &&
            info.kind == HOTBED_TABLE_HASH;
 }
@@ -350,6 +508,23 @@ static void compare_names(
     }
 }
 
+/* Check that scores have 52 bits: eviction compares no more, so larger scores would compare as
+ * equal. */
+static hotbed_status check_scores(const hotbed_state_source *s) {
+    uint64_t stride = s->row_bytes == 0 ? sizeof(uint64_t) : s->row_bytes;
+    for (uint64_t i = 0; i < s->rows; i++) {
+        uint64_t score;
+        memcpy(&score, (const char *)s->data + i * stride, sizeof score);
+        if (score > HOTBED_SCORE_MOST)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "state_dict_load: '%s' has %" PRIu64 " in row %" PRIu64
+                "; scores are at most 2^52 - 1: load ranks or coarser times",
+                s->name, score, i);
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status check_sources(
     const hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources) {
     for (uint32_t i = 0; i < n; i++) {
@@ -359,10 +534,14 @@ static hotbed_status check_sources(
                 HOTBED_ERR_ARGUMENT, "state_dict_load: source %" PRIu32 " has no name or data", i);
         const entry *e = find(d, s->name);
         if (source_of(i, sources, s->name) != NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' is there twice", s->name);
+            return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' occurs twice", s->name);
         if (e == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
             continue;
+        if (s->row_bytes != 0 && s->row_bytes < row_bytes_of(s))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "state_dict_load: '%s' has row_bytes %" PRIu64 ", but its rows have %zu bytes each",
+                s->name, s->row_bytes, row_bytes_of(s));
         bool key =
             e->tensor.kind == HOTBED_STATE_WEIGHT_ID || e->tensor.kind == HOTBED_STATE_METADATA;
         bool element = key ? s->element == HOTBED_ELEMENT_I64 || s->element == HOTBED_ELEMENT_U64
@@ -373,15 +552,17 @@ static hotbed_status check_sources(
                 "state_dict_load: '%s' has element %d and %" PRIu64
                 " columns, expected %d and %" PRIu64,
                 s->name, (int)s->element, s->columns, (int)e->tensor.element, e->tensor.columns);
+        if (e->tensor.kind == HOTBED_STATE_METADATA)
+            HOTBED_TRY(check_scores(s));
     }
     return HOTBED_OK;
 }
 
-/* What there is for a table; weight NULL: nothing that can be loaded. */
-static hotbed_status gather(
+/* Find the sources of a table. If `weight` is NULL, nothing can be loaded. */
+static hotbed_status find_sources(
     const hotbed_state_dict *d, uint32_t table, uint32_t n, const hotbed_state_source *sources,
     table_sources *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     *out = (table_sources){.rows = 0};
     HOTBED_TRY(hotbed_storage_table(d->storage, table, &info));
     bool any = false, hash = info.kind == HOTBED_TABLE_HASH;
@@ -414,7 +595,8 @@ static hotbed_status gather(
     return HOTBED_OK;
 }
 
-/* Enqueue rows [first, first + n) of a source at `at` of the chunk, host then device; returns the device's. */
+/* Enqueue the copy of rows [first, first + n) of a source through host memory to offset *at of the
+ * device chunk. *out is their device address. */
 static hotbed_status upload(
     const hotbed_state_source *s, uint64_t first, uint64_t n, char *host, char *device, size_t *at,
     void **out, hotbed_stream *stream) {
@@ -454,7 +636,7 @@ static hotbed_status copy_chunk(
     for (int i = 0; i < 2; i++)
         HOTBED_TRY(upload(s->states[i], first, n, host, device, &at, &states[i], stream));
     hotbed_rows rows = {.weights = weights, .states = {states[0], states[1]}, .scores = scores};
-    HOTBED_TRY(hotbed_storage_set_rows(d->storage, table, n, keys, &rows, stream));
+    HOTBED_TRY(hotbed_storage_offer_rows(d->storage, table, n, keys, &rows, stream));
     return hotbed_stream_sync(stream);
 }
 
@@ -496,10 +678,10 @@ hotbed_status hotbed_state_dict_load(
             found.num_unexpected == 0 ? "" : found.unexpected[0]);
     uint32_t tables = hotbed_storage_num_tables(d->storage);
     table_sources s;
-    for (uint32_t t = 0; t < tables; t++) /* all are looked at before one is changed */
-        HOTBED_TRY(gather(d, t, n, sources, &s));
+    for (uint32_t t = 0; t < tables; t++) /* check all of them before anything changes */
+        HOTBED_TRY(find_sources(d, t, n, sources, &s));
     for (uint32_t t = 0; t < tables; t++) {
-        HOTBED_TRY(gather(d, t, n, sources, &s));
+        HOTBED_TRY(find_sources(d, t, n, sources, &s));
         if (s.rows > 0)
             HOTBED_TRY(copy_table(d, t, &s, stream));
     }

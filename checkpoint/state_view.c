@@ -1,4 +1,5 @@
-/* checkpoint/state_view.c - where a table's rows lie, as the views of a state dict number them. */
+/* checkpoint/state_view.c - the memory of a table's rows, and the row numbers of a state dict's
+ * views. */
 #include "checkpoint/state_view.h"
 
 #include "base/error.h"
@@ -9,11 +10,12 @@
 
 #include <inttypes.h>
 
-enum { WINDOW = 1 << 16 }; /* slots that are looked at in one go */
+enum { WINDOW = 1 << 16 }; /* slots that one export reads */
 
 /* --- memory ------------------------------------------------------------------------------------------------ */
 
-/* The memories that a table begins with: those of its tiers that are the home of rows. */
+/* Return the memories that a table has from the start: its tiers that are backing locations of
+ * rows. */
 static uint32_t first_pieces(
     const hotbed_storage *storage, const hotbed_table_info *info, hotbed_state_piece pieces[2]) {
     hotbed_mode mode = hotbed_storage_mode(storage);
@@ -31,7 +33,7 @@ static uint32_t first_pieces(
 }
 
 hotbed_status hotbed_view_pieces(const hotbed_storage *storage, uint32_t table, uint32_t *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_state_piece pieces[2];
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     *out = first_pieces(storage, &info, pieces) + info.segments;
@@ -40,22 +42,21 @@ hotbed_status hotbed_view_pieces(const hotbed_storage *storage, uint32_t table, 
 
 hotbed_status hotbed_view_piece(
     const hotbed_storage *storage, uint32_t table, uint32_t piece, hotbed_state_piece *out) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_state_piece pieces[2];
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     uint32_t n = first_pieces(storage, &info, pieces);
     if (piece >= n + info.segments)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "table '%s' lies in %" PRIu32 " memories, there is no number %" PRIu32, info.name,
-            n + info.segments, piece);
+            HOTBED_ERR_ARGUMENT, "table '%s' has %" PRIu32 " pieces, so there is no piece %" PRIu32,
+            info.name, n + info.segments, piece);
     if (piece < n) {
         *out = pieces[piece];
         return HOTBED_OK;
     }
     uint64_t first = n == 0 ? 0 : pieces[n - 1].first_row + pieces[n - 1].rows;
     for (uint32_t s = 0;; s++) {
-        hotbed_segment_info segment;
+        hotbed_segment_info segment = {.size = sizeof segment};
         HOTBED_TRY(hotbed_storage_segment(storage, table, s, &segment));
         if (n + s == piece) {
             *out = (hotbed_state_piece){
@@ -68,14 +69,14 @@ hotbed_status hotbed_view_piece(
 
 /* --- rows of keys -------------------------------------------------------------------------------------------- */
 
-/* Keys and slots on their way, and what has come. */
+/* The state of listing keys and slots. */
 typedef struct lister {
     hotbed_storage *storage;
     hotbed_stream *stream;
     hotbed_table_info info;
     hotbed_export batch;
-    uint64_t none;     /* slots before the first that is a row of the views */
-    uint64_t n, at;    /* keys in all, and those that have come */
+    uint64_t none;     /* slots before the first row of the views */
+    uint64_t n, at;    /* number of keys, and how many were listed */
     uint64_t *keys;    /* [n] */
     uint64_t *numbers; /* [n] */
     hotbed_memory memory;
@@ -119,7 +120,7 @@ static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
 
 hotbed_status hotbed_view_rows_read(
     hotbed_storage *storage, uint32_t table, hotbed_view_rows *out, hotbed_stream *stream) {
-    lister l = {.storage = storage, .stream = stream};
+    lister l = {.storage = storage, .stream = stream, .info.size = sizeof l.info};
     uint32_t pieces = 0;
     *out = (hotbed_view_rows){.n = 0};
     HOTBED_TRY(hotbed_storage_table(storage, table, &l.info));

@@ -1,44 +1,51 @@
-/* checkpoint/tool.c - hotbed-ckpt: what one does with checkpoints without a trainer. */
+/* checkpoint/tool.c - hotbed-ckpt: commands on checkpoints that need no trainer. */
 #define _DEFAULT_SOURCE /* isatty() */
 #include "checkpoint/tool.h"
 
 #include "hotbed/route.h"
+#include "hotbed/version.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char help[] =
     "usage: hotbed-ckpt COMMAND [OPTION...] PATH...\n"
     "\n"
-    "  list DIR             checkpoints of a directory, oldest first\n"
-    "  inspect PATH         what is in a checkpoint, by its MANIFEST alone\n"
-    "  verify PATH...       read every byte, and check it; --quick: MANIFEST, sizes, metadata, "
-    "roots\n"
-    "  diff A B             compare tables row by row\n"
+    "  list DIR             list the checkpoints of a directory, oldest first, with their state\n"
+    "  inspect PATH         show the content of a checkpoint, from its MANIFEST alone\n"
+    "  verify PATH...       read and check every byte; --quick: everything except the rows\n"
+    "  diff A B             compare tables row by row, admission counts, state and extra bytes\n"
     "  reshard IN OUT --ranks N [--route RULE]\n"
-    "                       the same rows in N shards: by ranges of buckets, or as RULE deals keys "
-    "out\n"
-    "                       (hash_roundrobin, roundrobin)\n"
-    "  compact IN OUT       an increment and all it follows as one full checkpoint\n"
+    "                       write the same rows in N shards: by ranges of buckets, or by RULE\n"
+    "                       (hash_roundrobin or roundrobin), which assigns keys to ranks\n"
+    "  compact IN OUT       write an increment and all that it follows as one full checkpoint\n"
     "  convert IN OUT --to npy|h5\n"
-    "                       tables as .npy files in a new directory, or as one HDF5 file\n"
+    "                       write tables as .npy files in a new directory, or as one HDF5 file\n"
     "  convert IN OUT --from npy|dynamicemb [--optimizer KIND] [--keys i64|u64] [--ages]\n"
-    "                       a checkpoint from a directory of such files; docs/tool.md has their "
-    "names\n"
-    "  gc DIR --keep N      remove all but the newest N full checkpoints and what follows them;\n"
-    "                       --dry-run: say what; --unfinished: what killed saves left, too\n"
+    "                       make a checkpoint from a directory of such files. Every file of the\n"
+    "                       directory must be used. docs/tool.md has the file names\n"
+    "  gc DIR --keep N      remove all but the newest N full checkpoints and their increments.\n"
+    "                       Refuses if a checkpoint is damaged; links are not followed, and\n"
+    "                       their targets are kept\n"
+    "      --dry-run        print what would be removed\n"
+    "      --leave-damaged  keep damaged checkpoints, and remove others\n"
+    "      --unfinished     also remove what interrupted saves left\n"
     "\n"
-    "An increment as IN, A or B stands for the chain up to it; what it follows is looked for "
-    "beside it.\n"
-    "  --json      one JSON value on the standard output    --quiet     no progress bar\n"
-    "  --progress  a progress bar, also if the standard error is no terminal\n"
+    "An increment as IN, A or B stands for its chain. The checkpoints that it follows are\n"
+    "searched for in its own directory.\n"
+    "  --json      print one JSON value to standard output    --quiet     no progress bar\n"
+    "  --progress  a progress bar, even if standard error is not a terminal\n"
+    "  --version   print the version                          --          only paths follow\n"
+    "A value is given as --keep 3 or --keep=3.\n"
     "\n"
-    "Exit status: 0 all is well; 1 they differ, or something is damaged; 2 trouble.\n"
-    "Digests find damage. They do not find forgery: XXH3 is not cryptographic.\n";
+    "Exit status: 0 success; 1 the two differ, or something is damaged; 2 the command failed.\n"
+    "Digests detect damage. They do not detect forgery: XXH3 is not cryptographic.\n";
 
 int tool_fail(hotbed_status status) {
     fprintf(stderr, "hotbed-ckpt: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
@@ -46,19 +53,48 @@ int tool_fail(hotbed_status status) {
 }
 
 int tool_usage(const char *text, const char *value) {
-    fprintf(stderr, "hotbed-ckpt: %s%s (--help lists what there is)\n", text, value);
+    fprintf(stderr, "hotbed-ckpt: %s%s (see --help)\n", text, value);
     return TOOL_TROUBLE;
+}
+
+/* Return the number of bytes of the UTF-8 character at `p`, or 0 if there is none. Overlong forms,
+ * surrogates and values over U+10FFFF are not characters. */
+static int utf8_bytes(const unsigned char *p) {
+    static const struct {
+        unsigned char first, last, low, high; /* of the first byte, and of the second one */
+        int bytes;
+    } forms[] = {
+        {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+        {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+        {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+    };
+    if (p[0] < 0x80)
+        return 1;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (p[0] < forms[i].first || p[0] > forms[i].last)
+            continue;
+        int n = p[1] >= forms[i].low && p[1] <= forms[i].high ? 2 : 0;
+        while (n >= 2 && n < forms[i].bytes)
+            n = p[n] >= 0x80 && p[n] <= 0xbf ? n + 1 : 0;
+        return n;
+    }
+    return 0;
 }
 
 void tool_json_text(const char *text) {
     putchar('"');
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++)
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
+        int n = utf8_bytes(p);
         if (*p == '"' || *p == '\\')
             printf("\\%c", *p);
         else if (*p < 0x20 || *p == 0x7f)
             printf("\\u%04x", *p);
+        else if (n == 0)
+            printf("\\\\x%02x", *p);
         else
-            putchar(*p);
+            fwrite(p, 1, (size_t)n, stdout);
+        p += n == 0 ? 1 : n;
+    }
     putchar('"');
 }
 
@@ -97,37 +133,50 @@ static bool read_route(const char *text, uint32_t *out) {
     return false;
 }
 
-/* An option with a value; false: the value is not one. */
-static bool read_value(tool_options *o, const char *name, const char *value, bool *known) {
+static bool read_word(const char *text, const char *one, const char *other, const char **out) {
+    *out = text;
+    return strcmp(text, one) == 0 || strcmp(text, other) == 0;
+}
+
+/* Read an option's value. Returns a description of the allowed values, or NULL if there is no such
+ * option. */
+static const char *read_value(tool_options *o, const char *name, const char *value, bool *good) {
+    static const char ranks[] = "1 to 65536";
     uint64_t number = 0;
-    *known = true;
+    static_assert(HOTBED_WORLD_MAX == 65536, "the text says so");
+    *good = true;
     if (strcmp(name, "--ranks") == 0) {
-        bool good = read_number(value, HOTBED_WORLD_MAX, &number);
+        *good = read_number(value, HOTBED_WORLD_MAX, &number);
         o->ranks = (uint32_t)number;
-        return good;
+        return ranks;
     }
-    if (strcmp(name, "--keep") == 0)
-        return read_number(value, UINT32_MAX, &o->keep);
-    if (strcmp(name, "--route") == 0)
-        return read_route(value, &o->route);
+    if (strcmp(name, "--keep") == 0) {
+        *good = read_number(value, UINT32_MAX, &o->keep);
+        return "1 to 4294967295";
+    }
+    if (strcmp(name, "--route") == 0) {
+        *good = read_route(value, &o->route);
+        return "hash_roundrobin or roundrobin";
+    }
     if (strcmp(name, "--from") == 0) {
-        o->from = value;
-        return strcmp(value, "npy") == 0 || strcmp(value, "dynamicemb") == 0;
+        *good = read_word(value, "npy", "dynamicemb", &o->from);
+        return "npy or dynamicemb";
     }
     if (strcmp(name, "--to") == 0) {
-        o->to = value;
-        return strcmp(value, "npy") == 0 || strcmp(value, "h5") == 0;
+        *good = read_word(value, "npy", "h5", &o->to);
+        return "npy or h5";
     }
     if (strcmp(name, "--optimizer") == 0) {
         o->optimizer = value;
-        return true;
+        return "the name of an optimizer";
     }
     if (strcmp(name, "--keys") == 0) {
+        const char *word = NULL;
+        *good = read_word(value, "i64", "u64", &word);
         o->key_type = strcmp(value, "u64") == 0 ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
-        return strcmp(value, "i64") == 0 || strcmp(value, "u64") == 0;
+        return "i64 or u64";
     }
-    *known = false;
-    return false;
+    return NULL;
 }
 
 static bool read_flag(tool_options *o, const char *name, bool *bar) {
@@ -139,6 +188,8 @@ static bool read_flag(tool_options *o, const char *name, bool *bar) {
         o->dry_run = true;
     else if (strcmp(name, "--unfinished") == 0)
         o->unfinished = true;
+    else if (strcmp(name, "--leave-damaged") == 0)
+        o->leave_damaged = true;
     else if (strcmp(name, "--ages") == 0)
         o->ages = true;
     else if (strcmp(name, "--progress") == 0)
@@ -150,27 +201,54 @@ static bool read_flag(tool_options *o, const char *name, bool *bar) {
     return true;
 }
 
-/* 0, or an exit status. */
+/* Read the option argv[i]. Returns the number of arguments that it uses, or 0 after an error. */
+static int read_option(tool_options *o, char **argv, int i, int argc, bool *bar) {
+    enum { NAME_BYTES = 32 };
+    char name[NAME_BYTES], text[96];
+    const char *equals = strchr(argv[i], '=');
+    const char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[i + 1] : NULL;
+    bool good = false;
+    snprintf(
+        name, sizeof name, "%.*s",
+        (int)(equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i])), argv[i]);
+    if (read_flag(o, name, bar)) {
+        if (equals == NULL)
+            return 1;
+        tool_usage("this option takes no value: ", argv[i]);
+        return 0;
+    }
+    const char *allowed = read_value(o, name, value == NULL ? "" : value, &good);
+    if (allowed == NULL) {
+        tool_usage("unknown option ", argv[i]);
+        return 0;
+    }
+    if (value == NULL || !good) {
+        snprintf(text, sizeof text, "%s takes %s, not ", name, allowed);
+        tool_usage(text, value == NULL ? "nothing" : value);
+        return 0;
+    }
+    return equals == NULL ? 2 : 1;
+}
+
+/* Read all options, and move the paths to the front of argv. Returns 0, or an exit status. */
 static int read_options(tool_options *o, int argc, char **argv) {
     static int shown = -1;
-    bool bar = isatty(STDERR_FILENO) != 0;
-    for (int i = 2; i < argc; i++) {
-        bool known = false;
-        if (argv[i][0] != '-' || argv[i][1] == '\0') {
-            if (o->num_paths == TOOL_PATHS)
-                return tool_usage("too many paths: ", argv[i]);
-            o->paths[o->num_paths++] = argv[i];
-            continue;
+    bool bar = isatty(STDERR_FILENO) != 0, only_paths = false;
+    o->paths = argv;
+    for (int i = 2; i < argc;) {
+        if (!only_paths && strcmp(argv[i], "--") == 0) {
+            only_paths = true;
+            i++;
+        } else if (only_paths || argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (argv[i][0] == '\0')
+                return tool_usage("a path is empty", "");
+            argv[o->num_paths++] = argv[i++];
+        } else {
+            int n = read_option(o, argv, i, argc, &bar);
+            if (n == 0)
+                return TOOL_TROUBLE;
+            i += n;
         }
-        if (read_flag(o, argv[i], &bar))
-            continue;
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        bool good = read_value(o, argv[i], value == NULL ? "" : value, &known);
-        if (!known)
-            return tool_usage("unknown option ", argv[i]);
-        if (value == NULL || !good)
-            return tool_usage("bad or missing value of ", argv[i]);
-        i++;
     }
     if (bar)
         o->progress = (hotbed_progress){.report = show_progress, .self = &shown};
@@ -180,36 +258,76 @@ static int read_options(tool_options *o, int argc, char **argv) {
 typedef struct command {
     const char *name;
     int (*run)(const tool_options *options);
-    uint32_t least, most; /* paths */
+    uint32_t least, most; /* number of paths */
 } command;
+
+/* Flush the output. Reports a full disk or a closed pipe. */
+static int flush_output(int result) {
+    if (fflush(stdout) == 0 && ferror(stdout) == 0)
+        return result;
+    fprintf(stderr, "hotbed-ckpt: cannot write to the standard output\n");
+    return TOOL_TROUBLE;
+}
+
+/* Raise the limit of open files to the maximum that the system allows. */
+static void raise_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Handle --help and --version, unless they follow "--". */
+static bool print_about(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(help, stdout);
+            return true;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf(
+                "hotbed-ckpt %s, formats to %d.%d\n", hotbed_version(), HOTBED_FORMAT_MAJOR,
+                HOTBED_FORMAT_MINOR);
+            return true;
+        }
+    }
+    return false;
+}
 
 int main(int argc, char **argv) {
     static const command commands[] = {
-        {"list", tool_list, 1, 1},       {"inspect", tool_inspect, 1, 1},
-        {"verify", tool_verify, 1, 64},  {"diff", tool_diff, 2, 2},
-        {"reshard", tool_reshard, 2, 2}, {"compact", tool_compact, 2, 2},
-        {"convert", tool_convert, 2, 2}, {"gc", tool_gc, 1, 1},
+        {"list", tool_list, 1, 1},
+        {"inspect", tool_inspect, 1, 1},
+        {"verify", tool_verify, 1, UINT32_MAX},
+        {"diff", tool_diff, 2, 2},
+        {"reshard", tool_reshard, 2, 2},
+        {"compact", tool_compact, 2, 2},
+        {"convert", tool_convert, 2, 2},
+        {"gc", tool_gc, 1, 1},
     };
-    tool_options options = {.key_type = HOTBED_KEY_I64};
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(help, stdout);
-            return TOOL_SAME;
-        }
+    tool_options options = {.json = false};
+    raise_limit();
+    if (print_about(argc, argv))
+        return flush_output(TOOL_SAME);
     if (argc < 2)
         return tool_usage("no command", "");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0)
+        const command *c = &commands[i];
+        if (strcmp(argv[1], c->name) != 0)
             continue;
         int status = read_options(&options, argc, argv);
         if (status != 0)
             return status;
-        if (options.num_paths < commands[i].least || options.num_paths > commands[i].most)
-            return tool_usage("wrong number of paths for ", argv[1]);
-        status = commands[i].run(&options);
-        if (fflush(stdout) != 0)
-            return TOOL_TROUBLE;
-        return status;
+        if (options.num_paths < c->least || options.num_paths > c->most) {
+            char text[96];
+            snprintf(
+                text, sizeof text, "%s takes %s%" PRIu32 " path%s, not %" PRIu32, c->name,
+                c->most > c->least ? "at least " : "", c->least, c->least == 1 ? "" : "s",
+                options.num_paths);
+            return tool_usage(text, "");
+        }
+        return flush_output(c->run(&options));
     }
     return tool_usage("unknown command ", argv[1]);
 }

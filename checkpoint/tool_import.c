@@ -1,10 +1,13 @@
-/* checkpoint/tool_import.c - hotbed-ckpt convert --from: names of .npy files and of dynamicemb's dumps.
+/* checkpoint/tool_import.c - hotbed-ckpt convert --from: .npy files and dynamicemb's dumps.
  *
- *   npy         <table>.weight.npy, and where they are .weight_id, .metadata, .exp_avg, .exp_avg_sq, .sum,
- *               .momentum1; a table without .weight_id is static
- *   dynamicemb  <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values (f32), and where they are _emb_scores,
- *               _opt_values (f32), _counter_keys, _counter_frequencies
- */
+ *   npy         <table>.weight.npy, and optionally .weight_id, .metadata, .times, and all states of
+ *               one optimizer: .exp_avg and .exp_avg_sq, .sum, or .momentum1. A table without
+ *               .weight_id is static.
+ *   dynamicemb  <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values (f32), and optionally
+ *               _emb_scores, _opt_values (f32), _counter_keys with _counter_frequencies, each for
+ *               all ranks; <table>_opt_args.json
+ *
+ * A directory is imported completely or not at all: a file that no table uses is an error. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/import.h"
 #include "checkpoint/tool.h"
@@ -21,18 +24,24 @@
 
 enum { FILES_MOST = 4096, TABLES_MOST = 1024, NAME_BYTES = 256 };
 
+typedef struct listed {
+    char text[NAME_BYTES];
+    bool taken;
+} listed;
+
 typedef struct source {
     const tool_options *options;
     hotbed_io_file directory;
     hotbed_io_file *files; /* [FILES_MOST] */
     uint32_t num_files;
-    char (*names)[NAME_BYTES]; /* of the directory */
+    listed *names; /* of all files in the directory, sorted */
     size_t num_names;
     hotbed_import import;
 } source;
 
 /* --- names ------------------------------------------------------------------------------------------------- */
 
+/* Compare texts: both arguments begin with one. */
 static int by_name(const void *a, const void *b) {
     return strcmp(a, b);
 }
@@ -43,24 +52,38 @@ static hotbed_status read_names(source *s, const char *path) {
         return hotbed_io_fail("cannot read", path, -errno);
     hotbed_status status = HOTBED_OK;
     for (struct dirent *item; status == HOTBED_OK && (item = readdir(list)) != NULL;) {
-        if (item->d_name[0] == '.')
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
             continue;
         if (s->num_names == FILES_MOST)
             status =
                 hotbed_fail(HOTBED_ERR_UNSUPPORTED, "%s has more than %d files", path, FILES_MOST);
         else
-            snprintf(s->names[s->num_names++], NAME_BYTES, "%s", item->d_name);
+            snprintf(s->names[s->num_names++].text, NAME_BYTES, "%s", item->d_name);
     }
     closedir(list);
-    qsort(s->names, s->num_names, NAME_BYTES, by_name);
+    qsort(s->names, s->num_names, sizeof *s->names, by_name);
     return status;
 }
 
-static bool has_name(const source *s, const char *name) {
-    return bsearch(name, s->names, s->num_names, NAME_BYTES, by_name) != NULL;
+static listed *find_name(const source *s, const char *text) {
+    return bsearch(text, s->names, s->num_names, sizeof *s->names, by_name);
 }
 
-/* A table's name: `name` without `suffix`; false when it does not end so, or has other characters. */
+/* Check that a table uses every file. Errors: CORRUPT (a file is not used). */
+static hotbed_status check_taken(const source *s) {
+    for (size_t i = 0; i < s->num_names; i++)
+        if (!s->names[i].taken)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT,
+                "%s/%s belongs to no table that is imported as %s: move it away, or add the "
+                "missing "
+                "files",
+                s->options->paths[0], s->names[i].text, s->options->from);
+    return HOTBED_OK;
+}
+
+/* Set `table` to `name` without `suffix`. Returns false if `name` does not end so, or has invalid
+ * characters. */
 static bool strip(const char *name, const char *suffix, char table[64]) {
     size_t n = strlen(name), m = strlen(suffix);
     if (n <= m || n - m > 63 || strcmp(name + n - m, suffix) != 0)
@@ -71,16 +94,21 @@ static bool strip(const char *name, const char *suffix, char table[64]) {
            n - m;
 }
 
-/* Open a file of the directory; it stays open to the end. */
-static hotbed_status open_file(source *s, const char *name, hotbed_io_file **out) {
-    if (s->num_files == FILES_MOST)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "more than %d files", FILES_MOST);
-    hotbed_io_file *file = &s->files[s->num_files++];
-    *out = file;
-    return hotbed_io_open(&hotbed_io_system, &s->directory, name, HOTBED_IO_READ, file);
+/* Open a file of the directory, if it exists, and mark it as taken. It stays open to the end. *out
+ * is NULL if it does not exist. */
+static hotbed_status open_file(source *s, const char *text, hotbed_io_file **out) {
+    listed *found = find_name(s, text);
+    *out = NULL;
+    if (found == NULL)
+        return HOTBED_OK;
+    if (found->taken || s->num_files == FILES_MOST)
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s belongs to two tables", text);
+    found->taken = true;
+    *out = &s->files[s->num_files++];
+    return hotbed_io_open(tool_files(), &s->directory, text, HOTBED_IO_READ, *out);
 }
 
-/* A new table with room for its parts. */
+/* Add a table, and allocate its parts. */
 static hotbed_status add_table(
     source *s, const char *name, uint32_t num_parts, hotbed_import_table **out) {
     if (s->import.num_tables == TABLES_MOST)
@@ -101,7 +129,7 @@ static hotbed_status wrong(const hotbed_io_file *file, const char *what) {
     return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
 }
 
-/* The kind that an option names, or the one that was seen. */
+/* Set the optimizer: the one that --optimizer names, or else the one that the files imply. */
 static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
     hotbed_optimizer_kind kind = seen;
     if (s->options->optimizer != NULL) {
@@ -111,7 +139,7 @@ static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
                 kind = (hotbed_optimizer_kind)i;
         if (kind == 0)
             return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "there is no optimizer '%s'", s->options->optimizer);
+                HOTBED_ERR_ARGUMENT, "unknown optimizer '%s'", s->options->optimizer);
     }
     hotbed_optimizer_init(&s->import.optimizer);
     s->import.optimizer.kind = kind;
@@ -120,34 +148,57 @@ static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
 
 /* --- .npy --------------------------------------------------------------------------------------------------- */
 
-/* Open <table>.<column>.npy, if it is there, as a column of a part. */
+/* Open <table>.<column>.npy, if it exists, as a column of a part. */
 static hotbed_status open_npy(
     source *s, const char *table, const char *column, hotbed_npy *npy, hotbed_import_column *out) {
     char name[NAME_BYTES];
     hotbed_io_file *file = NULL;
     *npy = (hotbed_npy){.dims = 0};
-    int n = snprintf(name, sizeof name, "%.63s.%s.npy", table, column);
-    if (n < 0 || !has_name(s, name))
+    snprintf(name, sizeof name, "%.63s.%s.npy", table, column);
+    HOTBED_TRY(open_file(s, name, &file));
+    if (file == NULL)
         return HOTBED_OK;
-    hotbed_status status = open_file(s, name, &file);
-    if (status == HOTBED_OK)
-        status = hotbed_npy_read(file, npy);
+    hotbed_status status = hotbed_npy_read(file, npy);
     *out = (hotbed_import_column){
         .file = file, .offset = npy->offset, .stride = npy->width * npy->bytes};
     return status;
 }
 
-/* The same, of `rows` rows of `width` elements of a type. */
+/* Open a column that must have `width` elements of one of the types for each row of the weights. */
 static hotbed_status open_column(
-    source *s, const hotbed_import_table *t, const char *column, uint64_t rows, uint64_t width,
-    const char *types, uint32_t bytes, hotbed_import_column *out) {
+    source *s, const hotbed_import_table *t, const char *column, uint64_t width, const char *types,
+    uint32_t bytes, hotbed_import_column *out) {
     hotbed_npy npy;
     hotbed_status status = open_npy(s, t->name, column, &npy, out);
     if (status != HOTBED_OK || npy.dims == 0)
         return status;
-    if (npy.rows != rows || npy.width != width || strchr(types, npy.type) == NULL ||
+    if (npy.rows != t->parts[0].rows || npy.width != width || strchr(types, npy.type) == NULL ||
         npy.bytes != bytes)
-        return wrong(out->file, "its shape or type does not go with the weights");
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "%s has %" PRIu64 " rows of %" PRIu64 " elements of <%c%" PRIu32
+            "; the weights have %" PRIu64 " rows, and need %" PRIu64 " of %" PRIu32 " bytes",
+            out->file->name, npy.rows, npy.width, npy.type, npy.bytes, t->parts[0].rows, width,
+            bytes);
+    return HOTBED_OK;
+}
+
+/* Open the keys. Their type is the value of --keys, or else the type that all tables have. */
+static hotbed_status open_keys_column(source *s, hotbed_import_table *t) {
+    hotbed_npy npy;
+    hotbed_import_column *keys = &t->parts[0].columns[HOTBED_COLUMN_KEYS];
+    HOTBED_TRY(open_npy(s, t->name, "weight_id", &npy, keys));
+    t->kind = keys->file == NULL ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+    if (keys->file == NULL)
+        return HOTBED_OK;
+    if (npy.rows != t->parts[0].rows || npy.width != 1 || npy.type == 'f' || npy.bytes != 8)
+        return wrong(keys->file, "there must be one key, <i8 or <u8, for each row of the weights");
+    hotbed_key_type seen = npy.type == 'u' ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
+    if (s->options->key_type != 0)
+        return HOTBED_OK;
+    if (s->import.key_type != 0 && s->import.key_type != seen)
+        return wrong(keys->file, "its key type differs from other tables: choose one with --keys");
+    s->import.key_type = seen;
     return HOTBED_OK;
 }
 
@@ -155,11 +206,12 @@ static hotbed_status find_npy_optimizer(source *s) {
     hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
     char table[64];
     for (size_t i = 0; i < s->num_names; i++) {
-        if (strip(s->names[i], ".exp_avg.npy", table))
+        const char *name = s->names[i].text;
+        if (strip(name, ".exp_avg.npy", table))
             seen = HOTBED_OPT_ADAM;
-        if (strip(s->names[i], ".sum.npy", table))
+        if (strip(name, ".sum.npy", table))
             seen = HOTBED_OPT_ADAGRAD;
-        if (strip(s->names[i], ".momentum1.npy", table))
+        if (strip(name, ".momentum1.npy", table))
             seen = HOTBED_OPT_ROWWISE_ADAGRAD;
     }
     return set_optimizer(s, seen);
@@ -178,20 +230,16 @@ static hotbed_status add_npy_table(source *s, const char *name) {
     t->dtype = npy.bytes == 4 ? HOTBED_F32 : HOTBED_F16;
     t->dim = (uint32_t)npy.width;
     part->rows = npy.rows;
-    HOTBED_TRY(
-        open_column(s, t, "weight_id", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_KEYS]));
-    t->kind = columns[HOTBED_COLUMN_KEYS].file == NULL ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+    HOTBED_TRY(open_keys_column(s, t));
     if (t->kind == HOTBED_TABLE_HASH) {
-        HOTBED_TRY(
-            open_column(s, t, "metadata", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_SCORES]));
-        HOTBED_TRY(
-            open_column(s, t, "times", part->rows, 1, "iu", 8, &columns[HOTBED_COLUMN_TIMES]));
+        HOTBED_TRY(open_column(s, t, "metadata", 1, "iu", 8, &columns[HOTBED_COLUMN_SCORES]));
+        HOTBED_TRY(open_column(s, t, "times", 1, "iu", 8, &columns[HOTBED_COLUMN_TIMES]));
     }
     hotbed_optimizer_kind kind = s->import.optimizer.kind;
     for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++)
         HOTBED_TRY(open_column(
-            s, t, hotbed_optimizer_state_name(kind, i), part->rows,
-            hotbed_optimizer_state_dim(kind, t->dim), "f", 4, &columns[HOTBED_COLUMN_STATE + i]));
+            s, t, hotbed_optimizer_state_name(kind, i), hotbed_optimizer_state_dim(kind, t->dim),
+            "f", 4, &columns[HOTBED_COLUMN_STATE + i]));
     return HOTBED_OK;
 }
 
@@ -199,36 +247,37 @@ static hotbed_status add_npy(source *s) {
     char table[64];
     HOTBED_TRY(find_npy_optimizer(s));
     for (size_t i = 0; i < s->num_names; i++)
-        if (strip(s->names[i], ".weight.npy", table))
+        if (strip(s->names[i].text, ".weight.npy", table))
             HOTBED_TRY(add_npy_table(s, table));
     return HOTBED_OK;
 }
 
 /* --- dynamicemb ------------------------------------------------------------------------------------------------ */
 
-/* Open <table>_<part>.rank_<r>.world_size_<W> if it is there; *rows of `stride` bytes are in it. */
+/* Open <table>_<part>.rank_<r>.world_size_<W>, if it exists. It has `rows` rows; *stride is set to
+ * the bytes of each. */
 static hotbed_status open_raw(
     source *s, const char *table, const char *part, uint32_t rank, uint32_t world, uint64_t rows,
     uint64_t *stride, hotbed_import_column *out) {
     char name[NAME_BYTES];
     hotbed_io_file *file = NULL;
     uint64_t bytes = 0;
-    int n = snprintf(
+    snprintf(
         name, sizeof name, "%.63s_%s.rank_%" PRIu32 ".world_size_%" PRIu32, table, part, rank,
         world);
     *stride = 0;
-    if (n < 0 || !has_name(s, name))
-        return HOTBED_OK;
     HOTBED_TRY(open_file(s, name, &file));
+    if (file == NULL)
+        return HOTBED_OK;
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (rows == 0 ? bytes != 0 : bytes % rows != 0)
-        return wrong(file, "its size does not go with the number of keys");
+        return wrong(file, "its size does not fit the number of keys");
     *stride = rows == 0 ? 0 : bytes / rows;
     *out = (hotbed_import_column){.file = file, .stride = *stride};
     return HOTBED_OK;
 }
 
-/* Number of keys in a file of them. */
+/* Open a file of keys, and count them. */
 static hotbed_status open_keys(
     source *s, const char *table, const char *part, uint32_t rank, uint32_t world, uint64_t *rows,
     hotbed_import_column *out) {
@@ -245,13 +294,15 @@ static hotbed_status open_keys(
     return HOTBED_OK;
 }
 
-/* Which optimiser has so many bytes of state a row. */
+/* Determine the optimizer from the bytes of state per row. */
 static hotbed_status guess(source *s, const hotbed_import_table *t, uint64_t width) {
     hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
     if (width > 0 && s->options->optimizer == NULL) {
         if (t->dim == 1 && width == 4)
             return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table '%s' has dim 1: say which --optimizer", t->name);
+                HOTBED_ERR_ARGUMENT,
+                "table '%s' has dim 1, which fits two optimizers: choose one with --optimizer",
+                t->name);
         seen = width == 4                      ? HOTBED_OPT_ROWWISE_ADAGRAD
                : width == (uint64_t)4 * t->dim ? HOTBED_OPT_ADAGRAD
                : width == (uint64_t)8 * t->dim ? HOTBED_OPT_ADAM
@@ -265,8 +316,8 @@ static hotbed_status guess(source *s, const hotbed_import_table *t, uint64_t wid
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
-        "table '%s': %" PRIu64 " bytes of optimizer state a row, %s has %" PRIu64, t->name, width,
-        hotbed_optimizer_name(kind), right);
+        "table '%s': %" PRIu64 " bytes of optimizer state per row, but %s has %" PRIu64, t->name,
+        width, hotbed_optimizer_name(kind), right);
 }
 
 static hotbed_status add_raw_part(
@@ -297,9 +348,17 @@ static hotbed_status add_raw_part(
         s, t->name, "emb_scores", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_SCORES]));
     if (width != 0 && width != sizeof(uint64_t))
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s': scores of %" PRIu64 " bytes", t->name, width);
+            HOTBED_ERR_UNSUPPORTED, "table '%s': scores have %" PRIu64 " bytes, not 8", t->name,
+            width);
     HOTBED_TRY(open_raw(s, t->name, "opt_values", rank, world, part->rows, &width, &states));
-    *state_bytes = width > *state_bytes ? width : *state_bytes;
+    if (part->rows > 0 && *state_bytes != UINT64_MAX && *state_bytes != width)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "table '%s': rank %" PRIu32 " has %" PRIu64
+            " bytes of optimizer state per row, the ranks before it %" PRIu64,
+            t->name, rank, width, *state_bytes);
+    if (part->rows > 0)
+        *state_bytes = width;
     columns[HOTBED_COLUMN_STATE] = states;
     columns[HOTBED_COLUMN_STATE + 1] = states;
     columns[HOTBED_COLUMN_STATE + 1].offset = (uint64_t)4 * t->dim;
@@ -309,44 +368,81 @@ static hotbed_status add_raw_part(
         s, t->name, "counter_frequencies", rank, world, part->counted, &counts, &part->counts));
     if (part->counted > 0 && counts != sizeof(uint64_t))
         return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "table '%s': counters have %" PRIu64 " bytes, not 8", t->name,
+            HOTBED_ERR_CORRUPT,
+            "table '%s': counters of rank %" PRIu32 " have %" PRIu64 " bytes, not 8", t->name, rank,
             counts);
+    return HOTBED_OK;
+}
+
+/* Check that each optional file exists for all ranks or for none. */
+static hotbed_status check_ranks(const hotbed_import_table *t) {
+    enum { SCORES, STATES, COUNTED, COUNTS, PARTS };
+    static const char *const names[] = {
+        "emb_scores", "opt_values", "counter_keys", "counter_frequencies"};
+    bool first[PARTS] = {false};
+    for (uint32_t r = 0; r < t->num_parts; r++) {
+        const hotbed_import_part *part = &t->parts[r];
+        const hotbed_io_file *files[PARTS] = {
+            part->columns[HOTBED_COLUMN_SCORES].file, part->columns[HOTBED_COLUMN_STATE].file,
+            part->counted_keys.file, part->counts.file};
+        for (int i = 0; i < PARTS; i++) {
+            bool here = files[i] != NULL;
+            if (r == 0)
+                first[i] = here;
+            if (here != first[i])
+                return hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "table '%s': %s of rank %" PRIu32 " is missing", t->name,
+                    names[i], here ? 0 : r);
+        }
+    }
+    if (first[COUNTED] != first[COUNTS])
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "table '%s' has %s without %s", t->name,
+            names[first[COUNTED] ? COUNTED : COUNTS], names[first[COUNTED] ? COUNTS : COUNTED]);
     return HOTBED_OK;
 }
 
 static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) {
     hotbed_import_table *t = NULL;
-    uint64_t state_bytes = 0;
+    char arguments[NAME_BYTES];
+    uint64_t state_bytes = UINT64_MAX;
     HOTBED_TRY(add_table(s, name, world, &t));
     t->kind = HOTBED_TABLE_HASH;
     t->dtype = HOTBED_F32;
     for (uint32_t r = 0; r < world; r++)
         HOTBED_TRY(add_raw_part(s, t, r, &state_bytes));
+    HOTBED_TRY(check_ranks(t));
+    snprintf(arguments, sizeof arguments, "%.63s_opt_args.json", t->name);
+    if (find_name(s, arguments) !=
+        NULL) /* not used: a trainer has its own arguments, and no row depends on them */
+        find_name(s, arguments)->taken = true;
     if (t->dim == 0)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "table '%s' has no rows, and so no dim", name);
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "table '%s' has no rows, so its dim is unknown", name);
     hotbed_optimizer_kind before = s->import.optimizer.kind;
     HOTBED_TRY(guess(s, t, state_bytes));
     if (before != 0 && before != s->import.optimizer.kind)
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s' has another optimizer than those before", name);
+            HOTBED_ERR_UNSUPPORTED, "table '%s' has another optimizer than the tables before it",
+            name);
     return HOTBED_OK;
 }
 
-/* <table>_emb_keys.rank_0.world_size_<W> */
+/* Add the tables, each found by its file <table>_emb_keys.rank_0.world_size_<W>. */
 static hotbed_status add_raw(source *s) {
     static const char middle[] = "_emb_keys.rank_0.world_size_";
     for (size_t i = 0; i < s->num_names; i++) {
-        const char *at = strstr(s->names[i], middle);
+        const char *file = s->names[i].text, *at = strstr(file, middle);
         if (at == NULL)
             continue;
         char table[64], *end;
         unsigned long world = strtoul(at + strlen(middle), &end, 10);
-        if (!strip(s->names[i], at, table) || *end != '\0' || world < 1 || world > FILES_MOST)
-            return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: not a name of a table", s->names[i]);
+        if (!strip(file, at, table) || *end != '\0' || world < 1 || world > FILES_MOST)
+            return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: not a valid table name", file);
         for (uint32_t t = 0; t < s->import.num_tables; t++)
             if (strcmp(s->import.tables[t].name, table) == 0)
                 return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "table '%s' is there for two numbers of ranks", table);
+                    HOTBED_ERR_CORRUPT, "table '%s' has files for two numbers of ranks", table);
         HOTBED_TRY(add_raw_table(s, table, (uint32_t)world));
     }
     return HOTBED_OK;
@@ -354,7 +450,42 @@ static hotbed_status add_raw(source *s) {
 
 /* --- the command ------------------------------------------------------------------------------------------------ */
 
+/* Check that all tables have optimizer states, or none has. If none has, --optimizer may name an
+ * optimizer that starts anew. */
+static hotbed_status check_states(const source *s) {
+    const hotbed_import_table *with = NULL, *without = NULL;
+    uint32_t states = hotbed_optimizer_states(s->import.optimizer.kind);
+    for (uint32_t i = 0; i < s->import.num_tables; i++) {
+        const hotbed_import_table *t = &s->import.tables[i];
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < states; k++)
+            n += t->parts[0].columns[HOTBED_COLUMN_STATE + k].file != NULL;
+        if (n != 0 && n != states)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "table '%s' has %" PRIu32 " of the %" PRIu32 " states of %s",
+                t->name, n, states, hotbed_optimizer_name(s->import.optimizer.kind));
+        if (n == 0)
+            without = t;
+        else
+            with = t;
+    }
+    if (with != NULL && without != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "table '%s' has no optimizer states, but table '%s' has the states of %s",
+            without->name, with->name, hotbed_optimizer_name(s->import.optimizer.kind));
+    return HOTBED_OK;
+}
+
+static hotbed_status check_path(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (strncmp(slash == NULL ? path : slash + 1, ".tmp-", 5) == 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "%s is an unfinished export", path);
+    return HOTBED_OK;
+}
+
 static hotbed_status run(source *s) {
+    HOTBED_TRY(check_path(s->options->paths[0]));
     s->files = hotbed_new(FILES_MOST * sizeof *s->files);
     s->names = hotbed_new(FILES_MOST * sizeof *s->names);
     s->import.tables = hotbed_new(TABLES_MOST * sizeof *s->import.tables);
@@ -366,8 +497,12 @@ static hotbed_status run(source *s) {
     HOTBED_TRY(strcmp(s->options->from, "npy") == 0 ? add_npy(s) : add_raw(s));
     if (s->import.num_tables == 0)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s has no tables as %s writes them", s->options->paths[0],
+            HOTBED_ERR_ARGUMENT, "%s has no tables in the format %s", s->options->paths[0],
             s->options->from);
+    HOTBED_TRY(check_taken(s));
+    HOTBED_TRY(check_states(s));
+    if (s->import.key_type == 0)
+        s->import.key_type = HOTBED_KEY_I64;
     return hotbed_checkpoint_import(&hotbed_io_system, s->options->paths[1], &s->import);
 }
 

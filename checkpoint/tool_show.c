@@ -1,4 +1,4 @@
-/* checkpoint/tool_show.c - hotbed-ckpt list, inspect, verify, diff. */
+/* checkpoint/tool_show.c - hotbed-ckpt list, inspect, verify. */
 #include "checkpoint/tool.h"
 #include "checkpoint/verify.h"
 
@@ -28,17 +28,21 @@ static void list_json(const tool_entry *e) {
     hotbed_digest_text(e->parent, parent);
     printf("{\"name\": ");
     tool_json_text(e->name);
-    printf(", \"state\": \"%s\"", e->unfinished ? "unfinished" : e->whole ? "whole" : "damaged");
-    if (e->whole)
+    printf(", \"state\": \"%s\"", tool_state_name(e->state));
+    if (e->state == TOOL_LINK) {
+        printf(", \"target\": ");
+        tool_json_text(e->text);
+    } else if (e->described) {
         printf(
             ", \"kind\": \"%s\", \"id\": \"%s\", \"parent\": \"%s\", \"step\": %" PRIu64
             ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32 ", \"tables\": %" PRIu32
             ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
             e->increment ? "delta" : "full", id, e->increment ? parent : "", e->step, e->created_ns,
             e->world, e->tables, e->rows, e->bytes);
-    else if (!e->unfinished) {
+    }
+    if (e->state != TOOL_LINK && e->text[0] != '\0') {
         printf(", \"error\": ");
-        tool_json_text(e->error);
+        tool_json_text(e->text);
     }
     printf("}");
 }
@@ -46,26 +50,31 @@ static void list_json(const tool_entry *e) {
 static void list_line(const tool_entry *e) {
     char when[32];
     time_text(e->created_ns, when);
-    if (e->whole)
+    printf("%-32s ", e->name);
+    if (e->state == TOOL_LINK)
+        printf("-> %s\n", e->text);
+    else if (e->state == TOOL_WHOLE)
         printf(
-            "%-32s %-5s step %-10" PRIu64 " %s %3" PRIu32 " ranks %3" PRIu32 " tables %12" PRIu64
+            "%-5s step %-10" PRIu64 " %s %3" PRIu32 " ranks %3" PRIu32 " tables %12" PRIu64
             " rows %14" PRIu64 " bytes\n",
-            e->name, e->increment ? "delta" : "full", e->step, when, e->world, e->tables, e->rows,
-            e->bytes);
+            e->increment ? "delta" : "full", e->step, when, e->world, e->tables, e->rows, e->bytes);
+    else if (e->state == TOOL_OTHER)
+        printf("not a checkpoint\n");
     else
-        printf("%-32s %s\n", e->name, e->unfinished ? "unfinished" : e->error);
+        printf("%s%s%s\n", tool_state_name(e->state), e->text[0] == '\0' ? "" : ": ", e->text);
 }
 
 int tool_list(const tool_options *o) {
     tool_entry *entries = NULL;
     size_t n = 0;
     bool damaged = false;
-    if (!tool_read_directory(o->paths[0], &entries, &n))
-        return TOOL_TROUBLE;
+    hotbed_status status = tool_read_directory(o->paths[0], &entries, &n);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
     if (o->json)
         printf("[");
     for (size_t i = 0; i < n; i++) {
-        damaged = damaged || (!entries[i].whole && !entries[i].unfinished);
+        damaged = damaged || tool_is_broken(&entries[i]);
         if (o->json && i > 0)
             printf(",\n ");
         if (o->json)
@@ -140,7 +149,7 @@ static void inspect_text(const hotbed_manifest *m) {
     printf(
         "step %" PRIu64 ", created %s by %s\n%" PRIu32 " ranks, blocks of %" PRIu32
         " bytes, keys %s\noptimizer %s, %" PRIu64 " steps, learning rate %g\n%" PRIu64
-        " bytes of the caller's\n",
+        " extra bytes\n",
         m->step, when, m->writer, m->world, m->block_bytes,
         m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
         m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
@@ -175,12 +184,8 @@ int tool_inspect(const tool_options *o) {
 /* --- verify ------------------------------------------------------------------------------------------------ */
 
 static hotbed_status verify_one(const tool_options *o, const char *path) {
-    if (!o->quick)
-        return hotbed_checkpoint_verify(&hotbed_io_system, path, &o->progress);
-    hotbed_chain_link link;
-    hotbed_status status = hotbed_chain_link_open(&hotbed_io_system, path, &link);
-    hotbed_chain_link_close(&link);
-    return status;
+    return o->quick ? hotbed_checkpoint_verify_quick(tool_files(), path)
+                    : hotbed_checkpoint_verify(tool_files(), path, &o->progress);
 }
 
 int tool_verify(const tool_options *o) {
@@ -208,81 +213,4 @@ int tool_verify(const tool_options *o) {
     if (o->json)
         printf("]\n");
     return result;
-}
-
-/* --- diff --------------------------------------------------------------------------------------------------- */
-
-static void print_difference(
-    const char *table, const hotbed_difference *d, bool json, bool *first) {
-    if (json) {
-        printf(
-            "%s{\"table\": \"%s\", \"added\": %" PRIu64 ", \"removed\": %" PRIu64
-            ", \"changed\": %" PRIu64 ", \"weights_changed\": %" PRIu64
-            ", \"largest_difference\": %.9g}",
-            *first ? "" : ",\n ", table, d->added, d->removed, d->changed, d->weights,
-            d->largest < 1e308 ? d->largest : 1e308);
-        *first = false;
-    } else {
-        printf(
-            "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %-10" PRIu64
-            " weights of %-10" PRIu64 " largest difference %.9g\n",
-            table, d->added, d->removed, d->changed, d->weights, d->largest);
-    }
-}
-
-static void print_alone(const char *table, const char *where, bool json, bool *first) {
-    if (json)
-        printf("%s{\"table\": \"%s\", \"only_in\": \"%s\"}", *first ? "" : ",\n ", table, where);
-    else
-        printf("table %-24s is in %s only\n", table, where);
-    *first = false;
-}
-
-static hotbed_status diff_tables(
-    const tool_options *o, hotbed_chain *a, hotbed_chain *b, bool *same) {
-    const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
-    bool first = true;
-    *same = true;
-    for (uint32_t t = 0; t < x->num_tables; t++) {
-        uint32_t other = hotbed_manifest_find(y, x->tables[t].name);
-        hotbed_difference d;
-        if (other == UINT32_MAX) {
-            print_alone(x->tables[t].name, "a", o->json, &first);
-            *same = false;
-            continue;
-        }
-        hotbed_status status = hotbed_checkpoint_diff(a, t, b, other, &o->progress, &d);
-        if (status != HOTBED_OK)
-            return status;
-        *same = *same && d.added == 0 && d.removed == 0 && d.changed == 0;
-        print_difference(x->tables[t].name, &d, o->json, &first);
-    }
-    for (uint32_t t = 0; t < y->num_tables; t++)
-        if (hotbed_manifest_find(x, y->tables[t].name) == UINT32_MAX) {
-            print_alone(y->tables[t].name, "b", o->json, &first);
-            *same = false;
-        }
-    return HOTBED_OK;
-}
-
-int tool_diff(const tool_options *o) {
-    hotbed_chain a = {.n = 0}, b = {.n = 0};
-    bool same = false;
-    hotbed_status status = tool_open_chain(o->paths[0], &a);
-    if (status == HOTBED_OK)
-        status = tool_open_chain(o->paths[1], &b);
-    if (status == HOTBED_OK && o->json)
-        printf("[");
-    bool begun = status == HOTBED_OK;
-    if (status == HOTBED_OK)
-        status = diff_tables(o, &a, &b, &same);
-    if (begun && o->json)
-        printf("]\n");
-    hotbed_chain_close(&a);
-    hotbed_chain_close(&b);
-    if (status != HOTBED_OK) {
-        tool_fail(status);
-        return TOOL_TROUBLE;
-    }
-    return same ? TOOL_SAME : TOOL_DIFFERS;
 }

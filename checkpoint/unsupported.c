@@ -52,10 +52,9 @@ hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id
     return unsupported();
 }
 
-void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id, uint32_t world) {
+void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
     (void)path;
     (void)id;
-    (void)world;
 }
 
 hotbed_status hotbed_checkpoint_load_with(

@@ -1,4 +1,4 @@
-/* checkpoint/verify.c - every byte of a checkpoint, and rows of two side by side. */
+/* checkpoint/verify.c - check every byte of a checkpoint, and compare the rows of two. */
 #include "checkpoint/verify.h"
 
 #include "base/error.h"
@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_writer.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,23 +22,13 @@ typedef struct verifier {
     uint64_t done, total;
 } verifier;
 
-/* Keys that stand alone, in order. */
-static hotbed_status verify_keys(
-    hotbed_part_reader *part, uint32_t column, uint64_t n, uint32_t counts_column) {
-    uint64_t key = 0, last = 0, bucket = 0, last_bucket = 0, count = 0;
+/* Check the keys of COUNTED, with their counts, or of ERASED. */
+static hotbed_status verify_keys(hotbed_part_reader *part, uint32_t column, uint64_t n) {
+    uint64_t key = 0, count = 0;
     for (uint64_t i = 0; i < n; i++) {
-        HOTBED_TRY(hotbed_part_reader_column(part, column, &key, sizeof key));
-        if (counts_column != 0)
-            HOTBED_TRY(hotbed_part_reader_column(part, counts_column, &count, sizeof count));
-        bucket = hotbed_logical_bucket(key, part->table->bucket_bits);
-        bool ascends = bucket > last_bucket || (bucket == last_bucket && key > last);
-        if (i > 0 && !ascends)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s: %s/%s: key %" PRIu64 " is out of order",
-                part->shard->file.name, part->table->name, hotbed_manifest_column_name(0, column),
-                key);
-        last = key;
-        last_bucket = bucket;
+        HOTBED_TRY(hotbed_part_reader_keys(part, column, 1, &key));
+        if (column == HOTBED_COLUMN_COUNTED)
+            HOTBED_TRY(hotbed_part_reader_counts(part, 1, &count));
     }
     return HOTBED_OK;
 }
@@ -72,10 +63,9 @@ static hotbed_status verify_part(
     if (status == HOTBED_OK)
         status = verify_rows(v, &part, content);
     if (status == HOTBED_OK)
-        status =
-            verify_keys(&part, HOTBED_COLUMN_COUNTED, part.part->counted, HOTBED_COLUMN_COUNTS);
+        status = verify_keys(&part, HOTBED_COLUMN_COUNTED, part.part->counted);
     if (status == HOTBED_OK)
-        status = verify_keys(&part, HOTBED_COLUMN_ERASED, part.part->erased, 0);
+        status = verify_keys(&part, HOTBED_COLUMN_ERASED, part.part->erased);
     hotbed_part_reader_close(&part);
     return status;
 }
@@ -88,11 +78,11 @@ static hotbed_status verify_table(verifier *v, uint32_t table) {
     if (hotbed_digest_equal(content, m->tables[table].content))
         return HOTBED_OK;
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s: its rows are not those that were saved (content)",
+        HOTBED_ERR_CORRUPT, "%s: %s: its rows differ from the rows that were saved (content)",
         v->link.directory.name, m->tables[table].name);
 }
 
-/* The whole index is HDF5's own. */
+/* Check the whole index, all of which is HDF5 metadata. */
 static hotbed_status verify_views(const hotbed_manifest *m, hotbed_io_file *file) {
     void *index = hotbed_new(m->index_bytes);
     if (index == NULL)
@@ -104,21 +94,44 @@ static hotbed_status verify_views(const hotbed_manifest *m, hotbed_io_file *file
     return status;
 }
 
-static hotbed_status verify_index(verifier *v) {
-    const hotbed_manifest *m = &v->link.manifest;
+/* Check that a file of the checkpoint is a plain file of `right` bytes. */
+static hotbed_status check_file(const hotbed_io_file *directory, const char *name, uint64_t right) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     uint64_t bytes = 0;
-    HOTBED_TRY(hotbed_io_open(
-        v->link.directory.calls, &v->link.directory, HOTBED_INDEX_NAME, HOTBED_IO_READ, &file));
+    HOTBED_TRY(hotbed_io_open_member(directory, name, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
-    if (status == HOTBED_OK && bytes != m->index_bytes)
+    if (status == HOTBED_OK && bytes != right)
         status = hotbed_fail(
             HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes,
-            m->index_bytes);
+            right);
+    hotbed_io_drop(&file);
+    return status;
+}
+
+hotbed_status hotbed_checkpoint_check_files(
+    const hotbed_io_file *directory, const hotbed_manifest *m) {
+    char name[32];
+    for (uint32_t s = 0; s < m->world; s++) {
+        hotbed_shard_name(s, m->world, name);
+        HOTBED_TRY(check_file(directory, name, m->shards[s].bytes));
+    }
+    return check_file(directory, HOTBED_INDEX_NAME, m->index_bytes);
+}
+
+/* Open the index, and check its size and digest. The caller must drop *out even after an error. */
+static hotbed_status open_index(const hotbed_chain_link *link, hotbed_io_file *out) {
+    const hotbed_manifest *m = &link->manifest;
+    *out = (hotbed_io_file)HOTBED_IO_CLOSED;
+    HOTBED_TRY(check_file(&link->directory, HOTBED_INDEX_NAME, m->index_bytes));
+    HOTBED_TRY(hotbed_io_open_member(&link->directory, HOTBED_INDEX_NAME, out));
+    return hotbed_extent_check_bytes(out, "the index", 0, m->index_bytes, m->index, m->block_bytes);
+}
+
+static hotbed_status verify_index(verifier *v) {
+    hotbed_io_file file;
+    hotbed_status status = open_index(&v->link, &file);
     if (status == HOTBED_OK)
-        status = hotbed_extent_check_bytes(&file, "the index", 0, bytes, m->index, m->block_bytes);
-    if (status == HOTBED_OK)
-        status = verify_views(m, &file);
+        status = verify_views(&v->link.manifest, &file);
     hotbed_io_drop(&file);
     return status;
 }
@@ -147,7 +160,7 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
     return HOTBED_OK;
 }
 
-/* Nothing is hidden between the extents. */
+/* Check that all bytes between the extents are zero, so that nothing is hidden there. */
 static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     const hotbed_manifest *m = &v->link.manifest;
     const hotbed_manifest_shard *shard = &m->shards[number];
@@ -176,7 +189,7 @@ static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     return only_zeros(&v->link.shards[number].file, at, shard->bytes);
 }
 
-/* Nothing is hidden in HDF5's own bytes either, and h5py shows what MANIFEST says. */
+/* Check the HDF5 metadata, so that nothing is hidden in it and h5py shows what MANIFEST says. */
 static hotbed_status verify_layout(verifier *v, uint32_t number) {
     const hotbed_manifest *m = &v->link.manifest;
     hotbed_shard_reader *shard = &v->link.shards[number];
@@ -219,14 +232,26 @@ hotbed_status hotbed_checkpoint_verify(
     return status;
 }
 
+hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const char *path) {
+    hotbed_chain_link link;
+    hotbed_io_file index = HOTBED_IO_CLOSED;
+    hotbed_status status = hotbed_chain_link_open(calls, path, &link);
+    if (status == HOTBED_OK)
+        status = open_index(&link, &index);
+    hotbed_io_drop(&index);
+    hotbed_chain_link_close(&link);
+    return status;
+}
+
 /* --- diff ------------------------------------------------------------------------------------------------ */
 
-/* One of the two. */
+/* One of the two chains. */
 typedef struct side {
     hotbed_chain_table table;
     hotbed_chunk chunk;
     uint64_t at, n;
     uint64_t bucket, key; /* of row `at` */
+    hotbed_optimizer_kind optimizer;
 } side;
 
 static hotbed_status look(side *s) {
@@ -253,12 +278,22 @@ static float element(const void *row, hotbed_dtype dtype, uint32_t e) {
     return dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
 }
 
+/* Whether a column is compared: both chains must have it, with the same meaning. Times may exist on
+ * one side only, and states depend on the optimizer. */
+static bool is_compared(const side *a, const side *b, uint32_t column) {
+    bool is_state = column == HOTBED_COLUMN_STATE || column == HOTBED_COLUMN_STATE + 1;
+    if (a->table.kind == HOTBED_CHAIN_COUNTED)
+        return column == HOTBED_COLUMN_SCORES; /* the counts are in this column */
+    return a->table.row_bytes[column] > 0 && b->table.row_bytes[column] > 0 &&
+           (!is_state || a->optimizer == b->optimizer);
+}
+
 static void compare_rows(
     const side *a, const side *b, const hotbed_manifest_table *t, hotbed_difference *out) {
     bool differs = false, weights = false;
     for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS; i++) {
         size_t width = a->table.row_bytes[i];
-        if (width == 0)
+        if (!is_compared(a, b, i))
             continue;
         const char *x = (const char *)a->chunk.columns[i] + a->at * width;
         const char *y = (const char *)b->chunk.columns[i] + b->at * width;
@@ -270,7 +305,7 @@ static void compare_rows(
         weights = true;
         for (uint32_t e = 0; e < t->dim; e++) {
             double d = fabs((double)element(x, t->dtype, e) - (double)element(y, t->dtype, e));
-            if (d > out->largest) /* false when one is no number */
+            if (d > out->largest) /* false if a value is NaN */
                 out->largest = d;
         }
     }
@@ -304,8 +339,10 @@ static hotbed_status compare(
     return HOTBED_OK;
 }
 
-static hotbed_status open_side(hotbed_chain *chain, uint32_t table, side *out) {
-    HOTBED_TRY(hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &out->table));
+static hotbed_status open_side(
+    hotbed_chain *chain, uint32_t table, hotbed_chain_kind kind, side *out) {
+    out->optimizer = hotbed_chain_last(chain)->optimizer.kind;
+    HOTBED_TRY(hotbed_chain_table_open(chain, table, kind, &out->table));
     return hotbed_chunk_create(out->table.row_bytes, &out->chunk);
 }
 
@@ -315,19 +352,23 @@ static void close_side(side *s) {
 }
 
 hotbed_status hotbed_checkpoint_diff(
-    hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b,
+    hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b, hotbed_chain_kind kind,
     const hotbed_progress *progress, hotbed_difference *out) {
     const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
     const hotbed_manifest_table *t = &x->tables[table_a], *u = &y->tables[table_b];
     *out = (hotbed_difference){.added = 0};
     if (t->kind != u->kind || t->dtype != u->dtype || t->dim != u->dim ||
-        t->bucket_bits != u->bucket_bits || x->optimizer.kind != y->optimizer.kind)
+        t->bucket_bits != u->bucket_bits)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s': kind, dtype, dim, buckets or optimizer differ", t->name);
+            HOTBED_ERR_STATE,
+            "table '%s': kind, dtype, dim or buckets differ: %s, dim %" PRIu32 ", 2^%" PRIu32
+            " buckets, and %s, dim %" PRIu32 ", 2^%" PRIu32,
+            t->name, hotbed_dtype_name(t->dtype), t->dim, t->bucket_bits,
+            hotbed_dtype_name(u->dtype), u->dim, u->bucket_bits);
     side s[2] = {{.n = 0}, {.n = 0}};
-    hotbed_status status = open_side(a, table_a, &s[0]);
+    hotbed_status status = open_side(a, table_a, kind, &s[0]);
     if (status == HOTBED_OK)
-        status = open_side(b, table_b, &s[1]);
+        status = open_side(b, table_b, kind, &s[1]);
     if (status == HOTBED_OK)
         status = compare(&s[0], &s[1], t, t->rows > u->rows ? t->rows : u->rows, progress, out);
     close_side(&s[0]);

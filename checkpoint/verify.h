@@ -1,28 +1,39 @@
-/* checkpoint/verify.h - whole checkpoints read and checked, and two of them compared. */
+/* checkpoint/verify.h - read and check whole checkpoints, and compare two of them. */
 #ifndef HOTBED_CHECKPOINT_VERIFY_H
 #define HOTBED_CHECKPOINT_VERIFY_H
 
 #include "checkpoint/rewrite.h"
 
-/* Read every byte of the checkpoint at `path`, full or increment, and check it: each block's digest, the
- * order of keys, counts, each table's content, that gaps are zero, and that HDF5's metadata and the index are what
- * this library makes for the MANIFEST, unless another version wrote it.
- * Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
+/* Read every byte of the checkpoint at `path`, full or increment, and check it: the digest of each
+ * block, the order of keys, all counts, each table's content, that gaps are zero, and that the HDF5
+ * metadata and the index are what this library makes for the MANIFEST, unless another version wrote
+ * them. Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_checkpoint_verify(
     const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress);
 
-/* What a table of chain b has that chain a has not. */
+/* Check everything except the rows: MANIFEST, the sizes of all files, the index, the metadata, and
+ * the digests of blocks. Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
+hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const char *path);
+
+/* Check that every shard and the index are plain files of the size in *manifest. Reads none of
+ * them. Errors: CORRUPT (missing, not a plain file, another size), IO. */
+hotbed_status hotbed_checkpoint_check_files(
+    const hotbed_io_file *directory, const hotbed_manifest *manifest);
+
+/* How a table of chain b differs from the table of chain a, in its rows or in its admission
+ * counts. */
 typedef struct hotbed_difference {
-    uint64_t added, removed; /* rows whose keys only b, only a has */
-    uint64_t changed;        /* rows that differ */
-    uint64_t weights;        /* of those, rows whose weights do */
-    double largest;          /* largest |difference| of two weights that are numbers */
+    uint64_t added, removed; /* keys that only b has; keys that only a has */
+    uint64_t changed;        /* keys of both whose rows (or counts) differ */
+    uint64_t weights;        /* rows: how many of `changed` have different weights */
+    double largest;          /* rows: largest |difference| of two weights, NaN excluded */
 } hotbed_difference;
 
-/* Compare tables of one name, number `table_a` and `table_b`.
- * Errors: STATE (kind, dtype, dim, buckets or states differ), IO, CORRUPT, MEMORY. */
+/* Compare tables number `table_a` and `table_b`: their rows (kind ROWS), in the columns that both
+ * have, or their admission counts (COUNTED). Blocking. Errors: STATE (kind, dtype, dim or number of
+ * buckets differ), IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_diff(
-    hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b,
+    hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b, hotbed_chain_kind kind,
     const hotbed_progress *progress, hotbed_difference *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint/write_behind.c - a ring of blocks on lanes. */
+/* checkpoint/write_behind.c - a ring of blocks that lanes write. */
 #include "checkpoint/write_behind.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* checkpoint/writer.c - save: one rank's rows, or those that changed, into its shard. */
+/* checkpoint/writer.c - save: write one rank's rows, or the rows that changed, into its shard. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/error.h"
@@ -16,14 +16,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a table's part is made of. */
+/* What is written of a table. */
 typedef struct table_plan {
-    uint64_t *keys;    /* [rows] in canonical order; NULL: a static table's rows, all of them */
+    uint64_t *keys;    /* [rows] in canonical order; NULL: all rows of a static table */
     uint64_t *erased;  /* [erased] in canonical order */
-    uint64_t *counted; /* [2 * counted] keys in canonical order, and their counts */
+    uint64_t *counted; /* [2 * counted] keys in canonical order, then their counts */
 } table_plan;
 
-/* What a save holds. */
+/* The state of a save. */
 typedef struct writer {
     const hotbed_checkpoint_config *config;
     hotbed_storage *storage;
@@ -33,8 +33,8 @@ typedef struct writer {
     hotbed_manifest manifest;
     hotbed_shard_writer shard;
     table_plan *plans;         /* [num_tables] */
-    const hotbed_marked *base; /* of an increment: what the parent had */
-    hotbed_marked next;        /* what the options' mark becomes */
+    const hotbed_marked *base; /* increment: the rows of the parent */
+    hotbed_marked next;        /* the rows that options->mark will have */
 } writer;
 
 static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
@@ -43,14 +43,14 @@ static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
 
 /* --- rows out of the storage --------------------------------------------------------------------------- */
 
-/* Rows of a table on their way. */
+/* Rows of a table that are copied from the storage. */
 typedef struct row_stream {
     writer *w;
     uint32_t number;
     const hotbed_manifest_table *table;
     const hotbed_manifest_part *part;
     uint64_t rows;
-    const uint64_t *keys; /* [rows], or NULL: those of the part, one after the other */
+    const uint64_t *keys; /* [rows], or NULL: the part's row numbers in order */
     hotbed_staging stagings[2];
     hotbed_status (*take)(
         struct row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
@@ -70,7 +70,7 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
     return hotbed_staging_fetch(staging, s->w->storage, s->number, n, s->w->stream);
 }
 
-/* Wait for the copy of rows [first, first + n), and hand them on under their keys. */
+/* Wait for the copy of rows [first, first + n), and pass them to `take` under their keys. */
 static hotbed_status hand_on(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
@@ -85,7 +85,7 @@ static hotbed_status hand_on(row_stream *s, hotbed_staging *staging, uint64_t fi
     return s->take(s, first, n, staging->columns);
 }
 
-/* Chunk by chunk, the copy of the next one running while this one is handed on. */
+/* Process chunk by chunk. The copy of the next chunk runs while this one is processed. */
 static hotbed_status stream_chunks(row_stream *s) {
     uint64_t chunk = s->stagings[0].capacity, asked = 0, done = 0;
     for (uint32_t ask = 0, turn = 0; done < s->rows; turn++) {
@@ -117,7 +117,8 @@ static hotbed_status stream_rows(row_stream *s) {
 
 /* --- the plan -------------------------------------------------------------------------------------- */
 
-/* Keys of a hash table in canonical order; the caller frees *out.  `rows` is how many there are. */
+/* Export the keys of a hash table in canonical order. `rows` is their number. The caller frees
+ * *out. */
 static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint64_t **out) {
     const hotbed_manifest_table *table = &w->manifest.tables[number];
     uint64_t found = 0;
@@ -138,6 +139,8 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             table->name, rows, found);
     if (status == HOTBED_OK)
+        status = hotbed_share_check_keys(&w->share, number, table->name, rows, unsorted);
+    if (status == HOTBED_OK)
         status = hotbed_bucket_sort(rows, unsorted, table->bucket_bits, keys, counts);
     hotbed_delete(unsorted);
     hotbed_delete(counts);
@@ -157,7 +160,7 @@ static hotbed_status take_digests(
     return HOTBED_OK;
 }
 
-/* Digests of all rows, and from them what changed since the mark. */
+/* Compute the digests of all rows, and from them what changed since the mark. */
 static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
     hotbed_manifest_table *table = &w->manifest.tables[number];
     hotbed_manifest_part *part = part_of(w, number);
@@ -217,7 +220,8 @@ static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     HOTBED_TRY(hotbed_plan_head(w->config, w->storage, &w->share, options, m, w->stream));
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     if (options->parent != NULL)
-        HOTBED_TRY(hotbed_plan_parent(w->config, options->parent, options->mark, m, &w->base));
+        HOTBED_TRY(
+            hotbed_plan_parent(w->config, options->parent, options->mark, &w->share, m, &w->base));
     if (options->mark != NULL)
         HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
@@ -244,7 +248,8 @@ static void free_plan(table_plan *p) {
     *p = (table_plan){.keys = NULL};
 }
 
-/* The mark of a table of a full checkpoint takes the keys: the plan is done with them. */
+/* Move the keys of a table from the plan, which no longer needs them, to the mark. Full checkpoints
+ * only. */
 static void keep_keys(writer *w, uint32_t number) {
     if (w->options->mark == NULL || w->manifest.increment)
         return;
@@ -341,21 +346,20 @@ hotbed_status hotbed_save_shard(
 }
 
 void hotbed_save_abort(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    uint32_t world) {
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id) {
     hotbed_draft draft;
     if (hotbed_draft_open(config->calls, path, id, &draft) == HOTBED_OK)
-        hotbed_draft_remove(&draft, world);
+        hotbed_draft_remove(&draft);
     hotbed_draft_close(&draft);
 }
 
-/* Remove what was written, and keep the error text. */
+/* Remove what was written. Keeps the error text. */
 static hotbed_status abort_after(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    uint32_t world, hotbed_status status) {
+    hotbed_status status) {
     char text[1024];
     snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_save_abort(config, path, id, world);
+    hotbed_save_abort(config, path, id);
     return hotbed_fail(status, "%s", text);
 }
 
@@ -369,10 +373,10 @@ hotbed_status hotbed_save_commit(
     if (status == HOTBED_OK)
         status = hotbed_draft_assemble(&draft, world);
     hotbed_draft_close(&draft);
-    return status == HOTBED_OK ? status : abort_after(config, path, id, world, status);
+    return status == HOTBED_OK ? status : abort_after(config, path, id, status);
 }
 
-/* All ranks of a communicator: rank 0 begins, all write, and rank 0 gives the name. */
+/* Save with all ranks of a communicator: rank 0 begins, all ranks write, and rank 0 commits. */
 static hotbed_status write_together(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
@@ -388,7 +392,7 @@ static hotbed_status write_together(
         status = hotbed_vote(comm, status, stream);
     }
     if (status != HOTBED_OK)
-        return begun ? abort_after(config, path, id, world, status) : status;
+        return begun ? abort_after(config, path, id, status) : status;
     if (first)
         status = hotbed_save_commit(config, path, id, world);
     status = hotbed_vote(comm, status, stream);
@@ -406,7 +410,7 @@ hotbed_status hotbed_checkpoint_write(
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
     hotbed_status status = hotbed_save_shard(config, path, id, storage, options, stream);
     if (status != HOTBED_OK)
-        return abort_after(config, path, id, 1, status);
+        return abort_after(config, path, id, status);
     HOTBED_TRY(hotbed_save_commit(config, path, id, 1));
     hotbed_mark_settle(options->mark);
     return HOTBED_OK;

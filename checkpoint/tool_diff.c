@@ -1,0 +1,223 @@
+/* checkpoint/tool_diff.c - hotbed-ckpt diff: how a load of one checkpoint differs from a load of
+ * another. */
+#include "checkpoint/tool.h"
+#include "checkpoint/verify.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct differ {
+    const tool_options *options;
+    hotbed_chain a, b;
+    bool same;
+    bool any; /* something was printed */
+} differ;
+
+/* Start the next element of the JSON array. */
+static void begin_item(differ *d) {
+    if (d->options->json)
+        printf("%s", d->any ? ",\n " : "");
+    d->any = true;
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------ */
+
+static bool is_same(const hotbed_difference *d) {
+    return d->added == 0 && d->removed == 0 && d->changed == 0;
+}
+
+/* Return which of the two has times, or NULL if both or neither have them. */
+static const char *times_only_in(const hotbed_manifest_table *x, const hotbed_manifest_table *y) {
+    return x->times == y->times ? NULL : x->times ? "a" : "b";
+}
+
+static void print_json(
+    const char *table, const hotbed_difference *rows, const hotbed_difference *counts,
+    const char *times) {
+    printf(
+        "{\"table\": \"%s\", \"added\": %" PRIu64 ", \"removed\": %" PRIu64
+        ", \"changed\": %" PRIu64 ", \"weights_changed\": %" PRIu64 ", \"largest_difference\": %.9g"
+        ", \"counts_added\": %" PRIu64 ", \"counts_removed\": %" PRIu64
+        ", \"counts_changed\": %" PRIu64 ", \"times_only_in\": ",
+        table, rows->added, rows->removed, rows->changed, rows->weights,
+        rows->largest < 1e308 ? rows->largest : 1e308, counts->added, counts->removed,
+        counts->changed);
+    printf(times == NULL ? "null}" : "\"%s\"}", times);
+}
+
+static void print_text(
+    const char *table, const hotbed_difference *rows, const hotbed_difference *counts,
+    const char *times) {
+    printf(
+        "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %-10" PRIu64
+        " weights of %-10" PRIu64 " largest difference %.9g\n",
+        table, rows->added, rows->removed, rows->changed, rows->weights, rows->largest);
+    if (!is_same(counts))
+        printf(
+            "table %-24s admission counts: added %" PRIu64 " removed %" PRIu64 " changed %" PRIu64
+            "\n",
+            table, counts->added, counts->removed, counts->changed);
+    if (times != NULL)
+        printf("table %-24s has times in %s only\n", table, times);
+}
+
+static hotbed_status diff_table(differ *d, uint32_t table, uint32_t other) {
+    const hotbed_manifest_table *x = &hotbed_chain_last(&d->a)->tables[table];
+    const hotbed_manifest_table *y = &hotbed_chain_last(&d->b)->tables[other];
+    const hotbed_progress *progress = &d->options->progress;
+    hotbed_difference rows, counts = {.added = 0};
+    HOTBED_TRY(
+        hotbed_checkpoint_diff(&d->a, table, &d->b, other, HOTBED_CHAIN_ROWS, progress, &rows));
+    if (x->kind == HOTBED_TABLE_HASH)
+        HOTBED_TRY(hotbed_checkpoint_diff(
+            &d->a, table, &d->b, other, HOTBED_CHAIN_COUNTED, progress, &counts));
+    const char *times = times_only_in(x, y);
+    d->same = d->same && is_same(&rows) && is_same(&counts) && times == NULL;
+    begin_item(d);
+    (d->options->json ? print_json : print_text)(x->name, &rows, &counts, times);
+    return HOTBED_OK;
+}
+
+static void print_alone(differ *d, const char *table, const char *where) {
+    d->same = false;
+    begin_item(d);
+    if (d->options->json)
+        printf("{\"table\": \"%s\", \"only_in\": \"%s\"}", table, where);
+    else
+        printf("table %-24s is in %s only\n", table, where);
+}
+
+static hotbed_status diff_tables(differ *d) {
+    const hotbed_manifest *x = hotbed_chain_last(&d->a), *y = hotbed_chain_last(&d->b);
+    for (uint32_t t = 0; t < x->num_tables; t++) {
+        uint32_t other = hotbed_manifest_find(y, x->tables[t].name);
+        if (other == UINT32_MAX)
+            print_alone(d, x->tables[t].name, "a");
+        else
+            HOTBED_TRY(diff_table(d, t, other));
+    }
+    for (uint32_t t = 0; t < y->num_tables; t++)
+        if (hotbed_manifest_find(x, y->tables[t].name) == UINT32_MAX)
+            print_alone(d, y->tables[t].name, "b");
+    return HOTBED_OK;
+}
+
+/* --- what is not in tables ------------------------------------------------------------------------------------ */
+
+static void print_field(differ *d, const char *field, const char *a, const char *b) {
+    const char *format = d->options->json ? "{\"field\": \"%s\", \"a\": \"%s\", \"b\": \"%s\"}"
+                                          : "%s: %s in a, %s in b\n";
+    d->same = false;
+    begin_item(d);
+    printf(format, field, a, b);
+}
+
+static void diff_number(differ *d, const char *field, uint64_t a, uint64_t b) {
+    char x[24], y[24];
+    snprintf(x, sizeof x, "%" PRIu64, a);
+    snprintf(y, sizeof y, "%" PRIu64, b);
+    if (a != b)
+        print_field(d, field, x, y);
+}
+
+/* Compare by bits: NaN equals itself, and -0 differs from 0. */
+static void diff_real(differ *d, const char *field, double a, double b) {
+    char x[40], y[40];
+    uint64_t p = 0, q = 0;
+    memcpy(&p, &a, sizeof p);
+    memcpy(&q, &b, sizeof q);
+    snprintf(x, sizeof x, "%.17g", a);
+    snprintf(y, sizeof y, "%.17g", b);
+    if (p != q)
+        print_field(d, field, x, y);
+}
+
+static const char *optimizer_name(hotbed_optimizer_kind kind) {
+    return kind == 0 ? "none" : hotbed_optimizer_name(kind);
+}
+
+static void diff_optimizer(differ *d, const hotbed_optimizer *x, const hotbed_optimizer *y) {
+    if (x->kind != y->kind)
+        print_field(d, "optimizer", optimizer_name(x->kind), optimizer_name(y->kind));
+    diff_real(d, "optimizer.learning_rate", x->learning_rate, y->learning_rate);
+    diff_real(d, "optimizer.beta1", x->beta1, y->beta1);
+    diff_real(d, "optimizer.beta2", x->beta2, y->beta2);
+    diff_real(d, "optimizer.eps", x->eps, y->eps);
+    diff_real(d, "optimizer.weight_decay", x->weight_decay, y->weight_decay);
+    diff_real(d, "optimizer.initial_accumulator", x->initial_accumulator, y->initial_accumulator);
+    diff_real(d, "optimizer.max_gradient", x->max_gradient, y->max_gradient);
+}
+
+static void diff_state(differ *d) {
+    const hotbed_manifest *x = hotbed_chain_last(&d->a), *y = hotbed_chain_last(&d->b);
+    diff_number(d, "step", x->step, y->step);
+    if (x->key_type != y->key_type)
+        print_field(
+            d, "key_type", x->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+            y->key_type == HOTBED_KEY_I64 ? "i64" : "u64");
+    diff_number(d, "seed", x->seed, y->seed);
+    diff_optimizer(d, &x->optimizer, &y->optimizer);
+    diff_number(d, "state.optimizer_steps", x->state.optimizer_steps, y->state.optimizer_steps);
+    diff_number(d, "state.clock", x->state.clock, y->state.clock);
+    diff_real(d, "state.beta1_power", x->state.beta1_power, y->state.beta1_power);
+    diff_real(d, "state.beta2_power", x->state.beta2_power, y->state.beta2_power);
+    diff_real(d, "state.learning_rate", x->state.learning_rate, y->state.learning_rate);
+}
+
+/* Read the caller's bytes of the last checkpoint of a chain. The caller frees *out with
+ * hotbed_delete(). */
+static hotbed_status read_extra(hotbed_chain *chain, void **out, uint64_t *bytes) {
+    *bytes = hotbed_chain_last(chain)->shards[0].extra.bytes;
+    *out = hotbed_new(*bytes);
+    if (*out == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for the caller's bytes", *bytes);
+    return hotbed_shard_reader_extra(&chain->links[chain->n - 1].shards[0], *out);
+}
+
+static hotbed_status diff_extra(differ *d) {
+    void *a = NULL, *b = NULL;
+    uint64_t m = 0, n = 0;
+    char x[40], y[40];
+    hotbed_status status = read_extra(&d->a, &a, &m);
+    if (status == HOTBED_OK)
+        status = read_extra(&d->b, &b, &n);
+    snprintf(x, sizeof x, "%" PRIu64 " bytes", m);
+    snprintf(y, sizeof y, "%" PRIu64 " %s", n, m == n ? "other bytes" : "bytes");
+    if (status == HOTBED_OK && (m != n || memcmp(a, b, m) != 0))
+        print_field(d, "extra", x, y);
+    hotbed_delete(a);
+    hotbed_delete(b);
+    return status;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------------ */
+
+int tool_diff(const tool_options *o) {
+    differ d = {.options = o, .same = true};
+    hotbed_status status = tool_open_chain(o->paths[0], &d.a);
+    if (status == HOTBED_OK)
+        status = tool_open_chain(o->paths[1], &d.b);
+    bool begun = status == HOTBED_OK && o->json;
+    if (begun)
+        printf("[");
+    if (status == HOTBED_OK)
+        status = diff_tables(&d);
+    if (status == HOTBED_OK)
+        status = diff_extra(&d);
+    if (status == HOTBED_OK)
+        diff_state(&d);
+    if (begun)
+        printf("]\n");
+    hotbed_chain_close(&d.a);
+    hotbed_chain_close(&d.b);
+    if (status != HOTBED_OK) {
+        tool_fail(status);
+        return TOOL_TROUBLE; /* status 1 would mean that they differ */
+    }
+    return d.same ? TOOL_SAME : TOOL_DIFFERS;
+}

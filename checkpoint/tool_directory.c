@@ -1,0 +1,477 @@
+/* checkpoint/tool_directory.c - the content of a directory of checkpoints, and their chains. */
+#define _DEFAULT_SOURCE /* realpath() */
+#include "checkpoint/tool.h"
+#include "checkpoint/verify.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *tool_state_name(tool_state state) {
+    static const char *const names[] = {"whole",      "orphaned", "damaged", "unreadable",
+                                        "unfinished", "link",     "other"};
+    return names[state];
+}
+
+bool tool_is_broken(const tool_entry *e) {
+    return e->state == TOOL_DAMAGED || e->state == TOOL_ORPHANED || e->state == TOOL_UNREADABLE;
+}
+
+/* --- one entry ------------------------------------------------------------------------------------------- */
+
+static void set_error(tool_entry *e, tool_state state) {
+    e->state = state;
+    snprintf(e->text, sizeof e->text, "%s", hotbed_last_error());
+}
+
+/* Whether a directory without MANIFEST has a shard or an index. Errors: IO. */
+static hotbed_status has_parts(const hotbed_io_file *directory, bool *out) {
+    int handle = openat(directory->handle, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = handle < 0 ? NULL : fdopendir(handle);
+    *out = false;
+    if (list == NULL) {
+        int error = errno;
+        if (handle >= 0)
+            close(handle);
+        return hotbed_io_fail("cannot read", directory->name, -error);
+    }
+    for (struct dirent *item; !*out && (item = readdir(list)) != NULL;) {
+        const char *end = strrchr(item->d_name, '.');
+        *out = strcmp(item->d_name, HOTBED_INDEX_NAME) == 0 ||
+               (strncmp(item->d_name, "shard-", 6) == 0 && end != NULL && strcmp(end, ".h5") == 0);
+    }
+    closedir(list);
+    return HOTBED_OK;
+}
+
+static void copy_manifest(const hotbed_manifest *m, tool_entry *e) {
+    e->described = true;
+    e->increment = m->increment;
+    e->id = m->id;
+    e->digest = m->digest;
+    e->parent = m->parent;
+    e->parent_digest = m->parent_digest;
+    e->step = m->step;
+    e->created_ns = m->created_ns;
+    e->world = m->world;
+    e->tables = m->num_tables;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        e->rows += m->tables[t].rows;
+    for (uint32_t s = 0; s < m->world; s++)
+        e->bytes += m->shards[s].bytes;
+}
+
+static tool_state state_of(hotbed_status status) {
+    return status == HOTBED_ERR_CORRUPT ? TOOL_DAMAGED : TOOL_UNREADABLE;
+}
+
+/* Read MANIFEST, and compare it with the files. */
+static void describe_open(const hotbed_io_file *directory, tool_entry *e) {
+    hotbed_manifest m = {.world = 0};
+    const hotbed_io_calls *calls = directory->calls;
+    if (calls->exists(calls->self, directory->handle, HOTBED_MANIFEST_NAME) == -ENOENT) {
+        bool parts = false;
+        e->state = TOOL_OTHER;
+        if (has_parts(directory, &parts) != HOTBED_OK) {
+            set_error(e, TOOL_UNREADABLE);
+        } else if (parts) {
+            hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s/%s is missing", directory->name, HOTBED_MANIFEST_NAME);
+            set_error(e, TOOL_DAMAGED);
+        }
+        return;
+    }
+    hotbed_status status = hotbed_manifest_read(directory, &m);
+    if (status == HOTBED_OK) {
+        copy_manifest(&m, e);
+        status = hotbed_checkpoint_check_files(directory, &m);
+    }
+    if (status != HOTBED_OK)
+        set_error(e, state_of(status));
+    else
+        e->state = TOOL_WHOLE;
+    e->good = status == HOTBED_OK;
+    hotbed_manifest_free(&m);
+}
+
+/* Describe an entry of directory `in`; NULL: the current directory. */
+static void describe(const hotbed_io_file *in, const char *name, tool_entry *e) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    if (hotbed_io_open(&hotbed_io_system, in, name, HOTBED_IO_DIRECTORY, &directory) == HOTBED_OK)
+        describe_open(&directory, e);
+    else
+        set_error(e, TOOL_UNREADABLE);
+    hotbed_io_drop(&directory);
+}
+
+/* Describe a link. A link to a checkpoint stands for the checkpoint in the chains of others. */
+static void describe_link(const hotbed_io_file *in, tool_entry *e) {
+    struct stat stat;
+    if (fstatat(in->handle, e->name, &stat, 0) == 0 && S_ISDIR(stat.st_mode))
+        describe(in, e->name, e);
+    e->state = TOOL_LINK;
+    ssize_t n = readlinkat(in->handle, e->name, e->text, sizeof e->text - 1);
+    e->text[n < 0 ? 0 : n] = '\0';
+}
+
+/* Read an entry. Returns false for a plain file, or if it was removed meanwhile. */
+static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e) {
+    struct stat stat;
+    *e =
+        (tool_entry){.before = TOOL_NONE, .root = TOOL_NONE, .target = TOOL_NONE, .why = TOOL_NONE};
+    snprintf(e->name, sizeof e->name, "%s", name);
+    if (fstatat(in->handle, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno == ENOENT)
+            return false;
+        hotbed_io_fail("cannot examine", name, -errno);
+        set_error(e, TOOL_UNREADABLE);
+        return true;
+    }
+    if (S_ISLNK(stat.st_mode)) {
+        describe_link(in, e);
+        return true;
+    }
+    if (!S_ISDIR(stat.st_mode))
+        return false;
+    e->device = stat.st_dev;
+    e->inode = stat.st_ino;
+    if (strncmp(name, ".tmp-", 5) == 0)
+        e->state = TOOL_UNFINISHED;
+    else
+        describe(in, name, e);
+    return true;
+}
+
+/* --- which follows which ------------------------------------------------------------------------------------ */
+
+static int by_step(const void *a, const void *b) {
+    const tool_entry *x = a, *y = b;
+    bool p = x->described && x->state != TOOL_LINK, q = y->described && y->state != TOOL_LINK;
+    if (p != q)
+        return p ? -1 : 1;
+    if (p && x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    if (p && x->created_ns != y->created_ns)
+        return x->created_ns < y->created_ns ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_digests(hotbed_digest a, hotbed_digest b) {
+    if (a.high != b.high)
+        return a.high < b.high ? -1 : 1;
+    return a.low < b.low ? -1 : a.low > b.low;
+}
+
+static int by_parent(const void *a, const void *b) {
+    const tool_entry *x = *(const tool_entry *const *)a, *y = *(const tool_entry *const *)b;
+    return compare_digests(x->parent, y->parent);
+}
+
+/* The walk from full checkpoints to the increments that follow them. */
+typedef struct walk {
+    tool_entry *entries;
+    tool_entry **increments; /* in order of their parents' ids */
+    size_t num_increments;
+    size_t *queue; /* entries that were reached */
+    size_t num_reached;
+} walk;
+
+/* Return the first of the increments whose parent has this id. */
+static size_t first_after(const walk *w, hotbed_digest id) {
+    size_t low = 0, high = w->num_increments;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (compare_digests(w->increments[middle]->parent, id) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Reach all increments that follow the entries of the queue from `at` on. If `good`, only through
+ * entries whose files are right. */
+static void reach(walk *w, size_t at, bool good) {
+    for (; at < w->num_reached; at++) {
+        tool_entry *p = &w->entries[w->queue[at]];
+        for (size_t i = first_after(w, p->id);
+             i < w->num_increments && hotbed_digest_equal(w->increments[i]->parent, p->id); i++) {
+            tool_entry *e = w->increments[i];
+            if (e->root != TOOL_NONE || (good && !e->good) ||
+                !hotbed_digest_equal(e->parent_digest, p->digest))
+                continue;
+            e->whole = good;
+            e->before = w->queue[at];
+            e->root = p->root;
+            e->depth = p->depth + 1;
+            w->queue[w->num_reached++] = (size_t)(e - w->entries);
+        }
+    }
+}
+
+static void add_roots(walk *w, size_t n, bool good, bool links) {
+    for (size_t i = 0; i < n; i++) {
+        tool_entry *e = &w->entries[i];
+        if (!e->described || e->increment || e->root != TOOL_NONE || (good && !e->good) ||
+            (e->state == TOOL_LINK) != links)
+            continue;
+        e->whole = good;
+        e->root = i;
+        w->queue[w->num_reached++] = i;
+    }
+}
+
+/* Set the reason why an increment cannot be used, for increments that were not reached, or only
+ * through a damaged checkpoint. */
+static void set_orphans(const walk *w) {
+    for (size_t i = 0; i < w->num_increments; i++) {
+        tool_entry *e = w->increments[i];
+        char id[HOTBED_DIGEST_DIGITS + 1];
+        hotbed_digest_text(e->parent, id);
+        if (e->state == TOOL_ORPHANED && e->before == TOOL_NONE)
+            snprintf(
+                e->text, sizeof e->text,
+                "its parent %s, or a checkpoint that the parent follows, was not found", id);
+        else if (e->state == TOOL_ORPHANED)
+            snprintf(
+                e->text, sizeof e->text, "it follows %.200s, which is %s",
+                w->entries[e->before].name, tool_state_name(w->entries[e->before].state));
+    }
+}
+
+/* Walk whole chains first, so that an increment whose parent has a damaged copy follows the whole
+ * one. Then walk damaged chains, to find what belongs to them. */
+static void walk_chains(walk *w, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (w->entries[i].described && w->entries[i].increment)
+            w->increments[w->num_increments++] = &w->entries[i];
+    if (w->num_increments > 0)
+        qsort(w->increments, w->num_increments, sizeof *w->increments, by_parent);
+    add_roots(w, n, true, false);
+    add_roots(w, n, true, true);
+    reach(w, 0, true);
+    for (size_t i = 0; i < w->num_increments; i++)
+        if (w->increments[i]->state == TOOL_WHOLE && !w->increments[i]->whole)
+            w->increments[i]->state = TOOL_ORPHANED;
+    add_roots(w, n, false, false);
+    add_roots(w, n, false, true);
+    reach(w, 0, false);
+    set_orphans(w);
+}
+
+static hotbed_status find_chains(tool_entry *entries, size_t n) {
+    walk w = {.entries = entries};
+    w.increments = hotbed_new(n * sizeof *w.increments);
+    w.queue = hotbed_new(n * sizeof *w.queue);
+    hotbed_status status = HOTBED_OK;
+    if (w.increments == NULL || w.queue == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", n);
+    else
+        walk_chains(&w, n);
+    hotbed_delete(w.increments);
+    hotbed_delete(w.queue);
+    return status;
+}
+
+/* --- where links lead ----------------------------------------------------------------------------------------- */
+
+/* Return "directory/name", or NULL if there is no memory. The caller frees it with free(). */
+static char *join(const char *directory, const char *name) {
+    size_t bytes = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(bytes);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", directory, name);
+    return path;
+}
+
+/* Return the entry that `path` is, or is inside of. Both paths are without links. */
+static size_t find_target(
+    const char *path, const char *directory, const tool_entry *entries, size_t n) {
+    size_t prefix = strlen(directory);
+    if (prefix == 1) /* the root directory */
+        prefix = 0;
+    if (strncmp(path, directory, prefix) != 0 || path[prefix] != '/')
+        return TOOL_NONE;
+    const char *name = path + prefix + 1;
+    size_t bytes = strcspn(name, "/");
+    for (size_t i = 0; i < n; i++)
+        if (entries[i].state != TOOL_LINK && strlen(entries[i].name) == bytes &&
+            memcmp(entries[i].name, name, bytes) == 0)
+            return i;
+    return TOOL_NONE;
+}
+
+static hotbed_status find_targets(const char *path, tool_entry *entries, size_t n) {
+    char *directory = realpath(path, NULL);
+    hotbed_status status = HOTBED_OK;
+    if (directory == NULL)
+        return hotbed_io_fail("cannot resolve", path, -errno);
+    for (size_t i = 0; i < n && status == HOTBED_OK; i++) {
+        if (entries[i].state != TOOL_LINK)
+            continue;
+        char *link = join(directory, entries[i].name);
+        char *target = link == NULL ? NULL : realpath(link, NULL);
+        if (target != NULL)
+            entries[i].target = find_target(target, directory, entries, n);
+        else if (link == NULL || errno == ENOMEM)
+            status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a link's path");
+        free(link);
+        free(target);
+    }
+    free(directory);
+    return status;
+}
+
+/* --- the directory ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
+    hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
+    size_t room = 0;
+    snprintf(in.name, sizeof in.name, "%s", path);
+    for (;;) {
+        errno = 0;
+        struct dirent *item = readdir(list);
+        if (item == NULL)
+            return errno == 0 ? HOTBED_OK : hotbed_io_fail("cannot read", path, -errno);
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
+            continue;
+        if (*n == room) {
+            room = 2 * room + 16;
+            tool_entry *grown = realloc(*out, room * sizeof **out);
+            if (grown == NULL)
+                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", room);
+            *out = grown;
+        }
+        *n += read_entry(&in, item->d_name, &(*out)[*n]);
+    }
+}
+
+hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n) {
+    *out = NULL;
+    *n = 0;
+    DIR *list = opendir(path);
+    if (list == NULL)
+        return hotbed_io_fail("cannot read", path, -errno);
+    hotbed_status status = read_entries(list, path, out, n);
+    closedir(list);
+    if (*n > 0)
+        qsort(*out, *n, sizeof **out, by_step);
+    if (status == HOTBED_OK)
+        status = find_chains(*out, *n);
+    if (status == HOTBED_OK)
+        status = find_targets(path, *out, *n);
+    if (status == HOTBED_OK)
+        return HOTBED_OK;
+    free(*out);
+    *out = NULL;
+    *n = 0;
+    return status;
+}
+
+/* --- a chain -------------------------------------------------------------------------------------------------------- */
+
+/* Return the directory of `path`, as written, or NULL if there is no memory. The caller frees it
+ * with free(). */
+static char *directory_of(const char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    char *out = malloc(n + 2);
+    if (out != NULL)
+        snprintf(out, n + 2, "%.*s", (int)(n == 0 ? 1 : n), n == 0 ? "." : path);
+    return out;
+}
+
+/* Open the chain of `path`: entries[at] of `directory`, everything that it follows, and `path`
+ * after it. */
+static hotbed_status open_entries(
+    const char *directory, const tool_entry *entries, size_t at, const char *path,
+    hotbed_chain *out) {
+    uint32_t before = (uint32_t)entries[at].depth + 1;
+    const char **order = hotbed_new((before + 1) * sizeof *order);
+    char **paths = hotbed_new(before * sizeof *paths);
+    bool good = order != NULL && paths != NULL;
+    for (uint32_t i = before; good && i-- > 0; at = entries[at].before) {
+        order[i] = paths[i] = join(directory, entries[at].name);
+        good = paths[i] != NULL;
+    }
+    hotbed_status status = HOTBED_OK;
+    if (good) {
+        order[before] = path;
+        status = hotbed_chain_open(tool_files(), order, before + 1, out);
+    } else {
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " paths", before);
+    }
+    for (uint32_t i = 0; paths != NULL && i < before; i++)
+        free(paths[i]);
+    hotbed_delete(paths);
+    hotbed_delete(order);
+    return status;
+}
+
+/* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
+ * `directory`. *found says whether the parent was found with a whole chain. Errors: CORRUPT (the
+ * parent was found, but its chain is not whole), and the errors of opening. */
+static hotbed_status open_beside(
+    const char *directory, const char *path, const tool_entry *last, bool *found,
+    hotbed_chain *out) {
+    tool_entry *entries = NULL;
+    size_t n = 0, at = TOOL_NONE;
+    HOTBED_TRY(tool_read_directory(directory, &entries, &n));
+    for (size_t i = 0; i < n; i++)
+        if (entries[i].described && hotbed_digest_equal(entries[i].id, last->parent) &&
+            hotbed_digest_equal(entries[i].digest, last->parent_digest) &&
+            (at == TOOL_NONE || entries[i].whole))
+            at = i;
+    *found = at != TOOL_NONE && entries[at].whole;
+    hotbed_status status = HOTBED_OK;
+    if (*found)
+        status = open_entries(directory, entries, at, path, out);
+    else if (at != TOOL_NONE)
+        status = hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s follows %s, which is %s: %s", path, entries[at].name,
+            tool_state_name(entries[at].state), entries[at].text);
+    free(entries);
+    return status;
+}
+
+hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
+    tool_entry last = {.described = false};
+    bool found = false;
+    *out = (hotbed_chain){.n = 0};
+    describe(NULL, path, &last);
+    if (!last.described || !last.increment)
+        return hotbed_chain_open(tool_files(), &path, 1, out); /* the call reports what is wrong */
+    char *real = realpath(path, NULL);
+    char *named = directory_of(path), *led = real == NULL ? NULL : directory_of(real);
+    hotbed_status status = HOTBED_OK;
+    if (named == NULL || led == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
+    if (status == HOTBED_OK)
+        status = open_beside(named, path, &last, &found, out);
+    if (status == HOTBED_OK && !found)
+        status = open_beside(led, path, &last, &found, out);
+    if (status == HOTBED_OK && !found) {
+        char id[HOTBED_DIGEST_DIGITS + 1];
+        hotbed_digest_text(last.parent, id);
+        status =
+            hotbed_fail(HOTBED_ERR_STATE, "%s: its parent %s was not found in %s", path, id, led);
+    }
+    free(real);
+    free(named);
+    free(led);
+    return status;
+}

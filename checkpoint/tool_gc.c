@@ -1,0 +1,282 @@
+/* checkpoint/tool_gc.c - hotbed-ckpt gc: choose which checkpoints to keep, and remove the others.
+ *
+ * A tree is a full checkpoint and all increments that follow it. Trees are kept or removed as a
+ * whole. A tree is kept if it is among the newest, if it has the newest whole checkpoint, if a link
+ * leads to it, or if something in it is damaged. Links are neither followed nor removed. */
+#define _DEFAULT_SOURCE /* DT_DIR */
+#include "checkpoint/tool.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- what stays --------------------------------------------------------------------------------------------- */
+
+static void keep_tree(tool_entry *entries, size_t at, size_t why) {
+    tool_entry *root = entries[at].root == TOOL_NONE ? &entries[at] : &entries[entries[at].root];
+    if (!root->kept)
+        root->why = why;
+    root->kept = true;
+}
+
+/* Keep the newest full checkpoints. Copies of a checkpoint count once. */
+static void keep_newest(tool_entry *entries, size_t n, uint64_t keep) {
+    for (size_t i = n; i-- > 0;) {
+        tool_entry *e = &entries[i];
+        bool copy = false;
+        if (e->state != TOOL_WHOLE || e->increment)
+            continue;
+        for (size_t k = i + 1; k < n && !copy; k++)
+            copy = entries[k].kept && hotbed_digest_equal(entries[k].id, e->id);
+        e->kept = copy || keep > 0;
+        keep -= !copy && keep > 0;
+    }
+}
+
+static void choose(tool_entry *entries, size_t n, uint64_t keep) {
+    size_t newest = TOOL_NONE;
+    keep_newest(entries, n, keep);
+    for (size_t i = 0; i < n; i++) {
+        const tool_entry *e = &entries[i];
+        if (e->state == TOOL_WHOLE)
+            newest = i; /* entries are in order */
+        if (tool_is_broken(e))
+            keep_tree(entries, i, i);
+        if (e->state == TOOL_LINK && e->root != TOOL_NONE)
+            keep_tree(entries, i, i);
+        if (e->state == TOOL_LINK && e->target != TOOL_NONE)
+            keep_tree(entries, e->target, i);
+    }
+    if (newest != TOOL_NONE)
+        keep_tree(entries, newest, newest);
+}
+
+static bool stays(const tool_options *o, const tool_entry *entries, const tool_entry *e) {
+    if (e->state == TOOL_UNFINISHED)
+        return !o->unfinished || e->kept;
+    return e->state != TOOL_WHOLE || e->kept || entries[e->root].kept;
+}
+
+/* Sort entries for removal: the oldest tree first, and in a tree each increment before the
+ * checkpoint that it follows, so an interrupted removal leaves no increment without its parent.
+ * Unfinished saves come last. */
+static int by_tree(const void *a, const void *b) {
+    const tool_entry *x = *(const tool_entry *const *)a, *y = *(const tool_entry *const *)b;
+    if (x->root != y->root)
+        return x->root < y->root ? -1 : 1;
+    if (x->depth != y->depth)
+        return x->depth > y->depth ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* --- removal --------------------------------------------------------------------------------------------------- */
+
+static bool is_dots(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* Refuse a checkpoint that contains a directory. No checkpoint has one, so it belongs to someone
+ * else. */
+static hotbed_status check_files(DIR *files, const char *name) {
+    struct stat stat;
+    for (struct dirent *item; (item = readdir(files)) != NULL;) {
+        if (is_dots(item->d_name))
+            continue;
+        if (fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+            return hotbed_io_fail("cannot look at", item->d_name, -errno);
+        if (S_ISDIR(stat.st_mode))
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "%s contains a directory, %s, and was not removed", name,
+                item->d_name);
+    }
+    rewinddir(files);
+    return HOTBED_OK;
+}
+
+/* Rename to ".tmp-gone-<name>", or to a numbered form if an earlier removal left that name. */
+static hotbed_status take_name(int directory, const char *name, char gone[TOOL_NAME_BYTES]) {
+    enum { TRIES = 10000 };
+    for (int i = 0; i < TRIES; i++) {
+        struct stat stat;
+        snprintf(
+            gone, TOOL_NAME_BYTES, i == 0 ? ".tmp-gone-%.200s" : ".tmp-gone-%.200s.%d", name, i);
+        if (fstatat(directory, gone, &stat, AT_SYMLINK_NOFOLLOW) == 0)
+            continue;
+        if (renameat(directory, name, directory, gone) == 0)
+            return fsync(directory) == 0 ? HOTBED_OK : hotbed_io_fail("cannot sync", ".", -errno);
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+            return hotbed_io_fail("cannot rename", name, -errno);
+    }
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "cannot rename %s: %s and %d more names exist", name, gone, TRIES - 1);
+}
+
+/* Remove all files, and count them. */
+static hotbed_status remove_files(DIR *files, size_t *removed) {
+    for (struct dirent *item; (item = readdir(files)) != NULL;) {
+        if (is_dots(item->d_name))
+            continue;
+        if (unlinkat(dirfd(files), item->d_name, 0) != 0)
+            return hotbed_io_fail("cannot remove", item->d_name, -errno);
+        ++*removed;
+    }
+    return HOTBED_OK;
+}
+
+/* Remove a checkpoint. It is renamed first, so an interrupted removal leaves nothing that looks
+ * like a checkpoint. */
+static hotbed_status remove_open(int directory, const tool_entry *e, DIR *files) {
+    char gone[TOOL_NAME_BYTES];
+    struct stat stat;
+    size_t removed = 0;
+    bool unfinished = e->state == TOOL_UNFINISHED;
+    if (fstat(dirfd(files), &stat) != 0)
+        return hotbed_io_fail("cannot look at", e->name, -errno);
+    if (stat.st_dev != e->device || stat.st_ino != e->inode)
+        return hotbed_fail(HOTBED_ERR_STATE, "%s was replaced meanwhile", e->name);
+    HOTBED_TRY(check_files(files, e->name));
+    snprintf(gone, sizeof gone, "%s", e->name);
+    if (!unfinished)
+        HOTBED_TRY(take_name(directory, e->name, gone));
+    hotbed_status status = remove_files(files, &removed);
+    if (status != HOTBED_OK && removed == 0 && !unfinished)
+        (void)renameat(
+            directory, gone, directory, e->name); /* nothing was removed: restore the name */
+    HOTBED_TRY(status);
+    return unlinkat(directory, gone, AT_REMOVEDIR) == 0
+               ? HOTBED_OK
+               : hotbed_io_fail("cannot remove", gone, -errno);
+}
+
+static hotbed_status remove_entry(int directory, const tool_entry *e) {
+    int handle = openat(directory, e->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (handle < 0)
+        return hotbed_io_fail("cannot open", e->name, -errno);
+    DIR *files = fdopendir(handle);
+    if (files == NULL) {
+        close(handle);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to read %s", e->name);
+    }
+    hotbed_status status = remove_open(directory, e, files);
+    closedir(files);
+    return status;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------------ */
+
+/* Fail if anything is damaged, after printing each damaged entry. */
+static hotbed_status check_broken(const tool_options *o, const tool_entry *entries, size_t n) {
+    size_t broken = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!tool_is_broken(&entries[i]))
+            continue;
+        broken++;
+        if (!o->leave_damaged)
+            fprintf(
+                stderr, "hotbed-ckpt: %s is %s: %s\n", entries[i].name,
+                tool_state_name(entries[i].state), entries[i].text);
+    }
+    if (broken == 0 || o->leave_damaged)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT,
+        "%s: nothing was removed, because %zu checkpoints are damaged or unreadable; remove them, "
+        "or keep them with --leave-damaged",
+        o->paths[0], broken);
+}
+
+/* Print why a tree is kept that is not among the newest. */
+static void print_kept(const tool_entry *entries, const tool_entry *e) {
+    const tool_entry *why = &entries[e->why];
+    if (why->state == TOOL_LINK)
+        printf("kept %s: %s leads to it or to an increment that follows it\n", e->name, why->name);
+    else if (why->state == TOOL_WHOLE)
+        printf("kept %s: the newest checkpoint, %s, follows it\n", e->name, why->name);
+    else if (why != e)
+        printf(
+            "kept %s: %s, which follows it, is %s\n", e->name, why->name,
+            tool_state_name(why->state));
+    else
+        printf("kept %s: it is %s\n", e->name, tool_state_name(e->state));
+}
+
+/* Remove the entries in `order`, and print their names. */
+static hotbed_status remove_all(
+    const tool_options *o, int directory, const tool_entry *const *order, size_t n) {
+    hotbed_status result = HOTBED_OK;
+    size_t failed = TOOL_NONE, removed = 0;
+    for (size_t i = 0; i < n; i++) {
+        const tool_entry *e = order[i];
+        if (e->root != TOOL_NONE && e->root == failed)
+            continue; /* an increment that follows it still exists */
+        hotbed_status status = o->dry_run ? HOTBED_OK : remove_entry(directory, e);
+        if (status != HOTBED_OK) {
+            tool_fail(status);
+            failed = e->root;
+            result = status;
+            continue;
+        }
+        if (o->json) {
+            printf("%s", removed == 0 ? "" : ", ");
+            tool_json_text(e->name);
+        } else {
+            printf("%s%s\n", o->dry_run ? "would remove " : "removed ", e->name);
+        }
+        removed++;
+    }
+    return result;
+}
+
+static int gc(const tool_options *o, tool_entry *entries, size_t n) {
+    size_t num_gone = 0;
+    hotbed_status status = check_broken(o, entries, n);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    const tool_entry **order = hotbed_new(n * sizeof *order);
+    if (order == NULL)
+        return tool_fail(hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", n));
+    choose(entries, n, o->keep);
+    for (size_t i = 0; i < n; i++)
+        if (!stays(o, entries, &entries[i]))
+            order[num_gone++] = &entries[i];
+        else if (!o->json && entries[i].why != TOOL_NONE && entries[i].state != TOOL_LINK)
+            print_kept(entries, &entries[i]);
+    if (num_gone > 0)
+        qsort(order, num_gone, sizeof *order, by_tree);
+    int directory = open(o->paths[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0) {
+        status = hotbed_io_fail("cannot open", o->paths[0], -errno);
+        hotbed_delete(order);
+        return tool_fail(status);
+    }
+    if (o->json)
+        printf("[");
+    status = remove_all(o, directory, order, num_gone);
+    if (o->json)
+        printf("]\n");
+    close(directory);
+    hotbed_delete(order);
+    return status == HOTBED_OK ? TOOL_SAME : TOOL_TROUBLE;
+}
+
+int tool_gc(const tool_options *o) {
+    tool_entry *entries = NULL;
+    size_t n = 0;
+    if (o->keep == 0)
+        return tool_usage("gc needs --keep", "");
+    hotbed_status status = tool_read_directory(o->paths[0], &entries, &n);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    int result = gc(o, entries, n);
+    free(entries);
+    return result;
+}

@@ -1,4 +1,5 @@
-/* dist/balance.c - batch balance: workloads of all ranks, a partition, samples where it puts them. */
+/* dist/balance.c - batch balance: gather the workloads of all ranks, compute a partition, exchange
+ * samples. */
 #include "hotbed/balance.h"
 
 #include "base/error.h"
@@ -12,14 +13,15 @@
 
 #define ITEMS_MOST ((uint64_t)1 << 30)
 
-/* What the stream's thread reads and writes: plain memory, all of it pinned. */
+/* Memory that a callback of the stream reads and writes: all of it pinned. */
 typedef struct plan {
     uint32_t world, rank, batch_size;
     const uint64_t *gathered; /* [world][batch_size + 1] workloads, then how many are real */
     uint64_t *workloads;      /* [world * batch_size] */
     uint32_t *items;          /* [world * batch_size] */
-    uint32_t *samples;        /* [batch_size + 2] of this rank: real ones first; how many; unused */
-    uint64_t *workload;       /* their sum */
+    uint32_t *
+        samples; /* [batch_size + 2] of this rank: its samples, real ones first; how many are real; unused */
+    uint64_t *workload; /* sum of their workloads */
     void *scratch;
 } plan;
 
@@ -31,9 +33,9 @@ struct hotbed_balance {
     const hotbed_balance_kernels *kernels;
     hotbed_memory memory, pinned;
     plan plan;
-    uint32_t *kjt_starts, *bad, *bases; /* of the batch that comes */
+    uint32_t *kjt_starts, *bad, *bases; /* of the new batch */
     uint32_t *sources;
-    uint64_t *workloads, *gathered; /* device: [batch_size + 1], [world] of them */
+    uint64_t *workloads, *gathered; /* device: [batch_size + 1], and [world] of them */
     uint8_t *message;               /* this rank's features */
     uint32_t *samples;              /* device: [batch_size + 2] */
     uint64_t *workload;             /* device */
@@ -65,7 +67,7 @@ static size_t starts_bytes(const hotbed_balance *b) {
     return ((size_t)b->options.num_features * b->options.batch_size + 1) * sizeof(uint32_t);
 }
 
-/* Place the device's arrays, twice: once to count their bytes. */
+/* Lay out the device's arrays; called twice, first to count their bytes. */
 static size_t carve_device(hotbed_balance *b, uint8_t *base) {
     const hotbed_balance_options *o = &b->options;
     hotbed_balance_view *v = &b->view;
@@ -127,7 +129,7 @@ static hotbed_status create(hotbed_balance *b, hotbed_stream *stream) {
     b->plan.world = b->world;
     b->plan.rank = b->rank;
     b->plan.batch_size = o->batch_size;
-    /* Messages travel with the room that they do not use. */
+    /* Unused capacity of messages travels too, so it is cleared. */
     HOTBED_TRY(hotbed_fill(b->memory.data, 0, bytes, stream));
     return hotbed_stream_finish(stream);
 }
@@ -197,7 +199,7 @@ hotbed_status hotbed_balance_partition(
     return HOTBED_OK;
 }
 
-/* On a thread of the stream: this rank's set, real samples first. */
+/* On a callback thread of the stream: choose this rank's set, real samples first. */
 static void partition_call(void *argument) {
     const plan *p = argument;
     uint32_t n = p->batch_size;
@@ -237,7 +239,7 @@ static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* This rank's features as a message: rows of all batch_size samples. */
+/* Write this rank's features as a message: rows of all batch_size samples. */
 static hotbed_status write_message(
     hotbed_balance *b, const hotbed_kjt *kjt, hotbed_stream *stream) {
     const hotbed_balance_view *v = &b->view;
@@ -300,8 +302,9 @@ hotbed_status hotbed_balance_start(
 
 hotbed_status hotbed_balance_finish(
     hotbed_balance *balance, hotbed_balanced *out, hotbed_stream *stream) {
-    if (balance == NULL || out == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance, out or stream is NULL");
+    if (balance == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance or stream is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_balanced"));
     hotbed_balance *b = balance;
     if (!b->started)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not started");
@@ -311,16 +314,23 @@ hotbed_status hotbed_balance_finish(
     HOTBED_TRY(hotbed_scan(
         (uint64_t)v->shape.rows + 1, v->starts, v->starts, b->scratch, b->scratch_bytes, stream));
     HOTBED_TRY(b->kernels->fill(v, stream));
-    hotbed_kjt_init(&out->kjt);
-    out->kjt.num_features = v->num_features;
-    out->kjt.batch_size = v->batch_size;
-    out->kjt.num_keys = v->bound;
-    out->kjt.keys = v->keys;
-    out->kjt.offsets = v->offsets;
-    out->kjt.weights = v->weights;
-    out->samples = b->samples;
-    out->num_samples = b->samples + v->batch_size;
-    out->workload = b->workload;
+    hotbed_balanced made = {
+        .samples = b->samples,
+        .num_samples = b->samples + v->batch_size,
+        .workload = b->workload,
+        .kjt =
+            {
+                .num_features = v->num_features,
+                .batch_size = v->batch_size,
+                .num_keys = v->bound,
+                .keys = v->keys,
+                .offsets = v->offsets,
+                .weights = v->weights,
+            },
+    };
+    made.kjt.size = out->size < sizeof made ? out->size : (uint32_t)sizeof made;
+    made.kjt.size -= (uint32_t)offsetof(hotbed_balanced, kjt);
+    hotbed_output_write(out, &made, sizeof made);
     b->finished = true;
     return HOTBED_OK;
 }

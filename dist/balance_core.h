@@ -1,4 +1,4 @@
-/* dist/balance_core.h - samples of all ranks, and those that a rank goes on with. */
+/* dist/balance_core.h - the samples of all ranks, and which of them a rank gets. */
 #ifndef HOTBED_DIST_BALANCE_CORE_H
 #define HOTBED_DIST_BALANCE_CORE_H
 
@@ -12,13 +12,14 @@ typedef struct hotbed_balance_view {
     uint32_t num_features, batch_size, world;
     const uint32_t *samples; /* [batch_size] of the new batch: rank * batch_size + sample */
     uint32_t *starts;        /* [num_features * batch_size + 1] */
-    int64_t *offsets;        /* the same, for the caller */
+    int64_t *offsets;        /* the same array, for the caller */
     uint64_t *keys;          /* [bound] */
     float *weights;          /* [bound], or NULL */
     uint64_t bound;
 } hotbed_balance_view;
 
-/* Workload of sample b of a rank that has `real` of them: given, or its keys; 0 for a filled-up one. */
+/* Workload of sample b of a rank with `real` samples: as given, or the number of its keys; 0 for
+ * padding. */
 HOTBED_HD uint64_t hotbed_balance_workload(
     const uint64_t *given, const uint32_t *starts, uint32_t num_features, uint32_t batch_size,
     uint32_t real, uint32_t b) {
@@ -34,7 +35,7 @@ HOTBED_HD uint64_t hotbed_balance_workload(
     return keys;
 }
 
-/* The message that has row r of the new batch, and the row in it. */
+/* Find the message that has row r of the new batch, and the row's number in it. */
 HOTBED_HD uint8_t *hotbed_balance_source(const hotbed_balance_view *v, uint32_t r, uint32_t *row) {
     uint32_t f = r / v->batch_size;
     uint32_t sample = v->samples[r - f * v->batch_size], rank = sample / v->batch_size;
@@ -42,7 +43,7 @@ HOTBED_HD uint8_t *hotbed_balance_source(const hotbed_balance_view *v, uint32_t 
     return v->messages + rank * v->message_bytes;
 }
 
-/* Write the length of row r; 0 past the last one, and where a message came in part (gather_core.h). */
+/* Write the length of row r; 0 past the last row, and if the message is incomplete (gather_core.h). */
 HOTBED_HD void hotbed_balance_length(const hotbed_balance_view *v, uint32_t r) {
     uint32_t row = 0;
     if (r == v->num_features * v->batch_size) {
@@ -65,7 +66,7 @@ HOTBED_HD void hotbed_balance_key(const hotbed_balance_view *v, uint32_t i) {
         v->weights[i] = hotbed_message_weights(message, v->shape, v->capacity)[k];
 }
 
-/* Byte `at` of [batch_size, row_bytes] rows of the new batch. */
+/* Copy byte `at` of the [batch_size, row_bytes] rows of the new batch. */
 HOTBED_HD uint8_t hotbed_balance_byte(
     const uint8_t *all, const uint32_t *samples, uint32_t real, uint64_t row_bytes, uint64_t at) {
     uint64_t b = at / row_bytes;

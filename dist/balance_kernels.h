@@ -1,4 +1,5 @@
-/* dist/balance_kernels.h - the kernels of batch balance: the contract of both backends.  All are async. */
+/* dist/balance_kernels.h - the kernels of batch balance: the contract of both backends. All are
+ * asynchronous. */
 #ifndef HOTBED_DIST_BALANCE_KERNELS_H
 #define HOTBED_DIST_BALANCE_KERNELS_H
 
@@ -9,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Workloads of a rank's samples, and after them how many are real. */
+/* The workloads of a rank's samples, followed by the number of real samples. */
 typedef struct hotbed_workload_args {
     const uint64_t *given;  /* [real], or NULL */
     const uint32_t *starts; /* [num_features * batch_size + 1] */
@@ -20,9 +21,9 @@ typedef struct hotbed_workload_args {
 
 typedef struct hotbed_balance_kernels {
     hotbed_status (*workloads)(const hotbed_workload_args *args, hotbed_stream *stream);
-    /* Lengths of the new rows into starts. */
+    /* Write the lengths of the new rows into starts. */
     hotbed_status (*lengths)(const hotbed_balance_view *view, hotbed_stream *stream);
-    /* offsets, keys and weights. */
+    /* Write offsets, keys and weights. */
     hotbed_status (*fill)(const hotbed_balance_view *view, hotbed_stream *stream);
     hotbed_status (*rows)(
         uint32_t batch_size, uint64_t row_bytes, const void *all, const uint32_t *samples,

@@ -1,9 +1,9 @@
-/* dist/bucketize_core.h - from the keys of a batch to a message for each rank.
+/* dist/bucketize_core.h - from the keys of a batch to one message per rank.
  *
- * The keys are sorted by the rank that owns them, equal ranks in the order of the batch: rows follow each
- * other in it, so they do in each message, and keys of a row keep their order.  Where a row begins in a
- * message follows from where it begins in the batch, by a search among the message's positions.
- */
+ * The keys are sorted by owning rank; keys of one rank stay in batch order. So rows follow each
+ * other in each message as in the batch, and the keys of a row keep their order. Where a row begins
+ * in a message follows from where it begins in the batch, by a search among the positions of the
+ * message's keys. */
 #ifndef HOTBED_DIST_BUCKETIZE_CORE_H
 #define HOTBED_DIST_BUCKETIZE_CORE_H
 
@@ -11,7 +11,7 @@
 #include "dist/route_core.h"
 #include "storage/step_core.h"
 
-/* Who gets a feature's keys, and whether as local ids. */
+/* How a feature's keys are routed, and whether they travel as local ids. */
 typedef struct hotbed_feature_route {
     hotbed_route route;
     uint64_t local;
@@ -21,29 +21,29 @@ typedef struct hotbed_bucketize_view {
     /* the batch: n = starts[shape.rows] keys in the order of rows */
     const uint64_t *keys;       /* [bound] */
     const float *weights;       /* [bound]; NULL unless shape.weighted */
-    const uint64_t *key_counts; /* [bound] occurrences of each; not read unless shape.counted */
+    const uint64_t *key_counts; /* [bound] occurrences of each key; read only if shape.counted */
     const uint32_t *starts;     /* [shape.rows + 1] */
     const hotbed_feature_route *routes; /* [shape.rows / batch_size] */
     uint64_t bound;
     uint32_t batch_size; /* rows of a feature */
     uint32_t world;
-    /* the order by rank */
-    uint32_t *targets;        /* [bound] rank of each key; `world` past the last */
+    /* the keys sorted by rank */
+    uint32_t *targets;        /* [bound] rank of each key; `world` past the last key */
     uint32_t *numbers;        /* [bound] 0, 1, 2, ... */
     uint32_t *sorted_targets; /* [bound] */
-    uint32_t *sorted;         /* [bound] the keys' numbers by rank */
-    uint32_t *places;         /* [bound] of key i: where it is in `sorted` */
-    uint32_t *ranks;          /* [world + 1] where each rank's begin in `sorted` */
+    uint32_t *sorted;         /* [bound] numbers of the keys in order of rank */
+    uint32_t *places;         /* [bound] position of key i in `sorted` */
+    uint32_t *ranks;          /* [world + 1] first position of each rank in `sorted` */
     uint32_t *counts;         /* [world] keys for each rank */
-    uint32_t *overflow;       /* one word, 0 before: set when a count is over the capacity */
+    uint32_t *overflow;       /* one word, 0 before the call; set if a count exceeds the capacity */
     /* the messages */
     uint8_t *const *to; /* [world] */
-    uint64_t to_offset; /* bytes from there */
-    uint64_t capacity;  /* of each message; 0: as many as it has keys */
+    uint64_t to_offset; /* offset in bytes */
+    uint64_t capacity;  /* capacity of each message; 0: the number of its keys */
     hotbed_message_shape shape;
 } hotbed_bucketize_view;
 
-/* First position of an ascending array whose value is not below `value`; n where there is none. */
+/* The first position of an ascending array whose value is not below `value`; n if there is none. */
 HOTBED_HD uint32_t hotbed_first_at_least(const uint32_t *values, uint32_t n, uint32_t value) {
     uint32_t low = 0, high = n;
     while (low < high) {
@@ -56,13 +56,23 @@ HOTBED_HD uint32_t hotbed_first_at_least(const uint32_t *values, uint32_t n, uin
     return low;
 }
 
-HOTBED_HD void hotbed_bucketize_target(const hotbed_bucketize_view *b, uint32_t i) {
+/* For key i of `row`; a number past the last key has none. */
+HOTBED_HD void hotbed_bucketize_target_of(
+    const hotbed_bucketize_view *b, uint32_t i, uint32_t row) {
+    b->numbers[i] = i;
+    b->targets[i] = hotbed_route_rank_of(&b->routes[row / b->batch_size].route, b->keys[i]);
+}
+
+HOTBED_HD void hotbed_bucketize_no_target(const hotbed_bucketize_view *b, uint32_t i) {
     b->numbers[i] = i;
     b->targets[i] = b->world;
-    if (i >= b->starts[b->shape.rows])
-        return;
-    uint32_t row = hotbed_part_of(b->starts, b->shape.rows, i);
-    b->targets[i] = hotbed_route_rank_of(&b->routes[row / b->batch_size].route, b->keys[i]);
+}
+
+HOTBED_HD void hotbed_bucketize_target(const hotbed_bucketize_view *b, uint32_t i) {
+    if (i < b->starts[b->shape.rows])
+        hotbed_bucketize_target_of(b, i, hotbed_part_of(b->starts, b->shape.rows, i));
+    else
+        hotbed_bucketize_no_target(b, i);
 }
 
 /* p up to `world`. */
@@ -85,20 +95,19 @@ HOTBED_HD void hotbed_bucketize_header(const hotbed_bucketize_view *b, uint32_t 
     *hotbed_message_header_of(hotbed_bucketize_message(b, p)) = header;
 }
 
-/* Where row r begins in the message for rank p; r up to the number of rows. */
+/* The position at which row r begins in the message for rank p; r may be the number of rows. */
 HOTBED_HD void hotbed_bucketize_start(const hotbed_bucketize_view *b, uint32_t p, uint32_t r) {
     hotbed_message_starts(hotbed_bucketize_message(b, p))[r] =
         hotbed_first_at_least(b->sorted + b->ranks[p], b->counts[p], b->starts[r]);
 }
 
-/* Put the j-th key by rank into its message. */
-HOTBED_HD void hotbed_bucketize_key(const hotbed_bucketize_view *b, uint32_t j) {
+/* Write the j-th key in order of rank, which belongs to `row`, into its message. */
+HOTBED_HD void hotbed_bucketize_key_of(const hotbed_bucketize_view *b, uint32_t j, uint32_t row) {
     uint32_t p = b->sorted_targets[j], i = b->sorted[j], k = j - b->ranks[p];
     uint64_t capacity = b->capacity != 0 ? b->capacity : b->counts[p];
     b->places[i] = j;
     if (k >= capacity)
         return;
-    uint32_t row = hotbed_part_of(b->starts, b->shape.rows, i);
     const hotbed_feature_route *r = &b->routes[row / b->batch_size];
     uint8_t *message = hotbed_bucketize_message(b, p);
     uint64_t key = b->keys[i];
@@ -106,8 +115,12 @@ HOTBED_HD void hotbed_bucketize_key(const hotbed_bucketize_view *b, uint32_t j) 
         r->local != 0 ? hotbed_route_local_of(&r->route, key) : key;
     if (b->shape.weighted != 0)
         hotbed_message_weights(message, b->shape, capacity)[k] = b->weights[i];
-    if (b->shape.counted != 0) /* of a rank's batch: 2^30 at most */
+    if (b->shape.counted != 0) /* at most 2^30: the keys of one rank's batch */
         hotbed_message_counts(message, b->shape, capacity)[k] = (uint32_t)b->key_counts[i];
+}
+
+HOTBED_HD void hotbed_bucketize_key(const hotbed_bucketize_view *b, uint32_t j) {
+    hotbed_bucketize_key_of(b, j, hotbed_part_of(b->starts, b->shape.rows, b->sorted[j]));
 }
 
 #endif

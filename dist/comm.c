@@ -13,7 +13,11 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { DEADLINE_MS = 30000 };
+enum {
+    DEADLINE_MS = 30000,
+    LOOK_MS =
+        10, /* between two looks for failures of other ranks while a batch waits for its turn */
+};
 
 const char *hotbed_transport_name(hotbed_transport transport) {
     switch (transport) {
@@ -101,8 +105,8 @@ hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_c
         hotbed_comm_options_init(to);
     else
         HOTBED_TRY(hotbed_options_read(
-            to, sizeof *to, offsetof(hotbed_comm_options, log_records) + sizeof to->log_records,
-            from, "hotbed_comm_options"));
+            to, sizeof *to, offsetof(hotbed_comm_options, deadline_ms), from,
+            "hotbed_comm_options"));
     if (to->deadline_ms == 0)
         to->deadline_ms = DEADLINE_MS;
     return HOTBED_OK;
@@ -137,7 +141,7 @@ void hotbed_comm_finish(hotbed_comm *comm) {
 }
 
 void hotbed_comm_destroy(hotbed_comm *comm) {
-    if (comm == NULL)
+    if (comm == NULL || hotbed_forked())
         return;
     comm->ops->destroy(comm);
     hotbed_comm_finish(comm);
@@ -190,8 +194,9 @@ bool hotbed_comm_record_fault(
         comm->fault.reason = reason;
         comm->fault.rank = rank;
         comm->fault.operation = operation;
-        /* Publishes the fault to who has seen the reason. */
+        /* Publishes the fault to every reader of `failed`. */
         __atomic_store_n(&comm->failed, (uint32_t)reason, __ATOMIC_RELEASE);
+        pthread_cond_broadcast(&comm->turn);
     }
     pthread_mutex_unlock(&comm->lock);
     return false;
@@ -213,6 +218,7 @@ hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
         return fail_null("hotbed_comm_failure", "comm");
     if (out == NULL)
         return fail_null("hotbed_comm_failure", "out");
+    HOTBED_TRY(hotbed_fork_check());
     poll(comm);
     if (hotbed_comm_has_failed(comm))
         *out = comm->fault;
@@ -222,7 +228,7 @@ hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
 }
 
 void hotbed_comm_abort(hotbed_comm *comm) {
-    if (comm == NULL)
+    if (comm == NULL || hotbed_forked())
         return;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted", comm->rank);
@@ -280,22 +286,27 @@ hotbed_status hotbed_comm_log_read(
 
 /* --- batches on lanes ----------------------------------------------------------------------- */
 
-/* Wait until the batch with that ticket is the next; 0: as it comes.  False: the communicator failed. */
+/* Wait until all batches with earlier tickets have run; ticket 0, of a recorded batch, does not
+ * wait. False if the communicator failed.
+ *
+ * No deadline runs here. An earlier batch may be on a stream that is busy with other work for any
+ * length of time; it has a deadline of its own once it runs. Streams and events alone cannot make
+ * two batches wait for each other: a batch waits only for tickets and events that were given out
+ * before it was enqueued. */
 static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
-    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
-    bool in_time = true;
     pthread_mutex_lock(&comm->lock);
-    while (ticket != 0 && comm->served + 1 != ticket && in_time && !hotbed_comm_has_failed(comm))
-        in_time = hotbed_comm_cond_wait(&comm->turn, &comm->lock, until);
-    pthread_mutex_unlock(&comm->lock);
-    if (!in_time && !hotbed_comm_has_failed(comm)) {
-        (void)hotbed_comm_record_fault(
-            comm, HOTBED_COMM_DEADLINE, (int32_t)comm->rank, 0,
-            "an operation of rank %u waited %u ms for one that it enqueued before, on another "
-            "stream",
-            comm->rank, comm->deadline_ms);
-        comm->ops->spread(comm);
+    while (ticket != 0 && comm->served + 1 != ticket && !hotbed_comm_has_failed(comm)) {
+        if (comm->ops->poll == NULL) {
+            (void)pthread_cond_wait(&comm->turn, &comm->lock);
+            continue;
+        }
+        (void)hotbed_comm_cond_wait(
+            &comm->turn, &comm->lock, hotbed_comm_now() + LOOK_MS * UINT64_C(1000000));
+        pthread_mutex_unlock(&comm->lock);
+        poll(comm);
+        pthread_mutex_lock(&comm->lock);
     }
+    pthread_mutex_unlock(&comm->lock);
     return !hotbed_comm_has_failed(comm);
 }
 
@@ -303,7 +314,7 @@ static void end_turn(hotbed_comm *comm, uint64_t ticket) {
     if (ticket == 0)
         return;
     pthread_mutex_lock(&comm->lock);
-    if (comm->served < ticket) /* a failed one may be out of turn */
+    if (comm->served < ticket) /* after a failure, a later ticket may already have been served */
         comm->served = ticket;
     pthread_cond_broadcast(&comm->turn);
     pthread_mutex_unlock(&comm->lock);

@@ -1,9 +1,9 @@
 /* dist/comm.h - the inside of communicators: what comm.c asks of a transport.
  *
- * Every collective is one kind of work for a transport: a batch of up to HOTBED_EXCHANGES_MAX parts, each of
- * which says what bytes go to each rank and where those from each rank are put.  comm.c checks, logs, makes
- * the batch and does the sums; comm_self.c, comm_threads.c, comm_mpi.c and comm_nccl.c move bytes.
- */
+ * To a transport, every collective is a batch of up to HOTBED_EXCHANGES_MAX parts. Each part says
+ * which bytes go to each rank, and where the bytes from each rank are put. comm.c checks arguments,
+ * keeps the order log, makes the batch and computes sums; comm_self.c, comm_threads.c, comm_mpi.c
+ * and comm_nccl.c move bytes. */
 #ifndef HOTBED_DIST_COMM_H
 #define HOTBED_DIST_COMM_H
 
@@ -15,12 +15,12 @@ enum { HOTBED_COMM_RANKS_MAX = 1024 };
 
 typedef enum hotbed_part_kind {
     HOTBED_PART_GATHER = 1, /* `bytes` from send to all; rank p's at recv + p * bytes */
-    HOTBED_PART_EQUAL = 2,  /* send + p * bytes to p; p's at recv + p * bytes */
+    HOTBED_PART_EQUAL = 2,  /* send + p * bytes to rank p; from rank p to recv + p * bytes */
     HOTBED_PART_COUNTS = 3, /* as a hotbed_exchange says */
     HOTBED_PART_ROOT = 4,   /* `bytes` from root's recv to recv */
     HOTBED_PART_SCATTER =
-        5, /* range p of send to p; p's, as long as this rank's range, at recv + p * it */
-    HOTBED_PART_COLLECT = 6, /* this rank's range of recv to all; range p of recv from p */
+        5, /* range p of send to rank p; from rank p, as long as this rank's range, to recv + p * that length */
+    HOTBED_PART_COLLECT = 6, /* this rank's range of recv to all; from rank p, range p of recv */
 } hotbed_part_kind;
 
 typedef struct hotbed_comm_part {
@@ -45,17 +45,17 @@ typedef struct hotbed_comm_batch {
     hotbed_comm_part parts[HOTBED_EXCHANGES_MAX];
 } hotbed_comm_batch;
 
-/* Bytes [offset, offset + bytes) of something. */
+/* The bytes [offset, offset + bytes) of a buffer. */
 typedef struct hotbed_comm_span {
     uint64_t offset, bytes;
 } hotbed_comm_span;
 
-/* Rank p's range of a SCATTER or COLLECT part.  Cut evenly, all but the last ranks have the same number of
- * floats. */
+/* Rank p's range of a SCATTER or COLLECT part. If cut evenly, all ranks but the last have the same
+ * number of floats. */
 hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, uint32_t p);
 
-/* What this rank sends to rank p: from part->send, or part->recv for ROOT and COLLECT; and where what it
- * gets from rank p goes in part->recv.  Both are 0 bytes for ROOT's own rank. */
+/* The range that this rank sends to rank p, in part->send, or in part->recv for ROOT and COLLECT;
+ * and the range of part->recv that receives from rank p. Both are empty for ROOT's own rank. */
 const uint8_t *hotbed_comm_sends(
     const hotbed_comm *comm, const hotbed_comm_part *part, uint32_t p, uint64_t *bytes);
 uint8_t *hotbed_comm_receives(
@@ -65,32 +65,32 @@ typedef struct hotbed_comm_ops {
     hotbed_transport transport;
     /* Errors: ARGUMENT. */
     hotbed_status (*check_stream)(const hotbed_comm *comm, const hotbed_stream *stream);
-    /* Enqueue the batch, of which the struct is copied.  On host streams only where there is no `run`, which
-     * comm.c enqueues there. */
+    /* Enqueue the batch; the struct is copied. Called on host streams only if there is no `run`,
+     * which comm.c enqueues there. */
     hotbed_status (*enqueue)(
         hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
-    /* Do the batch now, on a lane's thread; one at a time, in order.  False: it failed, and that is recorded
-     * by hotbed_comm_record_fault(). */
+    /* Run the batch now, on a stream's worker thread; one at a time, in order. False: it failed,
+     * and hotbed_comm_record_fault() has recorded it. */
     bool (*run)(hotbed_comm *comm, const hotbed_comm_batch *batch);
-    /* Record a failure of another rank that this one can see now; NULL: they are recorded as they come.  Orders
-     * nothing: it is called with every collective. */
+    /* Record a failure of another rank that can be noticed now; NULL: the transport records
+     * failures by itself. Orders nothing: it is called with every collective. */
     void (*poll)(hotbed_comm *comm);
-    /* Make all ranks fail for the reason that is recorded here.  From any thread. */
+    /* Make all ranks fail for the reason recorded here. From any thread. */
     void (*spread)(hotbed_comm *comm);
-    /* Leave, and free all but the base, which hotbed_comm_finish() frees. */
+    /* Leave the job, and free everything but the base, which hotbed_comm_finish() frees. */
     void (*destroy)(hotbed_comm *comm);
-    /* NULL: no windows.  The operation sets data, parts and its own fields. */
+    /* NULL: no windows. The call sets data, parts and its own fields. */
     hotbed_status (*window_create)(
         hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out);
     void (*window_destroy)(hotbed_window *window);
-    /* NULL: a batch without parts. */
+    /* NULL: a batch without parts serves as barrier. */
     hotbed_status (*window_barrier)(hotbed_window *window, hotbed_stream *stream);
-    /* hotbed_comm_bare_all_to_all(); NULL: copies are all there is. */
+    /* hotbed_comm_bare_all_to_all(); NULL: the transport has only copies. */
     hotbed_status (*bare)(
         hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
 } hotbed_comm_ops;
 
-/* A transport's own struct starts with it. */
+/* Each transport's own struct begins with it. */
 struct hotbed_comm {
     const hotbed_comm_ops *ops;
     uint32_t rank, size;
@@ -105,11 +105,11 @@ struct hotbed_comm {
     pthread_mutex_t lock;
     hotbed_comm_fault fault;
 
-    /* Batches on lanes: the order of the calls, whatever lane each is on. */
+    /* Batches on host streams run in the order of the calls, whichever stream each is on. */
     pthread_cond_t turn;
-    uint64_t tickets; /* given out; of the caller's thread */
+    uint64_t tickets; /* tickets given out; used by the caller's thread only */
     uint64_t served;  /* under the lock */
-    uint64_t runs;    /* batches run so far, this one included: what ranks compare */
+    uint64_t runs;    /* batches run so far, including the current one: ranks compare it */
 };
 
 struct hotbed_window {
@@ -118,17 +118,18 @@ struct hotbed_window {
     void **parts; /* [size], device memory */
 };
 
-/* Set up the base of a transport's struct, zeroed before.  Errors: ARGUMENT (options), MEMORY. */
+/* Initialize the base of a transport's struct, which is zeroed. Errors: ARGUMENT (options), MEMORY. */
 hotbed_status hotbed_comm_start(
     hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
     const hotbed_comm_options *options);
-/* Free what hotbed_comm_start() took, and the struct. */
+/* Free what hotbed_comm_start() allocated, and the struct. */
 void hotbed_comm_finish(hotbed_comm *comm);
 
-/* Options as this library knows them, defaults filled in; NULL is all defaults.  Errors: ARGUMENT. */
+/* Read options and fill in defaults; NULL is all defaults. Errors: ARGUMENT. */
 hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to);
 
-/* Record why the communicator failed, unless it has failed before.  Always false.  From any thread. */
+/* Record why the communicator failed, unless it has failed before. Always returns false. From any
+ * thread. */
 #if defined(__GNUC__) || defined(__clang__)
 __attribute__((format(printf, 5, 6)))
 #endif
@@ -138,30 +139,30 @@ bool hotbed_comm_record_fault(
 
 bool hotbed_comm_has_failed(const hotbed_comm *comm);
 
-/* COMM with the recorded reason.  The communicator has failed. */
+/* Return COMM with the recorded reason. The communicator has failed. */
 hotbed_status hotbed_comm_fail(hotbed_comm *comm);
 
 /* ARGUMENT unless the stream is of the host backend. */
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 
-/* What a rank tells another of a batch before its bytes. */
+/* What a rank tells another rank about a batch before its bytes. */
 typedef struct hotbed_comm_outline {
     uint32_t operation, tag, num_parts;
     uint32_t kinds[HOTBED_EXCHANGES_MAX];
-    uint64_t bytes[HOTBED_EXCHANGES_MAX]; /* what rank p sends here of each part */
+    uint64_t bytes[HOTBED_EXCHANGES_MAX]; /* bytes that rank p sends here, per part */
 } hotbed_comm_outline;
 void hotbed_comm_outline_of(
     const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_outline *out);
-/* Whether rank p's batch agrees with this rank's; else records MISMATCH and returns false. */
+/* Whether rank p's batch agrees with this rank's; otherwise records MISMATCH and returns false. */
 bool hotbed_comm_compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_outline *theirs);
 
-/* What every collective checks first.  Errors: ARGUMENT, COMM. */
+/* The checks that every collective begins with. Errors: ARGUMENT, COMM. */
 hotbed_status hotbed_comm_check_call(
     const char *function, hotbed_comm *comm, const hotbed_stream *stream);
 
-/* Note a call whose arguments are good. */
+/* Record a call with valid arguments in the order log. */
 void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, uint64_t bytes);
 
 /* A batch with the current tag and empty parts. */
@@ -171,26 +172,26 @@ hotbed_comm_batch hotbed_comm_batch_of(
 hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
 
-/* hotbed_comm_all_to_all() as the transport itself does it, NCCL's or MPI's own; where ranks are threads, a copy of as
- * many bytes.  Without order log, comparison, deadline or a watch over the others: it is there to be measured
- * beside.  Errors: COMM, DEVICE. */
+/* hotbed_comm_all_to_all() by the transport's own call, NCCL's or MPI's; where ranks are threads, a
+ * copy of as many bytes. It has no order log, comparison, deadline or watch over the other ranks:
+ * benchmarks use it as a limit. Errors: COMM, DEVICE. */
 hotbed_status hotbed_comm_bare_all_to_all(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
 
-/* OK where the transport can be used.  Errors: UNSUPPORTED. */
+/* OK if the transport can be used. Errors: UNSUPPORTED. */
 hotbed_status hotbed_comm_probe_mpi(void);
 hotbed_status hotbed_comm_probe_nccl(void);
 
 /* Nanoseconds of the monotonic clock. */
 uint64_t hotbed_comm_now(void);
-/* A condition that is waited for by that clock, and the wait: false when `until` has come. */
+/* A condition variable of that clock, and a wait on it: false once `until` has passed. */
 void hotbed_comm_cond_init(pthread_cond_t *condition);
 bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
 
-/* Run a batch now, on the calling thread, in turn with those enqueued before.  False: it failed. */
+/* Run a batch now, on the calling thread, after the batches enqueued before it. False: it failed. */
 bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch);
 
-/* Windows of ordinary memory, for transports whose ranks share their addresses. */
+/* Windows of ordinary memory, for transports whose ranks share an address space. */
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out);
 void hotbed_comm_local_window_destroy(hotbed_window *base);

@@ -1,4 +1,4 @@
-/* dist/comm_collectives.c - the collectives: checks of arguments, batches, sums. */
+/* dist/comm_collectives.c - the collectives: argument checks, batches, sums. */
 #include "dist/comm.h"
 
 #include "base/error.h"
@@ -19,7 +19,7 @@ static hotbed_status check_data(const char *function, const void *data, uint64_t
     return HOTBED_OK;
 }
 
-/* Whether `count` things of `bytes` each are at most `most` bytes. */
+/* Whether `count` elements of `bytes` each are at most `most` bytes. */
 static hotbed_status check_product(
     const char *function, uint64_t count, uint64_t bytes, uint64_t most) {
     if (count > 0 && bytes > most / count)
@@ -57,7 +57,7 @@ hotbed_status hotbed_comm_all_to_all(
         recv, stream);
 }
 
-/* Sum of counts[size], ARGUMENT when it is above `most`. */
+/* The sum of counts[size]. Errors: ARGUMENT if it exceeds `most`. */
 static hotbed_status add_counts(
     const char *function, const uint64_t *counts, uint32_t size, uint64_t most, uint64_t *sum) {
     *sum = 0;
@@ -173,7 +173,7 @@ static hotbed_status add_up(const hotbed_comm_sum_args *args, hotbed_stream *str
     return hotbed_comm_sum_kernels_host.sum(args, stream);
 }
 
-/* Bring each rank its range of all ranks' `send`, and add this rank's up into `to`. */
+/* Send each rank its range of `send`, and add up the received ranges into `to`. */
 static hotbed_status enqueue_sum(
     hotbed_comm *comm, hotbed_comm_operation operation, hotbed_comm_part part, float scale,
     float *to, hotbed_stream *stream) {

@@ -1,4 +1,5 @@
-/* dist/comm_link.c - sockets between all ranks: where they meet, and how each learns that another has failed. */
+/* dist/comm_link.c - sockets between all ranks: rendezvous, and how each rank learns that another
+ * has failed. */
 #define _DEFAULT_SOURCE 1 /* getifaddrs */
 #include "dist/comm_link.h"
 
@@ -22,16 +23,16 @@
 
 enum {
     MAGIC = 0x68424c31,
-    STRANGER_MS = 2000, /* how long one who connects may take to say who it is */
+    STRANGER_MS = 2000, /* time for a connecting peer to send its hello */
     RETRY_MS = 20,      /* between tries to connect to a rank that does not listen yet */
     PORT_BYTES = 8
 };
 
-/* What a rank says first on a connection. */
+/* First message on a connection. */
 typedef struct hello {
     uint32_t magic, rank, size;
-    uint32_t to;   /* the rank that it means to reach */
-    uint32_t port; /* where it listens itself */
+    uint32_t to;   /* the rank that it wants to reach */
+    uint32_t port; /* where the sender listens */
     uint64_t cookie;
 } hello;
 
@@ -48,23 +49,22 @@ typedef enum news_kind {
 
 typedef struct news {
     uint32_t kind;
-    uint64_t runs; /* BYE: batches that it has done */
+    uint64_t runs; /* BYE: batches that the sender has done */
     hotbed_comm_fault fault;
 } news;
 
 typedef struct peer {
     int socket; /* -1: none, or closed */
     bool bye;
-    uint64_t runs;  /* of bye */
-    size_t partial; /* bytes of `news` that are here */
+    uint64_t runs;  /* batches that the peer had done when it said goodbye */
+    size_t partial; /* bytes of `news` received so far */
     news news;
 } peer;
 
 struct hotbed_link {
     pthread_mutex_t lock;
     uint32_t rank, size;
-    bool lost;          /* a rank has died */
-    struct pollfd *fds; /* [size] */
+    bool lost; /* a rank has died */
     peer peers[];
 };
 
@@ -76,7 +76,7 @@ static int left_ms(uint64_t until) {
     return ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Wait until the socket can be read or written; false when `until` has come. */
+/* Wait until the socket can be read or written; false once `until` has passed. */
 static bool ready(int socket, short events, uint64_t until) {
     struct pollfd fd = {.fd = socket, .events = events};
     while (hotbed_comm_now() < until)
@@ -128,11 +128,12 @@ static void close_socket(int *socket) {
 static void set_options(int socket) {
     int on = 1;
     (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on); /* a machine that is gone */
+    (void)setsockopt(
+        socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on); /* the machine is unreachable */
     (void)fcntl(socket, F_SETFD, FD_CLOEXEC);
 }
 
-/* One try with one address; -1 when it fails. */
+/* Try one address; -1 on failure. */
 static int try_address(const struct addrinfo *address, uint64_t until) {
     int s = socket(address->ai_family, SOCK_STREAM, 0);
     if (s < 0)
@@ -170,7 +171,8 @@ static bool is_loopback(const char *host) {
            strncmp(host, "::ffff:127.", 11) == 0;
 }
 
-/* One try with each of the place's hosts.  Addresses first: names may take long where no server answers. */
+/* Try each host of the place once, addresses before names: resolving a name can take long without a
+ * server. */
 static int try_place(const hotbed_link_place *place, uint64_t until) {
     char here[HOTBED_LINK_HOST_BYTES] = "";
     (void)gethostname(here, sizeof here - 1);
@@ -178,12 +180,13 @@ static int try_place(const hotbed_link_place *place, uint64_t until) {
     bool same = known && strcmp(here, place->machine) == 0;
     int s = same ? try_host("127.0.0.1", place->port, until) : -1;
     for (uint32_t h = 0; h < HOTBED_LINK_HOSTS && place->hosts[h][0] != '\0' && s < 0; h++)
-        if (!known || same || !is_loopback(place->hosts[h])) /* else it is of another machine */
+        if (!known || same ||
+            !is_loopback(place->hosts[h])) /* otherwise it is of another machine */
             s = try_host(place->hosts[h], place->port, until);
     return s < 0 && known && !same ? try_host(place->machine, place->port, until) : s;
 }
 
-/* Connect to the place, again and again until somebody listens there, and say hello. */
+/* Connect to the place, retry until a rank listens there or `until` passes, and send the hello. */
 static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t until) {
     const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
     while (hotbed_comm_now() < until) {
@@ -196,7 +199,7 @@ static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t
     return -1;
 }
 
-/* Take the next connection of a rank of this meeting; -1 when `until` has come. */
+/* Accept the next connection of a rank of this rendezvous; -1 once `until` has passed. */
 static int accept_from(int listener, const hello *own, hello *theirs, uint64_t until) {
     while (ready(listener, POLLIN, until)) {
         int s = accept(listener, NULL, NULL);
@@ -208,12 +211,12 @@ static int accept_from(int listener, const hello *own, hello *theirs, uint64_t u
             theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->size == own->size &&
             theirs->to == own->rank && theirs->rank > own->rank && theirs->rank < own->size)
             return s;
-        close_socket(&s); /* some other program, or a rank of another meeting */
+        close_socket(&s); /* another program, or a rank of another rendezvous */
     }
     return -1;
 }
 
-/* --- the meeting ---------------------------------------------------------------------------- */
+/* --- rendezvous ---------------------------------------------------------------------------- */
 
 /* This machine's name, and its addresses. */
 static void list_hosts(hotbed_link_place *place) {
@@ -234,13 +237,14 @@ static void list_hosts(hotbed_link_place *place) {
     freeifaddrs(list);
 }
 
-/* Listen on all addresses of a kind; -1 when it cannot.  *length: of what is written to address. */
+/* Listen on all addresses of a family; -1 on failure. *length: bytes written to *address. */
 static int listen_on(
     sa_family_t family, uint32_t port, struct sockaddr_storage *address, socklen_t *length) {
     int s = socket(family, SOCK_STREAM, 0), on = 1, off = 0;
     memset(address, 0, sizeof *address);
     address->ss_family = family;
-    ((struct sockaddr_in *)address)->sin_port = htons((uint16_t)port); /* the same place in both */
+    ((struct sockaddr_in *)address)->sin_port =
+        htons((uint16_t)port); /* sin_port and sin6_port have the same offset */
     *length = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     (void)fcntl(s, F_SETFD, FD_CLOEXEC);
     (void)setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -258,9 +262,11 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
     int s = listen_on(AF_INET6, port, &address, &length);
     if (s < 0) /* a machine without IPv6 */
         s = listen_on(AF_INET, port, &address, &length);
+    char reason[HOTBED_REASON_BYTES];
     if (s < 0)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: error %d", port, errno);
+            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: %s", port,
+            hotbed_reason(errno, reason));
     memset(place, 0, sizeof *place);
     list_hosts(place);
     place->port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
@@ -273,20 +279,20 @@ void hotbed_link_unlisten(int listener) {
     close_socket(&listener);
 }
 
-static hotbed_status fail_meeting(const hello *own, const char *what) {
+static hotbed_status fail_rendezvous(const hello *own, const char *what) {
     return hotbed_fail(
         HOTBED_ERR_COMM, "rank %u of %u: %s within the deadline", own->rank, own->size, what);
 }
 
-/* Rank 0: wait for all others, then tell each where the others are. */
-static hotbed_status host_meeting(
+/* Rank 0: wait for all other ranks, then send each the table of places. */
+static hotbed_status host_rendezvous(
     hotbed_link *l, const hello *own, int listener, const void *payload, size_t bytes, entry *table,
     uint64_t until) {
     for (uint32_t n = 1; n < l->size;) {
         hello theirs;
         int s = accept_from(listener, own, &theirs, until);
         if (s < 0)
-            return fail_meeting(own, "not all other ranks came");
+            return fail_rendezvous(own, "not all other ranks came");
         if (l->peers[theirs.rank].socket >= 0) {
             close_socket(&s);
             return hotbed_fail(
@@ -311,8 +317,8 @@ static hotbed_status host_meeting(
     return HOTBED_OK;
 }
 
-/* Go to rank 0 and wait there for the others.  A listener that closes before that was one of a meeting before, on
- * the same port: then again. */
+/* Connect to rank 0 and wait for the table of ranks. If the listener closes first, it belonged to
+ * an earlier rendezvous on this port: retry. */
 static hotbed_status visit_host(
     hotbed_link *l, const hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
     entry *table, uint64_t until) {
@@ -320,18 +326,19 @@ static hotbed_status visit_host(
         int *s = &l->peers[0].socket;
         *s = connect_to(place, own, until);
         if (*s < 0)
-            return fail_meeting(own, "rank 0 could not be reached");
+            return fail_rendezvous(own, "rank 0 could not be reached");
         if (recv_all(*s, table, l->size * sizeof *table, until) &&
             recv_all(*s, payload, bytes, until))
             return HOTBED_OK;
         close_socket(s);
         if (hotbed_comm_now() >= until)
-            return fail_meeting(own, "the ranks did not all meet at rank 0");
+            return fail_rendezvous(own, "not all ranks reached rank 0");
     }
 }
 
-/* Others: go to rank 0, learn where the others are, go to those before this one, wait for those after. */
-static hotbed_status join_meeting(
+/* Other ranks: connect to rank 0, receive the table, connect to ranks with smaller numbers, accept
+ * the others. */
+static hotbed_status join_rendezvous(
     hotbed_link *l, hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
     entry *table, uint64_t until) {
     hotbed_link_place here;
@@ -341,20 +348,21 @@ static hotbed_status join_meeting(
     hotbed_status status = visit_host(l, own, place, payload, bytes, table, until);
     for (uint32_t p = 1; p < l->rank && status == HOTBED_OK; p++) {
         hotbed_link_place there = {.port = table[p].port};
-        /* Who is on rank 0's machine may be known by an address that is good only there. */
+        /* A rank on rank 0's machine may have registered a loopback address: also try rank 0's
+         * hosts. */
         memcpy(there.machine, place->machine, sizeof there.machine);
         memcpy(there.hosts[1], place->hosts[0], sizeof there.hosts - sizeof there.hosts[0]);
         memcpy(there.hosts[0], table[p].host, sizeof there.hosts[0]);
         own->to = p;
         l->peers[p].socket = connect_to(&there, own, until);
         if (l->peers[p].socket < 0)
-            status = fail_meeting(own, "another rank could not be reached");
+            status = fail_rendezvous(own, "another rank could not be reached");
     }
     for (uint32_t n = l->rank + 1; n < l->size && status == HOTBED_OK; n++) {
         hello theirs = {0};
         int s = accept_from(listener, own, &theirs, until);
         if (s < 0)
-            status = fail_meeting(own, "not all ranks after it came");
+            status = fail_rendezvous(own, "not all ranks after it came");
         else
             l->peers[theirs.rank].socket = s;
     }
@@ -366,7 +374,6 @@ static void free_link(hotbed_link *l) {
     for (uint32_t p = 0; p < l->size; p++)
         close_socket(&l->peers[p].socket);
     pthread_mutex_destroy(&l->lock);
-    hotbed_delete(l->fds);
     hotbed_delete(l);
 }
 
@@ -375,23 +382,20 @@ hotbed_status hotbed_link_open(
     size_t bytes, uint64_t until, hotbed_link **out) {
     hello own = {.magic = MAGIC, .rank = rank, .size = size, .cookie = place->cookie};
     hotbed_link *l = hotbed_new(sizeof *l + size * sizeof l->peers[0]);
-    struct pollfd *fds = hotbed_new(size * sizeof *fds);
     entry *table = hotbed_new(size * sizeof *table);
     hotbed_status status = HOTBED_OK;
-    if (l == NULL || fds == NULL || table == NULL) {
+    if (l == NULL || table == NULL) {
         hotbed_delete(l);
-        hotbed_delete(fds);
         l = NULL;
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for connections to %u ranks", size);
     } else {
         pthread_mutex_init(&l->lock, NULL);
-        l->fds = fds;
         l->rank = rank;
         l->size = size;
         for (uint32_t p = 0; p < size; p++)
             l->peers[p].socket = -1;
-        status = rank == 0 ? host_meeting(l, &own, listener, payload, bytes, table, until)
-                           : join_meeting(l, &own, place, payload, bytes, table, until);
+        status = rank == 0 ? host_rendezvous(l, &own, listener, payload, bytes, table, until)
+                           : join_rendezvous(l, &own, place, payload, bytes, table, until);
     }
     close_socket(&listener);
     hotbed_delete(table);
@@ -404,7 +408,8 @@ hotbed_status hotbed_link_open(
 
 /* --- news ----------------------------------------------------------------------------------- */
 
-/* Under the lock.  It is short and alone on its connection: what does not go out at once never will. */
+/* Send a message to all ranks. Called under the lock. The message is small and the socket's buffer
+ * empty, so a partial send does not occur. */
 static void tell_all(hotbed_link *l, const news *what) {
     for (uint32_t p = 0; p < l->size; p++)
         if (l->peers[p].socket >= 0)
@@ -413,7 +418,7 @@ static void tell_all(hotbed_link *l, const news *what) {
 
 void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
     news what;
-    memset(&what, 0, sizeof what); /* padding too: it goes out */
+    memset(&what, 0, sizeof what); /* clear the padding, which is sent too */
     what.kind = NEWS_FAILED;
     what.fault = comm->fault;
     pthread_mutex_lock(&l->lock);
@@ -421,8 +426,8 @@ void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Who has heard of a failure and leaves passes it on first: its goodbye may overtake the word of the rank that saw
- * it, and would be taken for the cause. */
+/* A rank that leaves after a failure first forwards the reason. Otherwise its goodbye may arrive
+ * before the failing rank's message and be taken for the cause. */
 bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
     if (hotbed_comm_has_failed(comm))
         hotbed_link_spread(l, comm);
@@ -450,7 +455,7 @@ static void take_news(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
         fault->text);
 }
 
-/* Read what there is of rank p. */
+/* Read what rank p has sent. */
 static void hear(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
     peer *from = &l->peers[p];
     while (from->socket >= 0) {
@@ -476,18 +481,18 @@ static void hear(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
 }
 
 void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
+    struct pollfd fds
+        [HOTBED_COMM_RANKS_MAX]; /* owned by this thread: another thread may poll at the same time */
     pthread_mutex_lock(&l->lock);
     for (uint32_t p = 0; p < l->size; p++)
-        l->fds[p] = (struct pollfd){.fd = l->peers[p].socket, .events = POLLIN};
-    if (milliseconds > 0) { /* who wants to tell something need not wait */
+        fds[p] = (struct pollfd){.fd = l->peers[p].socket, .events = POLLIN};
+    if (milliseconds > 0) /* unlock, so that a sender need not wait for the poll */
         pthread_mutex_unlock(&l->lock);
-        (void)poll(l->fds, l->size, milliseconds);
+    (void)poll(fds, l->size, milliseconds);
+    if (milliseconds > 0)
         pthread_mutex_lock(&l->lock);
-    } else {
-        (void)poll(l->fds, l->size, 0);
-    }
     for (uint32_t p = 0; p < l->size; p++)
-        if (l->fds[p].revents != 0)
+        if (fds[p].revents != 0)
             hear(l, comm, p);
     pthread_mutex_unlock(&l->lock);
 }

@@ -1,10 +1,10 @@
-/* dist/comm_mpi.c - ranks that are processes of an MPI job; the only file with mpi.h.
+/* dist/comm_mpi.c - ranks that are processes of an MPI job; the only file that includes mpi.h.
  *
- * A batch is a header to and from each rank, in which they compare what they do, and then the bytes of all
- * parts one after the other, in chunks.  All of it is non-blocking and goes through the communicator's own
- * buffers: an operation that fails leaves requests behind that MPI cannot take back, and those must not touch
- * the caller's memory.  While nothing moves, the lane looks at the link for ranks that have died or failed.
- */
+ * For each batch, ranks exchange a header with which they compare what they do, and then the bytes
+ * of all parts, one after the other, in chunks. All messages are non-blocking and go through the
+ * communicator's own buffers: MPI cannot cancel the requests of a failed operation, and they must
+ * not touch the caller's memory. While nothing moves, the thread checks the link for ranks that
+ * have died or failed. */
 #include "dist/comm_link.h"
 
 #include "base/error.h"
@@ -19,23 +19,23 @@
 #include <string.h>
 
 enum {
-    CHUNK_BYTES = 256 * 1024, /* two a rank */
-    IDLE_LOOKS = 64,          /* turns in which nothing moved between looks at link and clock */
-    DYING_MS = 200 /* an error of MPI is often a death that the link tells a little later */
+    CHUNK_BYTES = 256 * 1024, /* requests: two per rank */
+    IDLE_LOOKS = 64,          /* idle rounds between two checks of link and clock */
+    DYING_MS = 200 /* an MPI error is often a death that the link reports a little later */
 };
 
-/* What a rank says before the bytes of a batch. */
+/* The header that a rank sends before the bytes of a batch. */
 typedef struct header {
     uint64_t run;
     hotbed_comm_outline outline;
 } header;
 
-/* How far a rank has got with the bytes to or from another. */
+/* How many of the bytes to or from another rank have moved. */
 typedef struct cursor {
     uint32_t part;
     uint64_t done; /* bytes of that part */
-    size_t bytes;  /* of the chunk under way */
-    bool started;  /* the header is over */
+    size_t bytes;  /* of the current chunk */
+    bool started;  /* the header has been exchanged */
     bool done_all;
     MPI_Request request;
 } cursor;
@@ -53,21 +53,22 @@ typedef struct peer {
 
 typedef struct mpi_comm {
     hotbed_comm base;
-    MPI_Comm mpi; /* MPI_COMM_NULL: not yet */
+    MPI_Comm mpi; /* MPI_COMM_NULL: not created yet */
     hotbed_link *link;
     buffers *buffers; /* [size] */
     hotbed_link_place place;
     peer peers[];
 } mpi_comm;
 
-/* Of the process: how its communicators have ended. */
+/* How the communicators of this process have ended. */
 typedef enum ending {
     ENDING_WELL = 0,
-    ENDING_DOUBTFUL = 1, /* a rank may not come to MPI_Finalize */
-    ENDING_DEAD = 2,     /* a rank will not */
+    ENDING_DOUBTFUL = 1, /* a rank may fail to reach MPI_Finalize */
+    ENDING_DEAD = 2,     /* a rank will not reach it */
 } ending;
-static uint32_t worst;       /* atomic; an ending */
-static uint32_t patience_ms; /* atomic; the longest deadline of the communicators that ended so */
+static uint32_t worst; /* atomic; an ending */
+static uint32_t
+    patience_ms; /* atomic; the longest deadline of the communicators that ended in doubt */
 
 static void note_ending(const hotbed_comm *comm, ending how) {
     if (__atomic_load_n(&patience_ms, __ATOMIC_RELAXED) < comm->deadline_ms)
@@ -78,8 +79,8 @@ static void note_ending(const hotbed_comm *comm, ending how) {
 
 /* --- MPI itself ----------------------------------------------------------------------------- */
 
-/* At the end of the process.  MPI_Finalize waits for all ranks, whatever has become of them, so where that is
- * in doubt, see first whether they come. */
+/* At the end of the process. MPI_Finalize waits for all ranks, whatever has become of them; if that
+ * is in doubt, first check whether they come. */
 static void finalize(void) {
     int finalized = 0, here = 0;
     uint32_t how = __atomic_load_n(&worst, __ATOMIC_RELAXED);
@@ -99,14 +100,24 @@ static void finalize(void) {
     (void)MPI_Finalize();
 }
 
-static hotbed_status fail_mpi(const char *call, int error) {
-    char text[MPI_MAX_ERROR_STRING + 1] = "";
+/* MPI's own words for an error of its calls. */
+typedef struct mpi_reason {
+    char text[MPI_MAX_ERROR_STRING + 1];
+} mpi_reason;
+
+static mpi_reason reason_of(int error) {
+    mpi_reason reason = {.text = ""};
     int length = 0;
-    (void)MPI_Error_string(error, text, &length);
-    return hotbed_fail(HOTBED_ERR_COMM, "%s: %s", call, text);
+    (void)MPI_Error_string(error, reason.text, &length);
+    return reason;
 }
 
-/* MPI is initialised, by whomever, with threads. */
+static hotbed_status fail_mpi(const char *call, int error) {
+    mpi_reason reason = reason_of(error);
+    return hotbed_fail(HOTBED_ERR_COMM, "%s: %s", call, reason.text);
+}
+
+/* Make sure that MPI is initialized with threads, by us or by the program. */
 static hotbed_status start_mpi(void) {
     int initialised = 0, finalized = 0, threads = MPI_THREAD_SINGLE;
     (void)MPI_Initialized(&initialised);
@@ -134,7 +145,7 @@ hotbed_status hotbed_comm_probe_mpi(void) {
     return HOTBED_OK;
 }
 
-/* Until the request is done. */
+/* Wait until the request is done. */
 static hotbed_status finish(const char *call, int error, MPI_Request *request, uint64_t until) {
     int done = 0;
     while (error == MPI_SUCCESS && !done && hotbed_comm_now() < until) {
@@ -168,8 +179,8 @@ static bool fail_call(hotbed_comm *comm, uint32_t p, const char *call, int error
     return false;
 }
 
-/* Copy the next chunk of what goes to, or comes from, rank p between the caller's memory and the chunk's;
- * `copy` false: only its size.  0: there is no more. */
+/* Copy the next chunk for or from rank p between the caller's memory and the chunk buffer; with
+ * `copy` false, return only its size. 0: no bytes remain. */
 static size_t move_chunk(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, cursor *at, uint8_t *chunk,
     bool sends, bool copy) {
@@ -203,7 +214,7 @@ static size_t move_chunk(
     return filled;
 }
 
-/* One look at what is sent to rank p.  False: it failed. */
+/* Advance what is sent to rank p, if possible. False: it failed. */
 static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, bool *moved) {
     peer *with = &mpi_of(comm)->peers[p];
     cursor *c = &with->send;
@@ -286,7 +297,7 @@ static void copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch) {
     }
 }
 
-/* Nothing has moved for a while: is somebody dead, gone, or late? */
+/* Nothing has moved for a while: check whether a rank is dead, gone or late. */
 static bool look_around(hotbed_comm *comm, uint64_t until) {
     mpi_comm *m = mpi_of(comm);
     hotbed_link_poll(m->link, comm, 0);
@@ -314,7 +325,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     mpi_comm *m = mpi_of(comm);
     const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
     uint64_t until = hotbed_comm_now() + patience;
-    for (uint32_t k = 1; k < comm->size; k++) /* not all to the same rank first */
+    for (uint32_t k = 1; k < comm->size; k++) /* so that not all ranks send to the same one first */
         if (!start_peer(comm, batch, (comm->rank + k) % comm->size))
             return false;
     copy_own(comm, batch);
@@ -356,9 +367,11 @@ static void bare_body(const void *args, uint64_t begin, uint64_t end) {
     (void)begin, (void)end; /* one call */
     int error = MPI_Alltoall(
         a->send, a->bytes, MPI_BYTE, a->recv, a->bytes, MPI_BYTE, mpi_of(a->comm)->mpi);
-    if (error != MPI_SUCCESS)
-        (void)hotbed_comm_record_fault(
-            a->comm, HOTBED_COMM_TRANSPORT, -1, 0, "MPI_Alltoall: error %d", error);
+    if (error == MPI_SUCCESS)
+        return;
+    mpi_reason reason = reason_of(error);
+    (void)hotbed_comm_record_fault(
+        a->comm, HOTBED_COMM_TRANSPORT, -1, 0, "MPI_Alltoall: %s", reason.text);
 }
 
 static hotbed_status bare(
@@ -381,7 +394,7 @@ static void spread(hotbed_comm *comm) {
 
 /* --- create and destroy ----------------------------------------------------------------------- */
 
-/* Whether MPI is done with all buffers; what it received is no longer of interest. */
+/* Whether MPI is done with all buffers; received bytes are no longer of interest. */
 static bool withdraw(mpi_comm *m) {
     bool done = true;
     for (uint32_t p = 0; p < m->base.size; p++) {
@@ -390,7 +403,7 @@ static bool withdraw(mpi_comm *m) {
             int passed = 1;
             if (*requests[i] == MPI_REQUEST_NULL)
                 continue;
-            if (i == 1) /* a send cannot be cancelled for certain */
+            if (i == 1) /* a send cannot be cancelled reliably */
                 (void)MPI_Cancel(requests[i]);
             if (MPI_Test(requests[i], &passed, MPI_STATUS_IGNORE) != MPI_SUCCESS || !passed)
                 done = false;
@@ -402,8 +415,9 @@ static bool withdraw(mpi_comm *m) {
 static void destroy(hotbed_comm *comm) {
     mpi_comm *m = mpi_of(comm);
     bool lost = hotbed_link_close(m->link, comm, comm->runs);
-    /* MPI's communicator stays: others may still send by it, and Open MPI, which gives its number to the next one
-     * while that is being made, would then count their messages among those of MPI_COMM_WORLD. */
+    /* MPI's communicator is not freed: other ranks may still send through it. Open MPI reuses its
+     * number for the next communicator while that is being created, and would count such messages
+     * among those of MPI_COMM_WORLD. */
     if (!hotbed_comm_has_failed(comm)) {
         hotbed_delete(m->buffers);
         return;
@@ -411,7 +425,7 @@ static void destroy(hotbed_comm *comm) {
     if (comm->fault.reason == HOTBED_COMM_TRANSPORT)
         lost = true;
     note_ending(comm, lost ? ENDING_DEAD : ENDING_DOUBTFUL);
-    /* MPI may still use the buffers: then they, and its communicator, are left to it. */
+    /* If MPI may still use the buffers, they and its communicator are abandoned to it. */
     if (withdraw(m))
         hotbed_delete(m->buffers);
 }
@@ -426,13 +440,13 @@ static const hotbed_comm_ops ops = {
     .bare = bare,
 };
 
-/* Rank 0 says where it listens, and all meet there. */
+/* Rank 0 tells where it listens; all ranks rendezvous there. */
 static hotbed_status meet(mpi_comm *m, uint64_t until) {
     int listener = -1;
     hotbed_status listening = HOTBED_OK;
     if (m->base.rank == 0)
         listening =
-            hotbed_link_listen(0, &listener, &m->place); /* else the others hear of port 0 */
+            hotbed_link_listen(0, &listener, &m->place); /* otherwise the others receive port 0 */
     MPI_Request request = MPI_REQUEST_NULL;
     int error = MPI_Ibcast(&m->place, (int)sizeof m->place, MPI_BYTE, 0, m->mpi, &request);
     HOTBED_TRY(finish("MPI_Ibcast", error, &request, until));
@@ -484,7 +498,7 @@ hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_
     status = fill(m, hotbed_comm_now() + (uint64_t)known.deadline_ms * 1000000U);
     if (status == HOTBED_OK)
         *out = &m->base;
-    else /* MPI may still write what it was asked for, so all of it is left */
+    else /* MPI may still write to its buffers, so none of them is freed */
         note_ending(&m->base, ENDING_DOUBTFUL);
     return status;
 }

@@ -1,14 +1,13 @@
 /* dist/comm_nccl.c - ranks that are GPUs; with comm_nccl.cu the only file that includes NCCL.
  *
- * A batch is one group of ncclSend and ncclRecv, between two marks that tell the host how far the GPU is.  NCCL
- * waits for as long as it takes, so a thread watches: over the link for ranks that die or fail, over the marks for
- * the deadline, over NCCL for its own errors.  When it is over, the thread says so in a word that the kernels see
- * and takes NCCL's communicator away, upon which NCCL's kernels end.
+ * A batch is one group of ncclSend and ncclRecv, between two marks that show the host how far the
+ * GPU is. NCCL waits without a limit, so a thread watches: the link for ranks that die or fail, the
+ * marks for the deadline, and NCCL for its own errors. When the communicator fails, that thread
+ * sets a word that the kernels read, and aborts NCCL's communicator, which ends NCCL's kernels.
  *
- * NCCL's communicators are blocking ones: a group of a non-blocking one is enqueued by a thread of NCCL's, for which
- * the caller would have to wait before it may enqueue anything behind it.  Connections are made at creation, so
- * nothing blocks later but a full launch queue.
- */
+ * NCCL's communicators are blocking: a group of a non-blocking one is enqueued by a thread of
+ * NCCL's, and the caller would have to wait for it before enqueueing anything behind it.
+ * Connections are made at creation, so later only a full launch queue blocks. */
 #include "dist/comm_link.h"
 #include "dist/comm_nccl_kernels.h"
 
@@ -24,9 +23,10 @@
 #include <string.h>
 
 enum {
-    LOOK_MS = 5,     /* between looks of the watching thread */
-    LOCK_MS = 2000,  /* how long it waits for a call of NCCL to return before it goes on without */
-    DUMMY_BYTES = 8, /* what a barrier sends */
+    LOOK_MS = 5, /* between two checks of the watching thread */
+    LOCK_MS =
+        2000, /* how long it waits for a call of NCCL to return before it goes on without it */
+    DUMMY_BYTES = 8, /* bytes that a barrier sends */
     WINDOW_ALIGN = 4096,
     FLAG_ALIGN = 256
 };
@@ -38,18 +38,18 @@ typedef struct nccl_comm {
     hotbed_stream *own; /* for create and windows */
     hotbed_memory words, count, dummy;
     hotbed_comm_gpu gpu;
-    pthread_mutex_t submit;    /* over calls of NCCL, and `nccl` */
-    ncclComm_t nccl;           /* NULL: not yet, or aborted */
-    const hotbed_stream *last; /* the operation before ran on it; compared, not followed */
-    hotbed_event *passed;      /* marks that operation */
+    pthread_mutex_t submit;    /* held over calls of NCCL, and guards `nccl` */
+    ncclComm_t nccl;           /* NULL: not created yet, or aborted */
+    const hotbed_stream *last; /* stream of the previous operation; compared, never dereferenced */
+    hotbed_event *passed;      /* recorded after the previous operation */
     pthread_t watcher;
     bool watched;
-    uint32_t stop; /* atomic; the watcher should end */
+    uint32_t stop; /* atomic; the watching thread should end */
 } nccl_comm;
 
 typedef struct nccl_window {
     hotbed_window base;
-    void *data; /* of ncclMemAlloc */
+    void *data; /* from ncclMemAlloc */
     hotbed_memory parts;
     ncclWindow_t registered;
     hotbed_comm_flags flags;
@@ -70,7 +70,7 @@ static hotbed_status check_nccl(ncclResult_t result, const char *call) {
         HOTBED_ERR_COMM, "%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 
-/* A thread of the library's: signals are for the program's own. */
+/* Start a thread of the library with signals blocked: the program's own threads handle them. */
 static bool start_thread(pthread_t *thread, void *(*function)(void *argument), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -92,12 +92,13 @@ static bool wait_for_lock(pthread_mutex_t *lock, uint32_t milliseconds) {
     return error == 0;
 }
 
-/* The communicator has failed: end what is on the GPU. */
+/* The communicator has failed: end what runs on the GPU. */
 static void call_off(nccl_comm *n) {
     hotbed_comm_words *words = n->gpu.words;
     __atomic_store_n(&words->rank, n->base.fault.rank, __ATOMIC_RELAXED);
     __atomic_store_n(&words->reason, (uint32_t)n->base.fault.reason, __ATOMIC_RELEASE);
-    /* A caller that holds the lock for long is inside of NCCL, behind kernels that wait: abort frees it. */
+    /* A caller that holds the lock for long is inside NCCL, behind kernels that wait: abort
+     * releases it. */
     bool locked = wait_for_lock(&n->submit, LOCK_MS);
     (void)ncclCommAbort(n->nccl);
     n->nccl = NULL;
@@ -107,10 +108,10 @@ static void call_off(nccl_comm *n) {
 
 typedef struct progress {
     uint64_t started, completed;
-    uint64_t since; /* when it was first seen so */
+    uint64_t since; /* when this was first noticed */
 } progress;
 
-/* Whether the operation that the GPU is in takes too long, or waits for a rank that has left. */
+/* Whether the operation that the GPU runs takes too long, or waits for a rank that has left. */
 static void look_at_marks(nccl_comm *n, progress *last) {
     hotbed_comm *comm = &n->base;
     uint64_t completed = __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE);
@@ -173,7 +174,8 @@ static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *
         hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
 }
 
-/* Operations are in the order of the calls, on whatever streams.  In a recording the caller sees to it. */
+/* Operations run in the order of the calls, whatever their streams. In a recording the caller
+ * ensures it. */
 static hotbed_status take_turn(nccl_comm *n, hotbed_stream *stream) {
     if (n->last == NULL || n->last == stream || hotbed_stream_recording(stream))
         return HOTBED_OK;
@@ -191,7 +193,7 @@ static hotbed_status send_part(
     nccl_comm *n, const hotbed_comm_part *part, uint32_t p, cudaStream_t native) {
     uint64_t bytes;
     const uint8_t *from = hotbed_comm_sends(&n->base, part, p, &bytes);
-    if (bytes > 0) /* what is 0 here is 0 at the other end */
+    if (bytes > 0) /* if it is 0 here, it is 0 at the other end */
         HOTBED_TRY(
             check_nccl(ncclSend(from, bytes, ncclUint8, (int)p, n->nccl, native), "ncclSend"));
     uint8_t *to = hotbed_comm_receives(&n->base, part, p, &bytes);
@@ -226,7 +228,7 @@ static hotbed_status submit(nccl_comm *n, const hotbed_comm_batch *batch, hotbed
     if (hotbed_comm_has_failed(&n->base) || n->nccl == NULL)
         return hotbed_comm_fail(&n->base);
     hotbed_comm_batch barrier = *batch;
-    if (batch->num_parts == 0) { /* everybody hears of everybody */
+    if (batch->num_parts == 0) { /* every rank receives from every rank */
         barrier.num_parts = 1;
         barrier.parts[0] = (hotbed_comm_part){
             .kind = HOTBED_PART_EQUAL,
@@ -244,7 +246,7 @@ static hotbed_status submit(nccl_comm *n, const hotbed_comm_batch *batch, hotbed
     return end_turn(n, stream);
 }
 
-/* A call that failed half-way has parted this rank from the others. */
+/* A call that failed half-way: this rank no longer matches the others. */
 static hotbed_status fail_submit(nccl_comm *n, hotbed_status status) {
     if (status == HOTBED_OK || hotbed_comm_has_failed(&n->base))
         return status;
@@ -288,7 +290,7 @@ static void window_destroy(hotbed_window *base) {
     nccl_window *w = (nccl_window *)base;
     nccl_comm *n = nccl_of(base->comm);
     pthread_mutex_lock(&n->submit);
-    if (w->registered != NULL && n->nccl != NULL) /* else it went with the communicator */
+    if (w->registered != NULL && n->nccl != NULL) /* otherwise it was freed with the communicator */
         (void)ncclCommWindowDeregister(n->nccl, w->registered);
     pthread_mutex_unlock(&n->submit);
     hotbed_memory_free(&w->parts);
@@ -297,13 +299,13 @@ static void window_destroy(hotbed_window *base) {
     hotbed_delete(w);
 }
 
-/* What ranks tell each other before a window is registered, for which all must be there. */
+/* What ranks exchange before a window is registered, which all must do together. */
 typedef struct notice {
     uint64_t bytes; /* 0: this rank has no memory */
 } notice;
 static_assert(sizeof(notice) <= DUMMY_BYTES, "a notice fits where a barrier's bytes are");
 
-/* Whether all ranks have memory of one size.  With the deadline of any operation. */
+/* Whether all ranks have memory of one size. Subject to the deadline of any operation. */
 static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
     notice own = {well ? bytes : 0}, all[HOTBED_COMM_RANKS_MAX];
     uint32_t size = n->base.size;
@@ -349,7 +351,8 @@ static hotbed_status window_alloc(nccl_comm *n, uint64_t total, nccl_window *w) 
     return hotbed_stream_finish(n->own);
 }
 
-/* All ranks are here and have their memory.  For one rank NCCL 2.28 has no symmetric memory: its part is where it is. */
+/* All ranks are here and have their memory. NCCL 2.28 has no symmetric memory for one rank: its
+ * part is the memory itself. */
 static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *w) {
     if (n->base.size == 1) {
         HOTBED_TRY(hotbed_copy(w->parts.data, &w->data, sizeof w->data, n->own));
@@ -380,7 +383,7 @@ static hotbed_status window_create(
     nccl_comm *n = nccl_of(comm);
     uint64_t offset = round_up(bytes, FLAG_ALIGN);
     uint64_t total = round_up(offset + (comm->size + 1) * sizeof(uint64_t), WINDOW_ALIGN);
-    (void)stream; /* of the same GPU; the memory is ready for any */
+    (void)stream; /* any stream of the same GPU; the memory is ready for all */
     nccl_window *w = hotbed_new(sizeof *w);
     hotbed_status status = w == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a window")
                                      : window_alloc(n, total, w);
@@ -410,7 +413,7 @@ static hotbed_status window_create(
 static hotbed_status window_barrier(hotbed_window *base, hotbed_stream *stream) {
     nccl_window *w = (nccl_window *)base;
     nccl_comm *n = nccl_of(base->comm);
-    pthread_mutex_lock(&n->submit); /* one at a time, also against NCCL's own operations */
+    pthread_mutex_lock(&n->submit); /* one at a time, also with respect to NCCL's own operations */
     hotbed_status status = take_turn(n, stream);
     if (status == HOTBED_OK)
         status = hotbed_comm_gpu_barrier(&n->gpu, &w->flags, stream);
@@ -456,8 +459,8 @@ static const hotbed_comm_ops ops = {
 
 /* --- create: NCCL ----------------------------------------------------------------------------- */
 
-/* ncclCommInitRank waits for the other ranks without an end, so it runs on a thread of its own.  Freed by
- * whoever comes last: that thread, when nobody waits for it any more. */
+/* ncclCommInitRank waits for the other ranks without a limit, so it runs on a thread of its own.
+ * The last of the two threads frees this: that thread itself, if the caller has stopped waiting. */
 typedef struct init {
     pthread_mutex_t lock;
     pthread_cond_t done_or_left;
@@ -515,7 +518,7 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     (void)pthread_detach(thread);
     pthread_mutex_lock(&i->lock);
     while (!i->done && hotbed_comm_now() < until && !hotbed_comm_has_failed(&n->base)) {
-        hotbed_link_poll(n->link, &n->base, 0); /* a rank may die meanwhile */
+        hotbed_link_poll(n->link, &n->base, 0); /* a rank may die at this point */
         uint64_t soon = hotbed_comm_now() + (uint64_t)LOOK_MS * 1000000U;
         (void)hotbed_comm_cond_wait(&i->done_or_left, &i->lock, soon);
     }
@@ -583,7 +586,7 @@ static hotbed_status create(
     status = alloc(n);
     if (status == HOTBED_OK && rank == 0)
         status = check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    /* Also a rank that cannot go on takes part in this; then it stays away from the meeting. */
+    /* A rank that cannot go on takes part in this too, and then stays away from the rendezvous. */
     hotbed_status listening = hotbed_link_find(bootstrap, rank, place, &listener);
     if (status == HOTBED_OK)
         status = listening;

@@ -1,8 +1,7 @@
-/* dist/comm_nccl.cu - marks around NCCL's operations, and windows, by NCCL's device API.
+/* dist/comm_nccl.cu - marks around NCCL's operations, and windows by NCCL's device API.
  *
- * The barrier of a window is written here, and not NCCL's own, since that one waits for as long as it takes: here
- * the spinning threads look at the word by which the watching thread calls it off.
- */
+ * The barrier of a window is our own, because NCCL's waits without a limit: here the spinning
+ * threads read the word by which the watching thread aborts them. */
 #include "dist/comm_nccl_kernels.h"
 
 #include "base/cuda_launch.h"
@@ -10,7 +9,9 @@
 
 #include <nccl_device.h>
 
-enum { LOOK_EVERY = 256 }; /* spins between looks at host memory, which take about a microsecond */
+enum {
+    LOOK_EVERY = 256
+}; /* spins between two reads of host memory, each of which takes about a microsecond */
 
 static __device__ uint32_t reason_of(const hotbed_comm_words *words) {
     return *(const volatile uint32_t *)&words->reason;
@@ -46,7 +47,7 @@ static __device__ uint64_t *flags_of(hotbed_comm_flags f, uint32_t p) {
     return (uint64_t *)((char *)f.parts[p] + f.offset);
 }
 
-/* One block, a thread for each rank: tell it that this rank is here, and wait until it has told so. */
+/* One block, one thread per rank: signal that rank, and wait until it has signalled. */
 static __global__ void __launch_bounds__(HOTBED_COMM_BARRIER_RANKS)
     barrier_kernel(hotbed_comm_gpu gpu, hotbed_comm_flags f, hotbed_fault *fault) {
     __shared__ uint64_t shared_epoch;
@@ -59,7 +60,8 @@ static __global__ void __launch_bounds__(HOTBED_COMM_BARRIER_RANKS)
     }
     __syncthreads();
     uint64_t epoch = shared_epoch;
-    /* What the stream's kernels before this one have stored, into whichever GPU's memory, is before the flag. */
+    /* Everything that earlier kernels of the stream stored, in any GPU's memory, is visible before
+     * the flag. */
     __threadfence_system();
     uint64_t *theirs = flags_of(f, p) + f.rank;
     asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(theirs), "l"(epoch) : "memory");
@@ -102,7 +104,7 @@ hotbed_status hotbed_comm_gpu_parts(
     return hotbed_cuda_launched("parts_kernel");
 }
 
-/* Without symmetric memory a window is a handle on the host: memory that CUDA knows nothing of. */
+/* Without symmetric memory a window is a handle in host memory that CUDA does not know. */
 uint32_t hotbed_comm_gpu_neighbours(void *comm, const void *window) {
     cudaPointerAttributes attributes;
     if (window == NULL || cudaPointerGetAttributes(&attributes, window) != cudaSuccess ||

@@ -1,9 +1,9 @@
-/* dist/comm_part.c - what the parts of a batch send where, and whether two ranks agree about it. */
+/* dist/comm_part.c - which bytes the parts of a batch send where, and whether two ranks agree. */
 #include "dist/comm.h"
 
 #include <inttypes.h>
 
-/* Where part p of packed parts starts, or what `offsets` say. */
+/* Where part p begins: packed, or as `offsets` say. */
 static uint64_t offset_of(const uint64_t *offsets, const uint64_t *bytes, uint32_t p) {
     if (offsets != NULL)
         return offsets[p];
@@ -18,7 +18,7 @@ hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, 
         return (hotbed_comm_span){
             offset_of(NULL, part->counts, p) * sizeof(float), part->counts[p] * sizeof(float)};
     uint64_t floats = part->bytes / sizeof(float);
-    uint64_t most = (floats + size - 1) / size; /* of one rank */
+    uint64_t most = (floats + size - 1) / size; /* bytes of one rank */
     uint64_t begin = p * most < floats ? p * most : floats;
     uint64_t end = begin + most < floats ? begin + most : floats;
     return (hotbed_comm_span){begin * sizeof(float), (end - begin) * sizeof(float)};

@@ -1,4 +1,4 @@
-/* dist/comm_sum_core.h - one element of a sum over ranks, in the order of the ranks. */
+/* dist/comm_sum_core.h - one element of a sum over ranks, added in rank order. */
 #ifndef HOTBED_DIST_COMM_SUM_CORE_H
 #define HOTBED_DIST_COMM_SUM_CORE_H
 

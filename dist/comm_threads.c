@@ -1,12 +1,11 @@
 /* dist/comm_threads.c - ranks that are threads of one process: they copy from each other's memory.
  *
- * A batch has two meetings, on the ranks' lanes.  At the first each rank has shown its batch, and they are
- * compared; then each copies what it gets out of the others' memory; at the second all have copied, and who
- * returns may have its memory written again.
+ * A batch has two rendezvous on the worker threads of the ranks' streams. At the first, each rank
+ * has published its batch, and the batches are compared; then each rank copies from the memory of
+ * the others. At the second, all have copied, and memory may be written again.
  *
- * On CUDA the meetings are the callers', and between them each rank's stream waits for the others' events: so several
- * ranks can be tried on one GPU.
- */
+ * On CUDA the callers rendezvous, and between the two each rank's stream waits for the events of
+ * the others. So several ranks can run on one GPU. */
 #include "dist/comm.h"
 
 #include "base/error.h"
@@ -15,21 +14,21 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What the others see of a rank. */
+/* What a rank shows the others. */
 typedef struct member {
     const hotbed_comm *comm;
-    const hotbed_comm_batch *batch; /* of run `arrived`, until all have finished it */
+    const hotbed_comm_batch *batch; /* batch of run `arrived`, valid until all have finished it */
     uint64_t arrived, finished;     /* numbers of runs */
     bool left;
     hotbed_event *ready, *copied; /* CUDA: its stream before the batch, and after its copies */
 } member;
 
 typedef struct group {
-    pthread_mutex_t lock; /* over all that follows */
-    pthread_cond_t moved; /* all have arrived, or finished, or it failed */
+    pthread_mutex_t lock; /* guards everything below */
+    pthread_cond_t moved; /* all have arrived or finished, or the communicator failed */
     uint32_t size;
     uint32_t references;
-    uint32_t copying;        /* ranks that read other ranks' memory */
+    uint32_t copying;        /* ranks that are reading other ranks' memory */
     uint32_t failed;         /* atomic; whether `fault` is set */
     hotbed_comm_fault fault; /* of the first rank that failed */
     member members[];
@@ -38,7 +37,7 @@ typedef struct group {
 typedef struct threads_comm {
     hotbed_comm base;
     group *group;
-    hotbed_stream *stream; /* of the call that runs on CUDA; NULL: it runs on a lane */
+    hotbed_stream *stream; /* stream of the current CUDA call; NULL: it runs on a worker thread */
 } threads_comm;
 
 static group *group_of(const hotbed_comm *comm) {
@@ -51,7 +50,7 @@ static hotbed_stream *stream_of(const hotbed_comm *comm) {
 
 /* --- meetings: under the lock ----------------------------------------------------------------- */
 
-/* Take the first failing rank's reason over. */
+/* Copy the reason of the first rank that failed. */
 static void adopt(hotbed_comm *comm, const group *g) {
     (void)hotbed_comm_record_fault(
         comm, g->fault.reason, g->fault.rank, g->fault.operation, "%s", g->fault.text);
@@ -60,12 +59,12 @@ static void adopt(hotbed_comm *comm, const group *g) {
 static void fail_group(hotbed_comm *comm, group *g) {
     if (g->fault.reason == HOTBED_COMM_WELL) {
         g->fault = comm->fault;
-        __atomic_store_n(&g->failed, 1, __ATOMIC_RELAXED); /* says only that a look is worth it */
+        __atomic_store_n(&g->failed, 1, __ATOMIC_RELAXED); /* a hint only: the lock decides */
     }
     pthread_cond_broadcast(&g->moved);
 }
 
-/* The first rank that has not got to run `number`; `size` when all have. */
+/* The first rank that has not reached run `number`; `size` if all have. */
 static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
     uint32_t p = 0;
     while (p < g->size && (finished ? g->members[p].finished : g->members[p].arrived) >= number)
@@ -73,8 +72,8 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
     return p;
 }
 
-/* Wait until all ranks have arrived at, or finished, this rank's run.  Who has failed may have gone, with its
- * memory, after it has arrived; when all have finished, what comes later is no matter of this run. */
+/* Wait until all ranks have arrived at, or finished, this rank's run. A rank that failed may free
+ * its memory after it has arrived; once all have finished, later failures do not concern this run. */
 static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);
@@ -127,7 +126,8 @@ static hotbed_status copy_all(
     const hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
     hotbed_stream *stream = stream_of(comm);
     for (uint32_t k = 0; k < g->size; k++) {
-        uint32_t p = (comm->rank + k) % g->size; /* not all from the same rank at once */
+        uint32_t p =
+            (comm->rank + k) % g->size; /* so that not all ranks read from the same one at once */
         const member *from = &g->members[p];
         if (stream != NULL)
             HOTBED_TRY(hotbed_stream_wait(stream, from->ready));
@@ -143,7 +143,7 @@ static hotbed_status copy_all(
     return stream == NULL ? HOTBED_OK : hotbed_event_record(g->members[comm->rank].copied, stream);
 }
 
-/* Between the meetings. */
+/* Between the two rendezvous. */
 static bool compare_and_copy(hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
     return compare_all(comm, g, batch) &&
            (copy_all(comm, g, batch) == HOTBED_OK ||
@@ -173,7 +173,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             fail_group(comm, g);
         }
     }
-    if (!well) { /* nobody may read this rank's memory once it has returned */
+    if (!well) { /* no rank may read this rank's memory once it has returned */
         pthread_cond_broadcast(&g->moved);
         while (g->copying > 0)
             pthread_cond_wait(&g->moved, &g->lock);
@@ -182,7 +182,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     return well;
 }
 
-/* On CUDA: all ranks' calls meet here and now. */
+/* On CUDA: the calls of all ranks rendezvous here. */
 static hotbed_status enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
     group *g = group_of(comm);
@@ -195,15 +195,16 @@ static hotbed_status enqueue(
         HOTBED_TRY(hotbed_event_create(stream, &me->ready));
     if (me->copied == NULL)
         HOTBED_TRY(hotbed_event_create(stream, &me->copied));
-    HOTBED_TRY(
-        hotbed_stream_wait(stream, me->copied)); /* the operation before, on whatever stream */
+    HOTBED_TRY(hotbed_stream_wait(
+        stream, me->copied)); /* after the previous operation, on whatever stream */
     HOTBED_TRY(hotbed_event_record(me->ready, stream));
     ((threads_comm *)comm)->stream = stream;
     bool well = hotbed_comm_run_now(comm, batch);
     ((threads_comm *)comm)->stream = NULL;
     if (!well)
         return hotbed_comm_fail(comm);
-    for (uint32_t p = 0; p < g->size; p++) /* what this stream does next may write what they read */
+    for (uint32_t p = 0; p < g->size;
+         p++) /* later work of this stream may overwrite what the others read */
         HOTBED_TRY(hotbed_stream_wait(stream, g->members[p].copied));
     return HOTBED_OK;
 }
@@ -239,7 +240,7 @@ static void drop_group(group *g, uint32_t references) {
     pthread_mutex_unlock(&g->lock);
     if (!last)
         return;
-    for (uint32_t p = 0; p < g->size; p++) { /* others may have waited for them until now */
+    for (uint32_t p = 0; p < g->size; p++) { /* other ranks may have waited for them until now */
         hotbed_event_destroy(g->members[p].ready);
         hotbed_event_destroy(g->members[p].copied);
     }

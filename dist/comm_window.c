@@ -63,7 +63,7 @@ void hotbed_comm_local_window_destroy(hotbed_window *base) {
     hotbed_delete(window);
 }
 
-/* Everything but the other ranks' addresses. */
+/* Free everything but the other ranks' addresses. */
 static hotbed_status alloc(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, local_window **out) {
     local_window *window = hotbed_new(sizeof *window);
@@ -89,9 +89,9 @@ static hotbed_status alloc(
     return HOTBED_OK;
 }
 
-/* What a rank has to say of its window. */
+/* What a rank tells about its window. */
 typedef struct notice {
-    void *data; /* NULL: it has none */
+    void *data; /* NULL: it has no memory */
     uint64_t bytes;
 } notice;
 
@@ -100,7 +100,7 @@ static hotbed_status share(
     hotbed_stream *stream) {
     notice own = {window == NULL ? NULL : window->base.data, bytes};
     notices[comm->rank] = own;
-    if (comm->ops->run != NULL) { /* else the rank is alone */
+    if (comm->ops->run != NULL) { /* otherwise there is one rank */
         hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_WINDOW_CREATE, 1);
         batch.parts[0] = (hotbed_comm_part){
             .kind = HOTBED_PART_GATHER,
@@ -112,7 +112,7 @@ static hotbed_status share(
             return hotbed_comm_fail(comm);
     }
     if (window == NULL)
-        return HOTBED_OK; /* the caller knows better what went wrong */
+        return HOTBED_OK; /* the caller's own error says more */
     for (uint32_t p = 0; p < comm->size; p++) {
         if (notices[p].data == NULL)
             return hotbed_fail(
@@ -133,7 +133,7 @@ static hotbed_status share(
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
     notice notices
-        [HOTBED_COMM_RANKS_MAX]; /* not allocated: the others wait for this rank's, come what may */
+        [HOTBED_COMM_RANKS_MAX]; /* allocation failed; the other ranks still wait for this rank's message */
     local_window *window = NULL;
     hotbed_status status = alloc(comm, bytes, stream, &window);
     hotbed_status shared = share(comm, bytes, window, notices, stream);

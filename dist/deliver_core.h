@@ -1,9 +1,9 @@
 /* dist/deliver_core.h - embeddings to the ranks that asked for them, and gradients back.
  *
- * An *owner* has rows for the keys it received, by feature and rank; a *requester* wants rows for keys as
- * they stood in its messages.  Both know position k of a key in the message from one to the other, and rows
- * travel in that order.  Pooled output is one row a sample, which every rank has a part of.
- */
+ * An *owner* has rows for the keys that it received, by feature and rank; a *requester* wants rows
+ * for the keys in its messages. Both know position k of a key in the message between them, and rows
+ * travel in that order. Pooled output is one row per sample, to which every rank contributes a
+ * part. */
 #ifndef HOTBED_DIST_DELIVER_CORE_H
 #define HOTBED_DIST_DELIVER_CORE_H
 
@@ -11,34 +11,35 @@
 #include "storage/step_core.h"
 
 typedef struct hotbed_deliver_view {
-    /* owner: of hotbed_gather_view */
+    /* owner: the hotbed_gather_view */
     const uint32_t *segments, *firsts;
     uint32_t num_segments;
-    /* requester: of hotbed_bucketize_view */
+    /* requester: the hotbed_bucketize_view */
     const uint32_t *ranks, *places;
-    const uint32_t *sources;  /* where key i stands in the caller's batch */
-    const uint32_t *inverse;  /* of dedup: which sent key is key i; NULL: itself */
+    const uint32_t *sources;  /* position of key i in the caller's batch */
+    const uint32_t *inverse;  /* after dedup: the sent key of key i; NULL: key i itself */
     const uint32_t *num_keys; /* one word each */
     const uint32_t *num_sent;
-    const uint32_t *overflow; /* not 0: nothing was sent, or what came was no message */
+    const uint32_t *overflow; /* not 0: nothing was sent, or a message was invalid */
     uint64_t key_bound, sent_bound, received_bound;
     uint32_t world, rank;
     /* rows that travel: `row_bytes` apart, a multiple of 16 */
-    uint8_t *const *rows; /* [world] those for or from each rank */
-    uint64_t rows_offset; /* bytes from there */
+    uint8_t *const *rows; /* [world] rows for or from each rank */
+    uint64_t rows_offset; /* offset in bytes */
     uint64_t row_bytes;
     uint32_t dim, dtype;
     float max_gradient, scale;
 } hotbed_deliver_view;
 
-/* Keys received. */
+/* The number of keys received. */
 HOTBED_HD uint32_t hotbed_owner_keys(const hotbed_deliver_view *d) {
     return *d->overflow != 0 ? 0 : d->segments[d->num_segments];
 }
 
-/* Turns in which n received keys are gone through, and the key of turn i, or n where it has none.  Keys stand by feature
- * and requester: neighbours in turn are far apart, and each owner begins elsewhere, lest all write to one requester at
- * a time and wait for its link. */
+/* The number of turns in which n received keys are visited, and the key of turn i, or n if it has
+ * none. Keys are ordered by feature and requester. Consecutive turns visit keys far apart, and each
+ * owner begins elsewhere, so that owners do not all write to one requester at a time and wait for
+ * its link. */
 HOTBED_HD uint64_t hotbed_owner_turns(const hotbed_deliver_view *d, uint32_t n) {
     return ((uint64_t)n + d->world - 1) / d->world * d->world;
 }
@@ -51,20 +52,20 @@ HOTBED_HD uint32_t hotbed_owner_turn(const hotbed_deliver_view *d, uint32_t n, u
     return (uint32_t)(m < n ? m : m - n);
 }
 
-/* Row of received key m, in what goes to or comes from its requester. */
+/* The row of received key m in what goes to or comes from its requester. */
 HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {
     uint32_t q = hotbed_part_of(d->segments, d->num_segments, m);
     uint64_t k = d->firsts[q] + (m - d->segments[q]);
     return d->rows[q % d->world] + d->rows_offset + k * d->row_bytes;
 }
 
-/* Row of sent key u, in what comes from or goes to its owner. */
+/* The row of sent key u in what comes from or goes to its owner. */
 HOTBED_HD uint8_t *hotbed_requester_row(const hotbed_deliver_view *d, uint32_t u) {
     uint32_t j = d->places[u], p = hotbed_part_of(d->ranks, d->world, j);
     return d->rows[p] + d->rows_offset + (uint64_t)(j - d->ranks[p]) * d->row_bytes;
 }
 
-/* Copy `bytes`, a multiple of 16 with the places aligned so where `plain`, else of 2. */
+/* Copy `bytes`: 16 at a time if `plain` (a multiple of 16, aligned), otherwise 2 at a time. */
 HOTBED_HD void hotbed_copy_row(
     uint8_t *to, const uint8_t *from, uint64_t bytes, bool plain, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
@@ -77,14 +78,14 @@ HOTBED_HD void hotbed_copy_row(
         *(uint16_t *)(void *)(to + at) = *(const uint16_t *)(const void *)(from + at);
 }
 
-/* Whether rows of the caller can be moved 16 bytes at a time. */
+/* Whether the caller's rows can be copied 16 bytes at a time. */
 HOTBED_HD bool hotbed_rows_plain(
     const hotbed_deliver_view *d, const void *data, uint64_t stride_bytes) {
     uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
     return ((uintptr_t)data | stride_bytes | bytes) % 16 == 0;
 }
 
-/* Owner: `local` has a row every row_bytes for each received key. */
+/* Owner: copy the row of each received key; `local` has one every row_bytes. */
 HOTBED_HD void hotbed_owner_copy(
     const hotbed_deliver_view *d, uint32_t m, uint8_t *local, bool send, uint32_t width) {
     uint8_t *own = local + m * d->row_bytes, *row = hotbed_owner_row(d, m);
@@ -94,7 +95,8 @@ HOTBED_HD void hotbed_owner_copy(
         hotbed_copy_row(own, row, d->row_bytes, true, width);
 }
 
-/* Requester: the embedding of key i into the caller's output, whose rows are `stride` bytes apart. */
+/* Requester: copy the embedding of key i into the caller's output, whose rows are `stride` bytes
+ * apart. */
 HOTBED_HD void hotbed_take_row(
     const hotbed_deliver_view *d, uint32_t i, uint8_t *output, uint64_t stride, bool plain,
     uint32_t width) {
@@ -103,15 +105,15 @@ HOTBED_HD void hotbed_take_row(
     if (*d->overflow != 0) {
         for (uint64_t at = 2 * (uint64_t)hotbed_tile_rank(width); at < bytes;
              at += 2 * (uint64_t)width)
-            *(uint16_t *)(void *)(to + at) = 0; /* half of a float, or a float of half the size */
+            *(uint16_t *)(void *)(to + at) = 0; /* half of a float, or a 16-bit float */
         return;
     }
     hotbed_copy_row(
         to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
 }
 
-/* Requester: the gradient of sent key u: of key u of the batch, or, after dedup, its sum in f32.  Rows are
- * `stride` elements apart.  Sums were clamped as they were made. */
+/* Requester: write the gradient of sent key u: the gradient of key u of the batch or, after dedup,
+ * its f32 sum. Rows are `stride` elements apart. Sums were clamped when they were computed. */
 HOTBED_HD void hotbed_give_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
@@ -131,16 +133,17 @@ HOTBED_HD void hotbed_give_gradient(
 /* --- pooled --------------------------------------------------------------------------------------- */
 
 typedef struct hotbed_pool_view {
-    const uint32_t *starts;         /* [num_features * batch_size + 1] this rank's bags */
-    const uint32_t *columns;        /* [num_features + 1] in the sums */
-    const uint32_t *output_columns; /* [num_features] in the caller's output */
+    const uint32_t *starts;  /* [num_features * batch_size + 1] this rank's bags */
+    const uint32_t *columns; /* [num_features + 1] first column of each feature in the sums */
+    const uint32_t *output_columns; /* [num_features] first column in the caller's output */
     uint32_t num_features, batch_size, samples;
     uint32_t mean;
     uint32_t dtype; /* of the caller's output and gradient; sums are f32 */
     float max_gradient, scale;
 } hotbed_pool_view;
 
-/* Element number `at` of sums [batch_size, columns]: its sample, column of the output, length of its bag. */
+/* Split element number `at` of the sums [batch_size, columns] into its sample, its column of the
+ * output and the length of its bag. */
 typedef struct hotbed_pool_place {
     uint32_t sample, column;
     float keys;
@@ -156,7 +159,7 @@ HOTBED_HD hotbed_pool_place hotbed_pool_at(const hotbed_pool_view *p, uint64_t a
     return place;
 }
 
-/* Element `at` of the first `samples` rows. */
+/* Write element `at` of the first `samples` rows. */
 HOTBED_HD void hotbed_pool_finish(
     const hotbed_pool_view *p, uint64_t at, const float *sums, void *output, uint64_t stride) {
     hotbed_pool_place place = hotbed_pool_at(p, at);
@@ -166,7 +169,7 @@ HOTBED_HD void hotbed_pool_finish(
     hotbed_store1(p->dtype, output, place.sample * stride + place.column, value);
 }
 
-/* Element `at` of all rows: those beyond `samples` are 0. */
+/* Write element `at` of all rows: rows from `samples` on are 0. */
 HOTBED_HD void hotbed_pool_start(
     const hotbed_pool_view *p, uint64_t at, const void *gradient, uint64_t stride, float *sums) {
     hotbed_pool_place place = hotbed_pool_at(p, at);

@@ -1,4 +1,4 @@
-/* dist/dist.c - steps of input and output dists: which kernels, and sorts and sums between them. */
+/* dist/dist.c - the steps of input and output dists: kernels, with sorts and sums between them. */
 #include "dist/dist.h"
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ size_t hotbed_dist_scratch(const hotbed_stream *stream, uint64_t bound, uint64_t
 hotbed_status hotbed_bucketize(
     const hotbed_bucketize_view *b, void *scratch, size_t scratch_bytes, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    uint32_t bits = 1; /* of numbers up to `world` */
+    uint32_t bits = 1; /* of rank numbers up to `world` */
     while (b->world >> bits != 0)
         bits++;
     HOTBED_TRY(kernels->targets(b, stream));

@@ -56,7 +56,7 @@ static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
 
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
     uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     starts_kernel<<<hotbed_cuda_blocks(stream, starts, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
     HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
     keys_kernel<<<hotbed_cuda_blocks(stream, b->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
@@ -91,7 +91,7 @@ static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream)
 }
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     gather_kernel<<<hotbed_cuda_blocks(stream, g->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*g);
     HOTBED_TRY(hotbed_cuda_launched("gather_kernel"));
     unsigned blocks = hotbed_cuda_blocks(stream, hotbed_gather_offsets(g), BLOCK, WAVES);

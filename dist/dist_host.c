@@ -33,9 +33,18 @@ static inline uint64_t least(uint64_t a, uint64_t b) {
 
 /* --- before the exchange ------------------------------------------------------------------------ */
 
+/* Walks keys and rows in order: searching the row of each key took longer than all other work here. */
 static void targets_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_bucketize_target(args, (uint32_t)i);
+    const hotbed_bucketize_view *b = args;
+    uint32_t n = b->starts[b->shape.rows];
+    uint32_t row = begin < n ? hotbed_part_of(b->starts, b->shape.rows, (uint32_t)begin) : 0;
+    uint64_t i = begin;
+    for (; i < least(end, n); i++) {
+        row = hotbed_part_after(b->starts, row, (uint32_t)i);
+        hotbed_bucketize_target_of(b, (uint32_t)i, row);
+    }
+    for (; i < end; i++)
+        hotbed_bucketize_no_target(b, (uint32_t)i);
 }
 
 static void ranks_body(const void *args, uint64_t begin, uint64_t end) {
@@ -48,22 +57,38 @@ static void aim_body(const void *args, uint64_t begin, uint64_t end) {
     hotbed_aim(args);
 }
 
+/* Walks the rows of a message and its keys in order. */
 static void starts_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
     uint64_t rows = (uint64_t)b->shape.rows + 1;
-    for (uint64_t at = begin; at < end; at++) {
-        uint32_t p = (uint32_t)(at / rows), r = (uint32_t)(at % rows);
-        hotbed_bucketize_start(b, p, r);
+    uint32_t p = (uint32_t)(begin / rows), r = (uint32_t)(begin % rows);
+    for (uint64_t at = begin; at < end; p++, r = 0) {
+        const uint32_t *sorted = b->sorted + b->ranks[p];
+        uint32_t *starts = hotbed_message_starts(hotbed_bucketize_message(b, p));
+        uint32_t place = hotbed_first_at_least(sorted, b->counts[p], b->starts[r]);
         if (r == 0)
             hotbed_bucketize_header(b, p);
+        for (; at < end && r < rows; at++, r++) {
+            while (place < b->counts[p] && sorted[place] < b->starts[r])
+                place++;
+            starts[r] = place;
+        }
     }
 }
 
+/* Keys for one rank are in the order of the batch, so their rows are walked in order. */
 static void keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
-    uint32_t n = b->starts[b->shape.rows];
-    for (uint64_t j = begin; j < least(end, n); j++)
-        hotbed_bucketize_key(b, (uint32_t)j);
+    uint32_t n = b->starts[b->shape.rows], row = 0, rank = b->world;
+    for (uint64_t j = begin; j < least(end, n); j++) {
+        uint32_t i = b->sorted[j];
+        if (b->sorted_targets[j] == rank)
+            row = hotbed_part_after(b->starts, row, i);
+        else
+            row = hotbed_part_of(b->starts, b->shape.rows, i);
+        rank = b->sorted_targets[j];
+        hotbed_bucketize_key_of(b, (uint32_t)j, row);
+    }
 }
 
 static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {

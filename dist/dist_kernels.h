@@ -1,7 +1,6 @@
 /* dist/dist_kernels.h - the kernels of input and output dists: the contract of both backends.
  *
- * All are async, and loop to counts that the device holds.
- */
+ * All are asynchronous, and loop to counts in device memory. */
 #ifndef HOTBED_DIST_DIST_KERNELS_H
 #define HOTBED_DIST_DIST_KERNELS_H
 
@@ -16,18 +15,18 @@ extern "C" {
 
 typedef struct hotbed_dist_kernels {
     /* --- before the exchange */
-    /* targets and numbers, which a stable sort by target makes sorted_targets and sorted. */
+    /* Write targets and numbers; a stable sort by target then gives sorted_targets and sorted. */
     hotbed_status (*targets)(const hotbed_bucketize_view *b, hotbed_stream *stream);
-    /* ranks and counts; whether they overflow. */
+    /* Write ranks and counts, and whether a message overflows. */
     hotbed_status (*ranks)(const hotbed_bucketize_view *b, hotbed_stream *stream);
-    /* Where parts of exact sizes begin. */
+    /* Compute where parts of exact sizes begin. */
     hotbed_status (*aim)(const hotbed_aim_view *a, hotbed_stream *stream);
-    /* The messages, and places. */
+    /* Write the messages, and places. */
     hotbed_status (*place)(const hotbed_bucketize_view *b, hotbed_stream *stream);
     /* --- after it */
-    /* Lengths into segments; firsts and overflow. */
+    /* Write lengths into segments; write firsts and overflow. */
     hotbed_status (*lengths)(const hotbed_gather_view *g, hotbed_stream *stream);
-    /* keys, weights, counts and offsets. */
+    /* Write keys, weights, counts and offsets. */
     hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* --- dedup */
     /* to[i] = from[at[i]], n words. */

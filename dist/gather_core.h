@@ -1,12 +1,11 @@
 /* dist/gather_core.h - from the messages of all ranks to one batch: by feature, rank, sample.
  *
- * A segment is what one rank sent of one feature.  Segments stand by feature, then rank; the keys of one
- * stand as they stood in the message.
+ * A segment is what one rank sent of one feature. Segments are ordered by feature, then rank; the
+ * keys of a segment keep the order of the message.
  *
- * What a message says of itself is not believed: when an exchange fails, what is on the stream behind it runs
- * with messages that came in part, or that never came.  A message that cannot be makes the batch empty, as one
- * that overflowed does, so nothing is read or written out of bounds.
- */
+ * The contents of a message are not trusted: after a failed exchange, work that was already
+ * enqueued runs with messages that are incomplete or never arrived. An invalid message makes the
+ * batch empty, as an overflow does, so nothing is read or written out of bounds. */
 #ifndef HOTBED_DIST_GATHER_CORE_H
 #define HOTBED_DIST_GATHER_CORE_H
 
@@ -15,21 +14,21 @@
 
 typedef struct hotbed_gather_view {
     uint8_t *const *from; /* [world] messages */
-    uint64_t from_offset; /* bytes from there */
-    uint64_t capacity;    /* keys that each has room for; 0: rank p's has room[p * room_stride] */
+    uint64_t from_offset; /* offset in bytes */
+    uint64_t capacity;    /* capacity of each message in keys; 0: room[p * room_stride] of rank p */
     const uint32_t *room;
     uint64_t room_stride;
     hotbed_message_shape shape;
     uint32_t num_features, batch_size, world; /* shape.rows = num_features * batch_size */
     uint32_t *segments; /* [num_features * world + 1] first key of each segment */
-    uint32_t *firsts;   /* [num_features * world] where each begins in its message */
-    uint32_t *overflow; /* one word, 0 before: set when a rank had more keys than messages hold, or
-                         * sent what is no message: all count as empty */
-    uint64_t *keys;     /* [bound] */
-    float *weights;     /* [bound]; NULL unless shape.weighted */
+    uint32_t *firsts;   /* [num_features * world] where each segment begins in its message */
+    uint32_t *
+        overflow; /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an invalid one: all then count as empty */
+    uint64_t *keys;   /* [bound] */
+    float *weights;   /* [bound]; NULL unless shape.weighted */
     uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
-    int64_t *offsets; /* by_sample: [num_features * world * batch_size + 1]; else [num_features + 1]
-                            * of features alone */
+    int64_t *
+        offsets; /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features alone */
     uint32_t by_sample;
     uint64_t bound;
 } hotbed_gather_view;
@@ -46,8 +45,9 @@ HOTBED_HD uint64_t hotbed_gather_room(const hotbed_gather_view *g, uint32_t rank
     return g->capacity != 0 ? g->capacity : g->room[rank * g->room_stride];
 }
 
-/* Write the length of segment q, of one past the last too: segments become sums of them.  The end of a segment
- * is the first of the rank's next: when all are in order, together they are not over the message's room. */
+/* Write the length of segment q, or 0 past the last: a scan then makes segments of the lengths. A
+ * segment ends where the rank's next one begins: if all are in order, their sum is within the
+ * message's capacity. */
 HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     if (q == hotbed_gather_segments(g)) {
         g->segments[q] = 0;
@@ -65,7 +65,7 @@ HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
         (void)hotbed_cas_relaxed_u32(g->overflow, 0, 1);
 }
 
-/* Keys received, once segments are sums. */
+/* The number of keys received, after the scan. */
 HOTBED_HD uint32_t hotbed_gather_count(const hotbed_gather_view *g) {
     return *g->overflow != 0 ? 0 : g->segments[hotbed_gather_segments(g)];
 }
@@ -87,7 +87,7 @@ HOTBED_HD uint64_t hotbed_gather_offsets(const hotbed_gather_view *g) {
                              : (uint64_t)g->num_features + 1;
 }
 
-/* Bags that are not in order are left to the lookup, which takes no offset on trust. */
+/* Bags that are out of order are left to the lookup, which checks every offset. */
 HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
     if (*g->overflow != 0) {
         g->offsets[r] = 0;

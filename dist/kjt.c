@@ -1,4 +1,4 @@
-/* dist/kjt.c - keyed jagged tensors: checks, and the way to a storage's batch. */
+/* dist/kjt.c - keyed jagged tensors: checks, and conversion to a storage's batch. */
 #include "dist/kjt.h"
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 enum { FEATURES_MOST = 65535 };
-#define ROWS_MOST ((uint64_t)1 << 30) /* of rows and of keys: positions are 32-bit words */
+#define ROWS_MOST ((uint64_t)1 << 30) /* limit of rows and of keys: positions are 32-bit words */
 
 static const hotbed_kjt_kernels *kernels_of(const hotbed_stream *stream) {
 #if defined(HOTBED_WITH_CUDA)
@@ -47,7 +47,7 @@ typedef struct feature_text {
     char text[128];
 } feature_text;
 
-/* A feature for a message: its name where it has one. */
+/* A feature for a message: its name if it has one, otherwise its number. */
 static feature_text describe(const hotbed_kjt *kjt, uint32_t feature) {
     feature_text t;
     if (kjt->features == NULL)
@@ -59,8 +59,8 @@ static feature_text describe(const hotbed_kjt *kjt, uint32_t feature) {
 }
 
 hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
-    HOTBED_TRY(hotbed_options_read(
-        out, sizeof *out, offsetof(hotbed_kjt, weights) + sizeof out->weights, kjt, "hotbed_kjt"));
+    HOTBED_TRY(
+        hotbed_options_read(out, sizeof *out, offsetof(hotbed_kjt, weights), kjt, "hotbed_kjt"));
     if (out->num_features < 1 || out->num_features > FEATURES_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "kjt: %u features are not in [1, %d]", out->num_features,
@@ -96,7 +96,7 @@ hotbed_status hotbed_kjt_check(const hotbed_kjt *kjt) {
     return hotbed_kjt_read(kjt, &copy);
 }
 
-/* Lengths or offsets as they are on the device, row by row. */
+/* The lengths or offsets on the device, row by row. */
 static hotbed_status check_rows(const hotbed_kjt *kjt, const int64_t *values) {
     uint64_t r = 0;
     int64_t end = 0;

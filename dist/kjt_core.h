@@ -1,4 +1,4 @@
-/* dist/kjt_core.h - rows of a keyed jagged tensor, and features taken out of it. */
+/* dist/kjt_core.h - rows of a keyed jagged tensor, and features picked from it. */
 #ifndef HOTBED_DIST_KJT_CORE_H
 #define HOTBED_DIST_KJT_CORE_H
 
@@ -9,66 +9,78 @@
 typedef struct hotbed_kjt_view {
     const uint64_t *keys;   /* [bound] */
     const int64_t *lengths; /* [rows], or NULL */
-    const int64_t *offsets; /* [rows + 1], or NULL; neither: one key a row */
+    const int64_t *offsets; /* [rows + 1], or NULL; if lengths is NULL too: one key per row */
     const float *weights;   /* [bound], or NULL */
     uint64_t rows, bound;
-    uint32_t *starts; /* [rows + 1] first key of each row, by what the rows say */
-    uint32_t *bad;    /* one word: they say what cannot be; starts are then not to be used */
+    uint32_t *starts; /* [rows + 1] first key of each row, from lengths or offsets */
+    uint32_t *bad;    /* one word: lengths or offsets are invalid; starts must then not be used */
     struct hotbed_fault *faults;
 } hotbed_kjt_view;
 
-/* Some features of a batch, each with rows for batch_size samples: those beyond its own are empty. */
+/* Some features of a batch, each with batch_size rows: rows beyond the feature's own samples are
+ * empty. */
 typedef struct hotbed_pick_view {
     hotbed_kjt_view kjt;
-    const uint32_t *features; /* [num_features] which of the batch's; NULL: all, in order */
-    const uint32_t *bases;    /* [features of the batch + 1] first row of each; NULL: stride each */
+    const uint32_t
+        *features; /* [num_features] their numbers in the batch; NULL: all features in order */
+    const uint32_t
+        *bases; /* [features of the batch + 1] first row of each; NULL: `stride` rows each */
     uint32_t stride;
     uint32_t num_features, batch_size;
     uint32_t *starts;  /* [num_features * batch_size + 1] */
     uint64_t *keys;    /* [bound] in the order of the picked rows */
-    uint32_t *sources; /* [bound] where each stands in the batch */
-    float *weights;    /* [bound]; NULL: not wanted */
+    uint32_t *sources; /* [bound] position of each key in the batch */
+    float *weights;    /* [bound]; NULL: not needed */
 } hotbed_pick_view;
 
 #define HOTBED_NO_ROW UINT32_MAX
 
-HOTBED_HD void hotbed_kjt_bad(const hotbed_kjt_view *k, uint64_t row, int64_t value) {
-    hotbed_fault_latch(k->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_OFFSET, 0, row, (uint64_t)value);
+HOTBED_HD void hotbed_kjt_bad(
+    const hotbed_kjt_view *k, hotbed_fault_what what, uint64_t row, int64_t value) {
+    hotbed_fault_latch(k->faults, HOTBED_ERR_RANGE, what, 0, row, (uint64_t)value);
     (void)hotbed_cas_relaxed_u32(k->bad, 0, 1);
 }
 
-/* Write the length of row r, of a row past the last too: starts become sums of them. */
+/* Length of row r by offsets, or -1: it ends at what cannot be.  0 where it begins so: that is the fault of the row
+ * before. */
+HOTBED_HD int64_t hotbed_kjt_between(const hotbed_kjt_view *k, uint64_t r) {
+    int64_t begin = k->offsets[r], end = k->offsets[r + 1], bound = (int64_t)k->bound;
+    if (r == 0 && begin != 0)
+        hotbed_kjt_bad(k, HOTBED_FAULT_FIRST_OFFSET, 0, begin);
+    if (begin < 0 || begin > bound)
+        return 0;
+    return end < begin || end > bound ? -1 : end - begin;
+}
+
+/* Write the length of row r, 0 past the last row: a scan then gives starts. */
 HOTBED_HD void hotbed_kjt_length(const hotbed_kjt_view *k, uint64_t r) {
-    int64_t begin = 0, length = 1;
-    bool good = true;
-    if (r == k->rows) {
+    int64_t length = 1;
+    if (r == k->rows)
         length = 0;
-    } else if (k->offsets != NULL) {
-        begin = k->offsets[r];
-        good = begin >= 0 && (r > 0 || begin == 0);
-        length = good ? k->offsets[r + 1] - begin : -1;
-    } else if (k->lengths != NULL) {
+    else if (k->offsets != NULL)
+        length = hotbed_kjt_between(k, r);
+    else if (k->lengths != NULL)
         length = k->lengths[r];
-    }
-    good = good && length >= 0 && length <= (int64_t)k->bound - begin;
+    bool good = length >= 0 && length <= (int64_t)k->bound;
     if (!good)
-        hotbed_kjt_bad(k, r, k->offsets != NULL ? k->offsets[r + 1] : length);
+        hotbed_kjt_bad(k, HOTBED_FAULT_OFFSET, r, k->offsets != NULL ? k->offsets[r + 1] : length);
     k->starts[r] = good ? (uint32_t)length : 0;
 }
 
-/* Whether row r ends inside of the keys; each length is at most 2^30, so a sum that wraps descends. */
+/* Whether row r ends within the keys; each length is at most 2^30, so a sum that wraps around
+ * descends. */
 HOTBED_HD void hotbed_kjt_check_row(const hotbed_kjt_view *k, uint64_t r) {
     uint32_t end = k->starts[r + 1];
     if (end < k->starts[r] || end > k->bound)
-        hotbed_kjt_bad(k, r, (int64_t)end);
+        hotbed_kjt_bad(k, HOTBED_FAULT_OFFSET, r, (int64_t)end);
 }
 
-/* First row of feature number f of the batch, and one past its last. */
+/* The first row of feature number f of the batch, and one past its last. */
 HOTBED_HD uint32_t hotbed_pick_base(const hotbed_pick_view *p, uint32_t f) {
     return p->bases == NULL ? f * p->stride : p->bases[f];
 }
 
-/* The batch's row that is picked row r, or HOTBED_NO_ROW for one beyond the feature's samples. */
+/* The batch's row of picked row r, or HOTBED_NO_ROW beyond the feature's samples. */
 HOTBED_HD uint32_t hotbed_pick_row(const hotbed_pick_view *p, uint32_t r) {
     uint32_t f = r / p->batch_size, sample = r - f * p->batch_size;
     uint32_t feature = p->features == NULL ? f : p->features[f];
@@ -84,9 +96,8 @@ HOTBED_HD void hotbed_pick_length(const hotbed_pick_view *p, uint32_t r) {
     p->starts[r] = row == HOTBED_NO_ROW ? 0 : p->kjt.starts[row + 1] - p->kjt.starts[row];
 }
 
-/* Fetch picked key number i. */
-HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
-    uint32_t r = hotbed_part_of(p->starts, p->num_features * p->batch_size, i);
+/* Write picked key number i, which belongs to picked row r. */
+HOTBED_HD void hotbed_pick_key_of(const hotbed_pick_view *p, uint32_t i, uint32_t r) {
     uint32_t source = p->kjt.starts[hotbed_pick_row(p, r)] + (i - p->starts[r]);
     p->keys[i] = p->kjt.keys[source];
     p->sources[i] = source;
@@ -94,7 +105,11 @@ HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
         p->weights[i] = p->kjt.weights == NULL ? 1.0F : p->kjt.weights[source];
 }
 
-/* All features in order: where picked row r begins in the batch; r may be one past the last. */
+HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
+    hotbed_pick_key_of(p, i, hotbed_part_of(p->starts, p->num_features * p->batch_size, i));
+}
+
+/* With all features in order: where picked row r begins in the batch; r may be one past the last. */
 HOTBED_HD int64_t hotbed_pick_offset(const hotbed_pick_view *p, uint32_t r) {
     if (*p->kjt.bad != 0)
         return 0;

@@ -9,28 +9,28 @@
 extern "C" {
 #endif
 
-enum { HOTBED_WORDS_MOST = 112 }; /* that one put() takes */
+enum { HOTBED_WORDS_MOST = 112 }; /* words per put() */
 
-/* Words that go to the device with the launch itself. */
+/* Words that travel to the device with the launch itself. */
 typedef struct hotbed_words {
     uint32_t *to;
     uint32_t n;
     uint32_t word[HOTBED_WORDS_MOST];
 } hotbed_words;
 
-/* All are async.  Sums over `starts` are hotbed_scan()'s, between two of these. */
+/* All are asynchronous. hotbed_scan() runs over `starts` between two of these. */
 typedef struct hotbed_kjt_kernels {
-    /* to[i] = word[i], without memory of the host that would have to stay. */
+    /* to[i] = word[i], without host memory that would have to stay. */
     hotbed_status (*put)(const hotbed_words *words, hotbed_stream *stream);
-    /* Lengths of all rows into starts; checks them.  `bad` is 0 before. */
+    /* Check the lengths of all rows and write them into starts. `bad` is 0 before. */
     hotbed_status (*lengths)(const hotbed_kjt_view *kjt, hotbed_stream *stream);
-    /* Checks their sums. */
+    /* Check their sums. */
     hotbed_status (*check)(const hotbed_kjt_view *kjt, hotbed_stream *stream);
-    /* Lengths of the picked rows into starts. */
+    /* Write the lengths of the picked rows into starts. */
     hotbed_status (*pick_lengths)(const hotbed_pick_view *pick, hotbed_stream *stream);
-    /* keys, sources and weights of the picked rows. */
+    /* Write keys, sources and weights of the picked rows. */
     hotbed_status (*pick_keys)(const hotbed_pick_view *pick, hotbed_stream *stream);
-    /* offsets [num_features * batch_size + 1] into the batch itself. */
+    /* Write offsets [num_features * batch_size + 1] into the batch itself. */
     hotbed_status (*pick_offsets)(
         const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream);
 } hotbed_kjt_kernels;

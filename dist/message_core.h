@@ -1,18 +1,18 @@
-/* dist/message_core.h - what one rank sends another about keys, and where it is.
+/* dist/message_core.h - what one rank sends another about keys, and the layout of it.
  *
- * A message has a header, where each row begins among its keys, the keys row by row, and weights and counts
- * of occurrences when the keys have them.  It has room for `capacity` keys: as many as it has, where sizes are
- * known to the host, or a fixed number.  Every part begins at a multiple of 16 bytes.
- */
+ * A message has a header, the position at which each row begins among its keys, the keys row by
+ * row, and, if the keys have them, weights and counts of occurrences. It has a capacity in keys:
+ * their number if the host knows sizes, or a fixed number. Every part begins at a multiple of 16
+ * bytes. */
 #ifndef HOTBED_DIST_MESSAGE_CORE_H
 #define HOTBED_DIST_MESSAGE_CORE_H
 
 #include "base/port.h"
 
 typedef struct hotbed_message_header {
-    uint32_t count;    /* keys */
-    uint32_t overflow; /* the sender has more keys for some rank than a message holds, this or
-                        * another one of the batch: nobody uses any */
+    uint32_t count; /* keys */
+    uint32_t
+        overflow; /* the sender has more keys for some rank than a message holds, in this or another message of the batch: no rank uses any of them */
     uint32_t unused[2];
 } hotbed_message_header;
 
@@ -67,14 +67,14 @@ HOTBED_HD uint32_t *hotbed_message_counts(
     return (uint32_t *)(void *)(message + hotbed_message_counts_at(shape, capacity));
 }
 
-/* Where a table's part of a message ends and another's begins: the parts for n ranks in one buffer. */
+/* Compute the bounds of the parts for n ranks in one buffer. */
 typedef struct hotbed_aim_view {
     uint8_t *base;
     const uint32_t *counts; /* keys for, or from, rank p: counts[p * stride] */
     uint64_t stride;
     uint8_t **to; /* [world] out */
     hotbed_message_shape shape;
-    uint64_t row_bytes; /* 0: messages; else rows of so many bytes, one a key */
+    uint64_t row_bytes; /* 0: messages; otherwise rows of so many bytes, one per key */
     uint32_t world;
 } hotbed_aim_view;
 
@@ -83,7 +83,7 @@ hotbed_part_bytes(hotbed_message_shape shape, uint64_t row_bytes, uint64_t count
     return row_bytes == 0 ? hotbed_message_bytes(shape, count) : count * row_bytes;
 }
 
-/* One lane. */
+/* Runs on one lane. */
 HOTBED_HD void hotbed_aim(const hotbed_aim_view *a) {
     uint64_t at = 0;
     for (uint32_t p = 0; p < a->world; p++) {

@@ -1,16 +1,16 @@
-/* dist/partition.c - sets of equal size and nearly equal sums, by differencing.
+/* dist/partition.c - sets of equal size and nearly equal sums, by differencing (Karmarkar-Karp).
  *
- * A *state* is one list of items for each set.  At first there are items_a_set states: the items by workload,
- * `sets` neighbours each, one a list.  Then the two states whose lists differ most are joined, the heaviest
- * list of one with the lightest of the other, until one state is left.  Ties are broken by numbers of items
- * and states, so that the result depends on the workloads alone.
- */
+ * A *state* has one list of items for each set. Initially there are items_a_set states: the items
+ * sorted by workload, cut into runs of `sets` neighbours, one item per list. Then the two states
+ * whose lists differ most are joined, the heaviest list of one with the lightest of the other,
+ * until one state is left. Numbers of items and states break ties, so the result depends on the
+ * workloads alone. */
 #include "dist/partition.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* A list of items: `next` of each leads to the next, `last` is where another list is hung. */
+/* A list of items: `next` of each item leads to the next, `last` is where another list is appended. */
 typedef struct list {
     uint64_t sum;
     uint32_t first, last;
@@ -21,7 +21,7 @@ typedef struct work {
     const uint64_t *workloads;
     list *lists;     /* [states][sets] heaviest first */
     list *joined;    /* [sets] */
-    uint32_t *heap;  /* [states] numbers, the one of the largest spread first */
+    uint32_t *heap;  /* [states] numbers, largest spread first */
     uint32_t *next;  /* [items] */
     uint32_t *order; /* [items] by workload */
     uint32_t *other; /* [items] for the sort */
@@ -40,7 +40,8 @@ size_t hotbed_partition_scratch(uint32_t sets, uint32_t items_a_set) {
 
 /* --- order --------------------------------------------------------------------------------------------- */
 
-/* Items by (workload, number), ascending: a merge sort, which calls nothing and needs no more memory. */
+/* Sort items by (workload, number), ascending: a merge sort, which calls nothing and needs no more
+ * memory. */
 static void sort_items(work *w, uint32_t items) {
     uint32_t *from = w->order, *to = w->other;
     for (uint32_t i = 0; i < items; i++)
@@ -122,7 +123,7 @@ static void start_states(work *w) {
         sink(w, at);
 }
 
-/* The first two states of the heap become one, in the place of the first. */
+/* Join the first two states of the heap into one, in the place of the first. */
 static void join_two(work *w) {
     uint32_t a = w->heap[0];
     w->heap[0] = w->heap[--w->heap_size];
@@ -158,7 +159,8 @@ void hotbed_partition(
     start_states(&w);
     while (w.heap_size > 1)
         join_two(&w);
-    /* The set of each item, then the items of each set in order; what these arrays held is not needed now. */
+    /* Write the set of each item, then the items of each set in order; reuses arrays that are no
+     * longer needed. */
     uint32_t *set_of = w.order, *filled = (uint32_t *)(void *)w.joined;
     const list *lists = w.lists + (size_t)w.heap[0] * sets;
     for (uint32_t s = 0; s < sets; s++) {

@@ -8,7 +8,7 @@
 /* Bytes of memory that hotbed_partition() works in. */
 size_t hotbed_partition_scratch(uint32_t sets, uint32_t items_a_set);
 
-/* As hotbed_balance_partition(), in memory of the caller's: calls nothing of the library. */
+/* hotbed_balance_partition() in the caller's memory: calls nothing of the library. */
 void hotbed_partition(
     uint32_t sets, uint32_t items_a_set, const uint64_t *workloads, uint32_t *items, void *scratch);
 

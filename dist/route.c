@@ -1,4 +1,4 @@
-/* dist/route.c - the owner of a key: checks, and the calls outside of kernels. */
+/* dist/route.c - the rank of a key: checks, and the calls outside of kernels. */
 #include "dist/route_core.h"
 
 #include "base/error.h"

@@ -1,10 +1,9 @@
-/* dist/sharded.c - a sharded collection: its groups, their lookups, and what is inside. */
+/* dist/sharded.c - create and destroy a sharded collection: options, groups and their lookups. */
 #include "dist/sharded.h"
 
 #include "base/options.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -78,7 +77,7 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
     return HOTBED_OK;
 }
 
-/* Copies of all names, of tables and then of features, in one block. */
+/* Copy all names, of tables and then of features, into one block. */
 static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) {
     size_t bytes = 0;
     for (uint32_t t = 0; t < c->num_tables; t++)
@@ -130,14 +129,15 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
         info->name = o->name;
         info->capacity = o->capacity;
         info->max_capacity = o->max_capacity > o->capacity ? o->max_capacity : o->capacity;
-        /* By what it may grow to: a key has its rank for good. */
+        /* Route by max_capacity: a key keeps its rank when the table grows. */
         HOTBED_TRY(hotbed_route_init(&info->route, kind, c->world, info->max_capacity));
         info->local_ids = is_static;
     }
     return HOTBED_OK;
 }
 
-/* Features by group, and in a group by table as a storage wants them; columns in the caller's order. */
+/* Order features by group, and within a group by table as a storage requires; columns in the
+ * caller's order. */
 static hotbed_status make_groups(hotbed_sharded *c) {
     uint32_t placed = 0;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -147,7 +147,7 @@ static hotbed_status make_groups(hotbed_sharded *c) {
         g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
         g->counts = hotbed_new(c->world * sizeof *g->counts);
         if (g->tables == NULL || g->counts == NULL) {
-            c->num_groups++; /* so that it is freed */
+            c->num_groups++; /* set before it can fail, so that it is freed */
             return fail_memory(c);
         }
         for (uint32_t t = 0; t < c->num_tables; t++) {
@@ -182,8 +182,8 @@ static hotbed_status make_groups(hotbed_sharded *c) {
 
 /* --- groups ----------------------------------------------------------------------------------------------- */
 
-/* Rows for a rank's share of `capacity` of a table: of a HASH table six standard deviations over the mean, so that
- * with even routing no rank is full before the whole is. */
+/* Rows of a rank's share of a table's `capacity`: for a HASH table the mean plus six standard
+ * deviations, so that with even routing no rank is full before the whole table is. */
 static uint64_t share_of(const hotbed_sharded *c, uint32_t table, uint64_t capacity) {
     if (c->world <= 1 || capacity == 0)
         return capacity;
@@ -206,7 +206,7 @@ static bool counts_keys(const hotbed_sharded *c, const hotbed_group *g) {
     return false;
 }
 
-/* Keys that a message holds. */
+/* The number of keys that a message holds. */
 static uint64_t capacity_of(const hotbed_sharded *c) {
     uint64_t n = c->options.max_keys;
     if (c->options.plan == HOTBED_PLAN_TWO_PHASE)
@@ -242,7 +242,7 @@ static hotbed_status make_lookup(
     o.num_features = g->dedup ? 0 : g->num_features;
     o.feature_tables = g->dedup ? NULL : features;
     o.optimizer.max_gradient = 0.0F;
-    if (c->pooling != HOTBED_POOL_NONE) { /* means are taken where all ranks' sums are */
+    if (c->pooling != HOTBED_POOL_NONE) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
         o.output_dtype = HOTBED_F32;
     }
@@ -253,7 +253,7 @@ done:
     return status;
 }
 
-/* Carve what kernels read of a group, twice: once to count its bytes. */
+/* Lay out what kernels read of a group; called twice, first to count its bytes. */
 static size_t carve_group(hotbed_group *g, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     g->routes = hotbed_carve_take(&carve, g->message_features * sizeof *g->routes);
@@ -307,8 +307,8 @@ done:
     return status;
 }
 
-/* Rows of a static table, whose first values are of the whole table's keys: a hash table of the same name,
- * seed and initialiser makes them, CHUNK keys at a time. */
+/* Initialize the rows of a static table. Initial values follow from the keys of the whole table: a
+ * hash table with the same name, seed and initializer computes them, CHUNK keys at a time. */
 static hotbed_status init_static(
     hotbed_sharded *c, hotbed_group *g, uint32_t t, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
@@ -353,7 +353,7 @@ static hotbed_status init_static(
         if (status == HOTBED_OK)
             status = hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream);
         if (status == HOTBED_OK)
-            status = hotbed_storage_clear(nursery, 0, stream); /* waits: `at` is free again */
+            status = hotbed_storage_clear(nursery, 0, stream); /* waits: `at` can be reused */
     }
     hotbed_memory_free(&host);
     for (int i = 0; i < 3; i++)
@@ -379,7 +379,7 @@ static hotbed_status make_group(
         if (c->world > 1 && o->kind == HOTBED_TABLE_STATIC &&
             o->initializer.kind != HOTBED_INIT_CONSTANT) {
             if (storage->external !=
-                NULL) /* it may have rows already, which no first ones replace */
+                NULL) /* an external store may have rows already, which are kept */
                 return hotbed_fail(
                     HOTBED_ERR_UNSUPPORTED,
                     "table %s: a STATIC table of several ranks over an external store", o->name);
@@ -490,166 +490,4 @@ void hotbed_sharded_destroy(hotbed_sharded *sharded) {
     hotbed_delete(sharded->tables);
     hotbed_delete(sharded->texts);
     hotbed_delete(sharded);
-}
-
-/* --- what is inside ----------------------------------------------------------------------------------------- */
-
-static hotbed_status check_not_null(const hotbed_sharded *sharded) {
-    if (sharded == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
-    HOTBED_TRY(check_not_null(sharded));
-    sharded->training = training;
-    return HOTBED_OK;
-}
-
-bool hotbed_sharded_training(const hotbed_sharded *sharded) {
-    return sharded->training;
-}
-
-hotbed_status hotbed_sharded_set_learning_rate(
-    hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream) {
-    HOTBED_TRY(check_not_null(sharded));
-    for (uint32_t g = 0; g < sharded->num_groups; g++)
-        HOTBED_TRY(
-            hotbed_storage_set_learning_rate(sharded->groups[g].lookup, learning_rate, stream));
-    return HOTBED_OK;
-}
-
-uint32_t hotbed_sharded_num_tables(const hotbed_sharded *sharded) {
-    return sharded->num_tables;
-}
-
-uint32_t hotbed_sharded_num_features(const hotbed_sharded *sharded) {
-    return sharded->num_features;
-}
-
-uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
-    return sharded->num_groups;
-}
-
-hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup) {
-    return lookup < sharded->num_groups ? sharded->groups[lookup].lookup : NULL;
-}
-
-hotbed_comm *hotbed_sharded_comm(const hotbed_sharded *sharded) {
-    return sharded->comm;
-}
-
-uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
-    return sharded->feature_columns[feature];
-}
-
-uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
-    return sharded->feature_columns[sharded->num_features];
-}
-
-hotbed_status hotbed_sharded_table_read(
-    const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
-    HOTBED_TRY(check_not_null(sharded));
-    if (out == NULL || table >= sharded->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "out is NULL, or table %u is not below %u", table,
-            sharded->num_tables);
-    *out = sharded->table_info[table];
-    return HOTBED_OK;
-}
-
-uint32_t hotbed_sharded_find_table(const hotbed_sharded *sharded, const char *name) {
-    uint32_t t = 0;
-    while (t < sharded->num_tables && strcmp(sharded->tables[t].name, name) != 0)
-        t++;
-    return t;
-}
-
-/* A text that is cut to fit, and its whole length. */
-typedef struct writer {
-    char *text;
-    size_t capacity, length;
-} writer;
-
-__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
-    int n = vsnprintf(left > 0 ? w->text + w->length : NULL, left, format, args);
-    va_end(args);
-    w->length += n > 0 ? (size_t)n : 0;
-}
-
-static const char *plan_name(hotbed_plan plan) {
-    switch (plan) {
-    case HOTBED_PLAN_FIXED:
-        return "fixed";
-    case HOTBED_PLAN_TWO_PHASE:
-        return "two-phase";
-    case HOTBED_PLAN_ONE_SIDED:
-        return "one-sided";
-    }
-    return "unknown";
-}
-
-static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
-    const hotbed_group *g = &c->groups[number];
-    put(w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
-        g->dedup ? ", dedup" : "");
-    if (g->counted)
-        put(w, " with counts");
-    if (g->capacity != 0)
-        put(w, ", messages of %llu keys", (unsigned long long)g->capacity);
-    put(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);
-    for (uint32_t i = 0; i < g->num_tables; i++) {
-        const hotbed_table_options *o = &c->tables[g->tables[i]];
-        hotbed_table_info info;
-        if (hotbed_storage_table(g->lookup, i, &info) != HOTBED_OK)
-            continue;
-        put(w, "    %s.weight: %s, dim %u, %s, %llu rows of %llu here", o->name,
-            info.kind == HOTBED_TABLE_STATIC ? "static" : "hash", info.dim,
-            hotbed_dtype_name(info.dtype), (unsigned long long)info.capacity,
-            (unsigned long long)o->capacity);
-        if (o->max_capacity > o->capacity)
-            put(w, ", growing to %llu", (unsigned long long)info.max_capacity);
-        const char *separator = "; features ";
-        for (uint32_t f = 0; f < c->num_features; f++)
-            if (c->feature_tables[f] == g->tables[i]) {
-                if (c->features != NULL)
-                    put(w, "%s%s", separator, c->features[f]);
-                else
-                    put(w, "%s%u", separator, f);
-                separator = ", ";
-            }
-        put(w, "\n");
-    }
-    if (c->pooling == HOTBED_POOL_NONE)
-        put(w, "  (output_dists): rows of %u elements\n", c->dim);
-    else
-        put(w, "  (output_dists): sums of %llu columns\n", (unsigned long long)g->columns);
-}
-
-hotbed_status hotbed_sharded_print(
-    const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
-    HOTBED_TRY(check_not_null(sharded));
-    if (text == NULL && capacity > 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "text is NULL, capacity %zu", capacity);
-    static const char *const poolings[] = {"none", "sum", "mean"};
-    writer w = {text, capacity, 0};
-    if (capacity > 0)
-        text[0] = 0;
-    put(&w, "%s(pooling %s, rank %u of %u, %s, plan %s, optimizer %s, %s\n",
-        sharded->pooling == HOTBED_POOL_NONE ? "ShardedEmbeddingCollection"
-                                             : "ShardedEmbeddingBagCollection",
-        poolings[sharded->pooling], sharded->rank, sharded->world,
-        hotbed_transport_name(hotbed_comm_transport(sharded->comm)),
-        plan_name(sharded->options.plan),
-        sharded->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(sharded->optimizer.kind),
-        sharded->training ? "training" : "eval");
-    for (uint32_t g = 0; g < sharded->num_groups; g++)
-        put_group(&w, sharded, g);
-    put(&w, ")\n");
-    if (length != NULL)
-        *length = w.length;
-    return HOTBED_OK;
 }

@@ -1,4 +1,4 @@
-/* dist/sharded_context.c - contexts: a batch's keys to their owners. */
+/* dist/sharded_context.c - exchange contexts: the keys of a batch to their owners. */
 #include "dist/sharded.h"
 
 /* --- create and destroy ------------------------------------------------------------------------------ */
@@ -95,7 +95,7 @@ hotbed_status hotbed_sharded_create_context(
     context->device = first->device;
     hotbed_status status = make_context(context, n, collections, stream);
     if (status != HOTBED_OK) {
-        (void)!hotbed_stream_finish(stream); /* what was enqueued uses the memory */
+        (void)!hotbed_stream_finish(stream); /* enqueued work still uses the memory */
         hotbed_sharded_context_destroy(context);
         return status;
     }
@@ -127,7 +127,7 @@ static const char *stage_name(hotbed_stage stage) {
     return names[stage];
 }
 
-hotbed_status hotbed_context_enter(
+hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call) {
     if (context == NULL || stream == NULL)
         return hotbed_fail(
@@ -136,18 +136,18 @@ hotbed_status hotbed_context_enter(
     return hotbed_stream_wait(stream, context->event);
 }
 
-hotbed_status hotbed_context_fail_stage(const char *call, hotbed_stage stage) {
+hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage stage) {
     return hotbed_fail(
         HOTBED_ERR_STATE, "%s: the batch's last stage was %s", call, stage_name(stage));
 }
 
-hotbed_status hotbed_context_leave(hotbed_sharded_context *context, hotbed_stream *stream) {
+hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotbed_stream *stream) {
     return hotbed_event_record(context->event, stream);
 }
 
 /* --- input_dist --------------------------------------------------------------------------------------------- */
 
-/* Number of a feature of the collection in the batch, or num_features; `guess` is looked at first. */
+/* The number of a feature of the collection in the batch, or num_features; `guess` is tried first. */
 static uint32_t find_feature(
     const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess) {
     if (c->features == NULL || kjt->features == NULL)
@@ -181,7 +181,8 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* Which features of the batch are the part's: to the device when they are others than before. */
+/* Find which features of the batch are the part's; copy them to the device if they differ from the
+ * last batch. */
 static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     bool changed = false;
@@ -197,7 +198,8 @@ static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotb
         (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
 }
 
-/* Distinct keys of each table; the occurrences of each by where they stand in the caller's batch. */
+/* Find the distinct keys of each table, and the occurrences of each by position in the caller's
+ * batch. */
 static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
@@ -232,17 +234,17 @@ static hotbed_status start_member(
     HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
         HOTBED_TRY(start_part(&parts[g], m, &view, stream));
-    m->kjt.features = NULL; /* names and strides are the caller's again */
+    m->kjt.features = NULL; /* names and strides may change now */
     m->kjt.strides = NULL;
     return HOTBED_OK;
 }
 
-/* Release what the batch before still holds. */
+/* Release the rows of the previous batch. */
 static hotbed_status release(hotbed_sharded_context *context, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
         for (int r = 0; r < 2; r++)
-            if (context->parts[i].roads[r].ticket != NULL)
-                HOTBED_TRY(hotbed_ticket_cancel(context->parts[i].roads[r].ticket, stream));
+            if (context->parts[i].paths[r].ticket != NULL)
+                HOTBED_TRY(hotbed_ticket_cancel(context->parts[i].paths[r].ticket, stream));
     context->stage = HOTBED_STAGE_EMPTY;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = HOTBED_STAGE_EMPTY;
@@ -258,7 +260,7 @@ hotbed_status hotbed_sharded_input_dist(
         HOTBED_TRY(hotbed_kjt_read(&kjts[i], &read[i]));
         HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
     }
-    HOTBED_TRY(hotbed_context_enter(context, stream, "input_dist"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = false;
     HOTBED_TRY(hotbed_parts_clear(context, stream));
@@ -270,25 +272,25 @@ hotbed_status hotbed_sharded_input_dist(
     }
     HOTBED_TRY(hotbed_exchange_start(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
     context->stage = HOTBED_STAGE_STARTED;
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_wait_splits(hotbed_sharded_context *context, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_enter(context, stream, "wait_splits"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_splits"));
     if (context->stage != HOTBED_STAGE_STARTED)
-        return hotbed_context_fail_stage("wait_splits", context->stage);
+        return hotbed_sharded_context_fail_stage("wait_splits", context->stage);
     if (context->plan == HOTBED_PLAN_TWO_PHASE) {
         HOTBED_TRY(hotbed_storage_may_wait(stream));
         HOTBED_TRY(hotbed_exchange_sizes(context, stream));
     }
     context->stage = HOTBED_STAGE_SENT;
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_enter(context, stream, "wait_input"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_input"));
     if (context->stage != HOTBED_STAGE_SENT)
-        return hotbed_context_fail_stage("wait_input", context->stage);
+        return hotbed_sharded_context_fail_stage("wait_input", context->stage);
     HOTBED_TRY(hotbed_exchange_gather(context, stream));
     if (context->may_overflow) {
         HOTBED_TRY(hotbed_copy(
@@ -299,12 +301,12 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
     context->stage = HOTBED_STAGE_READY;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = HOTBED_STAGE_READY;
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 /* --- overflow -------------------------------------------------------------------------------------------- */
 
-/* Whether the batch overflowed, once it has arrived. */
+/* Read whether the batch overflowed, once it has arrived. */
 static hotbed_status look(hotbed_sharded_context *context, bool *overflowed) {
     bool done = false;
     *overflowed = false;
@@ -317,7 +319,8 @@ static hotbed_status look(hotbed_sharded_context *context, bool *overflowed) {
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_context_settle(hotbed_sharded_context *context, hotbed_stream *stream) {
+hotbed_status hotbed_sharded_context_settle(
+    hotbed_sharded_context *context, hotbed_stream *stream) {
     bool overflowed;
     if (!context->watched || context->settled || context->policy == HOTBED_OVERFLOW_REPORT)
         return HOTBED_OK;
@@ -344,7 +347,7 @@ static hotbed_status check_ready(const hotbed_sharded_context *context, const vo
 hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
     HOTBED_TRY(check_ready(context, out));
     if (context->stage != HOTBED_STAGE_READY)
-        return hotbed_context_fail_stage("overflowed", context->stage);
+        return hotbed_sharded_context_fail_stage("overflowed", context->stage);
     if (context->settled) {
         *out = context->replayed;
         return HOTBED_OK;
@@ -364,7 +367,7 @@ hotbed_status hotbed_sharded_ready(hotbed_sharded_context *context, bool *out) {
 
 typedef hotbed_status (*ticket_call)(hotbed_ticket *ticket, hotbed_stream *stream);
 
-/* The call for all tickets that hold rows in the marked state. */
+/* Call a function for all tickets that hold rows in the marked stage. */
 static hotbed_status for_held(
     hotbed_sharded_context *context, const hotbed_sharded_mark *mark, ticket_call call,
     hotbed_stream *stream) {
@@ -373,16 +376,16 @@ static hotbed_status for_held(
         hotbed_stage stage = mark->members[part->member];
         if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCHED &&
             stage < HOTBED_STAGE_DONE)
-            HOTBED_TRY(call(part->road->ticket, stream));
+            HOTBED_TRY(call(part->path->ticket, stream));
     }
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_sharded_keep(
     hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_enter(context, stream, "keep"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "keep"));
     if (context->stage == HOTBED_STAGE_EMPTY)
-        return hotbed_context_fail_stage("keep", context->stage);
+        return hotbed_sharded_context_fail_stage("keep", context->stage);
     memset(mark, 0, sizeof *mark);
     mark->stage = context->stage;
     mark->watched = context->watched;
@@ -391,16 +394,16 @@ hotbed_status hotbed_sharded_keep(
     for (uint32_t i = 0; i < context->num_members; i++)
         mark->members[i] = context->members[i].stage;
     HOTBED_TRY(for_held(context, mark, hotbed_ticket_keep, stream));
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_rewind(
     hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream) {
     bool exact = mark->replayed || context->plan == HOTBED_PLAN_TWO_PHASE;
-    HOTBED_TRY(hotbed_context_enter(context, stream, "rewind"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "rewind"));
     HOTBED_TRY(release(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
-        context->parts[i].road = &context->parts[i].roads[exact ? 1 : 0];
+        context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     HOTBED_TRY(for_held(context, mark, hotbed_ticket_retake, stream));
     context->stage = mark->stage;
     context->watched = mark->watched;
@@ -408,23 +411,23 @@ hotbed_status hotbed_sharded_rewind(
     context->replayed = mark->replayed;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = mark->members[i];
-    /* Who waits for sizes writes them again: not before the exchanges that read them are done. */
+    /* The sizes are written again: wait until the exchanges that read them are done. */
     if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_STARTED)
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_enter(context, stream, "forget"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "forget"));
     for (uint32_t i = 0; i < context->num_parts; i++)
         for (int r = 0; r < 2; r++)
-            if (context->parts[i].roads[r].ticket != NULL)
-                HOTBED_TRY(hotbed_ticket_forget(context->parts[i].roads[r].ticket, stream));
-    return hotbed_context_leave(context, stream);
+            if (context->parts[i].paths[r].ticket != NULL)
+                HOTBED_TRY(hotbed_ticket_forget(context->parts[i].paths[r].ticket, stream));
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_enter(context, stream, "cancel"));
+    HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "cancel"));
     HOTBED_TRY(release(context, stream));
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }

@@ -1,4 +1,4 @@
-/* dist/sharded_growth.c - when the tables of a collection grow, and what that is ordered with. */
+/* dist/sharded_growth.c - when the tables of a collection grow, and what growth is ordered with. */
 #include "dist/sharded.h"
 
 #include "hotbed/growth.h"
@@ -53,7 +53,7 @@ hotbed_status hotbed_sharded_poll_growth(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is NULL", sharded == NULL ? "sharded" : "stream");
     HOTBED_TRY(
-        hotbed_storage_may_wait(stream)); /* it does not wait, but cannot be recorded either */
+        hotbed_storage_may_wait(stream)); /* it never blocks, but cannot be recorded either */
     HOTBED_TRY(hotbed_sharded_search_begin(sharded, stream));
     for (uint32_t g = 0; g < sharded->num_groups && status == HOTBED_OK; g++) {
         uint32_t n;

@@ -40,7 +40,7 @@ static size_t scratch_of(
     return bytes;
 }
 
-/* Place the part's arrays, twice: once to count their bytes. */
+/* Lay out the part's arrays; called twice, first to count their bytes. */
 static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *part, uint8_t *base) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
@@ -81,7 +81,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     return carve.used;
 }
 
-/* What of the part's views is the same for every batch. */
+/* Set the fields of the part's views that do not change between batches. */
 static void make_views(const hotbed_sharded_context *context, hotbed_part *part) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
@@ -131,7 +131,7 @@ static hotbed_status make_part(
     size_t bytes = carve_part(context, part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
     (void)carve_part(context, part, part->memory.data);
-    if (part->group->dedup) /* counted into, and never read */
+    if (part->group->dedup) /* written, never read */
         HOTBED_TRY(hotbed_fill(
             part->unique.tallies, 0, part->group->num_tables * sizeof *part->unique.tallies,
             stream));
@@ -139,9 +139,9 @@ static hotbed_status make_part(
     return HOTBED_OK;
 }
 
-/* --- roads ------------------------------------------------------------------------------------------- */
+/* --- paths ------------------------------------------------------------------------------------------- */
 
-/* Most bytes of all exact messages of `keys` keys together: each part may be rounded up by 15. */
+/* The most bytes that all exact messages of `keys` keys take: each part may be rounded up by 15. */
 static uint64_t exact_bytes(
     const hotbed_sharded_context *context, const hotbed_part *part, uint64_t keys) {
     hotbed_message_shape shape = shape_of(part);
@@ -150,24 +150,24 @@ static uint64_t exact_bytes(
     return context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
 }
 
-static bool in_window(const hotbed_sharded_context *context, const hotbed_road *road) {
-    return context->window != NULL && road->capacity != 0;
+static bool in_window(const hotbed_sharded_context *context, const hotbed_path *path) {
+    return context->window != NULL && path->capacity != 0;
 }
 
-/* Place the road's arrays, twice: once to count their bytes. */
-static size_t carve_road(
-    const hotbed_sharded_context *context, hotbed_part *part, hotbed_road *road, uint8_t *base) {
+/* Lay out the path's arrays; called twice, first to count their bytes. */
+static size_t carve_path(
+    const hotbed_sharded_context *context, hotbed_part *part, hotbed_path *path, uint8_t *base) {
     const hotbed_group *g = part->group;
     hotbed_carve carve = {base, 0};
-    hotbed_gather_view *v = &road->gather;
-    size_t pointers = context->world * sizeof(uint8_t *), bound = road->bound;
+    hotbed_gather_view *v = &path->gather;
+    size_t pointers = context->world * sizeof(uint8_t *), bound = path->bound;
     size_t segments = (size_t)g->message_features * context->world;
-    uint64_t sent = road->capacity == 0 ? part->sharded->options.max_keys : bound;
+    uint64_t sent = path->capacity == 0 ? part->sharded->options.max_keys : bound;
     bool by_sample = part->row_bytes == 0;
-    road->to.at = hotbed_carve_take(&carve, pointers);
-    road->from.at = hotbed_carve_take(&carve, pointers);
-    road->owner_in.at = hotbed_carve_take(&carve, pointers);
-    road->asker_in.at = hotbed_carve_take(&carve, pointers);
+    path->to.at = hotbed_carve_take(&carve, pointers);
+    path->from.at = hotbed_carve_take(&carve, pointers);
+    path->owner_in.at = hotbed_carve_take(&carve, pointers);
+    path->requester_in.at = hotbed_carve_take(&carve, pointers);
     v->segments = hotbed_carve_take(&carve, (segments + 1) * sizeof(uint32_t));
     v->firsts = hotbed_carve_take(&carve, segments * sizeof(uint32_t));
     v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
@@ -178,50 +178,51 @@ static size_t carve_road(
         &carve,
         ((by_sample ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
     if (part->row_bytes != 0) {
-        road->local = hotbed_carve_take(&carve, bound * part->row_bytes);
-        if (!in_window(context, road)) {
-            road->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
-            road->asker_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
+        path->local = hotbed_carve_take(&carve, bound * part->row_bytes);
+        if (!in_window(context, path)) {
+            path->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
+            path->requester_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
         }
     }
-    if (road->capacity == 0) {
-        road->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
-        road->receive = hotbed_carve_take(&carve, exact_bytes(context, part, bound));
+    if (path->capacity == 0) {
+        path->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
+        path->receive = hotbed_carve_take(&carve, exact_bytes(context, part, bound));
     }
     return carve.used;
 }
 
-/* Where fixed messages and rows are; the exact ones are aimed for each batch. */
-static void point_road(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_road *road, uint8_t **to,
+/* Set where fixed messages and rows are; exact ones are set for each batch. */
+static void point_path(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path, uint8_t **to,
     uint8_t **from, uint8_t **owner, uint8_t **asker) {
-    uint64_t rows = road->capacity * part->row_bytes, messages = context->message_bytes;
+    uint64_t rows = path->capacity * part->row_bytes, messages = context->message_bytes;
     uint8_t *window = context->window == NULL ? NULL : hotbed_window_data(context->window);
     for (uint32_t p = 0; p < context->world; p++) {
         to[p] = context->send + p * messages;
         from[p] = (window == NULL ? context->receive : window) + p * messages;
-        owner[p] = (window == NULL ? road->owner_rows : window + part->window_owner) + p * rows;
-        asker[p] = (window == NULL ? road->asker_rows : window + part->window_asker) + p * rows;
+        owner[p] = (window == NULL ? path->owner_rows : window + part->window_owner) + p * rows;
+        asker[p] = (window == NULL ? path->requester_rows : window + part->window_asker) + p * rows;
     }
-    road->to.offset = road->from.offset = part->message_at;
+    path->to.offset = path->from.offset = part->message_at;
     if (window == NULL)
         return;
-    /* Ours in the others' windows; the pointers are the window's, which nobody changes. */
+    /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
     uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
-    road->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
-    road->owner_out = (hotbed_ends){parts, part->window_asker + context->rank * rows};
-    road->asker_out = (hotbed_ends){parts, part->window_owner + context->rank * rows};
+    path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
+    path->owner_out = (hotbed_ends){parts, part->window_asker + context->rank * rows};
+    path->requester_out = (hotbed_ends){parts, part->window_owner + context->rank * rows};
 }
 
 static hotbed_status upload_pointers(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_road *road,
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path,
     hotbed_stream *stream) {
     size_t bytes = context->world * sizeof(uint8_t *), n = context->world;
     hotbed_memory staging;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 4 * bytes, NULL, &staging));
     uint8_t **host = staging.data;
-    uint8_t **const device[4] = {road->to.at, road->from.at, road->owner_in.at, road->asker_in.at};
-    point_road(context, part, road, host, host + n, host + 2 * n, host + 3 * n);
+    uint8_t **const device[4] = {
+        path->to.at, path->from.at, path->owner_in.at, path->requester_in.at};
+    point_path(context, part, path, host, host + n, host + 2 * n, host + 3 * n);
     hotbed_status status = HOTBED_OK;
     for (size_t i = 0; i < 4 && status == HOTBED_OK; i++)
         status = hotbed_copy(device[i], host + i * n, bytes, stream);
@@ -230,14 +231,14 @@ static hotbed_status upload_pointers(
     return status != HOTBED_OK ? status : finished;
 }
 
-/* Of the matrix: keys from each rank, one every parts * world words. */
+/* In the matrix: keys from each rank, parts * world words apart. */
 static const uint32_t *received_counts(
     const hotbed_sharded_context *context, const hotbed_part *part) {
     return context->matrix + (size_t)(part - context->parts) * context->world + context->rank;
 }
 
-static hotbed_status make_road(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_road *road, uint64_t capacity,
+static hotbed_status make_path(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_path *path, uint64_t capacity,
     hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     uint64_t keys = part->sharded->options.max_keys;
@@ -247,24 +248,24 @@ static hotbed_status make_road(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%u ranks with messages of %llu keys are over 2^30 keys",
             context->world, (unsigned long long)capacity);
-    road->capacity = capacity;
-    road->bound = road->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
-    size_t bytes = carve_road(context, part, road, NULL);
-    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &road->memory));
-    HOTBED_TRY(hotbed_fill(road->memory.data, 0, bytes, stream)); /* as the context's */
-    (void)carve_road(context, part, road, road->memory.data);
-    road->owner_out = road->owner_in;
-    road->asker_out = road->asker_in;
+    path->capacity = capacity;
+    path->bound = path->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
+    size_t bytes = carve_path(context, part, path, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &path->memory));
+    HOTBED_TRY(hotbed_fill(path->memory.data, 0, bytes, stream)); /* the context's stream */
+    (void)carve_path(context, part, path, path->memory.data);
+    path->owner_out = path->owner_in;
+    path->requester_out = path->requester_in;
     if (capacity == 0) {
-        road->sizes = hotbed_new(4 * (size_t)context->world * sizeof *road->sizes);
-        if (road->sizes == NULL)
+        path->sizes = hotbed_new(4 * (size_t)context->world * sizeof *path->sizes);
+        if (path->sizes == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the sizes of an exchange");
     } else {
-        HOTBED_TRY(upload_pointers(context, part, road, stream));
+        HOTBED_TRY(upload_pointers(context, part, path, stream));
     }
-    road->gather = (hotbed_gather_view){
-        .from = road->from.at,
-        .from_offset = road->from.offset,
+    path->gather = (hotbed_gather_view){
+        .from = path->from.at,
+        .from_offset = path->from.offset,
         .capacity = capacity,
         .room = received_counts(context, part),
         .room_stride = (uint64_t)context->num_parts * context->world,
@@ -272,31 +273,31 @@ static hotbed_status make_road(
         .num_features = g->message_features,
         .batch_size = g->message_batch,
         .world = context->world,
-        .segments = road->gather.segments,
-        .firsts = road->gather.firsts,
+        .segments = path->gather.segments,
+        .firsts = path->gather.firsts,
         .overflow = context->overflows + (part - context->parts),
-        .keys = road->gather.keys,
-        .weights = road->gather.weights,
-        .counts = road->gather.counts,
-        .offsets = road->gather.offsets,
+        .keys = path->gather.keys,
+        .weights = path->gather.weights,
+        .counts = path->gather.counts,
+        .offsets = path->gather.offsets,
         .by_sample = by_sample ? 1 : 0,
-        .bound = road->bound,
+        .bound = path->bound,
     };
     return hotbed_ticket_create(
-        g->lookup, road->bound,
+        g->lookup, path->bound,
         by_sample ? context->world * part->sharded->options.max_batch_size : 1, stream,
-        &road->ticket);
+        &path->ticket);
 }
 
-static void free_road(hotbed_road *road) {
-    hotbed_ticket_destroy(road->ticket);
-    hotbed_memory_free(&road->memory);
-    hotbed_delete(road->sizes);
+static void free_path(hotbed_path *path) {
+    hotbed_ticket_destroy(path->ticket);
+    hotbed_memory_free(&path->memory);
+    hotbed_delete(path->sizes);
 }
 
 /* --- all parts --------------------------------------------------------------------------------------- */
 
-/* Place the context's arrays, twice: once to count their bytes. */
+/* Lay out the context's arrays; called twice, first to count their bytes. */
 static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
@@ -336,7 +337,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     }
     size_t bytes = carve_context(context, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &context->memory));
-    /* Messages and rows travel with the room that they do not use: with zeros, not what the memory held before. */
+    /* Unused capacity of messages and rows travels too: clear it, so that no old contents are sent. */
     HOTBED_TRY(hotbed_fill(context->memory.data, 0, bytes, stream));
     (void)carve_context(context, context->memory.data);
     size_t matrix = (size_t)context->num_parts * context->world * context->world;
@@ -349,8 +350,8 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
         HOTBED_TRY(make_part(context, part, stream));
-        part->road = &part->roads[fixed ? 0 : 1];
-        HOTBED_TRY(make_road(context, part, part->road, fixed ? part->group->capacity : 0, stream));
+        part->path = &part->paths[fixed ? 0 : 1];
+        HOTBED_TRY(make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream));
     }
     return hotbed_stream_finish(stream);
 }
@@ -358,8 +359,8 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
 void hotbed_parts_destroy(hotbed_sharded_context *context) {
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        free_road(&part->roads[0]);
-        free_road(&part->roads[1]);
+        free_path(&part->paths[0]);
+        free_path(&part->paths[1]);
         hotbed_memory_free(&part->memory);
         hotbed_delete(part->mapped);
     }
@@ -370,11 +371,11 @@ void hotbed_parts_destroy(hotbed_sharded_context *context) {
 
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++) {
-        hotbed_road *road = &context->parts[i].roads[1];
-        if (road->ticket == NULL) {
-            free_road(road);
-            memset(road, 0, sizeof *road);
-            HOTBED_TRY(make_road(context, &context->parts[i], road, 0, stream));
+        hotbed_path *path = &context->parts[i].paths[1];
+        if (path->ticket == NULL) {
+            free_path(path);
+            memset(path, 0, sizeof *path);
+            HOTBED_TRY(make_path(context, &context->parts[i], path, 0, stream));
         }
     }
     return HOTBED_OK;
@@ -390,17 +391,17 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        hotbed_road *road = part->road;
+        hotbed_path *path = part->path;
         hotbed_bucketize_view *b = &part->bucketize;
-        b->to = road->to.at;
-        b->to_offset = road->to.offset;
-        b->capacity = road->capacity;
-        if (road->capacity == 0) {
+        b->to = path->to.at;
+        b->to_offset = path->to.offset;
+        b->capacity = path->capacity;
+        if (path->capacity == 0) {
             hotbed_aim_view aim = {
-                .base = road->send,
+                .base = path->send,
                 .counts = b->counts,
                 .stride = 1,
-                .to = road->to.at,
+                .to = path->to.at,
                 .shape = b->shape,
                 .world = context->world,
             };
@@ -414,7 +415,7 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
 hotbed_status hotbed_exchange_start(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
-        context->parts[i].road = &context->parts[i].roads[exact ? 1 : 0];
+        context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact) {
         size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
         HOTBED_TRY(
@@ -429,59 +430,59 @@ hotbed_status hotbed_exchange_start(
         return hotbed_comm_all_to_all(
             context->comm, context->message_bytes, context->send, context->receive, stream);
     }
-    /* The first barrier: all have done with what the window held before. */
+    /* The first barrier: no rank uses the window's earlier contents any more. */
     HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     HOTBED_TRY(place_all(context, stream));
     return hotbed_window_barrier(context->window, stream);
 }
 
-/* Sizes of a part's messages and rows, from the counts of all ranks. */
+/* Compute the sizes of a part's messages and rows from the counts of all ranks. */
 static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number) {
     hotbed_part *part = &context->parts[number];
-    hotbed_road *road = part->road;
+    hotbed_path *path = part->path;
     hotbed_message_shape shape = shape_of(part);
     size_t world = context->world, row = (size_t)context->num_parts * world;
     uint64_t keys = 0;
     for (size_t p = 0; p < world; p++) {
         uint64_t out = context->host_matrix[context->rank * row + number * world + p];
         uint64_t in = context->host_matrix[p * row + number * world + context->rank];
-        road->sizes[p] = hotbed_message_bytes(shape, out);
-        road->sizes[world + p] = hotbed_message_bytes(shape, in);
-        road->sizes[2 * world + p] = out * part->row_bytes;
-        road->sizes[3 * world + p] = in * part->row_bytes;
+        path->sizes[p] = hotbed_message_bytes(shape, out);
+        path->sizes[world + p] = hotbed_message_bytes(shape, in);
+        path->sizes[2 * world + p] = out * part->row_bytes;
+        path->sizes[3 * world + p] = in * part->row_bytes;
         keys += in;
     }
-    if (keys > road->bound)
+    if (keys > path->bound)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rank %u receives %llu keys, over %llu", context->rank,
-            (unsigned long long)keys, (unsigned long long)road->bound);
-    road->num_keys = keys;
+            (unsigned long long)keys, (unsigned long long)path->bound);
+    path->num_keys = keys;
     return HOTBED_OK;
 }
 
-/* Where received messages begin, and rows on both sides. */
+/* Compute where received messages begin, and rows on both sides. */
 static hotbed_status aim_received(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_part *part = &context->parts[number];
-    hotbed_road *road = part->road;
+    hotbed_path *path = part->path;
     hotbed_aim_view aim = {
-        .base = road->receive,
-        .counts = road->gather.room,
-        .stride = road->gather.room_stride,
-        .to = road->from.at,
+        .base = path->receive,
+        .counts = path->gather.room,
+        .stride = path->gather.room_stride,
+        .to = path->from.at,
         .shape = shape_of(part),
         .world = context->world,
     };
     HOTBED_TRY(kernels->aim(&aim, stream));
     if (part->row_bytes == 0)
         return HOTBED_OK;
-    aim.base = road->owner_rows;
-    aim.to = road->owner_in.at;
+    aim.base = path->owner_rows;
+    aim.to = path->owner_in.at;
     aim.row_bytes = part->row_bytes;
     HOTBED_TRY(kernels->aim(&aim, stream));
-    aim.base = road->asker_rows;
-    aim.to = road->asker_in.at;
+    aim.base = path->requester_rows;
+    aim.to = path->requester_in.at;
     aim.counts = part->bucketize.counts;
     aim.stride = 1;
     return kernels->aim(&aim, stream);
@@ -491,18 +492,18 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
     hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
     uint32_t n = 0;
     HOTBED_TRY(hotbed_event_sync(context->arrived));
-    /* Sizes are only those of the ranks when the exchange of them did not fail. */
+    /* The sizes are valid only if their exchange did not fail. */
     HOTBED_TRY(hotbed_comm_check_call("wait_splits", context->comm, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
         HOTBED_TRY(read_sizes(context, i));
     for (uint32_t i = 0; i < context->num_parts; i++) {
         const hotbed_part *part = &context->parts[i];
-        const hotbed_road *road = part->road;
+        const hotbed_path *path = part->path;
         exchanges[n++] = (hotbed_exchange){
-            .send = road->send,
-            .send_bytes = road->sizes,
-            .recv = road->receive,
-            .recv_bytes = road->sizes + context->world,
+            .send = path->send,
+            .send_bytes = path->sizes,
+            .recv = path->receive,
+            .recv_bytes = path->sizes + context->world,
             .bound = exact_bytes(context, part, part->sharded->options.max_keys),
         };
         if (n == HOTBED_EXCHANGES_MAX || i + 1 == context->num_parts) {
@@ -518,8 +519,8 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        part->road->gather.bound = part->road->num_keys;
-        HOTBED_TRY(hotbed_gather(&part->road->gather, part->scratch, part->scratch_bytes, stream));
+        part->path->gather.bound = part->path->num_keys;
+        HOTBED_TRY(hotbed_gather(&part->path->gather, part->scratch, part->scratch_bytes, stream));
     }
     return HOTBED_OK;
 }
@@ -528,23 +529,23 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
 
 hotbed_deliver_view hotbed_part_deliver(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends) {
-    const hotbed_road *road = part->road;
+    const hotbed_path *path = part->path;
     const hotbed_sharded *c = part->sharded;
     uint64_t keys = context->members[part->member].kjt.num_keys;
     hotbed_deliver_view view = {
-        .segments = road->gather.segments,
-        .firsts = road->gather.firsts,
-        .num_segments = hotbed_gather_segments(&road->gather),
+        .segments = path->gather.segments,
+        .firsts = path->gather.firsts,
+        .num_segments = hotbed_gather_segments(&path->gather),
         .ranks = part->bucketize.ranks,
         .places = part->bucketize.places,
         .sources = part->pick.sources,
         .inverse = part->unique.inverse,
         .num_keys = part->num_keys,
         .num_sent = part->num_sent,
-        .overflow = road->gather.overflow,
+        .overflow = path->gather.overflow,
         .key_bound = keys,
         .sent_bound = keys,
-        .received_bound = road->num_keys,
+        .received_bound = path->num_keys,
         .world = context->world,
         .rank = context->rank,
         .rows = ends.at,
@@ -560,21 +561,21 @@ hotbed_deliver_view hotbed_part_deliver(
 
 hotbed_status hotbed_exchange_rows(
     hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream) {
-    hotbed_road *road = part->road;
-    uint8_t *send = gradients ? road->asker_rows : road->owner_rows;
-    uint8_t *receive = gradients ? road->owner_rows : road->asker_rows;
-    if (in_window(context, road))
+    hotbed_path *path = part->path;
+    uint8_t *send = gradients ? path->requester_rows : path->owner_rows;
+    uint8_t *receive = gradients ? path->owner_rows : path->requester_rows;
+    if (in_window(context, path))
         return hotbed_window_barrier(context->window, stream);
-    if (road->capacity != 0)
+    if (path->capacity != 0)
         return hotbed_comm_all_to_all(
-            context->comm, road->capacity * part->row_bytes, send, receive, stream);
+            context->comm, path->capacity * part->row_bytes, send, receive, stream);
     size_t world = context->world;
-    uint64_t keys = gradients ? part->sharded->options.max_keys : road->bound;
+    uint64_t keys = gradients ? part->sharded->options.max_keys : path->bound;
     hotbed_exchange exchange = {
         .send = send,
-        .send_bytes = road->sizes + (gradients ? 2 : 3) * world,
+        .send_bytes = path->sizes + (gradients ? 2 : 3) * world,
         .recv = receive,
-        .recv_bytes = road->sizes + (gradients ? 3 : 2) * world,
+        .recv_bytes = path->sizes + (gradients ? 3 : 2) * world,
         .bound = keys * part->row_bytes,
     };
     return hotbed_comm_all_to_all_v(context->comm, &exchange, stream);

@@ -1,9 +1,10 @@
-/* dist/sharded_step.c - a batch that has arrived: rows, to who asked, gradients back, the optimiser. */
+/* dist/sharded_step.c - from a batch's arrival to its update: rows to the requesters, gradients
+ * back, the optimizer. */
 #include "dist/sharded.h"
 
 /* --- what the calls share -------------------------------------------------------------------------------- */
 
-/* Check, and order the stream after the context's work; *out is the collection's member. */
+/* Check the call, and order the stream after the context's work; *out is the collection's member. */
 static hotbed_status enter(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
     hotbed_stage stage, hotbed_member **out) {
@@ -12,15 +13,15 @@ static hotbed_status enter(
             HOTBED_ERR_ARGUMENT, "%s: context is NULL, or has no collection %u", call, number);
     *out = &context->members[number];
     if ((*out)->stage != stage)
-        return hotbed_context_fail_stage(
+        return hotbed_sharded_context_fail_stage(
             call, context->stage != HOTBED_STAGE_READY ? context->stage : (*out)->stage);
-    return hotbed_context_enter(context, stream, call);
+    return hotbed_sharded_context_enter(context, stream, call);
 }
 
 static hotbed_status leave(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stage stage, hotbed_stream *stream) {
     m->stage = stage;
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 static hotbed_part *part_of(
@@ -28,14 +29,14 @@ static hotbed_part *part_of(
     return &context->parts[m->first_part + group];
 }
 
-/* The received keys as a lookup takes them. */
+/* The received keys as a batch of the lookup. */
 static hotbed_batch batch_of(const hotbed_sharded_context *context, const hotbed_part *part) {
-    const hotbed_gather_view *g = &part->road->gather;
+    const hotbed_gather_view *g = &part->path->gather;
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size =
         part->row_bytes != 0 ? 1 : context->world * part->sharded->options.max_batch_size;
-    batch.num_keys = part->road->num_keys;
+    batch.num_keys = part->path->num_keys;
     batch.keys = g->keys;
     batch.offsets = g->offsets;
     batch.weights = g->weights;
@@ -43,21 +44,21 @@ static hotbed_batch batch_of(const hotbed_sharded_context *context, const hotbed
     return batch;
 }
 
-/* Where a lookup's output goes, and elements from one of its rows to the next. */
+/* Where a lookup's output goes, and the elements between two of its rows. */
 static void *output_of(const hotbed_part *part, uint64_t *stride) {
     if (part->row_bytes == 0) {
         *stride = part->group->columns;
         return part->all_pooled;
     }
     *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
-    return part->road->local;
+    return part->path->local;
 }
 
 static uint64_t least_stride(const hotbed_sharded *c) {
     return c->pooling == HOTBED_POOL_NONE ? c->dim : hotbed_sharded_columns(c);
 }
 
-/* The caller's output or gradient; *stride of 0 becomes the least. */
+/* Check the caller's output or gradient; a *stride of 0 becomes the least stride. */
 static hotbed_status check_rows(
     const hotbed_member *m, const void *rows, const char *name, uint64_t *stride) {
     uint64_t least = least_stride(m->sharded);
@@ -94,13 +95,13 @@ static hotbed_pool_view pool_of(const hotbed_member *m, const hotbed_part *part)
 
 static hotbed_status prefetch(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_context_settle(context, stream));
+    HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         hotbed_part *part = part_of(context, m, g);
         hotbed_batch batch = batch_of(context, part);
         HOTBED_TRY(
-            hotbed_storage_prefetch(part->group->lookup, &batch, part->road->ticket, stream));
+            hotbed_storage_prefetch(part->group->lookup, &batch, part->path->ticket, stream));
     }
     m->stage = HOTBED_STAGE_PREFETCHED;
     return HOTBED_OK;
@@ -113,7 +114,7 @@ hotbed_status hotbed_sharded_prefetch(
     if (!m->training)
         return hotbed_fail(HOTBED_ERR_STATE, "prefetch: the collection is in eval mode");
     HOTBED_TRY(prefetch(context, m, stream));
-    return hotbed_context_leave(context, stream);
+    return hotbed_sharded_context_leave(context, stream);
 }
 
 static hotbed_status compute(
@@ -124,7 +125,7 @@ static hotbed_status compute(
         uint64_t stride;
         void *output = output_of(part, &stride);
         if (m->training) {
-            HOTBED_TRY(hotbed_storage_forward(lookup, part->road->ticket, output, stride, stream));
+            HOTBED_TRY(hotbed_storage_forward(lookup, part->path->ticket, output, stride, stream));
             continue;
         }
         hotbed_batch batch = batch_of(context, part);
@@ -146,7 +147,7 @@ hotbed_status hotbed_sharded_compute(
     if (ready && m->training)
         HOTBED_TRY(prefetch(context, m, stream));
     if (!m->training)
-        HOTBED_TRY(hotbed_context_settle(context, stream));
+        HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(compute(context, m, stream));
     return leave(context, m, HOTBED_STAGE_COMPUTED, stream);
 }
@@ -162,8 +163,8 @@ hotbed_status hotbed_sharded_output_dist(
                 context->comm, part->group->counts, 1.0F, part->all_pooled, part->pooled, stream));
             continue;
         }
-        hotbed_deliver_view d = hotbed_part_deliver(context, part, part->road->owner_out);
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, part->road->local, true, stream));
+        hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, part->path->local, true, stream));
         HOTBED_TRY(hotbed_exchange_rows(context, part, false, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERING, stream);
@@ -191,7 +192,7 @@ hotbed_status hotbed_sharded_wait_output(
                 &p, part->group->columns, part->pooled, output, stride, stream));
             continue;
         }
-        hotbed_deliver_view d = hotbed_part_deliver(context, part, part->road->asker_in);
+        hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in);
         HOTBED_TRY(kernels->take_rows(&d, output, stride * element, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERED, stream);
@@ -199,7 +200,8 @@ hotbed_status hotbed_sharded_wait_output(
 
 /* --- backward ----------------------------------------------------------------------------------------------- */
 
-/* Gradients of a sequence to their owners; those of a key that stands several times are summed first. */
+/* Send the gradients of a sequence to their owners; the gradients of keys that occur several times
+ * are summed first. */
 static hotbed_status give(
     hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
@@ -212,7 +214,7 @@ static hotbed_status give(
         gradient = part->sums;
         stride = c->dim;
     }
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->road->asker_out);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->give_gradients(&d, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);
 }
@@ -252,11 +254,11 @@ hotbed_status hotbed_sharded_update(
         uint64_t stride;
         void *gradient = output_of(part, &stride);
         if (part->row_bytes != 0) {
-            hotbed_deliver_view d = hotbed_part_deliver(context, part, part->road->owner_in);
+            hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
             HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, gradient, false, stream));
         }
         HOTBED_TRY(hotbed_storage_backward(
-            part->group->lookup, part->road->ticket, gradient, stride, stream));
+            part->group->lookup, part->path->ticket, gradient, stride, stream));
     }
     return leave(context, m, HOTBED_STAGE_DONE, stream);
 }
@@ -278,7 +280,7 @@ hotbed_status hotbed_sharded_received(
             HOTBED_ERR_ARGUMENT, "no lookup %u of collection %u, or NULL was given", lookup,
             number);
     if (context->stage != HOTBED_STAGE_READY)
-        return hotbed_context_fail_stage("received", context->stage);
+        return hotbed_sharded_context_fail_stage("received", context->stage);
     *out = batch_of(context, part_of(context, &context->members[number], lookup));
     return HOTBED_OK;
 }

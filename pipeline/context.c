@@ -57,7 +57,7 @@ hotbed_status hotbed_context_in_state(
 
 /* --- start ------------------------------------------------------------------------------------ */
 
-/* For evaluating arguments. */
+/* What the evaluation of arguments needs. */
 typedef struct looking {
     hotbed_rewrite *rewrite;
     hotbed_dist_context *context;
@@ -65,7 +65,7 @@ typedef struct looking {
     hotbed_stream *stream;
 } looking;
 
-/* A postproc's result: run once a batch. */
+/* The result of a postproc, which runs once per batch. */
 static hotbed_status run_postproc(
     void *self, const hotbed_node *node, const void *batch, const void **out) {
     looking *l = self;
@@ -90,7 +90,7 @@ static hotbed_status start_module(looking *l, uint32_t m, const void *batch) {
     const hotbed_rewritten *to = &l->rewrite->modules[m];
     hotbed_dist_cell *cell = &l->context->cells[m];
     const void *arguments[HOTBED_ARGUMENTS_MOST];
-    if (cell->own == NULL) /* a snapshot has it */
+    if (cell->own == NULL) /* a snapshot took it */
         HOTBED_TRY(to->module->calls->context_create(to->module->self, l->stream, &cell->own));
     cell->context = cell->own;
     for (uint32_t i = 0; i < to->n; i++)
@@ -172,7 +172,7 @@ hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed
     return HOTBED_OK;
 }
 
-/* Take the tensors: the input of a module. */
+/* Wait for the tensors, which are the input of a module. */
 static hotbed_status take_tensors(
     const hotbed_module *module, hotbed_dist_cell *cell, hotbed_stream *stream) {
     HOTBED_TRY(cell->tensors->wait(cell->tensors->self, stream, &cell->input));
@@ -203,7 +203,7 @@ hotbed_status hotbed_rewrite_forward(
     const hotbed_rewritten *to = self;
     hotbed_rewrite *rewrite = to->rewrite;
     const hotbed_module *module = to->module;
-    (void)arguments; /* they were read ahead */
+    (void)arguments; /* the arguments were evaluated at start */
     (void)n;
     if (rewrite->bound == HOTBED_SLOT_UNBOUND)
         return hotbed_fail(
@@ -228,18 +228,6 @@ hotbed_status hotbed_rewrite_forward(
     return HOTBED_OK;
 }
 
-bool hotbed_rewrite_served(const hotbed_postproc *postproc, const void **result) {
-    const hotbed_rewrite *rewrite = postproc->owner;
-    if (rewrite == NULL || rewrite->bound == HOTBED_SLOT_UNBOUND)
-        return false;
-    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
-        if (rewrite->postprocs[p] == postproc) {
-            *result = rewrite->contexts[rewrite->bound].served[p];
-            return *result != NULL;
-        }
-    return false;
-}
-
 hotbed_status hotbed_context_forward(
     hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
@@ -258,7 +246,7 @@ hotbed_status hotbed_context_forward(
 
 /* --- backward, over --------------------------------------------------------------------------- */
 
-/* Backward, or release, of all modules whose forward was run. */
+/* Backward, or release, of all modules whose forward ran. */
 static hotbed_status finish_modules(
     hotbed_rewrite *rewrite, uint32_t slot, bool train, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
@@ -271,7 +259,7 @@ static hotbed_status finish_modules(
         hotbed_module *module = rewrite->modules[m].module;
         const hotbed_module_calls *calls = module->calls;
         hotbed_dist_cell *cell = &context->cells[m];
-        if (train && module->pending) /* its forward was the plain one */
+        if (train && module->pending) /* its forward was not pipelined */
             HOTBED_TRY(hotbed_module_backward(module, stream));
         HOTBED_TRY(hotbed_module_release(module, stream));
         if (cell->state != HOTBED_CELL_CONSUMED)
@@ -297,7 +285,7 @@ hotbed_status hotbed_context_release(
     return finish_modules(rewrite, slot, false, stream);
 }
 
-/* Back to EMPTY; what was started and not trained is given up. */
+/* Back to EMPTY; work that was started and not trained is cancelled. */
 static hotbed_status give_up(
     const hotbed_rewrite *rewrite, hotbed_dist_context *context, hotbed_stream *stream) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {

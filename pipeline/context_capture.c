@@ -1,16 +1,17 @@
-/* pipeline/context_capture.c - contexts' cells captured and restored: what shortcuts of their stages need.
+/* pipeline/context_capture.c - capture and restore the cells of contexts, for shortcuts of their
+ * stages.
  *
- * A capture takes the modules' contexts out of the ring, with all that their buffers hold, and a restore puts them
- * back for one batch: nothing is copied, and what a later stage reads is what an earlier one wrote for the
- * same batch, whichever of them are skipped.  Snapshots of one slot share the contexts.
- */
+ * A capture takes the modules' contexts out of the ring, with everything in their buffers, and a
+ * restore puts them back for one batch. Nothing is copied, and a stage reads what an earlier stage
+ * wrote for the same batch, whichever of the two is skipped. Snapshots of one slot share the
+ * contexts. */
 #include "base/error.h"
 #include "base/stream.h"
 #include "pipeline/rewrite.h"
 
 struct hotbed_context_snapshot {
     hotbed_rewrite *rewrite;
-    uint32_t slot, taken; /* taken: modules that were captured */
+    uint32_t slot, taken; /* modules that were captured */
     hotbed_cell_state state;
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
     void *marks[HOTBED_MODULES_MOST];
@@ -98,7 +99,7 @@ hotbed_status hotbed_context_capture(
 
 /* --- restore ---------------------------------------------------------------------------------- */
 
-/* The state that a stage begins in. */
+/* The state in which a stage begins. */
 static hotbed_cell_state state_before(const hotbed_rewrite *rewrite, hotbed_cell_state state) {
     if (state == HOTBED_CELL_CONSUMED && rewrite->options.kind == HOTBED_FORWARD_PIPELINED)
         return HOTBED_CELL_TENSORS;
@@ -145,7 +146,7 @@ hotbed_status hotbed_context_restore(
 
 /* --- drop ------------------------------------------------------------------------------------- */
 
-/* The cell keeps one context: the one that its batch is in. */
+/* The cell keeps one context: the one of its current batch. */
 static void give_back(const hotbed_module *module, hotbed_dist_cell *cell) {
     void *spare = cell->kept;
     if (cell->own == NULL || cell->context == cell->kept) {

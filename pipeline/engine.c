@@ -1,11 +1,13 @@
-/* pipeline/engine.c - a pipeline fed, advanced, emptied; and how it fails. */
+/* pipeline/engine.c - feed, advance and drain a pipeline, and end it when it fails. */
 #include "pipeline/engine.h"
+
+#include "pipeline/worker.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
 
-/* A pipeline that failed waits this long for threads that are still in a task. */
+/* How long a failed pipeline waits for threads that are still in a task. */
 static const double join_seconds = 0.5;
 
 /* --- failing ---------------------------------------------------------------------------------- */
@@ -36,7 +38,8 @@ static struct timespec in_seconds(double seconds) {
     return time;
 }
 
-/* Whether a thread ends that has not yet: it is in no task, and all are awake.  Under the lock. */
+/* Whether a thread has still to end although it runs no task; all threads are awake. Under the
+ * lock. */
 static bool one_ends(const hotbed_pipeline *pipeline) {
     for (uint32_t g = 0; g < pipeline->program->num_groups; g++)
         if (!pipeline->groups[g].exited && !pipeline->groups[g].busy)
@@ -44,7 +47,7 @@ static bool one_ends(const hotbed_pipeline *pipeline) {
     return false;
 }
 
-/* The pipeline has failed: wake whoever waits elsewhere, join, return the failure. */
+/* The pipeline has failed: wake waiting threads, join them, return the failure. */
 static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     (void)pthread_mutex_lock(&pipeline->lock);
     bool revoke = !pipeline->revoked && pipeline->options.revoke != NULL;
@@ -76,6 +79,7 @@ static hotbed_status fail_here(
 }
 
 static hotbed_status check_alive(hotbed_pipeline *pipeline) {
+    HOTBED_TRY(hotbed_fork_check());
     (void)pthread_mutex_lock(&pipeline->lock);
     bool failed = pipeline->failed;
     (void)pthread_mutex_unlock(&pipeline->lock);
@@ -84,8 +88,7 @@ static hotbed_status check_alive(hotbed_pipeline *pipeline) {
 
 /* --- feeding ---------------------------------------------------------------------------------- */
 
-/* The caller is done with the iteration that it was given: its slot is free after the caller's
- * work. */
+/* The caller has finished with its iteration: the slot is free after the caller's work. */
 static hotbed_status release_held(hotbed_pipeline *pipeline) {
     if (!pipeline->holding)
         return HOTBED_OK;
@@ -109,7 +112,7 @@ hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *functi
     return release_held(pipeline);
 }
 
-/* Whether there is a batch for the next iteration, for all ranks as the policy has it. */
+/* Get the next batch; whether there is one follows the end policy of all ranks. */
 static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
     const hotbed_loader *loader = &pipeline->loader;
     const hotbed_agreement *agreement = &pipeline->options.agreement;
@@ -119,7 +122,7 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
     if (pipeline->bound)
         HOTBED_TRY(loader->next(loader->self, batch, end));
     if (*end) {
-        pipeline->bound = false; /* it is not asked again */
+        pipeline->bound = false; /* the loader is not asked again */
         *batch = NULL;
     }
     switch (pipeline->options.end) {
@@ -196,7 +199,7 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
     if (pipeline == NULL || loader == NULL || loader->next == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline, loader or its next is NULL");
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_bind"));
-    for (uint32_t i = 0; i < pipeline->program->depth; i++) { /* all that ran so far is before */
+    for (uint32_t i = 0; i < pipeline->program->depth; i++) { /* all work so far comes first */
         HOTBED_TRY(hotbed_event_record(pipeline->slots[i].released, pipeline->stream));
         pipeline->slots[i].used = true;
     }
@@ -241,7 +244,7 @@ static void list_pending(
     }
 }
 
-/* Phase one for a whole iteration. */
+/* Phase one for a whole iteration: wait until all its tasks are submitted. */
 static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
     const hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
     const struct timespec until = in_seconds(pipeline->options.deadline_seconds);
@@ -264,7 +267,7 @@ static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
     return fail_here(pipeline, status, NULL, 0);
 }
 
-/* Phase two: the caller's stream comes after all tasks that no other task waits for. */
+/* Phase two: the caller's stream waits for all tasks that no other task waits for. */
 static hotbed_status join_streams(hotbed_pipeline *pipeline, uint64_t number) {
     for (uint32_t s = 0; s < pipeline->program->num_steps; s++) {
         if (!pipeline->program->steps[s].sink)
@@ -286,7 +289,7 @@ static const hotbed_iteration *hand_out(hotbed_pipeline *pipeline, uint64_t numb
     return hotbed_pipeline_slot(pipeline, number);
 }
 
-/* Nothing is left to run: what kernels found is known once the streams are done. */
+/* At the end, wait for the streams: only then is every fault of their kernels known. */
 static hotbed_status finish_streams(hotbed_pipeline *pipeline) {
     const hotbed_program *program = pipeline->program;
     if (pipeline->finished)
@@ -294,12 +297,13 @@ static hotbed_status finish_streams(hotbed_pipeline *pipeline) {
     pipeline->finished = true;
     for (uint32_t i = 0; i < program->num_streams; i++) {
         hotbed_status status =
-            hotbed_pipeline_forgive(pipeline, hotbed_stream_sync(program->streams[i]));
+            hotbed_pipeline_tolerate(pipeline, hotbed_stream_sync(program->streams[i]));
         if (status != HOTBED_OK) {
             char text[256];
             (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
             status = hotbed_fail(
-                status, "seen at the end, on stream %s: %s", program->stream_names[i], text);
+                status, "fault found on stream %s when the pipeline ended: %s",
+                program->stream_names[i], text);
             return fail_here(pipeline, status, NULL, 0);
         }
     }
@@ -357,9 +361,9 @@ static hotbed_status run_step(
     HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
     entry.end = hotbed_pipeline_now() - pipeline->started;
     HOTBED_TRY(hotbed_event_record(mark->end, stream));
-    HOTBED_TRY(hotbed_pipeline_forgive(pipeline, hotbed_stream_fault(stream)));
+    HOTBED_TRY(hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(stream)));
     (void)pthread_mutex_lock(&pipeline->lock);
-    hotbed_task_note(pipeline, &entry, mark);
+    hotbed_task_submitted(pipeline, &entry, mark);
     mark->number = iteration->number + 1;
     pipeline->turn += entry.ticket != 0;
     pipeline->stats.events += mark->begin == NULL ? 1 : 2;
@@ -387,7 +391,7 @@ hotbed_status hotbed_pipeline_run_watched(
     uint64_t number = pipeline->pulled;
     hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
     hotbed_iteration_begin(iteration, number, batch);
-    if (number > 0) /* after what came before, whatever stream that was on */
+    if (number > 0) /* after the previous iteration, on whatever stream it ran */
         HOTBED_TRY(
             hotbed_stream_wait(stream, hotbed_pipeline_slot(pipeline, number - 1)->released));
     for (uint32_t n = 0; n < pipeline->program->num_steps; n++) {
@@ -401,7 +405,7 @@ hotbed_status hotbed_pipeline_run_watched(
     HOTBED_TRY(join_streams(pipeline, number));
     pipeline->pulled++;
     const hotbed_iteration *given = hand_out(pipeline, number);
-    pipeline->loader = (hotbed_loader){0}; /* the batch is the caller's */
+    pipeline->loader = (hotbed_loader){0}; /* the caller owns the batch */
     pipeline->bound = false;
     pipeline->exhausted = true;
     if (out != NULL)

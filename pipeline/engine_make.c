@@ -1,6 +1,8 @@
-/* pipeline/engine_make.c - a pipeline made and unmade: memory, events, threads. */
+/* pipeline/engine_make.c - create and destroy a pipeline: memory, events, threads. */
+#include "pipeline/capture.h"
 #include "pipeline/engine.h"
 #include "pipeline/nvtx.h"
+#include "pipeline/worker.h"
 
 #include "base/options.h"
 
@@ -56,7 +58,7 @@ static hotbed_status make_events(hotbed_pipeline *pipeline) {
         return HOTBED_OK;
     HOTBED_TRY(hotbed_event_create(any, &pipeline->base));
     HOTBED_TRY(hotbed_event_record(pipeline->base, any));
-    return hotbed_event_sync(pipeline->base); /* the device's clock and the host's meet here */
+    return hotbed_event_sync(pipeline->base); /* common zero of device and host clock */
 }
 
 static hotbed_status no_memory(void) {
@@ -98,7 +100,7 @@ static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
     if (group->queue == NULL)
         return no_memory();
     sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
+    sigfillset(&all); /* the program's own threads handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     (void)pthread_mutex_lock(&pipeline->lock);
     int error = pthread_create(&group->thread, NULL, hotbed_task_group_main, group);
@@ -108,10 +110,11 @@ static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
     }
     (void)pthread_mutex_unlock(&pipeline->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    char reason[HOTBED_REASON_BYTES];
     if (error != 0)
         return hotbed_fail(
-            HOTBED_ERR_MEMORY, "the thread of group '%s' cannot be started: error %d",
-            pipeline->program->groups[g], error);
+            HOTBED_ERR_MEMORY, "the thread of group '%s' cannot be started: %s",
+            pipeline->program->groups[g], hotbed_reason(error, reason));
     return HOTBED_OK;
 }
 
@@ -133,8 +136,13 @@ static hotbed_status read_options(
     const hotbed_pipeline_options *from, hotbed_pipeline_options *to) {
     hotbed_pipeline_options_init(to);
     if (from != NULL)
-        HOTBED_TRY(
-            hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_pipeline_options"));
+        HOTBED_TRY(hotbed_options_read(
+            to, sizeof *to, offsetof(hotbed_pipeline_options, log_entries), from,
+            "hotbed_pipeline_options"));
+    for (size_t i = 0; i < sizeof to->reserved / sizeof *to->reserved; i++)
+        if (to->reserved[i] != 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "hotbed_pipeline_options: reserved[%zu] is not 0", i);
     if (!(to->deadline_seconds >= 0.0) || to->deadline_seconds > 1e6)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "deadline_seconds %g is not in [0, 1e6]", to->deadline_seconds);
@@ -163,7 +171,7 @@ hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out) {
     hotbed_pipeline_options read;
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
@@ -205,7 +213,7 @@ static void destroy_events(hotbed_pipeline *pipeline) {
 }
 
 void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
-    if (pipeline == NULL)
+    if (pipeline == NULL || hotbed_forked())
         return;
     const hotbed_program *program = pipeline->program;
     (void)pthread_mutex_lock(&pipeline->lock);

@@ -1,17 +1,5 @@
 /* pipeline/iteration.c - what the tasks of one batch share: batch, values, gradients. */
-#include "pipeline/engine.h"
-
-void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch) {
-    const hotbed_program *program = iteration->pipeline->program;
-    iteration->number = number;
-    iteration->batch = batch;
-    iteration->remaining = program->num_steps;
-    memset(iteration->replayed, 0, sizeof iteration->replayed);
-    for (uint32_t v = 0; v < program->num_values; v++) {
-        iteration->cells[v].data = iteration->cells[v].own;
-        iteration->cells[v].grad_there = false;
-    }
-}
+#include "pipeline/state.h"
 
 uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {
     return iteration->number;

@@ -1,5 +1,4 @@
-/* pipeline/module.c - modules and postprocs as models call them; the forward that is not
- * pipelined. */
+/* pipeline/module.c - modules, postprocs and models as they are called; the forward that is not pipelined. */
 #include "base/error.h"
 #include "pipeline/ref.h"
 #include "pipeline/rewrite.h"
@@ -13,7 +12,7 @@ static hotbed_status check_arguments(
     return HOTBED_OK;
 }
 
-/* Data of refs; ARGUMENT where there is none. */
+/* The data of refs. Errors: ARGUMENT if a ref has none. */
 static hotbed_status read_arguments(
     const char *what, const char *name, const hotbed_ref *arguments, uint32_t n,
     const void **data) {
@@ -115,6 +114,19 @@ hotbed_status hotbed_module_forward(
     return HOTBED_OK;
 }
 
+/* Whether the postproc ran ahead for the bound batch; its result then. */
+static bool served(const hotbed_postproc *postproc, const void **result) {
+    const hotbed_rewrite *rewrite = postproc->owner;
+    if (rewrite == NULL || rewrite->bound == HOTBED_SLOT_UNBOUND)
+        return false;
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p] == postproc) {
+            *result = rewrite->contexts[rewrite->bound].served[p];
+            return *result != NULL;
+        }
+    return false;
+}
+
 hotbed_status hotbed_postproc_call(
     hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output) {
@@ -126,10 +138,21 @@ hotbed_status hotbed_postproc_call(
         *output = hotbed_trace_postproc(arguments[0].trace, postproc, arguments, n);
         return HOTBED_OK;
     }
-    if (!hotbed_rewrite_served(postproc, &result)) {
+    if (!served(postproc, &result)) {
         HOTBED_TRY(read_arguments("postproc", postproc->name, arguments, n, data));
         HOTBED_TRY(postproc->call(postproc->self, 0, data, n, stream, &result));
     }
     *output = (hotbed_ref){.data = result};
     return HOTBED_OK;
+}
+
+const hotbed_model *hotbed_model_forward(const hotbed_model *model) {
+    if (model->forward != NULL)
+        return model;
+    for (uint32_t m = 0; m < model->num_models; m++) {
+        const hotbed_model *found = hotbed_model_forward(model->models[m]);
+        if (found != NULL)
+            return found;
+    }
+    return NULL;
 }

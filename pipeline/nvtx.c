@@ -1,5 +1,5 @@
-/* pipeline/nvtx.c - the one file that includes NVTX, which is headers only and idle without a
- * tool. */
+/* pipeline/nvtx.c - the only file that includes NVTX, which is headers only and does nothing
+ * without a tool. */
 #include "pipeline/nvtx.h"
 
 #if defined(HOTBED_WITH_NVTX)

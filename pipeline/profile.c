@@ -1,8 +1,7 @@
-/* pipeline/profile.c - what tasks cost, by leaving them out.
+/* pipeline/profile.c - measure what tasks cost by skipping them.
  *
- * What is compared is measured in turn, round by round, and the differences of a round are what counts: a machine
- * that gets slower or faster meanwhile does so for both.
- */
+ * All variants are measured in turn, round by round, and only differences within a round count: if
+ * the machine gets slower or faster meanwhile, it does so for all variants. */
 #include "hotbed/profile.h"
 
 #include "base/options.h"
@@ -23,7 +22,8 @@ static hotbed_status read_options(
     hotbed_profile_options *to) {
     if (pipeline == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
-    HOTBED_TRY(hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_profile_options"));
+    HOTBED_TRY(hotbed_options_read(
+        to, sizeof *to, offsetof(hotbed_profile_options, now), from, "hotbed_profile_options"));
     if (to->num_batches == 0 || to->batches == NULL || to->stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "profile: no batches, or stream is NULL");
     if (to->rounds > ROUNDS_MOST)
@@ -47,7 +47,7 @@ static double median(double *values, uint32_t n) {
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/* A measurement in progress: batches are used in turn from one of its runs to the next. */
+/* A measurement in progress: each of its runs continues with the batch after the last one's. */
 typedef struct measuring {
     hotbed_pipeline *pipeline;
     hotbed_profile_options o;
@@ -73,7 +73,7 @@ static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
     return HOTBED_OK;
 }
 
-/* The same with tasks skipped. */
+/* The same with some tasks skipped. */
 static hotbed_status measure_without(measuring *m, const char *tasks, double *seconds) {
     uint32_t depth = m->pipeline->program->depth; /* each slot captures once */
     HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, tasks, false));
@@ -115,7 +115,7 @@ typedef struct measured {
     double saved[HOTBED_PIPELINE_TASKS_MOST][ROUNDS_MOST];
 } measured;
 
-/* Everything once, so that what is compared was measured at nearly the same time. */
+/* One round of all variants, so that compared values are measured at nearly the same time. */
 static hotbed_status measure_round(measuring *m, uint32_t r, measured *to) {
     const hotbed_program *program = m->pipeline->program;
     watching w = {.options = &m->o};
@@ -138,7 +138,7 @@ hotbed_status hotbed_agreement_most(const hotbed_agreement *agreement, double *s
         return HOTBED_OK;
     memcpy(
         &word, seconds,
-        sizeof word); /* of times that are not below 0 the longer is the larger word */
+        sizeof word); /* for times of 0 and more, the longer time is the larger word */
     HOTBED_TRY(agreement->least(agreement->self, ~word, &least));
     word = ~least;
     memcpy(seconds, &word, sizeof word);
@@ -149,7 +149,7 @@ static double not_below_0(double seconds) {
     return seconds > 0.0 ? seconds : 0.0;
 }
 
-/* Medians, and of ranks the slowest's, so that all make the same of them. */
+/* Medians over rounds, then the slowest rank's, so that all ranks draw the same conclusions. */
 static hotbed_status summarise(const measuring *m, measured *rounds, hotbed_profile *out) {
     const hotbed_program *program = m->pipeline->program;
     const hotbed_agreement *agreement = &m->pipeline->options.agreement;

@@ -5,59 +5,10 @@
 #include "base/options.h"
 #include "base/stream.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STEP_EDGES_MOST = 64 }; /* they have a bit each in a queue's entry */
-
-const char *hotbed_pipeline_plan_fault_name(hotbed_pipeline_plan_fault fault) {
-    switch (fault) {
-    case HOTBED_PIPELINE_OK:
-        return "OK";
-    case HOTBED_PIPELINE_SIZE:
-        return "SIZE";
-    case HOTBED_PIPELINE_NAME:
-        return "NAME";
-    case HOTBED_PIPELINE_UNKNOWN:
-        return "UNKNOWN";
-    case HOTBED_PIPELINE_UNSCHEDULED:
-        return "UNSCHEDULED";
-    case HOTBED_PIPELINE_STAGE:
-        return "STAGE";
-    case HOTBED_PIPELINE_CYCLE:
-        return "CYCLE";
-    case HOTBED_PIPELINE_STAGE_CYCLE:
-        return "STAGE_CYCLE";
-    case HOTBED_PIPELINE_LATER_STAGE:
-        return "LATER_STAGE";
-    case HOTBED_PIPELINE_STREAM_GROUPS:
-        return "STREAM_GROUPS";
-    case HOTBED_PIPELINE_WRITERS:
-        return "WRITERS";
-    case HOTBED_PIPELINE_UNWRITTEN:
-        return "UNWRITTEN";
-    case HOTBED_PIPELINE_VALUE_ORDER:
-        return "VALUE_ORDER";
-    case HOTBED_PIPELINE_STATE_ORDER:
-        return "STATE_ORDER";
-    case HOTBED_PIPELINE_BACKWARD:
-        return "BACKWARD";
-    }
-    return "UNKNOWN_FAULT";
-}
-
-hotbed_status hotbed_pipeline_plan_fail(
-    hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format,
-    ...) {
-    va_list values;
-    report->fault = fault;
-    va_start(values, format);
-    (void)vsnprintf(report->text, sizeof report->text, format, values);
-    va_end(values);
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "%s: %s", hotbed_pipeline_plan_fault_name(fault), report->text);
-}
+enum { STEP_EDGES_MOST = 64 }; /* a queue entry has a bit for each */
 
 /* --- names ------------------------------------------------------------------------------------ */
 
@@ -179,7 +130,7 @@ static hotbed_status read_streams(
     return HOTBED_OK;
 }
 
-/* Values of a list, as masks of values and of gradients. */
+/* Read a list of values into masks of values and of gradients. */
 static hotbed_status read_value_list(
     const hotbed_program *program, const char *task, const char *list, uint64_t *values,
     uint64_t *grads, hotbed_pipeline_plan_report *report) {
@@ -352,7 +303,7 @@ static hotbed_status read_edge(
     for (uint32_t e = 0; e < step->num_edges; e++) {
         const hotbed_program_edge *other = &program->edges[step->first_edge + e];
         if (other->on == edge.on && other->distance == edge.distance)
-            return HOTBED_OK; /* said twice */
+            return HOTBED_OK; /* listed twice */
     }
     if (program->num_edges == HOTBED_PIPELINE_EDGES_MOST || step->num_edges == STEP_EDGES_MOST)
         return hotbed_pipeline_plan_fail(
@@ -390,7 +341,7 @@ static hotbed_status read_edges(
     return HOTBED_OK;
 }
 
-/* The gradients of what a task reads are written by its backward. */
+/* The backward of a task writes the gradients of what the task reads. */
 static hotbed_status read_backward(
     const hotbed_pipeline_plan *plan, hotbed_program *program,
     hotbed_pipeline_plan_report *report) {
@@ -451,8 +402,8 @@ static hotbed_status read_depth(
     return HOTBED_OK;
 }
 
-/* A step that waits for another iteration, before a higher stage of its thread in the same
- * period. */
+/* A step that waits for another iteration precedes steps of a higher stage of its thread in the
+ * same period. */
 static void find_head_of_line(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
     for (uint32_t a = 0; a < program->num_steps; a++) {
         const hotbed_program_step *step = &program->steps[program->order[a]];
@@ -479,7 +430,9 @@ hotbed_status hotbed_program_read(
     hotbed_pipeline_plan p;
     memset(report, 0, sizeof *report);
     memset(program, 0, sizeof *program);
-    HOTBED_TRY(hotbed_options_read(&p, sizeof p, sizeof p, plan, "hotbed_pipeline_plan"));
+    HOTBED_TRY(hotbed_options_read(
+        &p, sizeof p, offsetof(hotbed_pipeline_plan, streams) + sizeof p.streams, plan,
+        "hotbed_pipeline_plan"));
     HOTBED_TRY(check_count(report, "tasks", p.num_tasks, 1, HOTBED_PIPELINE_TASKS_MOST, p.tasks));
     HOTBED_TRY(check_count(report, "steps", p.num_steps, 1, HOTBED_PIPELINE_TASKS_MOST, p.steps));
     HOTBED_TRY(
@@ -506,10 +459,14 @@ hotbed_status hotbed_program_read(
 hotbed_status hotbed_pipeline_plan_check(
     const hotbed_pipeline_plan *plan, hotbed_pipeline_plan_report *report) {
     hotbed_pipeline_plan_report own;
+    if (report != NULL)
+        HOTBED_TRY(hotbed_output_check(report, "hotbed_pipeline_plan_report"));
     hotbed_program *program = hotbed_new(sizeof *program);
     if (program == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to check a plan");
-    hotbed_status status = hotbed_program_read(plan, program, report == NULL ? &own : report);
+    hotbed_status status = hotbed_program_read(plan, program, &own);
     hotbed_delete(program);
+    if (report != NULL)
+        hotbed_output_write(report, &own, sizeof own);
     return status;
 }

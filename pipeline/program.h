@@ -11,7 +11,7 @@ typedef struct hotbed_program_edge {
     int32_t distance; /* step of iteration i comes after `on` of iteration i - distance */
 } hotbed_program_edge;
 
-/* A step with its task; masks have a bit a value, state or task. */
+/* A step with its task; masks have one bit per value, state or task. */
 typedef struct hotbed_program_step {
     hotbed_pipeline_plan_name name;
     hotbed_task_function run;
@@ -21,11 +21,11 @@ typedef struct hotbed_program_step {
     uint32_t stage, stream, group;
     bool ordered;
     bool always, by_slot;
-    char why[160]; /* it is `always`; "" */
-    bool root;     /* comes after nothing of its own iteration */
-    bool sink;     /* nothing of its own iteration comes after it */
+    char why[160]; /* why `always`; "" without a reason */
+    bool root;     /* depends on nothing of its own iteration */
+    bool sink;     /* nothing of its own iteration depends on it */
     uint64_t reads, writes, reads_grad, writes_grad;
-    uint64_t states, in_order; /* in_order: of those, the ones in the order of a serial run */
+    uint64_t states, in_order; /* in_order: the states used in the order of a serial run */
     uint32_t backward_of;      /* step, or HOTBED_STEP_NONE */
     uint32_t first_edge, num_edges;
 } hotbed_program_step;
@@ -53,34 +53,35 @@ typedef struct hotbed_program {
     hotbed_pipeline_plan_name groups[HOTBED_PIPELINE_TASKS_MOST];
 } hotbed_program;
 
-/* Read and check a plan.  *program is large: keep it off the stack.  *report is set in any case.
+/* Read and check a plan. *program is large: keep it off the stack. *report is set in any case.
  * Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_read(
     const hotbed_pipeline_plan *plan, hotbed_program *program, hotbed_pipeline_plan_report *report);
 
 /* --- inside of reading ------------------------------------------------------------------------ */
 
-/* Note a fault in the report, and fail with it. */
+/* Record a fault in the report, and fail with it. */
 __attribute__((format(printf, 3, 4))) hotbed_status hotbed_pipeline_plan_fail(
     hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format, ...);
 
-/* Step of a task's name, or HOTBED_STEP_NONE. */
+/* The step of the task called `name`, or HOTBED_STEP_NONE. */
 uint32_t hotbed_program_find(const hotbed_program *program, const char *name);
 
-/* Order of the steps within a period and within an iteration; stages, cycles.  Errors: ARGUMENT. */
+/* Compute the order of the steps within a period and within an iteration; check stages and cycles.
+ * Errors: ARGUMENT. */
 hotbed_status hotbed_program_arrange(
     hotbed_program *program, hotbed_pipeline_plan_order order, hotbed_pipeline_plan_report *report);
 
-/* A pair of tasks that touch the same thing and that nothing orders. */
+/* Two tasks that touch the same state without an order between them. */
 typedef struct hotbed_program_race {
     uint32_t first, second; /* steps */
-    int32_t distance;       /* of `second`'s iteration after that of `first` */
-    bool in_order;          /* `first` must be the first; else one of them */
+    int32_t distance;       /* iterations that `second` is ahead of `first` */
+    bool in_order;          /* `first` must come first; otherwise either may */
 } hotbed_program_race;
 
-/* Whether readers come after writers, and tasks of a state after each other, in all iterations.
- * With `race`, a state's missing order is told there instead of being a fault.  Errors: ARGUMENT,
- * MEMORY. */
+/* Check that readers come after writers, and that tasks of a state are ordered, in all iterations.
+ * With `race`, a missing order of a state is stored there instead of being a fault. Errors:
+ * ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_check_order(
     const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced);

@@ -1,11 +1,11 @@
-/* pipeline/program_order.c - in which order a plan runs its tasks, and whether that is enough.
+/* pipeline/program_order.c - the order in which a plan runs its tasks, and whether it is
+ * sufficient.
  *
- * Period P runs step s for iteration P - stage(s).  "s of i after d of i - N" can be kept when d
- * runs in no later period, stage(d) - N <= stage(s), and when the steps of one period can be sorted
- * so that those with stage(d) - N = stage(s) come after.  Queues filled in that order, period by
- * period, cannot deadlock: the first task that is not done has all it waits for done, and is at the
- * head of its queue.
- */
+ * Period P runs step s for iteration P - stage(s). The edge "s of iteration i after d of iteration
+ * i - N" can be kept if d runs in no later period, stage(d) - N <= stage(s), and if the steps of
+ * one period can be sorted so that every s comes after the d with stage(d) - N = stage(s). Queues
+ * that are filled in this order, period by period, cannot deadlock: all that the first unfinished
+ * task waits for is done, and it is at the head of its queue. */
 #include "pipeline/program.h"
 
 #include "base/error.h"
@@ -27,7 +27,7 @@ static bool same_iteration(
     return edge->distance == 0;
 }
 
-/* Whether all of s's edges that count are in `done`. */
+/* Whether all edges of s that count lead to steps in `done`. */
 static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge_filter counts) {
     const hotbed_program_step *step = &program->steps[s];
     for (uint32_t e = 0; e < step->num_edges; e++) {
@@ -38,9 +38,8 @@ static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge
     return true;
 }
 
-/* Sort steps after the edges that count; where these leave it open by stage (when `oldest`: highest
- * first), then as listed.  Returns how many could be sorted: fewer than all when there is a
- * cycle. */
+/* Sort steps after the edges that count; ties by stage (when `oldest`: highest first), then as
+ * listed. Returns how many could be sorted: fewer than all if there is a cycle. */
 static uint32_t sort_steps(
     const hotbed_program *program, edge_filter counts, bool oldest, uint32_t *order,
     uint64_t *done) {
@@ -62,13 +61,14 @@ static uint32_t sort_steps(
     return program->num_steps;
 }
 
-/* Two steps of a cycle among those that are not `done`, one after the other. */
+/* Find two steps of a cycle among the steps that are not `done`, one directly after the other. */
 static void find_cycle(
     const hotbed_program *program, edge_filter counts, uint64_t done, uint32_t *a, uint32_t *b) {
     uint32_t at = 0;
     while ((done >> at & 1) != 0)
         at++;
-    for (uint32_t n = 0; n <= program->num_steps; n++) { /* long enough to be in the cycle */
+    for (uint32_t n = 0; n <= program->num_steps;
+         n++) { /* after this many steps, the walk is in the cycle */
         const hotbed_program_step *step = &program->steps[at];
         for (uint32_t e = 0; e < step->num_edges; e++) {
             const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
@@ -104,7 +104,7 @@ static hotbed_status fail_cycle(
     }
     return hotbed_pipeline_plan_fail(
         report, stages ? HOTBED_PIPELINE_STAGE_CYCLE : HOTBED_PIPELINE_CYCLE,
-        "'%s' comes after '%s', and that one in the end after '%s'", program->steps[a].name,
+        "'%s' depends on '%s', which depends on it through '%s'", program->steps[a].name,
         program->steps[start].name, program->steps[a].name);
 }
 
@@ -158,7 +158,7 @@ static bool is_before(
     return (row(table, b, b_iteration)[a_iteration] >> a & 1) != 0;
 }
 
-/* (on, on_iteration) is before (step, iteration), and so is all that is before it. */
+/* Mark (on, on_iteration), and everything before it, as before (step, iteration). */
 static void put_before(const order_table *table, uint32_t on, uint32_t on_iteration, uint64_t *to) {
     const uint64_t *from = row(table, on, on_iteration);
     for (uint32_t i = 0; i < table->iterations; i++)
@@ -232,7 +232,7 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
     return HOTBED_OK;
 }
 
-/* Two tasks and a gradient: writers in either order, a reader after every writer. */
+/* Two tasks and a gradient: writers in any order, each reader after all writers. */
 static hotbed_status check_grad_pair(
     const order_table *table, uint32_t v, uint32_t a, uint32_t b,
     hotbed_pipeline_plan_report *report) {
@@ -275,7 +275,7 @@ static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_
     return HOTBED_OK;
 }
 
-/* Whether a of iteration i and b of i + distance race for a state that both use, and which. */
+/* Whether a of iteration i and b of i + distance race for a state that both use; which state. */
 static bool races(
     const order_table *table, const uint32_t *serial, uint32_t a, uint32_t i, uint32_t b,
     uint32_t distance, hotbed_program_race *race, uint32_t *state) {
@@ -299,7 +299,7 @@ static bool races(
     return true;
 }
 
-/* The pair that is closest in time. */
+/* Find the racing pair that is closest in time. */
 static bool find_race(const order_table *table, hotbed_program_race *race, uint32_t *state) {
     const hotbed_program *program = table->program;
     uint32_t serial[HOTBED_PIPELINE_TASKS_MOST];

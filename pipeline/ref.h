@@ -1,4 +1,4 @@
-/* pipeline/ref.h - traces: where in a batch the arguments of modules come from. */
+/* pipeline/ref.h - traces: where in a batch a module's arguments come from. */
 #ifndef HOTBED_PIPELINE_REF_H
 #define HOTBED_PIPELINE_REF_H
 
@@ -15,18 +15,18 @@ typedef enum hotbed_node_kind {
     HOTBED_NODE_KEY,
     HOTBED_NODE_CONSTANT,
     HOTBED_NODE_CALL,     /* of a postproc */
-    HOTBED_NODE_COMPUTED, /* cannot be had without the model */
+    HOTBED_NODE_COMPUTED, /* known only by running the model */
 } hotbed_node_kind;
 
-/* A piece of a batch as a step from another one. */
+/* A part of a batch as one step from another part. */
 typedef struct hotbed_node {
     hotbed_node_kind kind;
     uint32_t parent;
-    const hotbed_batch_type *type; /* of the parent; BATCH: of the batch */
+    const hotbed_batch_type *type; /* field of the parent; BATCH: of the batch */
     const hotbed_field *field;
     uint64_t index;
     const void *data; /* CONSTANT */
-    const char *text; /* KEY: the key; COMPUTED: why */
+    const char *text; /* KEY: the key; COMPUTED: the reason */
     hotbed_postproc *postproc;
     uint32_t arguments[HOTBED_ARGUMENTS_MOST], n;
 } hotbed_node;
@@ -45,23 +45,23 @@ struct hotbed_trace {
     const hotbed_batch_type *type;
 };
 
-/* A ref to the batch of a trace that starts, or goes on. */
+/* A ref to the batch of a trace that begins or continues. */
 hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type);
 
-/* Note a call.  Errors: ARGUMENT (too many modules). */
+/* Record a call. Errors: ARGUMENT (too many modules). */
 hotbed_status hotbed_trace_module(
     hotbed_trace *trace, hotbed_module *module, const hotbed_ref *arguments, uint32_t n);
 hotbed_ref hotbed_trace_postproc(
     hotbed_trace *trace, hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n);
 
-/* What keeps the node from being had ahead; NULL: nothing does. */
+/* Why the node cannot be evaluated ahead of the model; NULL: it can. */
 const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t number);
 
 /* Append the node as text, "batch.sparse[2]". */
 void hotbed_trace_print(const hotbed_trace *trace, uint32_t number, char *text, size_t capacity);
 
-/* What the node is in `batch`; calls of postprocs are answered by `call`.  Errors: ARGUMENT
- * (nothing there), those of `call`. */
+/* Evaluate the node for `batch`; `call` evaluates postprocs. Errors: ARGUMENT (the batch lacks it),
+ * errors of `call`. */
 typedef hotbed_status (*hotbed_node_call)(
     void *self, const hotbed_node *node, const void *batch, const void **out);
 hotbed_status hotbed_trace_evaluate(

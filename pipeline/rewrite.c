@@ -1,4 +1,5 @@
-/* pipeline/rewrite.c - finding the modules of a model and their arguments; forward slots. */
+/* pipeline/rewrite.c - find the modules of a model and their arguments; replace and restore their
+ * forward hooks. */
 #include "pipeline/rewrite.h"
 
 #include "base/error.h"
@@ -9,18 +10,7 @@
 
 /* --- models ----------------------------------------------------------------------------------- */
 
-const hotbed_model *hotbed_model_forward(const hotbed_model *model) {
-    if (model->forward != NULL)
-        return model;
-    for (uint32_t m = 0; m < model->num_models; m++) {
-        const hotbed_model *found = hotbed_model_forward(model->models[m]);
-        if (found != NULL)
-            return found;
-    }
-    return NULL;
-}
-
-/* "prefix.name", or what there is of it. */
+/* Join to "prefix.name", or to whichever is not empty. */
 static hotbed_status join(char *to, size_t capacity, const char *prefix, const char *name) {
     const char *dot = prefix[0] == '\0' || name[0] == '\0' ? "" : ".";
     int length = snprintf(to, capacity, "%s%s%s", prefix, dot, name);
@@ -35,7 +25,7 @@ static hotbed_status add_module(
     hotbed_rewrite *rewrite, const char *prefix, hotbed_module *module) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].module == module)
-            return HOTBED_OK; /* shared: it keeps the first name */
+            return HOTBED_OK; /* a shared module keeps its first name */
     if (rewrite->num_modules == HOTBED_MODULES_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "a model of more than %d modules", HOTBED_MODULES_MOST);
@@ -234,7 +224,7 @@ hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-/* Modules whose first exchanges go together. */
+/* Group the modules whose first exchanges travel together. */
 static void find_groups(hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
@@ -285,8 +275,9 @@ hotbed_status hotbed_rewrite_create(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
-    HOTBED_TRY(
-        hotbed_options_read(&read, sizeof read, sizeof read, options, "hotbed_rewrite_options"));
+    HOTBED_TRY(hotbed_options_read(
+        &read, sizeof read, offsetof(hotbed_rewrite_options, find), options,
+        "hotbed_rewrite_options"));
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
     if (read.depth < 1 || read.depth > 64)
@@ -315,7 +306,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; rewrite->attached && m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         if (to->report.pipelined && to->module->owner == rewrite) {
-            if (has_slot(to)) /* else it is somebody else's by now */
+            if (has_slot(to)) /* otherwise another owner has replaced the hook */
                 to->module->forward = to->saved;
             to->module->owner = NULL;
         }
@@ -344,8 +335,9 @@ uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite) {
 
 hotbed_status hotbed_rewrite_module(
     const hotbed_rewrite *rewrite, uint32_t module, hotbed_rewrite_report *out) {
-    if (rewrite == NULL || out == NULL || module >= rewrite->num_modules)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite or out is NULL, or no module %u", module);
-    *out = rewrite->modules[module].report;
+    if (rewrite == NULL || module >= rewrite->num_modules)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL, or no module %u", module);
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_rewrite_report"));
+    hotbed_output_write(out, &rewrite->modules[module].report, sizeof(hotbed_rewrite_report));
     return HOTBED_OK;
 }

@@ -1,4 +1,4 @@
-/* pipeline/rewrite.h - the inside of a rewrite: its modules, their slots, and the ring of
+/* pipeline/rewrite.h - the inside of a rewrite: its modules, their forward hooks, and the ring of
  * contexts. */
 #ifndef HOTBED_PIPELINE_REWRITE_H
 #define HOTBED_PIPELINE_REWRITE_H
@@ -6,14 +6,14 @@
 #include "hotbed/context.h"
 #include "pipeline/ref.h"
 
-/* A module's place in a context. */
+/* What a context holds of one module. */
 typedef struct hotbed_dist_cell {
     hotbed_cell_state state;
-    void *context;     /* of this batch: own or kept */
-    void *own;         /* the slot's; NULL after a capture, until a batch is started */
-    void *kept;        /* that of snapshots; NULL: there are none */
-    uint32_t captures; /* snapshots of it */
-    bool replayed;     /* the forward was restored: its backward gets zeros */
+    void *context;     /* the context of this batch: `own` or `kept` */
+    void *own;         /* the slot's context; NULL from a capture to the start of the next batch */
+    void *kept;        /* the context of snapshots; NULL: there are none */
+    uint32_t captures; /* number of snapshots that use `kept` */
+    bool replayed;     /* the forward was restored: its backward gets zero gradients */
     hotbed_awaitable splits;
     const hotbed_awaitable *tensors;
     void *input;
@@ -22,8 +22,8 @@ typedef struct hotbed_dist_cell {
 /* A batch's context. */
 typedef struct hotbed_dist_context {
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
-    hotbed_awaitable fused[HOTBED_MODULES_MOST]; /* a group */
-    const void *served[HOTBED_POSTPROCS_MOST];   /* results of postprocs; NULL: not run */
+    hotbed_awaitable fused[HOTBED_MODULES_MOST]; /* one per group */
+    const void *served[HOTBED_POSTPROCS_MOST];   /* results of postprocs; NULL: has not run */
     uint64_t batches;
 } hotbed_dist_context;
 
@@ -31,7 +31,7 @@ typedef struct hotbed_rewritten {
     hotbed_module *module;
     hotbed_rewrite_report report;
     uint32_t arguments[HOTBED_ARGUMENTS_MOST], n; /* nodes */
-    uint32_t group; /* of fused exchanges; HOTBED_GROUP_NONE: its own */
+    uint32_t group; /* group of fused exchanges; HOTBED_GROUP_NONE: not fused */
     hotbed_forward saved;
     hotbed_rewrite *rewrite;
 } hotbed_rewritten;
@@ -45,20 +45,22 @@ struct hotbed_rewrite {
     hotbed_rewritten modules[HOTBED_MODULES_MOST];
     uint32_t num_modules;
     uint32_t num_groups;
-    hotbed_postproc *postprocs[HOTBED_POSTPROCS_MOST]; /* that run ahead */
+    hotbed_postproc *postprocs[HOTBED_POSTPROCS_MOST]; /* postprocs that run ahead */
     uint32_t num_postprocs;
     hotbed_dist_context *contexts; /* [depth] */
-    uint32_t bound;                /* the context that forwards take from */
+    uint32_t bound;                /* the context that forwards use */
     bool attached;
     uint64_t exchanges; /* atomic */
 };
 
-/* The context of a slot with all cells of pipelined modules in `wanted`; `call` is for messages. */
+/* Find the context of a slot; all its cells of pipelined modules must be in state `wanted`. `call`
+ * is for messages. */
 hotbed_status hotbed_context_in_state(
     const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context);
 
-/* Whether snapshots can be taken; of forwards, too.  Errors: UNSUPPORTED (with the module's name). */
+/* Check that snapshots can be taken, with `forwards` also of forwards. Errors: UNSUPPORTED (with
+ * the module's name). */
 hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forwards);
 
 /* The pipelined forward of both kinds; `self` is a hotbed_rewritten. */
@@ -66,13 +68,10 @@ hotbed_status hotbed_rewrite_forward(
     void *self, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     const void **output);
 
-/* Whether the postproc's result for the bound batch was run ahead. */
-bool hotbed_rewrite_served(const hotbed_postproc *postproc, const void **result);
-
-/* Give up what a plain forward holds that no backward followed. */
+/* Cancel what a plain forward holds without a backward. */
 hotbed_status hotbed_module_release(hotbed_module *module, hotbed_stream *stream);
 
-/* The forward of a model: its own, or of the first below it that has one. */
+/* The model, or the first model inside it, that has a forward; NULL if none has. */
 const hotbed_model *hotbed_model_forward(const hotbed_model *model);
 
 #endif

@@ -1,5 +1,5 @@
-/* pipeline/schedule.c - a plan's time by a model, and the cut of a serial plan for which it is
- * least. */
+/* pipeline/schedule.c - the time of a plan by a model of streams, and the cut of a serial plan that
+ * is fastest in it. */
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -13,7 +13,7 @@ enum {
     DEPTH_MOST = 6,
     AFTER_BYTES = 1024,
     RACES_MOST = 256,
-    CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* written ones too */
+    CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* written plans included */
 };
 
 /* A plan, with the names that its steps point to. */
@@ -30,18 +30,18 @@ typedef struct candidate {
 struct hotbed_schedule {
     uint32_t num_candidates, taken;
     double serial_seconds;
-    candidate *candidates[CANDIDATES_MOST]; /* by their seconds */
+    candidate *candidates[CANDIDATES_MOST]; /* sorted by seconds */
 };
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-enum { SIMULATED = 64 }; /* iterations: the second half is the steady state */
+enum { SIMULATED = 64 }; /* iterations simulated: the second half is the steady state */
 
 typedef struct simulation {
     const hotbed_program *program;
     const double *costs;
     double end[SIMULATED][HOTBED_PIPELINE_TASKS_MOST];
-    double over[SIMULATED]; /* all of the iteration, and of those before */
+    double over[SIMULATED]; /* the iteration's end, and the end of all before */
     double streams[HOTBED_PIPELINE_STREAMS_MOST];
 } simulation;
 
@@ -87,7 +87,7 @@ static hotbed_status check_costs(const hotbed_program *program, const double *co
 
 hotbed_status hotbed_schedule_predict(
     const hotbed_pipeline_plan *plan, const double *costs, double *seconds) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     if (costs == NULL || seconds == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "costs or seconds is NULL");
     hotbed_program *program = hotbed_new(sizeof *program);
@@ -109,14 +109,14 @@ hotbed_status hotbed_schedule_predict(
 typedef struct search {
     const hotbed_program *serial;
     const double *costs;
-    hotbed_program *program; /* that is tried */
+    hotbed_program *program; /* the cut being tried */
     simulation *m;
     uint32_t most; /* candidates to keep */
     hotbed_schedule *found;
-    bool no_memory; /* for one of them */
+    bool no_memory; /* space for one of them */
 } search;
 
-/* Insert an edge at the end of a step's. */
+/* Add an edge to a step. */
 static bool add_edge(hotbed_program *program, uint32_t s, hotbed_program_edge edge) {
     uint32_t at = program->steps[s].first_edge + program->steps[s].num_edges;
     if (program->num_edges == HOTBED_PIPELINE_EDGES_MOST || program->steps[s].num_edges == 64)
@@ -143,11 +143,11 @@ static uint32_t place(const hotbed_program *program, uint32_t step) {
     return at;
 }
 
-/* Order tasks that share a state as they are enqueued; of two that one period enqueues, and that may come in
- * either order, first the one of the older iteration, or of the younger one.  False: it cannot be done.
- * *open: there were such. */
+/* Order tasks that share a state as they are enqueued. Two tasks of one period that may come in
+ * either order get the older iteration's first, or the younger one's. Returns false if no order is
+ * possible; *open is set if there were such pairs. */
 static bool order_states(hotbed_program *program, bool younger, bool *open) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     for (int n = 0; n < RACES_MOST; n++) {
         hotbed_program_race race;
         bool raced = false;
@@ -175,7 +175,7 @@ static bool order_states(hotbed_program *program, bool younger, bool *open) {
     return false;
 }
 
-/* Stage of a place in the serial order, when cuts are before the places in `cuts`. */
+/* The stage of a position in the serial order, given the positions of the cuts. */
 static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     uint32_t stage = 0;
     while (stage < num_cuts && cuts[stage] <= at)
@@ -183,7 +183,7 @@ static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     return stage;
 }
 
-/* As steps, in the order of a period. */
+/* The candidate as steps, in the order of a period. */
 static void write_steps(const hotbed_program *p, bool own_groups, candidate *to) {
     to->num_steps = p->num_steps;
     to->stages = p->max_stage + 1;
@@ -214,7 +214,8 @@ static void write_steps(const hotbed_program *p, bool own_groups, candidate *to)
     }
 }
 
-/* Put a candidate where its time belongs: after those that are as fast, so fewer stages win a tie. */
+/* Insert a candidate by its time, after candidates that are as fast, so that fewer stages win a
+ * tie. */
 static void insert(hotbed_schedule *found, candidate *c) {
     uint32_t at = found->num_candidates++;
     for (; at > 0 && c->seconds < found->candidates[at - 1]->seconds * (1.0 - 1e-9); at--)
@@ -222,8 +223,8 @@ static void insert(hotbed_schedule *found, candidate *c) {
     found->candidates[at] = c;
 }
 
-/* The candidate that leaves a full list for a better one: the last one, but the serial plan stays where there is
- * room for two.  num_candidates: there is room for one more. */
+/* The candidate that a better one replaces in a full list: the last one, but never the serial plan
+ * while another can go. num_candidates: the list has space for one more. */
 static uint32_t find_last(const search *f) {
     uint32_t n = f->found->num_candidates;
     if (n < f->most)
@@ -231,8 +232,8 @@ static uint32_t find_last(const search *f) {
     return n > 1 && f->found->candidates[n - 1]->stages == 1 ? n - 2 : n - 1;
 }
 
-/* Whose place a plan of so many seconds and stages would take: that of one which the model cannot tell from it,
- * or the last one's. */
+/* The candidate whose position a plan of so many seconds and stages would take: one that the model
+ * cannot tell from it, or the last. */
 static uint32_t find_worse(const search *f, double seconds, uint32_t stages) {
     candidate *const *list = f->found->candidates;
     for (uint32_t at = 0; at < f->found->num_candidates; at++)
@@ -246,7 +247,7 @@ static bool is_better(const search *f, double seconds, uint32_t than) {
            seconds < f->found->candidates[than]->seconds * (1.0 - 1e-9);
 }
 
-/* Take a candidate out of the list, or make one. */
+/* Take a candidate out of the list to be overwritten, or create one. */
 static candidate *make_place(search *f, uint32_t at) {
     hotbed_schedule *found = f->found;
     if (at == found->num_candidates) {
@@ -262,7 +263,7 @@ static candidate *make_place(search *f, uint32_t at) {
 }
 
 static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool younger) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_program *p = f->program;
     bool open = false;
     *p = *f->serial;
@@ -274,8 +275,11 @@ static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool yo
     p->max_stage = num_cuts;
     p->depth = num_cuts + 1;
     if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
-        !is_better(f, simulate(p, f->costs, f->m), find_last(f)) || /* order only adds to it */
-        !order_states(p, younger, &open) || (younger && !open))
+        !is_better(
+            f, simulate(p, f->costs, f->m),
+            find_last(f)) || /* adding order can only make it slower */
+        !order_states(p, younger, &open) ||
+        (younger && !open))
         return;
     double seconds = simulate(p, f->costs, f->m);
     uint32_t worse = find_worse(f, seconds, num_cuts + 1);
@@ -287,7 +291,7 @@ static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool yo
     insert(f->found, c);
 }
 
-/* All ways to put cut number `cut` and the later ones, up to place `limit`. */
+/* Try all positions of cut number `cut` and of the later ones, up to position `limit`. */
 static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, uint32_t limit) {
     if (cut == num_cuts) {
         try_cuts(f, cuts, num_cuts, false);
@@ -302,7 +306,7 @@ static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, 
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
-/* The last place where a cut may be: before the first task that stays in the last stage. */
+/* The last position of a cut: before the first task that must stay in the last stage. */
 static hotbed_status find_limit(const hotbed_program *serial, const char *last, uint32_t *limit) {
     const char *word;
     *limit = serial->num_steps - 1;
@@ -330,7 +334,7 @@ static hotbed_status check_serial(hotbed_program *serial) {
     return HOTBED_OK;
 }
 
-/* Serial plan and those of others, which stay in the list. */
+/* Evaluate the serial plan and the written plans, which always stay in the list. */
 static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_groups) {
     double costs[HOTBED_PIPELINE_TASKS_MOST];
     bool same = p->num_steps == f->serial->num_steps;
@@ -354,7 +358,7 @@ static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_group
 static hotbed_status find(
     const hotbed_pipeline_plan *plan, const hotbed_schedule_options *o, search *f,
     hotbed_program *serial) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     uint32_t cuts[DEPTH_MOST], limit = 0;
     HOTBED_TRY(hotbed_program_read(plan, serial, &report));
     HOTBED_TRY(check_costs(serial, o->costs));
@@ -379,7 +383,8 @@ static hotbed_status find(
 
 static hotbed_status read_options(
     const hotbed_schedule_options *from, hotbed_schedule_options *to) {
-    HOTBED_TRY(hotbed_options_read(to, sizeof *to, sizeof *to, from, "hotbed_schedule_options"));
+    HOTBED_TRY(hotbed_options_read(
+        to, sizeof *to, offsetof(hotbed_schedule_options, last), from, "hotbed_schedule_options"));
     to->max_depth = to->max_depth == 0 ? 3 : to->max_depth;
     to->candidates = to->candidates == 0 ? 1 : to->candidates;
     if (to->costs == NULL || to->max_depth > DEPTH_MOST)

@@ -1,10 +1,10 @@
-/* pipeline/sharded_module.c - sharded collections as modules: one context a batch for all of a set.
+/* pipeline/sharded_module.c - sharded collections as modules: one exchange context per batch for a
+ * set of collections.
  *
- * A rewrite fuses the first exchanges of a set: that is the one input_dist of a
- * hotbed_sharded_context of all its collections, which the first module's batch keeps.  A plain
- * forward has nobody to share with, and uses a context of its own collection.  Both are made when a
- * batch first needs them, on all ranks alike, and go with the batch's place.
- */
+ * A rewrite fuses the first exchanges of a set into the one input_dist of a hotbed_sharded_context
+ * of all its collections; the first module's batch owns that context. A plain forward uses a
+ * context of its own collection alone. Both are created when a batch first needs them, on all ranks
+ * alike, and destroyed with the batch's context. */
 #include "hotbed/sharded_module.h"
 
 #include "base/error.h"
@@ -21,20 +21,20 @@ typedef struct fused fused;
 /* The exchange of a set. */
 struct fused {
     hotbed_sharded_context *context;
-    bool arrived; /* the input was waited for, for all of them */
+    bool arrived; /* the input has been waited for, for all members */
     hotbed_awaitable tensors[SET_MOST];
 };
 
 /* A batch of one module. */
 typedef struct place {
     member *of;
-    fused shared;                  /* of the set, where this is the first module's place */
+    fused shared;                  /* of the set, in the first module's batch */
     hotbed_sharded_context *alone; /* of a plain forward */
     hotbed_sharded_context *now;   /* of this batch; NULL: not started */
-    uint32_t number;               /* of the collection in it */
-    fused *with;                   /* the set's exchange; NULL: alone */
+    uint32_t number;               /* number of the collection in it */
+    fused *with;                   /* the exchange of the set; NULL: alone */
     hotbed_kjt kjt;
-    hotbed_memory memory; /* rows, gradient */
+    hotbed_memory memory; /* rows and gradient */
     hotbed_sharded_output output;
     hotbed_awaitable tensors;
 } place;
@@ -86,7 +86,7 @@ static hotbed_status place_create(void *self, hotbed_stream *stream, void **out)
 
 /* --- exchange of keys ------------------------------------------------------------------------- */
 
-/* The input is the place: the keys are in its context. */
+/* The input is the batch itself: its context has the keys. */
 static hotbed_status take_input(void *self, hotbed_stream *stream, void **result) {
     place *p = self;
     if (p->with == NULL || !p->with->arrived)
@@ -97,7 +97,7 @@ static hotbed_status take_input(void *self, hotbed_stream *stream, void **result
     return HOTBED_OK;
 }
 
-/* Not fused: a context of this collection alone. */
+/* Not fused: use a context of this collection alone. */
 static hotbed_status exchange_alone(void *self, hotbed_stream *stream, void **result) {
     place *p = self;
     if (p->alone == NULL)
@@ -173,7 +173,7 @@ static hotbed_status prefetch(void *self, void *context, void *input, hotbed_str
     const place *p = context;
     (void)input;
     if (!hotbed_sharded_training(m->collection))
-        return HOTBED_OK; /* evaluation finds rows as it reads them */
+        return HOTBED_OK; /* eval finds rows when it reads them */
     return hotbed_sharded_prefetch(p->now, p->number, stream);
 }
 
@@ -209,13 +209,13 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
 /* --- shortcuts -------------------------------------------------------------------------------- */
 
 typedef struct place_mark {
-    hotbed_sharded_context *now; /* NULL: nothing was started yet */
+    hotbed_sharded_context *now; /* NULL: nothing has been started */
     fused *with;
     bool arrived;
     hotbed_sharded_mark mark;
 } place_mark;
 
-/* The first of a set acts for all of it. */
+/* The first module of a set acts for all of them. */
 static bool acts(const place *p, const hotbed_sharded_context *now) {
     return now != NULL && (p->with == NULL || p->number == 0);
 }
@@ -264,7 +264,7 @@ static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
     return hotbed_fill(p->output.gradient, 0, p->output.bytes, stream);
 }
 
-/* Rows of an external store leave with their backward. */
+/* Rows of an external store cannot be kept beyond their backward. */
 static bool capturable(const hotbed_sharded *collection) {
     for (uint32_t g = 0; g < collection->num_groups; g++)
         if (collection->groups[g].lookup->external != NULL)
@@ -365,7 +365,7 @@ hotbed_module *hotbed_sharded_modules_get(hotbed_sharded_modules *modules, uint3
 struct hotbed_comm_agreement {
     hotbed_comm *comm;
     hotbed_stream *stream;
-    hotbed_memory memory; /* pinned: this rank's word, then those of all */
+    hotbed_memory memory; /* pinned: this rank's word, then the words of all ranks */
 };
 
 hotbed_status hotbed_comm_agreement_create(

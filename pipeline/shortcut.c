@@ -1,109 +1,11 @@
-/* pipeline/shortcut.c - tasks that are replayed instead of run, and the gradients around them. */
+/* pipeline/shortcut.c - choose which tasks are replayed instead of run. */
+#include "pipeline/capture.h"
 #include "pipeline/engine.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-/* FNV-1a of device memory.  Waits: for verification only. */
-static hotbed_status digest(
-    const void *data, uint64_t bytes, hotbed_stream *stream, uint64_t *out) {
-    hotbed_memory host = {0};
-    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PAGEABLE, (size_t)bytes, NULL, &host));
-    hotbed_status status = hotbed_copy(host.data, data, (size_t)bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
-    const unsigned char *at = host.data;
-    *out = 0xCBF29CE484222325U;
-    for (uint64_t i = 0; status == HOTBED_OK && i < bytes; i++)
-        *out = (*out ^ at[i]) * 0x100000001B3U;
-    hotbed_memory_free(&host);
-    return status;
-}
-
-/* A copy of `bytes` at `from`, in stream order. */
-static hotbed_status keep(
-    hotbed_memory *copy, const void *from, uint64_t bytes, hotbed_stream *stream) {
-    if (copy->data == NULL)
-        HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, (size_t)bytes, NULL, copy));
-    return hotbed_copy(copy->data, from, (size_t)bytes, stream);
-}
-
-hotbed_status hotbed_capture_take(
-    hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,
-    hotbed_stream *stream) {
-    const hotbed_program *program = iteration->pipeline->program;
-    for (uint32_t v = 0; v < program->num_values; v++) {
-        const hotbed_cell *cell = &iteration->cells[v];
-        uint64_t bytes = program->values[v].bytes;
-        if ((step->writes_grad >> v & 1) != 0 && cell->grad_there)
-            HOTBED_TRY(keep(&capture->grads[v], cell->grad, bytes, stream));
-        if ((step->writes >> v & 1) == 0)
-            continue;
-        capture->pointers[v] = cell->data;
-        if (cell->own == NULL)
-            continue;
-        HOTBED_TRY(keep(&capture->values[v], cell->data, bytes, stream));
-        if (capture->verify)
-            HOTBED_TRY(digest(capture->values[v].data, bytes, stream, &capture->digests[v]));
-    }
-    for (uint32_t i = 0; i < step->num_io; i++)
-        HOTBED_TRY(
-            step->io[i].capture(step->io[i].self, iteration, stream, &capture->snapshots[i]));
-    capture->there = true;
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_capture_replay(
-    hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,
-    hotbed_stream *stream) {
-    const hotbed_program *program = iteration->pipeline->program;
-    for (uint32_t v = 0; v < program->num_values; v++) {
-        hotbed_cell *cell = &iteration->cells[v];
-        uint64_t bytes = program->values[v].bytes, now = 0;
-        if (capture->grads[v].data != NULL) {
-            HOTBED_TRY(hotbed_copy(cell->grad, capture->grads[v].data, (size_t)bytes, stream));
-            cell->grad_there = true;
-        }
-        if ((step->writes >> v & 1) == 0)
-            continue;
-        cell->data = cell->own == NULL ? capture->pointers[v] : capture->values[v].data;
-        if (!capture->verify || cell->own == NULL)
-            continue;
-        HOTBED_TRY(digest(cell->data, bytes, stream, &now));
-        if (now != capture->digests[v])
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "value '%s' was changed by a task that reads it",
-                program->values[v].name);
-    }
-    for (uint32_t i = 0; i < step->num_io; i++)
-        HOTBED_TRY(step->io[i].restore(step->io[i].self, iteration, stream, capture->snapshots[i]));
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_graft(
-    const hotbed_program_step *forward, hotbed_iteration *iteration, hotbed_stream *stream) {
-    void *grad;
-    for (uint32_t v = 0; v < iteration->pipeline->program->num_values; v++)
-        if ((forward->reads >> v & 1) != 0 && iteration->cells[v].grad != NULL)
-            HOTBED_TRY(hotbed_iteration_grad_add(iteration, v, stream, &grad));
-    return HOTBED_OK;
-}
-
-void hotbed_capture_drop(hotbed_capture *capture, const hotbed_program_step *step) {
-    for (uint32_t i = 0; i < step->num_io; i++) {
-        if (step->io[i].release != NULL && capture->snapshots[i] != NULL)
-            step->io[i].release(step->io[i].self, capture->snapshots[i]);
-        capture->snapshots[i] = NULL;
-    }
-    for (uint32_t v = 0; v < HOTBED_PIPELINE_VALUES_MOST; v++) {
-        hotbed_memory_free(&capture->values[v]);
-        hotbed_memory_free(&capture->grads[v]);
-    }
-    capture->there = false;
-    capture->on = false;
-}
-
-/* What a rank says that cannot read its list: no other says it. */
+/* The word of a rank that cannot read its list of tasks; no valid list has it. */
 static const uint64_t refused = UINT64_C(0x9E3779B97F4A7C15);
 
 /* --- choosing --------------------------------------------------------------------------------- */
@@ -183,7 +85,7 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_shortcut"));
     hotbed_status status = read_tasks(pipeline->program, tasks, &chosen);
-    if (status != HOTBED_OK) { /* the others must learn of it, too */
+    if (status != HOTBED_OK) { /* the other ranks must fail too */
         char text[128];
         (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
         (void)!agree(&pipeline->options.agreement, refused);
@@ -203,5 +105,5 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
         capture->on = (chosen >> (c / depth) & 1) != 0;
         capture->verify = verify;
     }
-    return finish_streams(pipeline); /* what releasing enqueued */
+    return finish_streams(pipeline); /* releasing snapshots enqueues work */
 }

@@ -1,4 +1,4 @@
-/* pipeline/timeline.c - logs of pipelines as a trace and as a picture. */
+/* pipeline/timeline.c - write the logs of pipelines as a trace and as a picture. */
 #include "hotbed/timeline.h"
 
 #include "pipeline/engine.h"
@@ -22,7 +22,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
     int length = vsnprintf(text, sizeof text, format, values);
     va_end(values);
     size_t bytes = length < 0 ? 0 : (size_t)length;
-    bytes = bytes < sizeof text ? bytes : sizeof text - 1; /* lines are shorter */
+    bytes = bytes < sizeof text ? bytes : sizeof text - 1; /* longest line */
     errno = 0;
     if (w->error == 0 && fwrite(text, 1, bytes, w->file) != bytes)
         w->error = errno == 0 ? EIO : errno;
@@ -30,16 +30,20 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
 
 static hotbed_status open_file(const char *path, writer *w) {
     *w = (writer){.file = fopen(path, "wb"), .path = path};
+    char reason[HOTBED_REASON_BYTES];
     if (w->file == NULL)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: cannot be written: error %d", path, errno);
+        return hotbed_fail(
+            HOTBED_ERR_IO, "%s: cannot be written: %s", path, hotbed_reason(errno, reason));
     return HOTBED_OK;
 }
 
 static hotbed_status close_file(writer *w) {
     if (fclose(w->file) != 0 && w->error == 0)
         w->error = errno;
+    char reason[HOTBED_REASON_BYTES];
     if (w->error != 0)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: writing failed: error %d", w->path, w->error);
+        return hotbed_fail(
+            HOTBED_ERR_IO, "%s: writing failed: %s", w->path, hotbed_reason(w->error, reason));
     return HOTBED_OK;
 }
 
@@ -49,7 +53,7 @@ static hotbed_status close_file(writer *w) {
 typedef struct lines {
     const hotbed_pipeline *pipeline;
     hotbed_log_entry *entries;
-    uint64_t n, latest; /* latest: iteration */
+    uint64_t n, latest; /* the latest iteration */
     double offset;
 } lines;
 
@@ -105,7 +109,7 @@ static bool on_device(const hotbed_log_entry *entry) {
 
 /* --- trace ------------------------------------------------------------------------------------ */
 
-enum { STREAM_THREADS = 1000 }; /* numbers of streams begin here, those of groups at 1 */
+enum { STREAM_THREADS = 1000 }; /* track numbers of streams begin here, of groups at 1 */
 
 static const char *mode_name(hotbed_task_mode mode) {
     switch (mode) {
@@ -155,7 +159,9 @@ static void put_pipeline(writer *w, const lines *l, bool first) {
         put_name(w, rank, STREAM_THREADS + s, "stream", program->stream_names[s]);
     for (uint64_t i = 0; i < l->n; i++) {
         const hotbed_log_entry *entry = &l->entries[i];
-        put_slice(w, l, entry, entry->group + 1, entry->begin, entry->end); /* serial: 0 */
+        put_slice(
+            w, l, entry, entry->group + 1, entry->begin,
+            entry->end); /* 0 if the tasks ran on the caller's thread */
         if (on_device(entry))
             put_slice(
                 w, l, entry, STREAM_THREADS + program->steps[entry->task].stream,
@@ -186,7 +192,7 @@ hotbed_status hotbed_timeline_write_trace(
 
 enum { LEFT = 150, WIDTH = 1200, LINE = 26, BOX = 22, TOP = 34, COLOURS = 6, LETTER = 6 };
 
-/* Light enough for dark letters; neighbours in the list are far apart on the wheel. */
+/* Light enough for dark text; neighbours differ clearly in hue. */
 static const char *const colours[COLOURS] = {"#8ecae6", "#ffb703", "#a7c957",
                                              "#f4978e", "#cdb4db", "#d4a373"};
 
@@ -195,7 +201,7 @@ typedef struct span {
     uint32_t line;
 } span;
 
-/* Lines that a pipeline takes: a stream each where it was timed, else a thread each. */
+/* Number of lines of a pipeline: one per stream if it was timed, else one per thread. */
 static uint32_t num_lines(const lines *l) {
     return l->pipeline->options.timed ? l->pipeline->program->num_streams
                                       : l->pipeline->program->num_groups + 1;
@@ -209,14 +215,14 @@ static span span_of(const lines *l, const hotbed_log_entry *entry) {
     return (span){l->offset + entry->begin, l->offset + entry->end, entry->group + 1};
 }
 
-/* Whether the entry is in the picture: of the latest iterations, and its times are known. */
+/* Whether the entry is drawn: it is of one of the latest iterations, and its times are known. */
 static bool shown(const lines *l, const hotbed_log_entry *entry, uint64_t iterations) {
     if (l->pipeline->options.timed && !on_device(entry))
         return false;
     return iterations == 0 || entry->iteration + iterations > l->latest;
 }
 
-/* `x` in pixels. */
+/* Horizontal position of a time in pixels. */
 static void put_box(
     writer *w, const lines *l, const hotbed_log_entry *entry, double seconds, double x,
     double width, uint32_t line) {
@@ -248,7 +254,7 @@ static void put_lines(writer *w, const lines *l, uint32_t at) {
     }
 }
 
-/* First and last second of what is shown. */
+/* First and last second of the picture. */
 static void find_range(
     const lines *all, uint32_t n, uint64_t iterations, double *from, double *to) {
     bool any = false;

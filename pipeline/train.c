@@ -31,7 +31,7 @@ static hotbed_status call_training(
     return train->training ? call(function, it, train, s) : HOTBED_OK;
 }
 
-/* H2D; the batch is final when no shuffle follows. */
+/* Copy to the device; without a shuffle, the batch is final then. */
 static hotbed_status copy_batch(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
     void *batch = NULL;
@@ -139,7 +139,7 @@ static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_str
     return modules_backward(it, self, s);
 }
 
-/* Where the plan has no task for the loss: it is part of the backward. */
+/* The loss, where the plan has no task for it: part of the backward. */
 static hotbed_status loss_and_dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
     HOTBED_TRY(loss(it, self, s));
     return dense_backward(it, self, s);
@@ -170,10 +170,10 @@ static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hot
     return dequeue(it, self, s);
 }
 
-/* `tables` is what prefetch and backward change beside their batch, index and cache, in whatever
- * order; `rows` are read by the forward and changed by the backward, and no batch may see old ones;
- * `scores` are those of prefetches; `dense` is the dense parameters and their gradients.  Values
- * are named for what contexts hold (hotbed/context.h). */
+/* The states. `tables`: index and cache, which prefetch and backward change in any order. `rows`:
+ * read by the forward and changed by the backward; no batch may see old ones. `scores`: written by
+ * prefetches. `dense`: the dense parameters and their gradients. Values have the names of what
+ * contexts hold (hotbed/context.h). */
 static const hotbed_task tasks[] = {
     {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
     {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
@@ -283,7 +283,7 @@ static void take_backward(const hotbed_train_plan *plan, hotbed_task *to) {
     to->serial = "dense";
 }
 
-/* The plan's tasks, as they are in this plan: where it lacks one, another does its work. */
+/* The tasks of the plan; where it lacks one, another task does its work. */
 static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
     const hotbed_train_plan *plan = train->plan;
     for (uint32_t s = 0; s < plan->num_steps; s++) {
@@ -302,7 +302,7 @@ static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
             to[s].reads =
                 hotbed_train_plan_has(plan, "prefetch") ? "batch prefetched" : "batch tensors";
         if (to[s].run == whole_forward && !hotbed_train_plan_has(plan, "prefetch"))
-            to[s].states = "tables"; /* it does the prefetch */
+            to[s].states = "tables"; /* this task prefetches too */
     }
     return HOTBED_OK;
 }
@@ -348,15 +348,16 @@ static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_optio
         &made.plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
 }
 
-/* What a task exposes is at most what it takes alone.  On a busy machine both vary, and the difference of two
- * measurements more than one: a stage that comes out as nothing would be put anywhere. */
+/* What a task exposes is at most the time that it takes alone, and at least half of it. On a busy
+ * machine both vary, and the difference of two measurements varies more: a stage that appears to
+ * cost nothing would be put anywhere. */
 static double cost_of(const hotbed_profile_task *task) {
     const double least = 0.5 * task->alone;
     double cost = task->exposed < task->alone ? task->exposed : task->alone;
     return cost > least ? cost : least;
 }
 
-/* Plans that somebody wrote for the same tasks: how many. */
+/* The number of written plans with the same tasks. */
 static uint32_t find_others(const made_plan *made, const char *plan, hotbed_pipeline_plan *others) {
     const hotbed_train_plan *other;
     uint32_t found = 0;
@@ -429,10 +430,12 @@ hotbed_status hotbed_train_create(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
-    HOTBED_TRY(
-        hotbed_options_read(&read, sizeof read, sizeof read, options, "hotbed_train_options"));
-    HOTBED_TRY(
-        hotbed_options_read(&copied, sizeof copied, sizeof copied, trainer, "hotbed_trainer"));
+    HOTBED_TRY(hotbed_options_read(
+        &read, sizeof read, offsetof(hotbed_train_options, pipeline), options,
+        "hotbed_train_options"));
+    HOTBED_TRY(hotbed_options_read(
+        &copied, sizeof copied, offsetof(hotbed_trainer, shuffle_start), trainer,
+        "hotbed_trainer"));
     HOTBED_TRY(find_plan(read.plan, &plan));
     HOTBED_TRY(hotbed_train_check_io(&copied));
     if (copied.copy_batch == NULL)
@@ -457,12 +460,13 @@ void hotbed_train_destroy(hotbed_train *train) {
         return;
     hotbed_stream *stream = train->streams[STREAMS - 1];
     uint32_t depth = train->pipeline == NULL ? 0 : hotbed_pipeline_depth(train->pipeline);
-    hotbed_pipeline_destroy(train->pipeline); /* its streams are finished */
+    hotbed_pipeline_destroy(train->pipeline); /* the pipeline's streams are finished */
     for (uint32_t slot = 0; train->rewrite != NULL && slot < depth; slot++)
         (void)!hotbed_context_cancel(train->rewrite, slot, stream);
     if (train->rewrite != NULL) {
         (void)!hotbed_stream_finish(stream);
-        for (uint32_t m = 0; m < train->rewrite->num_modules; m++) /* they may know our streams */
+        for (uint32_t m = 0; m < train->rewrite->num_modules;
+             m++) /* modules may have used our streams */
             hotbed_module_close(train->rewrite->modules[m].module);
     }
     hotbed_rewrite_destroy(train->rewrite);

@@ -9,25 +9,25 @@
 /* A train pipeline as a plan. */
 typedef struct hotbed_train_plan {
     const char *name;
-    bool pipelined; /* modules' forwards are replaced */
+    bool pipelined; /* forwards of modules are replaced */
     hotbed_rewrite_kind kind;
     const hotbed_step *steps; /* in the order of a period */
     uint32_t num_steps;
 } hotbed_train_plan;
 
-/* NULL after the last. */
+/* Plan number `number`; NULL after the last. */
 const hotbed_train_plan *hotbed_train_plan_at(uint32_t number);
 
 bool hotbed_train_plan_has(const hotbed_train_plan *plan, const char *task);
 
-/* What values a task of a train pipeline touches, and what it does. */
+/* The values that a task of a train pipeline touches, and what it does. */
 const hotbed_task *hotbed_train_task(const char *name);
 
 /* Values of an iteration. */
 enum {
-    HOTBED_TRAIN_COPIED, /* the batch as it was copied */
+    HOTBED_TRAIN_COPIED, /* the batch as copied to the device */
     HOTBED_TRAIN_BATCH,  /* after the shuffle */
-    HOTBED_TRAIN_STARTED, /* input_dist_splits_requests; the rest are marks of contexts' cells, too */
+    HOTBED_TRAIN_STARTED, /* input_dist_splits_requests; this and the next ones are also states of contexts' cells */
     HOTBED_TRAIN_TENSORS,    /* input_dist_tensors_requests */
     HOTBED_TRAIN_PREFETCHED, /* module_input_post_prefetch */
     HOTBED_TRAIN_OUTPUT,
@@ -37,7 +37,7 @@ enum {
 enum {
     HOTBED_TRAIN_STREAMS = 4,
     HOTBED_TRAIN_TASKS_MOST = 16, /* of a plan */
-    HOTBED_TRAIN_IO_MOST = 4      /* of a task: its functions', and the contexts' */
+    HOTBED_TRAIN_IO_MOST = 4      /* of each task: the trainer's functions and the contexts */
 };
 
 struct hotbed_train {
@@ -52,16 +52,15 @@ struct hotbed_train {
 
 /* --- train_io.c: what shortcuts capture ------------------------------------------------------- */
 
-/* Errors: ARGUMENT (a function that trainers do not have; capture or restore alone). */
+/* Errors: ARGUMENT (a function that trainers do not have; capture without restore or the reverse). */
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
 
-/* The declared io of a task, of which *num_io are written.
- * Errors: ARGUMENT (a task that no plan has). */
+/* The declared io of a task; *num_io are written. Errors: ARGUMENT (no plan has the task). */
 hotbed_status hotbed_train_declare(
     hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io);
 
-/* Tell the pipeline which of its tasks cannot be skipped, and why.  The rewrite is made.
- * Errors: as hotbed_train_declare(). */
+/* Tell the pipeline which of its tasks cannot be skipped, and why. The rewrite exists. Errors: as
+ * hotbed_train_declare(). */
 hotbed_status hotbed_train_refuse(hotbed_train *train);
 
 #endif

@@ -1,17 +1,17 @@
-/* pipeline/train_io.c - what the tasks of train pipelines change beside their values, for shortcuts.
+/* pipeline/train_io.c - what the tasks of train pipelines change beside their values, for
+ * shortcuts.
  *
- * A task calls functions of the trainer, whose effects the trainer declares, and moves the cells of a context on,
- * which hotbed_context_capture() and hotbed_context_restore() do without it.
- */
+ * A task calls functions of the trainer, whose effects the trainer declares, and changes cells of a
+ * context, which hotbed_context_capture() and hotbed_context_restore() can repeat. */
 #include "pipeline/train.h"
 
 typedef struct task_effects {
     const char *task;
-    const char *functions; /* of the trainer; NULL: none */
-    bool cells;            /* it moves the context's cells on */
-    bool forward;          /* by the modules' forwards */
+    const char *functions; /* function of the trainer; NULL: none */
+    bool cells;            /* it changes the context's cells */
+    bool forward;          /* through the forwards of modules */
     const char *final;     /* why it can never be skipped; NULL: it can */
-    const char *beside;    /* another task that the plan has, too; NULL: whatever it has */
+    const char *beside;    /* only in plans that have this task too; NULL: in all plans */
 } task_effects;
 
 #define ROWS "it changes rows of tables"
@@ -62,7 +62,7 @@ static hotbed_status effects_of(
 
 /* --- the trainer's functions ------------------------------------------------------------------ */
 
-/* Whether the trainer has a function; *known: whether trainers can have one of that name. */
+/* Whether the trainer has a function; *known: whether trainers can have a function of that name. */
 static bool has_function(const hotbed_trainer *t, const char *name, size_t length, bool *known) {
     const struct {
         const char *name;

@@ -1,20 +1,18 @@
-/* pipeline/train_plans.c - train pipelines: each a table that reads like the body of the peer's
- * loop.
+/* pipeline/train_plans.c - the train pipelines: each is a table that reads like the body of the
+ * peer's loop.
  *
- * A step's stage says which batch it works on: in the period that hands out batch i, stage 2 is
- * batch i, stage 1 is i + 1, stage 0 is i + 2.  Steps run in the order in which they stand here
- * (one thread group), or each group in that order.  `after` names what a step comes after beyond
- * that: "x" of its own batch, "x+1" of the next one, "x-2" of the one two before.
+ * The stage of a step says which batch it works on: in the period that hands out batch i, stage 2
+ * works on batch i, stage 1 on i + 1, stage 0 on i + 2. Steps run in the order of the table (one
+ * thread group), or each group in that order. `after` names further dependencies: "x" of the same
+ * batch, "x+1" of the next batch, "x-2" of the batch before the previous one.
  *
- * Two edges are in every plan that prefetches ahead:
- *   embedding_backward after prefetch+1    both write the index and the cache of the tables; the peers' rule
- *   prefetch after embedding_backward-2    and the other way round, which a peer forgot
- * To the peers it is the whole backward that waits; here it is the tables' part of it, a task of its own, so that a
- * prefetch has the dense backward to hide behind too.
+ * Two edges are in every plan that prefetches ahead: "embedding_backward after prefetch+1", since
+ * both write the index and cache of the tables (the peers' rule), and "prefetch after
+ * embedding_backward-2", the reverse, which one peer lacks. In the peers the whole backward waits;
+ * here only the part of the tables does, so a prefetch can also hide behind the dense backward.
  *
- * What may use a communicator takes turns: prefetch too, since a batch that overflowed is sent
- * again there.
- */
+ * Tasks that may use a communicator take turns. Prefetch is one of them, because it sends a batch
+ * that overflowed again. */
 #include "pipeline/train.h"
 
 #define MEMCPY   "memcpy"
@@ -24,7 +22,7 @@
 
 /* {task, stage, ordered, stream, group, after} */
 
-/* One batch after the other; the forward does all of the lookup. */
+/* One batch after the other; the forward does the whole lookup. */
 static const hotbed_step none[] = {
     {"copy_batch_to_gpu", 0, false, DEFAULT, NULL, NULL},
     {"zero_grad", 0, false, DEFAULT, NULL, NULL},
@@ -77,9 +75,9 @@ static const hotbed_step jagged_none[] = {
     {"dequeue_batch", 0, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* JaggedMegatronTrainPipelineSparseDist.progress().  The shuffle of the batch after the next one
- * runs around the forward; wait_sparse_data_dist comes before it, so that no exchange of keys is
- * under way; the loss waits for the shuffle, with which it shares a communicator. */
+/* JaggedMegatronTrainPipelineSparseDist.progress(). The shuffle of the batch after the next one
+ * runs around the forward. wait_sparse_data_dist comes before it, so that no exchange of keys is in
+ * flight. The loss waits for the shuffle, with which it shares a communicator. */
 static const hotbed_step jagged_sparse_dist[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
@@ -117,8 +115,9 @@ static const hotbed_step jagged_prefetch[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* The same, the prefetch on a background thread: _start_prefetch_async after the forward, waited
- * for by the next period (wait_for_batch) and by the backward's table update. */
+/* The same with the prefetch on a background thread: it starts after the forward
+ * (_start_prefetch_async); the next period (wait_for_batch) and the table update of the backward
+ * wait for it. */
 static const hotbed_step jagged_prefetch_async[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},

@@ -1,4 +1,4 @@
-/* pipeline/train_tune.c - candidates of a schedule, timed by training with them. */
+/* pipeline/train_tune.c - time the candidates of a schedule by training with them. */
 #include "base/error.h"
 #include "base/options.h"
 #include "pipeline/engine.h"
@@ -20,9 +20,11 @@ static double machine_now(void *self) {
 static hotbed_status read_options(
     const hotbed_train_options *options, const hotbed_tune_options *tune, tuning *to) {
     HOTBED_TRY(hotbed_options_read(
-        &to->options, sizeof to->options, sizeof to->options, options, "hotbed_train_options"));
+        &to->options, sizeof to->options, offsetof(hotbed_train_options, pipeline), options,
+        "hotbed_train_options"));
     HOTBED_TRY(hotbed_options_read(
-        &to->tune, sizeof to->tune, sizeof to->tune, tune, "hotbed_tune_options"));
+        &to->tune, sizeof to->tune, offsetof(hotbed_tune_options, now), tune,
+        "hotbed_tune_options"));
     if (to->tune.loader.next == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tune: no loader");
     to->tune.warmup = to->tune.warmup == 0 ? 4 : to->tune.warmup;
@@ -33,7 +35,7 @@ static hotbed_status read_options(
     return HOTBED_OK;
 }
 
-/* So many iterations, and all of their work. */
+/* Run so many iterations and wait for all their work. */
 static hotbed_status run(hotbed_pipeline *pipeline, uint32_t n) {
     const hotbed_iteration *iteration = NULL;
     for (uint32_t i = 0; i < n; i++) {

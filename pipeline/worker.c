@@ -1,5 +1,8 @@
-/* pipeline/worker.c - the threads of a pipeline: wait for marks and turns, run a task, mark it. */
-#include "pipeline/engine.h"
+/* pipeline/worker.c - the threads of a pipeline: wait for marks and turns, run a task, mark it as
+ * submitted. */
+#include "pipeline/worker.h"
+
+#include "pipeline/capture.h"
 #include "pipeline/nvtx.h"
 
 #include <stdio.h>
@@ -9,24 +12,6 @@ double hotbed_pipeline_now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-void hotbed_pipeline_fail(
-    hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration) {
-    if (!pipeline->failed) {
-        pipeline->failed = true;
-        pipeline->failure = status;
-        if (task == NULL)
-            (void)snprintf(
-                pipeline->failure_text, sizeof pipeline->failure_text, "pipeline %s: %s",
-                pipeline->program->name, hotbed_last_error());
-        else
-            (void)snprintf(
-                pipeline->failure_text, sizeof pipeline->failure_text,
-                "pipeline %s: task %s of iteration %llu: %s", pipeline->program->name, task,
-                (unsigned long long)iteration, hotbed_last_error());
-    }
-    (void)pthread_cond_broadcast(&pipeline->changed);
 }
 
 /* --- one task --------------------------------------------------------------------------------- */
@@ -64,31 +49,9 @@ hotbed_status hotbed_task_run(
     return status;
 }
 
-/* FNV-1a over the bytes of a word. */
-static uint64_t hash_word(uint64_t hash, uint64_t word) {
-    for (int i = 0; i < 8; i++)
-        hash = (hash ^ (word >> 8 * i & 0xFF)) * 0x100000001B3U;
-    return hash;
-}
-
-void hotbed_task_note(hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark) {
-    pipeline->stats.tasks++;
-    if (entry->mode == HOTBED_TASK_REPLAY)
-        pipeline->stats.replays++;
-    if (entry->ticket != 0)
-        pipeline->order_hash =
-            hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
-    mark->entry = 0;
-    if (pipeline->options.log_entries == 0)
-        return;
-    pipeline->log[pipeline->logged++ % pipeline->options.log_entries] = *entry;
-    if (pipeline->options.timed)
-        mark->entry = pipeline->logged;
-}
-
 /* --- waiting ---------------------------------------------------------------------------------- */
 
-/* Phase one for all that the task comes after, and its turn.  Under the lock. */
+/* Phase one: everything that the task depends on is submitted, and it is its turn. Under the lock. */
 static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) {
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
     if (queued->ticket != 0 && pipeline->turn + 1 != queued->ticket)
@@ -132,24 +95,18 @@ static hotbed_status record(hotbed_event *event, hotbed_stream *stream, uint64_t
     return hotbed_event_record(event, stream);
 }
 
-hotbed_status hotbed_pipeline_forgive(const hotbed_pipeline *pipeline, hotbed_status fault) {
-    const hotbed_pipeline_options *o = &pipeline->options;
-    bool forgiven = fault != HOTBED_OK && o->forgive != NULL && o->forgive(o->forgive_self, fault);
-    return forgiven ? HOTBED_OK : fault;
-}
-
-/* A fault that a kernel latched, by whatever work of the stream: the text can only say when it was
- * seen. */
+/* A fault that a kernel latched. Any work of the stream may have caused it: the text can only say
+ * when it was noticed. */
 static hotbed_status check_fault(const hotbed_pipeline *pipeline, uint32_t stream) {
     const hotbed_program *program = pipeline->program;
     hotbed_status status =
-        hotbed_pipeline_forgive(pipeline, hotbed_stream_fault(program->streams[stream]));
+        hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(program->streams[stream]));
     if (status == HOTBED_OK)
         return HOTBED_OK;
     char text[256];
     (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
     return hotbed_fail(
-        status, "seen after it, on stream %s: %s", program->stream_names[stream], text);
+        status, "fault found after it on stream %s: %s", program->stream_names[stream], text);
 }
 
 typedef struct counts {
@@ -197,7 +154,7 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
         hotbed_pipeline_fail(pipeline, status, task, queued.iteration);
         return;
     }
-    hotbed_task_note(pipeline, &entry, mark);
+    hotbed_task_submitted(pipeline, &entry, mark);
     mark->number = queued.iteration + 1;
     hotbed_pipeline_slot(pipeline, queued.iteration)->remaining--;
     if (queued.ticket != 0)

@@ -1,4 +1,5 @@
-/* dist/comm_meet.c - where ranks meet: as the environment says, or as another communicator's rank 0 does. */
+/* dist/comm_rendezvous.c - the place of the rendezvous: from the environment, or from rank 0 of another
+ * communicator. */
 #include "dist/comm_link.h"
 
 #include "base/error.h"
@@ -7,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t environment_cookie = 0x6862656e76U; /* all that ranks know alike beforehand */
+static const uint64_t environment_cookie =
+    0x6862656e76U; /* values that all ranks know beforehand */
 
 static hotbed_status read_number(const char *name, uint32_t least, uint32_t most, uint32_t *out) {
     const char *text = getenv(name);
@@ -61,7 +63,7 @@ hotbed_status hotbed_link_find(
         return status;
     if (rank == 0 && status == HOTBED_OK)
         *place = here;
-    if (bootstrap->ops->run != NULL) { /* else it is alone */
+    if (bootstrap->ops->run != NULL) { /* else there is one rank */
         hotbed_comm_batch batch = hotbed_comm_batch_of(bootstrap, HOTBED_COMM_BROADCAST, 1);
         batch.parts[0] = (hotbed_comm_part){
             .kind = HOTBED_PART_ROOT,

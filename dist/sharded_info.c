@@ -1,0 +1,167 @@
+/* dist/sharded_info.c - a sharded collection as its users see it: mode, sizes, tables, printed form. */
+#include "dist/sharded.h"
+
+#include "base/options.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static hotbed_status check_not_null(const hotbed_sharded *sharded) {
+    if (sharded == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
+    HOTBED_TRY(check_not_null(sharded));
+    sharded->training = training;
+    return HOTBED_OK;
+}
+
+bool hotbed_sharded_training(const hotbed_sharded *sharded) {
+    return sharded->training;
+}
+
+hotbed_status hotbed_sharded_set_learning_rate(
+    hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(check_not_null(sharded));
+    for (uint32_t g = 0; g < sharded->num_groups; g++)
+        HOTBED_TRY(
+            hotbed_storage_set_learning_rate(sharded->groups[g].lookup, learning_rate, stream));
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_sharded_num_tables(const hotbed_sharded *sharded) {
+    return sharded->num_tables;
+}
+
+uint32_t hotbed_sharded_num_features(const hotbed_sharded *sharded) {
+    return sharded->num_features;
+}
+
+uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
+    return sharded->num_groups;
+}
+
+hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup) {
+    return lookup < sharded->num_groups ? sharded->groups[lookup].lookup : NULL;
+}
+
+hotbed_comm *hotbed_sharded_comm(const hotbed_sharded *sharded) {
+    return sharded->comm;
+}
+
+uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
+    return sharded->feature_columns[feature];
+}
+
+uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
+    return sharded->feature_columns[sharded->num_features];
+}
+
+hotbed_status hotbed_sharded_table_read(
+    const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
+    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_sharded_table"));
+    if (table >= sharded->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, sharded->num_tables);
+    hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_sharded_find_table(const hotbed_sharded *sharded, const char *name) {
+    uint32_t t = 0;
+    while (t < sharded->num_tables && strcmp(sharded->tables[t].name, name) != 0)
+        t++;
+    return t;
+}
+
+/* A text that is cut to fit, and the length of the whole text. */
+typedef struct writer {
+    char *text;
+    size_t capacity, length;
+} writer;
+
+__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
+    int n = vsnprintf(left > 0 ? w->text + w->length : NULL, left, format, args);
+    va_end(args);
+    w->length += n > 0 ? (size_t)n : 0;
+}
+
+static const char *plan_name(hotbed_plan plan) {
+    switch (plan) {
+    case HOTBED_PLAN_FIXED:
+        return "fixed";
+    case HOTBED_PLAN_TWO_PHASE:
+        return "two-phase";
+    case HOTBED_PLAN_ONE_SIDED:
+        return "one-sided";
+    }
+    return "unknown";
+}
+
+static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
+    const hotbed_group *g = &c->groups[number];
+    put(w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
+        g->dedup ? ", dedup" : "");
+    if (g->counted)
+        put(w, " with counts");
+    if (g->capacity != 0)
+        put(w, ", messages of %llu keys", (unsigned long long)g->capacity);
+    put(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);
+    for (uint32_t i = 0; i < g->num_tables; i++) {
+        const hotbed_table_options *o = &c->tables[g->tables[i]];
+        hotbed_table_info info = {.size = sizeof info};
+        if (hotbed_storage_table(g->lookup, i, &info) != HOTBED_OK)
+            continue;
+        put(w, "    %s.weight: %s, dim %u, %s, %llu rows of %llu here", o->name,
+            info.kind == HOTBED_TABLE_STATIC ? "static" : "hash", info.dim,
+            hotbed_dtype_name(info.dtype), (unsigned long long)info.capacity,
+            (unsigned long long)o->capacity);
+        if (o->max_capacity > o->capacity)
+            put(w, ", growing to %llu", (unsigned long long)info.max_capacity);
+        const char *separator = "; features ";
+        for (uint32_t f = 0; f < c->num_features; f++)
+            if (c->feature_tables[f] == g->tables[i]) {
+                if (c->features != NULL)
+                    put(w, "%s%s", separator, c->features[f]);
+                else
+                    put(w, "%s%u", separator, f);
+                separator = ", ";
+            }
+        put(w, "\n");
+    }
+    if (c->pooling == HOTBED_POOL_NONE)
+        put(w, "  (output_dists): rows of %u elements\n", c->dim);
+    else
+        put(w, "  (output_dists): sums of %llu columns\n", (unsigned long long)g->columns);
+}
+
+hotbed_status hotbed_sharded_print(
+    const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
+    HOTBED_TRY(check_not_null(sharded));
+    if (text == NULL && capacity > 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "text is NULL, capacity %zu", capacity);
+    static const char *const poolings[] = {"none", "sum", "mean"};
+    writer w = {text, capacity, 0};
+    if (capacity > 0)
+        text[0] = 0;
+    put(&w, "%s(pooling %s, rank %u of %u, %s, plan %s, optimizer %s, %s\n",
+        sharded->pooling == HOTBED_POOL_NONE ? "ShardedEmbeddingCollection"
+                                             : "ShardedEmbeddingBagCollection",
+        poolings[sharded->pooling], sharded->rank, sharded->world,
+        hotbed_transport_name(hotbed_comm_transport(sharded->comm)),
+        plan_name(sharded->options.plan),
+        sharded->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(sharded->optimizer.kind),
+        sharded->training ? "training" : "eval");
+    for (uint32_t g = 0; g < sharded->num_groups; g++)
+        put_group(&w, sharded, g);
+    put(&w, ")\n");
+    if (length != NULL)
+        *length = w.length;
+    return HOTBED_OK;
+}

@@ -1,0 +1,83 @@
+/* pipeline/state.c - the state of a pipeline under its lock: failure, order, log, counters. */
+#include "pipeline/state.h"
+
+#include <stdio.h>
+
+void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch) {
+    const hotbed_program *program = iteration->pipeline->program;
+    iteration->number = number;
+    iteration->batch = batch;
+    iteration->remaining = program->num_steps;
+    memset(iteration->replayed, 0, sizeof iteration->replayed);
+    for (uint32_t v = 0; v < program->num_values; v++) {
+        iteration->cells[v].data = iteration->cells[v].own;
+        iteration->cells[v].grad_there = false;
+    }
+}
+
+void hotbed_pipeline_fail(
+    hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration) {
+    if (!pipeline->failed) {
+        pipeline->failed = true;
+        pipeline->failure = status;
+        if (task == NULL)
+            (void)snprintf(
+                pipeline->failure_text, sizeof pipeline->failure_text, "pipeline %s: %s",
+                pipeline->program->name, hotbed_last_error());
+        else
+            (void)snprintf(
+                pipeline->failure_text, sizeof pipeline->failure_text,
+                "pipeline %s: task %s of iteration %llu: %s", pipeline->program->name, task,
+                (unsigned long long)iteration, hotbed_last_error());
+    }
+    (void)pthread_cond_broadcast(&pipeline->changed);
+}
+
+hotbed_status hotbed_pipeline_tolerate(const hotbed_pipeline *pipeline, hotbed_status fault) {
+    const hotbed_pipeline_options *o = &pipeline->options;
+    bool tolerated =
+        fault != HOTBED_OK && o->tolerate != NULL && o->tolerate(o->tolerate_self, fault);
+    return tolerated ? HOTBED_OK : fault;
+}
+
+/* FNV-1a over the bytes of a word. */
+static uint64_t hash_word(uint64_t hash, uint64_t word) {
+    for (int i = 0; i < 8; i++)
+        hash = (hash ^ (word >> 8 * i & 0xFF)) * 0x100000001B3U;
+    return hash;
+}
+
+void hotbed_task_submitted(
+    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark) {
+    pipeline->stats.tasks++;
+    if (entry->mode == HOTBED_TASK_REPLAY)
+        pipeline->stats.replays++;
+    if (entry->ticket != 0)
+        pipeline->order_hash =
+            hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
+    mark->entry = 0;
+    if (pipeline->options.log_entries == 0)
+        return;
+    pipeline->log[pipeline->logged++ % pipeline->options.log_entries] = *entry;
+    if (pipeline->options.timed)
+        mark->entry = pipeline->logged;
+}
+
+void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait) {
+    uint64_t entry = mark->entry;
+    bool done = false;
+    double begin = 0.0, end = 0.0;
+    mark->entry = 0;
+    if (entry == 0 || (wait && hotbed_event_sync(mark->end) != HOTBED_OK) ||
+        hotbed_event_query(mark->end, &done) != HOTBED_OK || !done ||
+        hotbed_event_seconds(pipeline->base, mark->begin, &begin) != HOTBED_OK ||
+        hotbed_event_seconds(pipeline->base, mark->end, &end) != HOTBED_OK)
+        return;
+    (void)pthread_mutex_lock(&pipeline->lock);
+    if (pipeline->logged - entry < pipeline->options.log_entries) {
+        hotbed_log_entry *to = &pipeline->log[(entry - 1) % pipeline->options.log_entries];
+        to->device_begin = begin;
+        to->device_end = end;
+    }
+    (void)pthread_mutex_unlock(&pipeline->lock);
+}

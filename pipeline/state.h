@@ -1,0 +1,149 @@
+/* pipeline/state.h - the state of a pipeline and its lock: slots, marks, thread groups, captures, log.
+ *
+ * One lock guards all that threads share: queues, marks, the sequencer, the log.  One condition is
+ * signalled whenever something under the lock changes; with a few threads and some ten tasks per
+ * iteration, finer locks would save nothing.  Tasks run without the lock.
+ *
+ * state.c is the lowest of the engine's files; capture.c, worker.c and engine.c are above it in this
+ * order, log.c and shortcut.c use all of them.
+ */
+#ifndef HOTBED_PIPELINE_STATE_H
+#define HOTBED_PIPELINE_STATE_H
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "pipeline/program.h"
+
+#include <pthread.h>
+
+/* A value in one slot. */
+typedef struct hotbed_cell {
+    void *own;  /* its memory; NULL for a pointer */
+    void *data; /* what readers get: own, a captured copy, or the pointer that was set */
+    void *grad; /* NULL: has none */
+    bool grad_there;
+} hotbed_cell;
+
+struct hotbed_iteration {
+    hotbed_pipeline *pipeline;
+    uint64_t number;
+    uint32_t slot;
+    void *batch;
+    uint32_t remaining; /* tasks not submitted; under the lock */
+    bool replayed[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
+    hotbed_event *released; /* the slot may be used again */
+    bool used;              /* `released` is recorded */
+};
+
+/* Both phases of "step s of iteration i was submitted": `number` for threads, `end` for streams.
+ * Each step has depth + max_distance of them, so that a waiting task still finds the mark of its
+ * iteration. */
+typedef struct hotbed_mark {
+    uint64_t number;           /* iteration + 1; under the lock */
+    hotbed_event *begin, *end; /* begin only when the pipeline is timed */
+    uint64_t entry;            /* log entry + 1 that gets the device times of this mark; 0: none */
+} hotbed_mark;
+
+typedef struct hotbed_queued {
+    uint64_t iteration, ticket;
+    uint64_t edges; /* a bit for each edge of the step whose other iteration exists */
+    uint32_t step;
+} hotbed_queued;
+
+/* A thread and its queue. */
+typedef struct hotbed_task_group {
+    hotbed_pipeline *pipeline;
+    uint32_t number;
+    pthread_t thread;
+    bool started, exited;
+    bool busy;            /* in a task */
+    hotbed_queued *queue; /* ring of `capacity`: its tasks of all slots */
+    uint32_t capacity, head, count;
+} hotbed_task_group;
+
+/* The captured outputs of a task. */
+typedef struct hotbed_capture {
+    bool on, there, verify;
+    hotbed_memory values[HOTBED_PIPELINE_VALUES_MOST], grads[HOTBED_PIPELINE_VALUES_MOST];
+    void *pointers[HOTBED_PIPELINE_VALUES_MOST];
+    uint64_t digests[HOTBED_PIPELINE_VALUES_MOST];
+    void **snapshots; /* [num_io] */
+} hotbed_capture;
+
+struct hotbed_pipeline {
+    hotbed_program *program;
+    hotbed_pipeline_options options;
+    hotbed_stream *stream;   /* of the thread that calls progress */
+    hotbed_memory memory;    /* of values */
+    hotbed_iteration *slots; /* [depth] */
+    hotbed_mark *marks;      /* [num_marks][num_steps] */
+    uint32_t num_marks;
+    hotbed_capture **captures; /* [num_steps][depth], NULL until a step is first captured; slots
+                                * other than 0 are used only by steps that are captured by slot */
+    hotbed_event *base;        /* timed: passed at creation */
+
+    /* The caller's thread only. */
+    hotbed_loader loader;
+    bool bound, filled, exhausted, ever_bound;
+    bool finished;    /* the streams were waited for at the end */
+    uint64_t period;  /* the next to be enqueued; it pulls iteration `period` */
+    uint64_t first;   /* iteration of this loader */
+    uint64_t pulled;  /* iterations begun so far */
+    uint64_t retired; /* iterations handed out */
+    bool holding;     /* iteration retired - 1 is in the caller's hands */
+    uint64_t tickets; /* given out */
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    hotbed_task_group *groups; /* [num_groups] */
+    uint64_t turn;             /* tickets served */
+    bool stop, failed;
+    bool revoked;
+    hotbed_status failure;
+    char failure_text[512];
+    uint64_t order_hash;
+    hotbed_log_entry *log; /* [options.log_entries] */
+    uint64_t logged;
+    hotbed_pipeline_stats stats;
+    double started;
+};
+
+double hotbed_pipeline_now(void); /* monotonic seconds */
+
+static inline hotbed_mark *hotbed_pipeline_mark(
+    const hotbed_pipeline *pipeline, uint64_t iteration, uint32_t step) {
+    size_t row = (size_t)(iteration % pipeline->num_marks);
+    return &pipeline->marks[row * pipeline->program->num_steps + step];
+}
+
+static inline hotbed_iteration *hotbed_pipeline_slot(
+    const hotbed_pipeline *pipeline, uint64_t iteration) {
+    return &pipeline->slots[iteration % pipeline->program->depth];
+}
+
+static inline hotbed_capture **hotbed_pipeline_capture(
+    const hotbed_pipeline *pipeline, uint32_t step, uint32_t slot) {
+    uint32_t at = pipeline->program->steps[step].by_slot ? slot : 0;
+    return &pipeline->captures[(size_t)step * pipeline->program->depth + at];
+}
+
+/* Record the first failure, with this thread's last error, and wake all threads.  Under the lock. */
+void hotbed_pipeline_fail(
+    hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration);
+
+/* OK for a fault of a stream that the options tolerate. */
+hotbed_status hotbed_pipeline_tolerate(const hotbed_pipeline *pipeline, hotbed_status fault);
+
+/* A task was submitted: update counts, order and log.  Under the lock. */
+void hotbed_task_submitted(
+    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark);
+
+/* Write the device times of a mark whose events have passed into the log; with `wait`, wait for them. */
+void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait);
+
+/* Reset the iteration's values and flags for a new batch. */
+void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch);
+
+#endif

@@ -1,0 +1,39 @@
+"""Embedding tables for training.
+
+``hotbed.torch`` has PyTorch modules, ``hotbed.checkpoint`` saves and reads their rows, and ``hotbed.errors`` has the
+exceptions.  ``hotbed._c`` has the C API as it is; the comments of ``include/hotbed/*.h`` are its manual.
+"""
+
+from hotbed._c import backends, version
+from hotbed.errors import (
+    ArgumentError,
+    CommError,
+    CorruptError,
+    DeviceError,
+    FileError,
+    FullError,
+    HotbedError,
+    KeyRangeError,
+    OutOfMemoryError,
+    StateError,
+    UnsupportedError,
+)
+
+__version__ = version()
+
+__all__ = [
+    "ArgumentError",
+    "CommError",
+    "CorruptError",
+    "DeviceError",
+    "FileError",
+    "FullError",
+    "HotbedError",
+    "KeyRangeError",
+    "OutOfMemoryError",
+    "StateError",
+    "UnsupportedError",
+    "__version__",
+    "backends",
+    "version",
+]

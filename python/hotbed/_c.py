@@ -1,0 +1,106 @@
+"""The C API: cffi in ABI mode, with declarations that the build generated from the headers.
+
+``ffi`` and ``lib`` are cffi's.  ``check()`` turns a status into an exception, ``new()`` makes a struct whose ``size``
+is set.  The library is ``libhotbed.so`` beside this file, or the one that the environment's ``HOTBED_LIBRARY`` names.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, List
+
+from hotbed import errors
+
+try:
+    from hotbed._declarations import ffi as _ffi
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "hotbed is not built: hotbed/_declarations.py is missing; run `pip install .` in the checkout, and import "
+        "hotbed from elsewhere than its python folder"
+    ) from error
+
+ffi: Any = _ffi
+
+_OWN = pathlib.Path(__file__).with_name("libhotbed.so")
+_PATH = os.environ.get("HOTBED_LIBRARY", str(_OWN))
+
+
+def _load(path: str) -> Any:
+    try:
+        return ffi.dlopen(path)
+    except OSError as error:
+        raise ImportError(f"the Hotbed library cannot be loaded: {error}") from error
+
+
+lib: Any = _load(_PATH)
+
+
+def _check_abi() -> None:
+    """Compare every struct's size with the library's, so that a stale library is an error and not a crash."""
+    for name in ffi.list_types()[0]:
+        if not name.startswith("hotbed_"):
+            continue
+        if ffi.typeof(name).kind != "struct":
+            continue
+        try:
+            declared = ffi.sizeof(name)
+        except (ffi.error, ValueError):  # opaque
+            continue
+        known = lib.hotbed_struct_bytes(name.encode())
+        if known != declared:
+            raise ImportError(
+                f"{_PATH} does not fit this package: {name} has {known} bytes in the library and {declared} in the "
+                "declarations; install both from one version"
+            )
+
+
+_check_abi()
+
+
+def text(value: Any) -> str:
+    """Give the text of a C string; "" for NULL."""
+    return "" if value == ffi.NULL else ffi.string(value).decode("utf-8", "replace")
+
+
+def last_error() -> str:
+    """Give the text of this thread's last failed call."""
+    return text(lib.hotbed_last_error())
+
+
+def check(status: int) -> None:
+    """Raise the exception of a status class, with the library's text.
+
+    Raises:
+        HotbedError: the subclass that belongs to ``status``; nothing for ``HOTBED_OK``.
+    """
+    if status != 0:
+        name = text(lib.hotbed_status_name(status))
+        raise errors.BY_STATUS.get(name, errors.HotbedError)(last_error())
+
+
+def new(name: str, **fields: Any) -> Any:
+    """Make a sized struct (``hotbed_<name>``): its init function is called where it has one, then fields are set."""
+    struct = ffi.new(f"hotbed_{name} *")
+    init = getattr(lib, f"hotbed_{name}_init_sized", None)
+    if init is not None:
+        init(struct, ffi.sizeof(struct[0]))
+    else:
+        struct.size = ffi.sizeof(struct[0])
+    for field, value in fields.items():
+        setattr(struct, field, value)
+    return struct
+
+
+def version() -> str:
+    """Give the library's version."""
+    return text(lib.hotbed_version())
+
+
+def backends() -> List[str]:
+    """Give the backends that this build and machine can run: "host", and perhaps "cuda"."""
+    found = []
+    for number in (lib.HOTBED_BACKEND_HOST, lib.HOTBED_BACKEND_CUDA):
+        if lib.hotbed_backend_probe(number) == 0:
+            found.append(text(lib.hotbed_backend_name(number)))
+    return found

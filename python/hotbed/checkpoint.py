@@ -1,0 +1,251 @@
+"""Checkpoints: save and load the tables of a collection, and read a checkpoint without the library's backends.
+
+``save()`` and ``load()`` need a library that was built with HDF5 (``UnsupportedError`` otherwise).  ``read()`` needs
+only h5py and numpy: a checkpoint of a GPU's tables is read on any machine.  ``docs/formats.md`` has the bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+from hotbed._c import check, ffi, lib, new
+from hotbed.errors import ArgumentError, FileError
+
+if TYPE_CHECKING:
+    import numpy
+    import pandas
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint has beside rows.
+
+    Attributes:
+        step: as it was given to the save.
+        extra: the caller's own bytes.
+    """
+
+    step: int
+    extra: bytes
+
+
+def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
+    """Storages of a collection with the path of each: sums and means of one collection lie side by side."""
+    storages = list(module.storages)
+    if len(storages) == 1:
+        return [(storages[0], os.fsencode(path))]
+    return [(s, os.fsencode(pathlib.Path(path) / s.pooling.name.lower())) for s in storages]
+
+
+class Increments:
+    """Saves one full checkpoint, and after it only what changed.
+
+    Takes 24 bytes of host memory a row, for its digest.  ``save()`` of the first path is full; each later one is an
+    increment after the one before.  ``load()`` takes the first path, and the others as ``increments``.
+    """
+
+    def __init__(self) -> None:
+        """See the class."""
+        self._marks: Dict[int, Any] = {}
+        self.paths: List[str] = []
+
+    def mark(self, number: int) -> Any:
+        """Give the ``hotbed_checkpoint_mark *`` of a storage."""
+        if number not in self._marks:
+            out = ffi.new("hotbed_checkpoint_mark **")
+            check(lib.hotbed_checkpoint_mark_create(out))
+            self._marks[number] = out[0]
+            weakref.finalize(self, lib.hotbed_checkpoint_mark_destroy, out[0])
+        return self._marks[number]
+
+    def save(self, path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
+        """Save everything the first time, and then what changed since the last save.  Arguments as of ``save()``."""
+        _save(path, module, step, extra, self)
+        self.paths.append(os.fspath(path))
+
+
+def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
+    targets = _storages(module, path)
+    if len(targets) > 1:
+        pathlib.Path(path).mkdir(parents=False, exist_ok=False)
+    for number, (storage, place) in enumerate(targets):
+        data = ffi.from_buffer(extra)
+        options = new("checkpoint_options", step=step, extra_bytes=len(extra))
+        options.extra = ffi.cast("void *", data) if extra else ffi.NULL
+        parent: Any = ffi.NULL
+        if increments is not None:
+            options.mark = increments.mark(number)
+            if increments.paths:
+                parent = ffi.new("char[]", _storages(module, increments.paths[-1])[number][1])
+        options.parent = parent
+        with storage.lock:
+            check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
+
+
+def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
+    """Write the rows, scores and optimiser states of a collection to a new directory.  Waits for the disk.
+
+    Args:
+        path: of the directory, which must not exist; it has its name only when all of it is on disk.
+        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; forwards have had their backwards.
+        step: of the training, given back by ``load()``.
+        extra: bytes of the caller's own, at most 1 GiB: the dense model, for example.
+
+    Raises:
+        StateError: the path exists, or a forward still waits for its backward.
+        FileError: no space, no permission.
+        UnsupportedError: the library was built without HDF5.
+    """
+    _save(path, module, step, extra, None)
+
+
+def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
+    """Replace the rows of a collection by those of a checkpoint.  Blocks are checked against their digests.
+
+    Args:
+        path: a full checkpoint.
+        module: a collection with the same table names, dims, data types and kind of optimiser; capacities, eviction and
+            device may differ.
+        increments: paths of the increments after it, in order.
+
+    Raises:
+        CorruptError: a file is damaged.
+        StateError: tables do not fit, or increments do not follow each other.
+        FullError: a table that does not evict has no room.
+    """
+    result = Loaded(0, b"")
+    for number, (storage, place) in enumerate(_storages(module, path)):
+        parts = [ffi.new("char[]", _storages(module, p)[number][1]) for p in increments]
+        array = ffi.new("char *[]", parts)
+        options = new("checkpoint_load_options", num_increments=len(parts))
+        options.increments = ffi.cast("char **", array) if parts else ffi.NULL
+        step, size = (
+            ffi.new("uint64_t *"),
+            ffi.new("uint64_t *", _extra_bytes(os.fsdecode(place), increments, number, module)),
+        )
+        room = ffi.new("char[]", max(1, size[0]))
+        with storage.lock:
+            stream = storage.streams.current()
+            check(lib.hotbed_checkpoint_load_with(place, storage.pointer, options, step, room, size, stream))
+            storage.learning_rate = float(storage.clock()["learning_rate"])
+        if number == 0:
+            result = Loaded(int(step[0]), bytes(ffi.buffer(room, size[0])))
+    return result
+
+
+def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any) -> int:
+    """Bytes of the caller's own in the last of the checkpoints, as its MANIFEST says."""
+    last = os.fsdecode(_storages(module, increments[-1])[number][1]) if increments else path
+    for words in _manifest(last):
+        if words[0] == "extra":
+            return int(words[words.index("len") + 1])
+    return 0
+
+
+def _manifest(path: Path) -> Iterable[List[str]]:
+    try:
+        text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
+    except OSError as error:
+        raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+    return [line.split(" ") for line in text.splitlines() if line]
+
+
+# --- reading without the library ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The rows of one table, in the order of the file.
+
+    Attributes:
+        name: of the table.
+        keys: ``[rows]`` int64 or uint64; of a static table 0, 1, 2, ...
+        weights: ``[rows, dim]`` float32 or float16; bfloat16 is read as float32.
+        scores: ``[rows]`` uint64; None of a static table.
+        states: ``[rows, dim]`` or ``[rows]`` float32, by the state's name.
+    """
+
+    name: str
+    keys: numpy.ndarray[Any, Any]
+    weights: numpy.ndarray[Any, Any]
+    scores: Optional[numpy.ndarray[Any, Any]]
+    states: Dict[str, numpy.ndarray[Any, Any]]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Give a frame with a row a key, and a column an element."""
+        import pandas
+
+        return pandas.DataFrame(self.weights, index=pandas.Index(self.keys, name="key"))
+
+
+def tables(path: Path) -> Dict[str, Tuple[int, int]]:
+    """Give the tables of a checkpoint: rows and dim by name.
+
+    Raises:
+        FileError: there is no checkpoint at ``path``.
+    """
+    found = {}
+    for words in _manifest(path):
+        if words[0] == "table":
+            found[words[1]] = (int(words[words.index("rows") + 1]), int(words[words.index("dim") + 1]))
+    return found
+
+
+def read(path: Path, names: Optional[Iterable[str]] = None, progress: bool = False) -> Dict[str, Table]:
+    """Read tables of a full checkpoint into numpy, with h5py.
+
+    Args:
+        path: the checkpoint's directory.
+        names: of the tables; None: all.
+        progress: show a bar, where tqdm is installed.
+
+    Raises:
+        FileError: there is no checkpoint, or a shard is missing.
+        ArgumentError: an increment; a table that the checkpoint lacks.
+    """
+    known = tables(path)
+    wanted = list(known) if names is None else list(names)
+    for name in wanted:
+        if name not in known:
+            raise ArgumentError(f"{os.fspath(path)} has no table {name!r}; it has {sorted(known)}")
+    for words in _manifest(path):
+        if words[0] == "id" and "delta" in words:
+            raise ArgumentError(f"{os.fspath(path)} is an increment: load it after its parent with load()")
+        if words[0] == "shard":
+            world = sum(1 for w in _manifest(path) if w[0] == "shard")
+            shard = pathlib.Path(path) / f"shard-{int(words[1]):05}-of-{world:05}.h5"
+            if not shard.exists():
+                raise FileError(f"{shard} is missing")
+    import h5py
+    import numpy
+
+    found = {}
+    with h5py.File(pathlib.Path(path) / "index.h5", "r") as file:
+        for name in _bar(wanted) if progress else wanted:
+            group = "+" if name == "." else name
+            at = file["embeddings"][group]
+            rows = known[name][0]
+            keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(rows, dtype=numpy.int64)
+            scores = at["metadata"][:] if "metadata" in at else None
+            optimizer = file.get(f"optimizer/embeddings.{group}.weight", {})
+            states = {k[len(group) + 1 :]: v[:] for k, v in optimizer.items()}
+            found[name] = Table(name, keys, at["weight"][:], scores, states)
+    return found
+
+
+def _bar(names: List[str]) -> Iterable[str]:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return names
+    bar: Iterable[str] = tqdm(names, unit="table")
+    return bar
+
+
+__all__ = ["Increments", "Loaded", "Table", "load", "read", "save", "tables"]

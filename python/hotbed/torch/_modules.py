@@ -1,0 +1,484 @@
+"""The modules: collections of tables, in TorchRec's words."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+import torch
+
+from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.torch import config as _config
+from hotbed.torch._ops import lookup
+from hotbed.torch._optimizer import FusedOptimizer
+from hotbed.torch._storage import Storage
+from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+
+_log = logging.getLogger("hotbed")
+
+
+def _indices(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Keys or offsets as int64.
+
+    Raises:
+        ArgumentError: they are no int32 or int64.
+    """
+    if tensor.dtype == torch.int64:
+        return tensor.contiguous()
+    if tensor.dtype == torch.int32:
+        return tensor.to(torch.int64)
+    raise ArgumentError(f"{name}: dtype {tensor.dtype} is not torch.int64 or torch.int32")
+
+
+class _Collection(torch.nn.Module):
+    """What both collections share: storages by pooling, names in state dicts, the fused optimiser."""
+
+    _state_name = ""
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        pooled: bool,
+        device: Optional[Union[str, torch.device]],
+        is_weighted: bool,
+        optimizer: Optional[_config.Optimizer],
+        seed: int,
+        output_dtype: torch.dtype,
+        max_in_flight: int,
+        check: str,
+        options: Optional[Mapping[str, Any]],
+    ) -> None:
+        super().__init__()
+        self._pooled = pooled
+        self._is_weighted = is_weighted
+        self._configs = list(tables)
+        self.device = torch.device("cpu" if device is None else device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        if self.device.type not in ("cpu", "cuda"):
+            raise ArgumentError(f"device {self.device} is not cpu or cuda")
+        self._tables = [_config.read(c, pooled) for c in tables]
+        self._check_names()
+        self._anchor = torch.zeros(0, device=self.device, requires_grad=True)
+        self._storages: List[Storage] = []
+        self._output_dtype = output_dtype
+        for pooling in dict.fromkeys(t.pooling for t in self._tables):
+            group = [t for t in self._tables if t.pooling is pooling]
+            self._storages.append(
+                Storage(
+                    group,
+                    pooling,
+                    optimizer,
+                    self.device,
+                    seed,
+                    output_dtype,
+                    max_in_flight,
+                    {} if options is None else options,
+                    check,
+                )
+            )
+        self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
+        for table in self._tables:
+            if table.init_fn is not None:
+                table.init_fn(self.weight(table.name))
+        self._fused = None if optimizer is None else FusedOptimizer(self._anchor, self._storages, float(optimizer.lr))
+        counts: Dict[str, int] = {}
+        for table in self._tables:
+            for feature in table.features:
+                counts[feature] = counts.get(feature, 0) + 1
+        self._shared = {f for f, n in counts.items() if n > 1}
+        _log.debug("%s of %d tables on %s", type(self).__name__, len(self._tables), self.device)
+
+    def _check_names(self) -> None:
+        if not self._tables:
+            raise ArgumentError("a collection needs at least one table")
+        seen = set()
+        for table in self._tables:
+            if table.name in seen:
+                raise ArgumentError(f"two tables are called {table.name!r}")
+            seen.add(table.name)
+
+    def _name(self, table: _config.Table, feature: str) -> str:
+        return f"{feature}@{table.name}" if feature in self._shared else feature
+
+    # --- lookups --------------------------------------------------------------------------------
+
+    def _inputs(
+        self, features: Any, storage: Storage
+    ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
+        """Keys, offsets, weights and samples of a storage's features, in its order."""
+        wanted = [f for _, f in storage.features]
+        given = features.keys()
+        if given != wanted:
+            missing = [f for f in wanted if f not in given]
+            if missing:
+                raise ArgumentError(f"features {missing} are not in the batch, which has {list(given)}")
+            features = features.permute([given.index(f) for f in wanted])
+        keys = features.values()
+        if keys.device != self.device:
+            raise ArgumentError(f"keys: on {keys.device}, but the tables are on {self.device}")
+        weights = features.weights() if self._is_weighted else None
+        if weights is not None:
+            if weights.requires_grad:
+                raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
+            weights = weights.to(torch.float32).contiguous()
+        return (
+            _indices("keys", keys),
+            _indices("offsets", features.offsets()),
+            weights,
+            features.stride(),
+        )
+
+    def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
+        keys, offsets, weights, samples = self._inputs(features, storage)
+        training = self.training and self._fused is not None and torch.is_grad_enabled()
+        rows, _ = lookup(
+            self._anchor,
+            keys,
+            offsets,
+            weights,
+            storage.handle,
+            samples,
+            storage.columns,
+            self._pooled,
+            training,
+            self._output_dtype,
+        )
+        return rows, offsets
+
+    def prefetch(self, features: Any) -> None:
+        """Look a batch up ahead: find or make its rows, and bring them into device memory.
+
+        The next forward with the same tensors of keys and offsets takes what was prefetched.  On a GPU the work goes
+        to PyTorch's current stream; where that is not the one of the forward, order the two with events.
+
+        Args:
+            features: as of the forward.  Keys and offsets are int64 and contiguous, and in the order of the tables:
+                otherwise the forward would copy them, and not know them again.
+
+        Raises:
+            StateError: keys or offsets would be copied.
+        """
+        for storage in self._storages:
+            keys, offsets, weights, samples = self._inputs(features, storage)
+            if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
+                raise StateError(
+                    "prefetch: keys and offsets have to be int64, contiguous, and of the features "
+                    f"{[f for _, f in storage.features]}, in that order"
+                )
+            storage.prefetch(keys, offsets, weights, samples)
+
+    def cancel(self) -> None:
+        """Drop forwards whose backward has not come; a checkpoint is refused while there are some."""
+        for storage in self._storages:
+            storage.cancel()
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def weight(self, table: str) -> torch.Tensor:
+        """Give a static table's rows, ``[num_embeddings, embedding_dim]``: the memory that trains, not a copy.
+
+        Raises:
+            ArgumentError: there is no such table.
+            StateError: a hash table, or rows in two tiers; see :meth:`keys` and :meth:`rows`.
+        """
+        storage, number = self._find(table)
+        return storage.view(number)
+
+    def keys(self, table: str) -> torch.Tensor:
+        """Give a hash table's keys, ``[n]`` int64 on the CPU, ascending.  Waits for the device."""
+        storage, number = self._find(table)
+        if not storage.tables[number].is_hash:
+            return torch.arange(storage.tables[number].rows)
+        return storage.keys(number)
+
+    def rows(self, table: str, keys: torch.Tensor) -> torch.Tensor:
+        """Copy out the rows of ``[n]`` keys: ``[n, embedding_dim]``; zeros where a hash table lacks the key."""
+        storage, number = self._find(table)
+        return storage.rows(number, keys, ["weight"])["weight"]
+
+    def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor) -> None:
+        """Insert or overwrite the rows ``[n, embedding_dim]`` of ``[n]`` distinct keys."""
+        storage, number = self._find(table)
+        storage.set_rows(number, keys, {"weight": rows})
+
+    def stats(self, table: str) -> Dict[str, int]:
+        """Give the counts of a table since it was made: keys, uniques, hits, inserts, evictions and so on."""
+        storage, number = self._find(table)
+        return storage.stats(number)
+
+    def _find(self, table: str) -> Tuple[Storage, int]:
+        if table not in self._place:
+            raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}")
+        return self._place[table]
+
+    @property
+    def fused_optimizer(self) -> FusedOptimizer:
+        """The optimiser of the rows; its ``param_groups[0]["lr"]`` can be set.
+
+        Raises:
+            StateError: the collection was made without an optimiser.
+        """
+        if self._fused is None:
+            raise StateError("the collection was made without an optimizer")
+        return self._fused
+
+    @property
+    def storages(self) -> List[Storage]:
+        """The C storages, one for each pooling, for :mod:`hotbed.checkpoint`."""
+        return self._storages
+
+    # --- as a module of PyTorch -----------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for table in self._tables:
+            storage, number = self._place[table.name]
+            name = f"{prefix}{self._state_name}.{table.name}.weight"
+            if storage.is_direct(number):
+                destination[name] = storage.view(number)
+                continue
+            keys = self.keys(table.name)
+            wanted = ["weight", "scores"] if table.is_hash else ["weight"]
+            parts = storage.rows(number, keys, wanted)
+            destination[name] = parts["weight"]
+            if table.is_hash:
+                destination[f"{name}_id"] = keys
+                destination[name[: -len("weight")] + "metadata"] = parts["scores"]
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: List[str],
+        unexpected_keys: List[str],
+        error_msgs: List[str],
+    ) -> None:
+        used = set()
+        for table in self._tables:
+            storage, number = self._place[table.name]
+            name = f"{prefix}{self._state_name}.{table.name}.weight"
+            metadata = name[: -len("weight")] + "metadata"
+            used |= {name, f"{name}_id", metadata} if table.is_hash else {name}
+            if name not in state_dict:
+                if not table.is_hash:  # a hash table's rows may come from a checkpoint of Hotbed
+                    missing_keys.append(name)
+                continue
+            weight = state_dict[name]
+            keys = state_dict.get(f"{name}_id") if table.is_hash else torch.arange(table.rows)
+            if keys is None:
+                missing_keys.append(f"{name}_id")
+                continue
+            if tuple(weight.shape) != (keys.shape[0], table.dim):
+                error_msgs.append(f"{name}: shape {tuple(weight.shape)} is not {(keys.shape[0], table.dim)}")
+                continue
+            if storage.is_direct(number):
+                with torch.no_grad():
+                    storage.view(number).copy_(weight)
+                continue
+            parts = {"weight": weight}
+            storage.clear(number)
+            if metadata in state_dict and table.is_hash:
+                parts["scores"] = state_dict[metadata]
+            storage.set_rows(number, keys, parts)
+        if strict:
+            unexpected_keys += [k for k in state_dict if k.startswith(prefix + self._state_name) and k not in used]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> _Collection:
+        to = fn(torch.empty(1, device=self.device))
+        if to.device != self.device:
+            raise StateError(
+                f"the tables are on {self.device} and do not move to {to.device}; make the collection with "
+                f"device={str(to.device)!r} and load its state dict"
+            )
+        if to.dtype != torch.float32:
+            warnings.warn(
+                f"{type(self).__name__} keeps its data types; set data_type of its tables and output_dtype",
+                stacklevel=2,
+            )
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or deep-copied: rows are in the library's memory."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be pickled or copied, since its rows are in Hotbed's memory; save its "
+            "state_dict(), or use hotbed.checkpoint.save()"
+        )
+
+    def extra_repr(self) -> str:
+        """Say what tables there are."""
+        return ", ".join(f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}" for t in self._tables)
+
+
+def _is_torchrecs(features: Any) -> bool:
+    return type(features).__module__.startswith("torchrec.")
+
+
+class EmbeddingBagCollection(_Collection):
+    """Tables whose bags are pooled: TorchRec's ``EmbeddingBagCollection`` with the optimiser in its backward.
+
+    Args:
+        tables: :class:`~hotbed.torch.EmbeddingBagConfig` of ours or of TorchRec.
+        device: "cpu" or a CUDA device; the tables stay there.
+        is_weighted: batches have per-sample weights.
+        optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; None: rows are only read.
+        seed: of the initialisers.
+        output_dtype: of the pooled rows and their gradient.
+        max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
+        check: what a refused key does, a full table's or one outside of a static table: "error", "warn" or "ignore".
+        options: further fields of ``hotbed_storage_options``, such as ``hbm_bytes``.
+
+    Raises:
+        ArgumentError: a config or an option; the text has the value.
+        UnsupportedError: the library was built without CUDA.
+    """
+
+    _state_name = "embedding_bags"
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        device: Optional[Union[str, torch.device]] = None,
+        is_weighted: bool = False,
+        optimizer: Optional[_config.Optimizer] = _config.SGD(),  # noqa: B008
+        seed: int = 0,
+        output_dtype: torch.dtype = torch.float32,
+        max_in_flight: int = 4,
+        check: str = "error",
+        options: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        """See the class."""
+        super().__init__(
+            tables, True, device, is_weighted, optimizer, seed, output_dtype, max_in_flight, check, options
+        )
+        self._names = [self._name(t, f) for t in self._tables for f in t.features]
+        self._widths = [t.dim for t in self._tables for _ in t.features]
+
+    def embedding_bag_configs(self) -> List[Any]:
+        """Give the configs, as they were given."""
+        return self._configs
+
+    def is_weighted(self) -> bool:
+        """Say whether batches have per-sample weights."""
+        return self._is_weighted
+
+    def forward(self, features: Any) -> Any:
+        """Pool the bags of a batch.
+
+        Args:
+            features: a ``KeyedJaggedTensor`` of ours or of TorchRec, with all features of the tables, in any order;
+                keys and offsets int32 or int64 on the tables' device.
+
+        Returns:
+            A ``KeyedTensor`` (TorchRec's for TorchRec's input): ``[samples, sum of embedding_dim]`` of
+            ``output_dtype``.  A feature that two tables read is called ``feature@table``.
+
+        Raises:
+            ArgumentError: dtype, device, shape or a missing feature.
+            KeyRangeError: a key outside of a static table.  On a GPU a later call raises it.
+            FullError: a full hash table refused a key.
+        """
+        if len(self._storages) == 1:
+            values, _ = self._lookup(features, self._storages[0])
+        else:
+            parts: Dict[str, torch.Tensor] = {}
+            for storage in self._storages:
+                pooled, _ = self._lookup(features, storage)
+                widths = [storage.tables[t].dim for t, _ in storage.features]
+                names = [self._name(storage.tables[t], f) for t, f in storage.features]
+                parts.update(zip(names, torch.split(pooled, widths, dim=1)))
+            values = torch.cat([parts[name] for name in self._names], dim=1)
+        if _is_torchrecs(features):
+            from torchrec.sparse.jagged_tensor import KeyedTensor as TorchRecs
+
+            return TorchRecs(keys=self._names, length_per_key=self._widths, values=values)
+        return KeyedTensor(self._names, self._widths, values)
+
+
+class EmbeddingCollection(_Collection):
+    """Tables that give a row a key: TorchRec's ``EmbeddingCollection`` with the optimiser in its backward.
+
+    Args:
+        tables: :class:`~hotbed.torch.EmbeddingConfig` of ours or of TorchRec, all of one ``embedding_dim``.
+        device: "cpu" or a CUDA device; the tables stay there.
+        optimizer: as of :class:`EmbeddingBagCollection`, and so the others.
+        seed: of the initialisers.
+        output_dtype: of the rows and their gradient.
+        max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
+        check: what a refused key does: "error", "warn" or "ignore".
+        options: further fields of ``hotbed_storage_options``.
+
+    Raises:
+        ArgumentError: a config or an option; the text has the value.
+        UnsupportedError: the library was built without CUDA.
+    """
+
+    _state_name = "embeddings"
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        device: Optional[Union[str, torch.device]] = None,
+        optimizer: Optional[_config.Optimizer] = _config.SGD(),  # noqa: B008
+        seed: int = 0,
+        output_dtype: torch.dtype = torch.float32,
+        max_in_flight: int = 4,
+        check: str = "error",
+        options: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        """See the class."""
+        dims = sorted({int(t.embedding_dim) for t in tables})
+        if len(dims) > 1:
+            raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")
+        super().__init__(tables, False, device, False, optimizer, seed, output_dtype, max_in_flight, check, options)
+
+    def embedding_configs(self) -> List[Any]:
+        """Give the configs, as they were given."""
+        return self._configs
+
+    def embedding_dim(self) -> int:
+        """Give the elements of a row."""
+        return self._tables[0].dim
+
+    def forward(self, features: Any) -> Dict[str, Any]:
+        """Read the row of each key of a batch.
+
+        Args:
+            features: as of :class:`EmbeddingBagCollection`.
+
+        Returns:
+            For each feature a ``JaggedTensor`` (TorchRec's for TorchRec's input) of ``[keys, embedding_dim]``.
+
+        Raises:
+            HotbedError: as :class:`EmbeddingBagCollection`.
+        """
+        storage = self._storages[0]
+        rows, offsets = self._lookup(features, storage)
+        samples = features.stride()
+        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(storage.features) + 1)
+        make: Any = JaggedTensor
+        if _is_torchrecs(features):
+            from torchrec.sparse.jagged_tensor import JaggedTensor as TorchRecs
+
+            make = TorchRecs
+        found = {}
+        for i, (t, feature) in enumerate(storage.features):
+            inside = offsets[i * samples : (i + 1) * samples + 1]
+            found[self._name(storage.tables[t], feature)] = make(
+                rows[bounds[i] : bounds[i + 1]], lengths=inside[1:] - inside[:-1]
+            )
+        return found
+
+    def flat(self, features: Any) -> torch.Tensor:
+        """Read the row of each key of a batch whose features are in the order of the tables.
+
+        Returns:
+            ``[keys, embedding_dim]``, in the order of the batch's keys.  Does not look at offsets on the host.
+        """
+        return self._lookup(features, self._storages[0])[0]
+
+
+__all__ = ["EmbeddingBagCollection", "EmbeddingCollection", "KeyedJaggedTensor"]

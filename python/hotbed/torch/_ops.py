@@ -1,0 +1,103 @@
+"""Operators for ``torch.compile``: a lookup, and the update in its backward.
+
+``hotbed::lookup`` reads rows and, in training, makes rows of new keys and keeps a ticket; ``hotbed::update`` applies
+the gradient and gives the ticket back.  Their effects are on a storage that PyTorch does not see; what it sees is that
+the update's result is the gradient of ``anchor``, an empty leaf of the module, so that the update is never left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from hotbed.torch import _storage
+
+
+@torch.library.custom_op("hotbed::lookup", mutates_args=())
+def lookup(
+    anchor: Tensor,
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    handle: int,
+    samples: int,
+    columns: int,
+    pooled: bool,
+    training: bool,
+    dtype: torch.dtype,
+) -> Tuple[Tensor, Tensor]:
+    """Read the rows of a batch.
+
+    Args:
+        anchor: empty; requires a gradient where the batch is trained.
+        keys: ``[n]`` int64 on the tables' device.
+        offsets: ``[features * samples + 1]`` int64.
+        weights: ``[n]`` float32, or None.
+        handle: of the storage.
+        samples: of each feature.
+        columns: of an output row.
+        pooled: an output row a sample; otherwise one a key.
+        training: make rows of new keys, and expect a backward.
+        dtype: of the output.
+
+    Returns:
+        ``[samples, columns]`` or ``[n, columns]``, and the ticket's number, ``[1]`` int64 on the CPU.
+    """
+    storage = _storage.of_handle(handle)
+    out = storage.output(keys, samples, columns, pooled, dtype)
+    token = storage.forward(keys, offsets, weights, samples, training, out)
+    return out, torch.tensor([token], dtype=torch.int64)
+
+
+@lookup.register_fake
+def _(
+    anchor: Tensor,
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    handle: int,
+    samples: int,
+    columns: int,
+    pooled: bool,
+    training: bool,
+    dtype: torch.dtype,
+) -> Tuple[Tensor, Tensor]:
+    rows = samples if pooled else keys.shape[0]
+    return keys.new_empty((rows, columns), dtype=dtype), torch.empty(1, dtype=torch.int64, device="cpu")
+
+
+@torch.library.custom_op("hotbed::update", mutates_args=())
+def update(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
+    """Apply the gradient of a batch to its rows.
+
+    Args:
+        gradient: as the output of the lookup.
+        token: what the lookup gave.
+        handle: of the storage.
+
+    Returns:
+        The anchor's gradient, ``[0]`` float32.
+    """
+    _storage.of_handle(handle).backward(int(token.item()), gradient.contiguous())
+    return gradient.new_zeros(0, dtype=torch.float32)
+
+
+@update.register_fake
+def _(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
+    return gradient.new_zeros(0, dtype=torch.float32)
+
+
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.handle = inputs[4]
+    ctx.storage = _storage.of_handle(inputs[4])  # it stays while a backward may come
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+    (token,) = ctx.saved_tensors
+    return (update(gradient, token, ctx.handle), *([None] * 9))
+
+
+lookup.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,75 @@
+"""The optimiser that is fused into the backward, as PyTorch's schedulers and checkpoints know optimisers."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+from hotbed.errors import ArgumentError
+from hotbed.torch._storage import Storage
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """Rows are updated in the backward; what is left is the learning rate, and the state.
+
+    ``step()`` and ``zero_grad()`` have nothing to do.  ``param_groups[0]["lr"]`` is the learning rate of later
+    backwards: set it, or hand the optimiser to a scheduler of ``torch.optim.lr_scheduler``.
+    """
+
+    def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
+        """See the class."""
+        self._storages = storages
+        super().__init__([anchor], {"lr": lr})
+        for storage in storages:
+            storage.group = self.param_groups[0]
+
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:  # type: ignore[override]
+        """Do nothing but call ``closure``: the backward has updated the rows."""
+        return None if closure is None else closure()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: gradients are not kept."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Give the states of all rows by table, and the steps of each storage.
+
+        Returns:
+            ``{"state": {table: {state: tensor [rows, width], "keys": int64 [rows] of hash tables}}, "clocks": [...],
+            "param_groups": ...}``.  States of static tables in device memory are views of the memory that trains.
+        """
+        state: Dict[str, Dict[str, torch.Tensor]] = {}
+        for storage in self._storages:
+            names = storage.state_names()
+            for t, table in enumerate(storage.tables):
+                if storage.is_direct(t):
+                    state[table.name] = {name: storage.view(t, s) for s, name in enumerate(names)}
+                    continue
+                keys = storage.keys(t) if table.is_hash else torch.arange(table.rows)
+                state[table.name] = dict(storage.rows(t, keys, names))
+                if table.is_hash:
+                    state[table.name]["keys"] = keys
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
+        return {"state": state, "clocks": [s.clock() for s in self._storages], "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Copy in what ``state_dict()`` gave.
+
+        Raises:
+            ArgumentError: a table or state is missing, or has another shape.
+        """
+        clocks = state_dict["clocks"]
+        if len(clocks) != len(self._storages):
+            raise ArgumentError(f"the optimizer has {len(self._storages)} clocks, the state dict {len(clocks)}")
+        for storage, clock in zip(self._storages, clocks):
+            names = storage.state_names()
+            for t, table in enumerate(storage.tables):
+                given = state_dict["state"].get(table.name)
+                if given is None or any(name not in given for name in names):
+                    raise ArgumentError(f"table {table.name!r}: the state dict has no states {names}")
+                if names:
+                    keys = given["keys"] if table.is_hash else torch.arange(table.rows)
+                    storage.set_rows(t, keys, {name: given[name] for name in names})
+            storage.set_clock(clock)
+        for group, given_group in zip(self.param_groups, state_dict["param_groups"]):
+            group.update(given_group)

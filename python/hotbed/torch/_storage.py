@@ -1,0 +1,581 @@
+"""One C storage for a module: tables of one pooling, its tickets and streams."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from hotbed._c import check, ffi, lib, new
+from hotbed.errors import ArgumentError, StateError
+from hotbed.torch.config import SGD, Adagrad, Adam, Optimizer, PoolingType, RowWiseAdagrad, Table
+
+_DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
+_BYTES = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
+_POOLING = {
+    PoolingType.NONE: lib.HOTBED_POOL_NONE,
+    PoolingType.SUM: lib.HOTBED_POOL_SUM,
+    PoolingType.MEAN: lib.HOTBED_POOL_MEAN,
+}
+_SCORES = {"STEP": lib.HOTBED_SCORE_STEP, "TIMESTAMP": lib.HOTBED_SCORE_TIMESTAMP, "LFU": lib.HOTBED_SCORE_LFU}
+_CHECKS = {"error": lib.HOTBED_CHECK_ERROR, "warn": lib.HOTBED_CHECK_WARN, "ignore": lib.HOTBED_CHECK_IGNORE}
+_SLOTS_MOST = 64
+
+#: Storages by the handle that custom operators get.
+_by_handle: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
+_next_handle = [1]
+
+
+def of_handle(handle: int) -> Storage:
+    """Give the storage that an operator's handle means.
+
+    Raises:
+        StateError: its module is gone.
+    """
+    storage = _by_handle.get(handle)
+    if storage is None:
+        raise StateError(f"the embedding collection with handle {handle} does not exist any more")
+    return storage
+
+
+def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
+    if optimizer is None:
+        return
+    to.learning_rate = optimizer.lr
+    to.weight_decay = optimizer.weight_decay
+    to.max_gradient = optimizer.max_gradient
+    if isinstance(optimizer, SGD):
+        to.kind = lib.HOTBED_OPT_SGD
+    elif isinstance(optimizer, Adam):
+        to.kind = lib.HOTBED_OPT_ADAM
+        to.beta1, to.beta2 = optimizer.betas
+        to.eps = optimizer.eps
+    elif isinstance(optimizer, Adagrad):
+        rowwise = isinstance(optimizer, RowWiseAdagrad)
+        to.kind = lib.HOTBED_OPT_ROWWISE_ADAGRAD if rowwise else lib.HOTBED_OPT_ADAGRAD
+        to.eps = optimizer.eps
+        to.initial_accumulator = optimizer.initial_accumulator_value
+    else:
+        raise ArgumentError(f"optimizer {optimizer!r} is not SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch")
+
+
+class _Streams:
+    """Hotbed's streams of one device: an inline one for the CPU, and one for each stream of PyTorch on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.known: Dict[int, Any] = {}
+
+    def current(self) -> Any:
+        """Give the stream that work of this thread goes to."""
+        cuda = self.device.type == "cuda"
+        native = int(torch.cuda.current_stream(self.device).cuda_stream) if cuda else 0
+        stream = self.known.get(native)
+        if stream is not None:
+            return stream
+        out = ffi.new("hotbed_stream **")
+        if cuda:
+            check(lib.hotbed_stream_wrap_cuda(self.device.index, ffi.cast("void *", native), out))
+        else:
+            check(
+                lib.hotbed_stream_create_with(
+                    new("stream_options", backend=lib.HOTBED_BACKEND_HOST, run_inline=True), out
+                )
+            )
+        self.known[native] = out[0]
+        return out[0]
+
+
+@dataclasses.dataclass
+class _Slot:
+    """A ticket, and what its batch keeps alive."""
+
+    ticket: Any = None
+    max_keys: int = 0
+    max_samples: int = 0
+    generation: int = 0
+    held: bool = False  # prefetched, and not yet followed by a backward
+    order: int = 0
+    batch: Any = None
+    shape: Tuple[int, int] = (0, 0)  # of the output
+    tensors: Tuple[Optional[torch.Tensor], ...] = ()
+    key: Optional[Tuple[int, int, int]] = None  # of a batch that was prefetched ahead
+
+
+def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot]) -> None:
+    for slot in slots:
+        if slot.ticket is not None:
+            lib.hotbed_ticket_destroy(slot.ticket)
+    for stream in streams.values():
+        lib.hotbed_stream_sync(stream)
+    lib.hotbed_storage_destroy(storage)
+    for stream in streams.values():
+        lib.hotbed_stream_destroy(stream)
+
+
+class Storage:
+    """Tables that are looked up together.
+
+    Args:
+        tables: of one pooling, in the order of their features.
+        pooling: of all tables.
+        optimizer: None for lookup only.
+        device: "cpu", or a CUDA device with an index.
+        seed: of the initialisers.
+        output_dtype: of outputs and gradients.
+        max_in_flight: forwards whose backward may still come.
+        options: further fields of ``hotbed_storage_options``: ``hbm_bytes``, ``caching``.
+        check_keys: "error", "warn" or "ignore": what a refused key does.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        pooling: PoolingType,
+        optimizer: Optional[Optimizer],
+        device: torch.device,
+        seed: int,
+        output_dtype: torch.dtype,
+        max_in_flight: int,
+        options: Mapping[str, Any],
+        check_keys: str,
+    ) -> None:
+        """See the class."""
+        if not 1 <= max_in_flight <= _SLOTS_MOST:
+            raise ArgumentError(f"max_in_flight {max_in_flight} is not in [1, {_SLOTS_MOST}]")
+        if output_dtype not in _DTYPES:
+            raise ArgumentError(f"output_dtype {output_dtype} is not float32, float16 or bfloat16")
+        if check_keys not in _CHECKS:
+            raise ArgumentError(f"check {check_keys!r} is not one of {sorted(_CHECKS)}")
+        self.tables = list(tables)
+        self.pooling = pooling
+        self.optimizer = optimizer
+        self.device = device
+        self.output_dtype = output_dtype
+        self.features = [(t, f) for t, table in enumerate(self.tables) for f in table.features]
+        self.lock = threading.RLock()
+        self.streams = _Streams(device)
+        self.slots = [_Slot() for _ in range(max_in_flight)]
+        self.ahead: Dict[Tuple[int, int, int], int] = {}
+        self.turn = 0
+        self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
+        self.learning_rate = None if optimizer is None else float(optimizer.lr)
+        self._c = self._create(seed, options, check_keys)
+        self.handle = _next_handle[0]
+        _next_handle[0] += 1
+        _by_handle[self.handle] = self
+        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
+
+    def _create(self, seed: int, extra: Mapping[str, Any], check_keys: str) -> Any:
+        keep: List[Any] = []
+        tables = ffi.new("hotbed_table_options[]", len(self.tables))
+        for i, table in enumerate(self.tables):
+            o = tables[i]
+            lib.hotbed_table_options_init_sized(ffi.addressof(o), ffi.sizeof(o))
+            keep.append(ffi.new("char[]", table.name.encode()))
+            o.name, o.dim, o.capacity = keep[-1], table.dim, table.rows
+            o.kind = lib.HOTBED_TABLE_HASH if table.is_hash else lib.HOTBED_TABLE_STATIC
+            o.dtype = _DTYPES[table.dtype]
+            if table.is_hash:
+                o.evict = table.evict.value
+                o.score = _SCORES[table.score.name]
+                o.max_capacity = table.most_rows
+            if table.lower < table.upper:
+                o.initializer.kind = lib.HOTBED_INIT_UNIFORM
+                o.initializer.lower, o.initializer.upper = table.lower, table.upper
+            else:
+                o.initializer.value = table.lower
+        of_features = ffi.new("uint32_t[]", [t for t, _ in self.features])
+        options = new(
+            "storage_options",
+            num_tables=len(self.tables),
+            tables=tables,
+            num_features=len(self.features),
+            feature_tables=of_features,
+            pooling=_POOLING[self.pooling],
+            output_dtype=_DTYPES[self.output_dtype],
+            seed=seed,
+            check=_CHECKS[check_keys],
+            **extra,
+        )
+        _fill_optimizer(options.optimizer, self.optimizer)
+        out = ffi.new("hotbed_storage **")
+        check(lib.hotbed_storage_create(options, self.streams.current(), out))
+        return out[0]
+
+    # --- batches --------------------------------------------------------------------------------
+
+    @property
+    def pointer(self) -> Any:
+        """The ``hotbed_storage *``."""
+        return self._c
+
+    @property
+    def columns(self) -> int:
+        """Columns of an output row."""
+        if self.pooling is PoolingType.NONE:
+            return max(t.dim for t in self.tables)
+        return sum(self.tables[t].dim for t, _ in self.features)
+
+    def output(self, keys: torch.Tensor, samples: int, columns: int, pooled: bool, dtype: torch.dtype) -> torch.Tensor:
+        """Make the output of a batch, after a check that it is what the tables give.
+
+        Raises:
+            ArgumentError: another shape or dtype.
+        """
+        made = (columns, pooled, dtype)
+        expected = (self.columns, self.pooling is not PoolingType.NONE, self.output_dtype)
+        if made != expected or keys.dim() != 1 or not 0 <= samples < 2**31:
+            raise ArgumentError(
+                f"columns, pooled and dtype are {made}, not {expected}; or {samples} samples, or keys of shape "
+                f"{tuple(keys.shape)}: not a vector"
+            )
+        return keys.new_empty((samples if pooled else keys.shape[0], columns), dtype=dtype)
+
+    def check_batch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> None:
+        """Check what an operator was given.
+
+        Raises:
+            ArgumentError: dtype, device, shape or layout, with the value.
+        """
+        bags = len(self.features) * samples
+        for name, tensor, dtype, length in (
+            ("keys", keys, torch.int64, None),
+            ("offsets", offsets, torch.int64, bags + 1),
+            ("weights", weights, torch.float32, keys.shape[0] if keys.dim() == 1 else None),
+        ):
+            if tensor is None:
+                continue
+            if tensor.dtype != dtype:
+                raise ArgumentError(f"{name}: dtype {tensor.dtype} is not {dtype}")
+            if tensor.device != self.device:
+                raise ArgumentError(f"{name}: on {tensor.device}, but the tables are on {self.device}")
+            if tensor.dim() != 1 or not tensor.is_contiguous():
+                raise ArgumentError(
+                    f"{name}: shape {tuple(tensor.shape)}, stride {tensor.stride()}: not a dense vector"
+                )
+            if length is not None and tensor.shape[0] != length:
+                raise ArgumentError(
+                    f"{name}: {tensor.shape[0]} elements, not {length} for {len(self.features)} features of {samples}"
+                )
+
+    def _batch(
+        self, to: Any, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> Any:
+        to.batch_size = samples
+        to.num_keys = keys.shape[0]
+        to.keys = ffi.cast("void *", keys.data_ptr())
+        to.offsets = ffi.cast("int64_t *", offsets.data_ptr())
+        to.weights = ffi.NULL if weights is None else ffi.cast("float *", weights.data_ptr())
+        return to
+
+    def _faults(self, stream: Any) -> None:
+        """Raise what kernels have found: at once on the CPU, some calls later on a GPU."""
+        if self.device.type == "cpu":
+            check(lib.hotbed_stream_sync(stream))
+        elif not torch.cuda.is_current_stream_capturing():
+            check(lib.hotbed_stream_fault(stream))
+
+    # --- tickets --------------------------------------------------------------------------------
+
+    def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
+        """Find a free ticket that is large enough; drop the oldest forward when none is free."""
+        free = [i for i, s in enumerate(self.slots) if not s.held]
+        fits = [i for i in free if self.slots[i].max_keys >= keys and self.slots[i].max_samples >= samples]
+        number = (
+            fits[0] if fits else free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
+        )
+        slot = self.slots[number]
+        if slot.held:
+            self._release(number, stream)
+        if slot.ticket is None or slot.max_keys < keys or slot.max_samples < samples:
+            most_keys = max(1024, 1 << (keys - 1).bit_length() if keys > 0 else 1, slot.max_keys)
+            most_samples = max(64, 1 << (samples - 1).bit_length() if samples > 0 else 1, slot.max_samples)
+            out = ffi.new("hotbed_ticket **")
+            check(lib.hotbed_ticket_create(self._c, most_keys, most_samples, stream, out))
+            if slot.ticket is not None:
+                lib.hotbed_ticket_destroy(slot.ticket)
+            slot.ticket, slot.max_keys, slot.max_samples = out[0], most_keys, most_samples
+            slot.batch = new("batch")
+        return number
+
+    def _release(self, number: int, stream: Any) -> None:
+        slot = self.slots[number]
+        if slot.held:
+            check(lib.hotbed_ticket_cancel(slot.ticket, stream))
+        slot.held = False
+        slot.tensors = ()
+        slot.generation += 1
+        if slot.key is not None:
+            self.ahead.pop(slot.key, None)
+            slot.key = None
+
+    def _prefetch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int, stream: Any
+    ) -> int:
+        self.check_batch(keys, offsets, weights, samples)
+        number = self._take_slot(keys.shape[0], samples, stream)
+        slot = self.slots[number]
+        batch = self._batch(slot.batch, keys, offsets, weights, samples)
+        check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
+        slot.held = True
+        slot.generation += 1
+        slot.tensors = (keys, offsets, weights)
+        self.turn += 1
+        slot.order = self.turn
+        try:
+            self._faults(stream)
+        except Exception:
+            self._release(number, stream)
+            raise
+        return number
+
+    def prefetch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> None:
+        """Look a batch up ahead of its forward, which has the same tensors."""
+        with self.lock:
+            number = self._prefetch(keys, offsets, weights, samples, self.streams.current())
+            slot = self.slots[number]
+            slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+            self.ahead[slot.key] = number
+
+    def forward(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        training: bool,
+        out: torch.Tensor,
+    ) -> int:
+        """Fill ``out``; give the number by which the backward names the batch, -1 without training."""
+        target, stride = ffi.cast("void *", out.data_ptr()), self.columns
+        with self.lock:
+            stream = self.streams.current()
+            if not training:
+                self.check_batch(keys, offsets, weights, samples)
+                batch = self._batch(new("batch"), keys, offsets, weights, samples)
+                check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
+                self._faults(stream)
+                return -1
+            number = self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
+            if number is None:
+                number = self._prefetch(keys, offsets, weights, samples, stream)
+            slot = self.slots[number]
+            slot.key, slot.shape = None, (out.shape[0], out.shape[1])
+            check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
+            return slot.generation * _SLOTS_MOST + number
+
+    def backward(self, token: int, gradient: torch.Tensor) -> None:
+        """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
+
+        Raises:
+            StateError: the batch had its backward already, or was dropped for later ones.
+        """
+        number, generation = token % _SLOTS_MOST, token // _SLOTS_MOST
+        with self.lock:
+            slot = self.slots[number]
+            if token < 0 or not slot.held or slot.generation != generation:
+                raise StateError(
+                    "backward: the batch had its backward already, or more than "
+                    f"max_in_flight={len(self.slots)} forwards came after it"
+                )
+            if gradient.dtype != self.output_dtype or gradient.device != self.device:
+                raise ArgumentError(
+                    f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
+                )
+            if gradient.dim() != 2 or gradient.shape != slot.shape or not gradient.is_contiguous():
+                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {slot.shape}, dense")
+            stream = self.streams.current()
+            self._set_learning_rate(stream)
+            data = ffi.cast("void *", gradient.data_ptr())
+            check(lib.hotbed_storage_backward(self._c, slot.ticket, data, gradient.shape[1], stream))
+            slot.held = False
+            slot.tensors = ()
+            slot.generation += 1
+            self._faults(stream)
+
+    def _set_learning_rate(self, stream: Any) -> None:
+        if self.group is None:
+            return
+        rate = float(self.group["lr"])
+        if rate != self.learning_rate:
+            check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
+            self.learning_rate = rate
+
+    def cancel(self) -> None:
+        """Drop all batches whose backward has not come."""
+        with self.lock:
+            stream = self.streams.current()
+            for number in range(len(self.slots)):
+                self._release(number, stream)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def clear(self, table: int) -> None:
+        """Remove all keys of a hash table, or set a static one's rows to their initial values; drops all batches."""
+        with self.lock:
+            self.cancel()
+            check(lib.hotbed_storage_clear(self._c, table, self.streams.current()))
+
+    def info(self, table: int) -> Any:
+        """Give the ``hotbed_table_info`` of a table."""
+        info = new("table_info")
+        check(lib.hotbed_storage_table(self._c, table, info))
+        return info
+
+    def stats(self, table: int) -> Dict[str, int]:
+        """Give the counts of ``hotbed_table_stats`` by name; waits for the stream."""
+        stats = new("table_stats")
+        with self.lock:
+            check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
+        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
+
+    def state_names(self) -> List[str]:
+        """Give the names of the optimiser's states."""
+        kind = lib.hotbed_storage_optimizer(self._c).kind
+        return [
+            ffi.string(lib.hotbed_optimizer_state_name(kind, s)).decode()
+            for s in range(lib.hotbed_optimizer_states(kind))
+        ]
+
+    def is_direct(self, table: int) -> bool:
+        """Whether row r of the table's memory is key r."""
+        return not self.tables[table].is_hash and lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_HBM_DIRECT
+
+    def view(self, table: int, state: int = -1) -> torch.Tensor:
+        """Give the memory of a table's rows as a tensor ``[rows, dim]``, or ``[rows, state dim]`` of a state.
+
+        What is written to it is what training goes on with.  It keeps the storage.
+
+        Raises:
+            StateError: rows do not lie in one array by key: a hash table, or one with two tiers.
+        """
+        if not self.is_direct(table):
+            raise StateError(
+                f"table {self.tables[table].name!r} has no array of rows in the order of keys: it is a hash table, or "
+                "its rows are in two tiers; use keys() and rows()"
+            )
+        info, described = self.info(table), self.tables[table]
+        dtype, columns, offset = described.dtype, described.dim, 0
+        if state >= 0:
+            kind = lib.hotbed_storage_optimizer(self._c).kind
+            dtype, columns = torch.float32, lib.hotbed_optimizer_state_dim(kind, described.dim)
+            offset = info.state_offsets[state]
+        size = _BYTES[dtype]
+        data = ffi.cast("char *", info.weights) + offset
+        strides = (info.row_bytes // size, 1)
+        shape = (described.rows, columns)
+        span = ((shape[0] - 1) * strides[0] + columns) * size
+        if self.device.type == "cuda":
+            return torch.as_tensor(_CudaArray(self, data, dtype, shape, strides), device=self.device).view(dtype)
+        owner = ffi.gc(data, _Keep(self))
+        flat = torch.frombuffer(ffi.buffer(owner, span), dtype=dtype)
+        return flat.as_strided(shape, strides)
+
+    def keys(self, table: int) -> torch.Tensor:
+        """Give a hash table's keys, int64 on the CPU, ascending; waits for the stream."""
+        n = ffi.new("uint64_t *")
+        with self.lock:
+            stream = self.streams.current()
+            lib.hotbed_storage_export_keys(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
+            found = torch.empty(n[0], dtype=torch.int64)
+            check(
+                lib.hotbed_storage_export_keys(
+                    self._c, table, n[0], ffi.cast("uint64_t *", found.data_ptr()), ffi.NULL, n, stream
+                )
+            )
+        return torch.sort(found).values
+
+    def _parts(self, table: int, n: int, wanted: Sequence[str]) -> Tuple[Any, Dict[str, torch.Tensor]]:
+        kind = lib.hotbed_storage_optimizer(self._c).kind
+        described = self.tables[table]
+        rows = ffi.new("hotbed_rows *")
+        parts: Dict[str, torch.Tensor] = {}
+        if "weight" in wanted:
+            parts["weight"] = torch.zeros(n, described.dim, dtype=described.dtype, device=self.device)
+            rows.weights = ffi.cast("void *", parts["weight"].data_ptr())
+        if "scores" in wanted:
+            parts["scores"] = torch.zeros(n, dtype=torch.int64, device=self.device)
+            rows.scores = ffi.cast("uint64_t *", parts["scores"].data_ptr())
+        for s, name in enumerate(self.state_names()):
+            if name in wanted:
+                width = lib.hotbed_optimizer_state_dim(kind, described.dim)
+                parts[name] = torch.zeros(n, width, dtype=torch.float32, device=self.device)
+                rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
+        return rows, parts
+
+    def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
+        """Copy rows out: "weight", names of states, "scores"; zeros for keys that the table lacks."""
+        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        rows, parts = self._parts(table, keys.shape[0], wanted)
+        with self.lock:
+            stream = self.streams.current()
+            data = ffi.cast("void *", keys.data_ptr())
+            check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, rows, ffi.NULL, stream))
+            check(lib.hotbed_stream_sync(stream))
+        return parts
+
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Insert or overwrite rows; parts that are not given keep their value, or the initial one."""
+        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        rows, parts = self._parts(table, keys.shape[0], list(given))
+        for name, part in parts.items():
+            source = given[name]
+            if tuple(source.reshape(source.shape[0], -1).shape) != tuple(part.reshape(part.shape[0], -1).shape):
+                raise ArgumentError(
+                    f"table {self.tables[table].name!r}: {name} is {tuple(source.shape)}, not {tuple(part.shape)}"
+                )
+            part.copy_(source.reshape(part.shape))
+        with self.lock:
+            stream = self.streams.current()
+            data = ffi.cast("void *", keys.data_ptr())
+            check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
+            check(lib.hotbed_stream_sync(stream))
+
+    def clock(self) -> Dict[str, Any]:
+        """Give what training state there is beside rows: steps, powers of beta, learning rate."""
+        state = new("storage_state")
+        with self.lock:
+            check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
+        return {name: getattr(state, name) for name, _ in ffi.typeof(state[0]).fields if name != "size"}
+
+    def set_clock(self, values: Mapping[str, Any]) -> None:
+        """Set it again."""
+        state = new("storage_state", **values)
+        with self.lock:
+            check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
+            self.learning_rate = float(values["learning_rate"])
+
+
+class _Keep:
+    """Called when the last tensor over a storage's memory is gone."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def __call__(self, _: Any) -> None:
+        del self.storage
+
+
+class _CudaArray:
+    """The CUDA array interface over a storage's memory; PyTorch keeps it while a tensor uses it."""
+
+    def __init__(
+        self, storage: Storage, data: Any, dtype: torch.dtype, shape: Tuple[int, int], strides: Tuple[int, int]
+    ) -> None:
+        size = _BYTES[dtype]
+        self.storage = storage
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "strides": tuple(s * size for s in strides),
+            "typestr": {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2"}[dtype],
+            "data": (int(ffi.cast("uintptr_t", data)), False),
+        }

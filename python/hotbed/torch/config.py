@@ -1,0 +1,207 @@
+"""Descriptions of tables and optimisers, with TorchRec's field names.
+
+TorchRec's own ``EmbeddingBagConfig`` and ``EmbeddingConfig`` are accepted wherever these are: fields are read by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+from typing import Any, Callable, List, Optional, Union
+
+import torch
+
+from hotbed.errors import ArgumentError
+
+
+class PoolingType(enum.Enum):
+    """How the rows of a bag become one; TorchRec's names."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+    NONE = "NONE"
+
+
+class Evict(enum.Enum):
+    """What a full hash table does with a new key."""
+
+    NEVER = 0  #: the key is refused, which is an error unless ``check`` says otherwise
+    LOWEST = 1  #: it takes the place of the key with the lowest score
+
+
+class Score(enum.Enum):
+    """What decides which key of a full hash table goes first."""
+
+    STEP = 0  #: number of the last step that had the key
+    TIMESTAMP = 1  #: when the key was last seen
+    LFU = 2  #: how often it was seen
+
+
+@dataclasses.dataclass
+class EmbeddingConfig:
+    """One table of an :class:`~hotbed.torch.EmbeddingCollection`.
+
+    Attributes:
+        num_embeddings: rows; of a hash table, keys that are stored before one is refused or evicted.
+        embedding_dim: elements of a row, 1 to 4096.
+        name: unique in the collection, 1 to 63 characters of ``A-Za-z0-9_.-``.
+        data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``.
+        feature_names: features that read the table.
+        weight_init_max: upper bound of the uniform initialiser; ``sqrt(1 / num_embeddings)`` unless set.
+        weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
+        init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initialiser;
+            not for hash tables, whose rows are made when a key is first seen.
+        use_virtual_table: a hash table: any 64-bit key, rows made when a key is first trained.
+        evict: what a full hash table does.
+        score: of a hash table that evicts.
+        max_embeddings: a hash table grows up to that many keys; 0: it does not grow.
+    """
+
+    num_embeddings: int
+    embedding_dim: int
+    name: str = ""
+    data_type: Any = torch.float32
+    feature_names: List[str] = dataclasses.field(default_factory=list)
+    weight_init_max: Optional[float] = None
+    weight_init_min: Optional[float] = None
+    init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]] = None
+    use_virtual_table: bool = False
+    evict: Evict = Evict.NEVER
+    score: Score = Score.STEP
+    max_embeddings: int = 0
+
+
+@dataclasses.dataclass
+class EmbeddingBagConfig(EmbeddingConfig):
+    """One table of an :class:`~hotbed.torch.EmbeddingBagCollection`.
+
+    Attributes:
+        pooling: SUM or MEAN of the rows of a bag.
+    """
+
+    pooling: PoolingType = PoolingType.SUM
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD:
+    """``w -= lr * (g + weight_decay * w)``."""
+
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Adam with decoupled weight decay, on the rows that a step touches."""
+
+    lr: float = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad:
+    """``G += g * g;  w -= lr * g / (sqrt(G) + eps)``, one ``G`` an element."""
+
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator_value: float = 0.0
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RowWiseAdagrad(Adagrad):
+    """As :class:`Adagrad`, with one ``G`` a row: the mean of ``g * g`` over it."""
+
+
+Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A config as the modules use it, checked."""
+
+    config: Any
+    name: str
+    rows: int
+    dim: int
+    dtype: torch.dtype
+    features: List[str]
+    pooling: PoolingType
+    is_hash: bool
+    lower: float
+    upper: float
+    init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]]
+    evict: Evict
+    score: Score
+    most_rows: int
+
+
+_DTYPES = {
+    "FP32": torch.float32,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    torch.float32: torch.float32,
+    torch.float16: torch.float16,
+    torch.bfloat16: torch.bfloat16,
+}
+
+
+def _is_default_init(init_fn: Any) -> bool:
+    """Whether it is the partial of ``uniform_`` that TorchRec sets by itself."""
+    return isinstance(init_fn, functools.partial) and init_fn.func is torch.nn.init.uniform_
+
+
+def read(config: Any, pooled: bool) -> Table:
+    """Read a config of ours or of TorchRec.
+
+    Raises:
+        ArgumentError: a field has a value that no table can have.
+    """
+    name = str(config.name)
+    rows, dim = int(config.num_embeddings), int(config.embedding_dim)
+    if rows < 1 or not 1 <= dim <= 4096:
+        raise ArgumentError(f"table {name!r}: {rows} rows of {dim} elements; rows are at least 1, elements 1 to 4096")
+    if not config.feature_names:
+        raise ArgumentError(f"table {name!r} has no feature_names")
+    kind = getattr(config.data_type, "name", config.data_type)
+    dtype = _DTYPES.get(kind)
+    if dtype is None:
+        raise ArgumentError(f"table {name!r}: data_type {config.data_type} is not float32, float16 or bfloat16")
+    pooling = PoolingType(config.pooling.value) if pooled else PoolingType.NONE
+    if pooled and pooling is PoolingType.NONE:
+        raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection")
+    is_hash = bool(getattr(config, "use_virtual_table", False))
+    init_fn = config.init_fn
+    bound = math.sqrt(1 / rows)
+    upper = bound if config.weight_init_max is None else float(config.weight_init_max)
+    lower = -bound if config.weight_init_min is None else float(config.weight_init_min)
+    if _is_default_init(init_fn):
+        init_fn = None
+    if is_hash and init_fn is not None:
+        raise ArgumentError(
+            f"table {name!r}: init_fn is for tables whose rows exist; a hash table makes rows from weight_init_min and "
+            "weight_init_max"
+        )
+    return Table(
+        config,
+        name,
+        rows,
+        dim,
+        dtype,
+        list(config.feature_names),
+        pooling,
+        is_hash,
+        lower,
+        upper,
+        init_fn,
+        getattr(config, "evict", Evict.NEVER),
+        getattr(config, "score", Score.STEP),
+        int(getattr(config, "max_embeddings", 0)),
+    )

@@ -1,0 +1,323 @@
+"""The modules as PyTorch's: compile, operators, state dicts, errors, threads, fork."""
+
+import copy
+import gc
+import os
+import pickle
+import threading
+
+import pytest
+import torch
+from conftest import batch
+
+import hotbed
+import hotbed.torch as ht
+from hotbed.torch import _ops
+
+ROWS, DIM, SAMPLES = 40, 8, 6
+
+
+def collection(hashed=False, **more):
+    table = ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["f", "g"], use_virtual_table=hashed)
+    return ht.EmbeddingBagCollection([table], **more)
+
+
+# --- compile ----------------------------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ebc = collection(optimizer=ht.Adagrad(lr=0.1), seed=5)
+        torch.manual_seed(2)
+        self.top = torch.nn.Linear(2 * DIM, 1)
+
+    def forward(self, values, offsets):
+        kjt = ht.KeyedJaggedTensor(["f", "g"], values, offsets=offsets)
+        return self.top(self.ebc(kjt).values()).square().mean()
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "aot_eager",
+        pytest.param("inductor", marks=pytest.mark.skipif("HOTBED_PYTHON_FULL" not in os.environ, reason="slow")),
+    ],
+)
+def test_a_compiled_model_gives_the_same_bytes(backend):
+    def run(compiled):
+        torch.manual_seed(1)
+        model = Model()
+        call = torch.compile(model, fullgraph=True, backend=backend) if compiled else model
+        losses = []
+        for _ in range(4):
+            kjt = batch(["f", "g"], SAMPLES, ROWS)
+            loss = call(kjt.values(), kjt.offsets())
+            loss.backward()
+            losses.append(float(loss.detach()))
+        return losses, model.ebc.weight("a").clone()
+
+    losses, weight = run(False)
+    compiled_losses, compiled_weight = run(True)
+    torch.testing.assert_close(losses, compiled_losses, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weight, compiled_weight, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_operators_pass_opcheck(training):
+    ebc = collection(optimizer=ht.SGD(lr=0.0), max_in_flight=16)
+    kjt, storage = batch(["f", "g"], SAMPLES, ROWS), ebc.storages[0]
+    anchor = torch.zeros(0, requires_grad=training)
+    arguments = (anchor, kjt.values(), kjt.offsets(), None, storage.handle, SAMPLES, 2 * DIM, True)
+    # The second output is the number of a ticket, and differs from call to call.
+    utils = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(_ops.lookup, (*arguments, training, torch.float32), test_utils=utils)
+
+
+# --- rows beyond the step ---------------------------------------------------------------------------
+
+
+def test_forwards_without_backward_leave_nothing_behind():
+    ebc = collection(hashed=True, optimizer=ht.SGD())
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    for _ in range(1000):
+        ebc(kjt)
+    assert sum(slot.held for slot in ebc.storages[0].slots) <= 4
+    out = ebc(kjt).values()
+    for _ in range(4):
+        ebc(kjt)
+    with pytest.raises(hotbed.StateError, match="max_in_flight=4"):
+        out.sum().backward()
+
+
+def test_a_second_backward_is_refused():
+    ebc = collection()
+    out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum()
+    out.backward(retain_graph=True)
+    with pytest.raises(hotbed.StateError, match="already"):
+        out.backward()
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_state_dicts_are_loaded_again(hashed):
+    def step(ebc):
+        kjt = batch(["f", "g"], SAMPLES, ROWS)
+        ebc(kjt).values().square().sum().backward()
+
+    first = collection(hashed, optimizer=ht.Adam(lr=0.1))
+    for _ in range(3):
+        step(first)
+    saved = copy.deepcopy({k: v.clone() for k, v in first.state_dict(prefix="model.").items()})
+    assert "model.embedding_bags.a.weight" in saved and ("model.embedding_bags.a.weight_id" in saved) == hashed
+    optimizer = copy.deepcopy(first.fused_optimizer.state_dict())
+    second = collection(hashed, optimizer=ht.Adam(lr=0.3))  # one seed: keys that are new later begin alike
+    step(second)
+    missing, unexpected = second.load_state_dict({k[len("model.") :]: v for k, v in saved.items()})
+    assert not missing and not unexpected
+    second.fused_optimizer.load_state_dict(optimizer)
+    for ebc in (first, second):
+        torch.manual_seed(9)
+        for _ in range(3):
+            step(ebc)
+    keys = torch.arange(ROWS)
+    assert torch.equal(first.rows("a", keys), second.rows("a", keys))
+
+
+def test_a_weight_is_the_memory_that_trains():
+    ebc = collection(optimizer=ht.SGD(lr=1.0))
+    weight = ebc.state_dict()["embedding_bags.a.weight"]
+    weight.fill_(2.0)
+    kjt = ht.KeyedJaggedTensor(["f", "g"], torch.tensor([1, 2]), lengths=torch.tensor([1, 1]))
+    out = ebc(kjt).values()
+    assert torch.equal(out.detach(), torch.full((1, 2 * DIM), 2.0))
+    out.sum().backward()
+    assert weight[1, 0] == 1.0 and weight[2, 0] == 1.0 and weight[3, 0] == 2.0
+    del ebc, out
+    gc.collect()
+    assert weight[3, 0] == 2.0  # the tensor keeps the storage
+
+
+def test_strict_loading_names_what_is_missing():
+    ebc = collection()
+    with pytest.raises(RuntimeError, match=r"embedding_bags\.a\.weight"):
+        ebc.load_state_dict({})
+    with pytest.raises(RuntimeError, match=r"embedding_bags\.b\.weight"):
+        ebc.load_state_dict({**ebc.state_dict(), "embedding_bags.b.weight": torch.zeros(1)})
+    with pytest.raises(RuntimeError, match="shape"):
+        ebc.load_state_dict({"embedding_bags.a.weight": torch.zeros(3, 3)})
+
+
+def test_modules_are_not_pickled_copied_or_moved():
+    ebc = collection()
+    for attempt in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(hotbed.UnsupportedError, match="state_dict"):
+            attempt(ebc)
+    with pytest.raises(hotbed.StateError, match="device='meta'"):
+        ebc.to("meta")
+    assert ebc.to("cpu") is ebc
+    with pytest.warns(UserWarning, match="data types"):
+        ebc.half()
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+def kjt_of(values, lengths=(1, 1), **more):
+    return ht.KeyedJaggedTensor(["f", "g"], values, lengths=torch.tensor(lengths), **more)
+
+
+def test_bad_batches_are_errors_with_the_values():
+    ebc = collection()
+    good = torch.tensor([1, 2])
+    for wrong, error, text in (
+        (kjt_of(good.float()), hotbed.ArgumentError, r"keys: dtype torch\.float32"),
+        (kjt_of(good, [1.0, 1.0]), hotbed.ArgumentError, r"offsets: dtype torch\.float32"),
+        (kjt_of(torch.tensor([[1, 2]])), hotbed.ArgumentError, r"shape \(1, 2\)"),
+        (kjt_of(torch.tensor([1, ROWS])), hotbed.KeyRangeError, f"key {ROWS} is not in"),
+        (kjt_of(torch.tensor([-1, 2])), hotbed.KeyRangeError, "int64 -1"),
+        (kjt_of(good, [1, 5]), hotbed.KeyRangeError, "ends at 6"),
+        (kjt_of(good, [5, -3]), hotbed.KeyRangeError, "ends at 5"),
+        (ht.KeyedJaggedTensor(["f"], good, lengths=torch.tensor([2])), hotbed.ArgumentError, r"\['g'\] are not in"),
+        (kjt_of(good.to("meta")), hotbed.ArgumentError, "on meta"),
+    ):
+        with pytest.raises(error, match=text):
+            ebc(wrong)
+    assert issubclass(hotbed.ArgumentError, ValueError) and issubclass(hotbed.KeyRangeError, IndexError)
+    out = ebc(kjt_of(good)).values()  # it works as before
+    out.sum().backward()
+    with pytest.raises(hotbed.ArgumentError, match="3 bags"):
+        ht.KeyedJaggedTensor(["f", "g"], good, lengths=torch.tensor([1, 1, 0]))
+
+
+def test_weights_are_checked():
+    ebc = collection(is_weighted=True)
+    good = torch.tensor([1, 2])
+    with pytest.raises(hotbed.ArgumentError, match="no weights"):
+        ebc(kjt_of(good))
+    with pytest.raises(hotbed.ArgumentError, match="weights: 1 elements, not 2"):
+        ebc(kjt_of(good, weights=torch.ones(1)))
+    with pytest.raises(hotbed.UnsupportedError, match="gradient"):
+        ebc(kjt_of(good, weights=torch.ones(2, requires_grad=True)))
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"num_embeddings": 0}, "0 rows"),
+        ({"embedding_dim": 5000}, "5000 elements"),
+        ({"name": "no blanks"}, "no blanks"),
+        ({"feature_names": []}, "no feature_names"),
+        ({"data_type": torch.int32}, "int32"),
+        ({"use_virtual_table": True, "init_fn": torch.nn.init.zeros_}, "init_fn"),
+    ],
+)
+def test_bad_configs_are_errors(change, text):
+    fields = {"num_embeddings": ROWS, "embedding_dim": DIM, "name": "a", "feature_names": ["f"]}
+    with pytest.raises(hotbed.ArgumentError, match=text):
+        ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(**{**fields, **change})])
+
+
+def test_bad_options_are_errors():
+    for options, text in (
+        ({"device": "meta"}, "meta"),
+        ({"output_dtype": torch.int64}, "int64"),
+        ({"max_in_flight": 0}, "max_in_flight 0"),
+        ({"check": "maybe"}, "maybe"),
+        ({"optimizer": ht.SGD(lr=float("nan"))}, "learning_rate"),
+    ):
+        with pytest.raises(hotbed.ArgumentError, match=text):
+            collection(**options)
+    with pytest.raises(hotbed.ArgumentError, match="at least one"):
+        ht.EmbeddingBagCollection([])
+    with pytest.raises(hotbed.ArgumentError, match="one embedding_dim"):
+        ht.EmbeddingCollection([ht.EmbeddingConfig(5, d, f"t{d}", feature_names=[f"f{d}"]) for d in (4, 8)])
+
+
+def test_a_full_table_says_so_or_not():
+    def run(check):
+        table = ht.EmbeddingBagConfig(16, DIM, "a", feature_names=["f"], use_virtual_table=True)
+        ebc = ht.EmbeddingBagCollection([table], check=check)
+        keys = torch.arange(200)
+        return ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones(200, dtype=torch.int64))).values()
+
+    with pytest.raises(hotbed.FullError, match="table 0 is full"):
+        run("error")
+    run("ignore").sum().backward()
+
+
+def test_an_operator_of_a_module_that_is_gone():
+    ebc = collection()
+    kjt, handle = batch(["f", "g"], SAMPLES, ROWS), ebc.storages[0].handle
+    del ebc
+    gc.collect()
+    with pytest.raises(hotbed.StateError, match="does not exist"):
+        arguments = (torch.zeros(0), kjt.values(), kjt.offsets(), None, handle, SAMPLES, 2 * DIM, True)
+        _ops.lookup(*arguments, False, torch.float32)
+
+
+# --- threads and processes --------------------------------------------------------------------------
+
+
+def test_two_threads_may_use_a_module():
+    ebc, errors = collection(optimizer=ht.SGD(), max_in_flight=8), []
+
+    def work():
+        try:
+            for _ in range(50):
+                ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert ebc.stats("a")["keys"] > 0
+
+
+def test_a_forked_child_gets_an_exception():
+    ebc = collection()
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    ebc(kjt).values().sum().backward()
+    child = os.fork()
+    if child == 0:
+        try:
+            ebc(kjt)
+            os._exit(1)
+        except hotbed.StateError as error:
+            del ebc
+            gc.collect()
+            os._exit(0 if "forked" in str(error) else 2)
+        except BaseException:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_random_calls_of_the_bindings_do_no_harm():
+    """A fuzz of the bindings: wrong values in every place, each an exception or a result, never a crash."""
+    generator = torch.Generator().manual_seed(7)
+
+    def pick(choices):
+        return choices[int(torch.randint(0, len(choices), (1,), generator=generator))]
+
+    ebc = collection(hashed=True, optimizer=ht.SGD())
+    handle, outcomes = ebc.storages[0].handle, {"error": 0, "result": 0}
+    vectors = [torch.zeros(0, dtype=torch.int64), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 1]), torch.zeros(2, 2)]
+    vectors += [torch.tensor([0, 2**62, -1]), torch.arange(20)[::2], torch.tensor(5), torch.zeros(3, dtype=torch.int32)]
+    for _ in range(400):
+        arguments = (pick(vectors), pick(vectors), pick([None, None, None, *vectors, torch.ones(3)]))
+        more = (
+            pick([handle] * 8 + [0, -1, 2**40]),
+            pick([1] * 8 + [0, 2, -1, 2**40]),
+            pick([2 * DIM] * 8 + [1, 0, -3]),
+        )
+        flags = (pick([True, True, True, False]), pick([True, False]))
+        try:
+            _ops.lookup(torch.zeros(0), *arguments, *more, *flags, torch.float32)
+            outcomes["result"] += 1
+        except (RuntimeError, ValueError, OverflowError, TypeError):
+            outcomes["error"] += 1
+    assert min(outcomes.values()) > 0
+    ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()

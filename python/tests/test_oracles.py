@@ -1,0 +1,215 @@
+"""The modules beside PyTorch's own, step by step."""
+
+import pytest
+import torch
+from conftest import batch
+
+import hotbed.torch as ht
+
+ROWS, DIM, SAMPLES, STEPS = 40, 8, 6, 30
+
+
+class RowWiseAdagrad(torch.optim.Optimizer):
+    """Row-wise AdaGrad on dense gradients, of the rows that a step touches: the textbook."""
+
+    def __init__(self, parameters, lr, eps):
+        super().__init__(parameters, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state.setdefault(p, {"sum": torch.zeros(p.shape[0], 1)})
+                state["sum"] += (p.grad * p.grad).mean(1, keepdim=True)
+                p -= group["lr"] * p.grad / (state["sum"].sqrt() + group["eps"])
+
+
+class SparseAdam(torch.optim.Optimizer):
+    """Adam on the rows that have a gradient, with one count of steps for all of them: FBGEMM's and Hotbed's."""
+
+    def __init__(self, parameters, lr, betas, eps):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p, used in zip(group["params"], self.used):
+                state = self.state.setdefault(p, {"m": torch.zeros_like(p), "v": torch.zeros_like(p)})
+                m, v, g = state["m"][used], state["v"][used], p.grad[used]
+                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+                state["m"][used], state["v"][used] = m, v
+                p[used] -= group["lr"] * (m / (1 - b1**self.steps)) / ((v / (1 - b2**self.steps)).sqrt() + group["eps"])
+
+
+OPTIMIZERS = {
+    "sgd": (ht.SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "adagrad": (ht.Adagrad(lr=0.1, eps=1e-10), lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-10)),
+    "rowwise": (ht.RowWiseAdagrad(lr=0.1, eps=1e-8), lambda p: RowWiseAdagrad(p, 0.1, 1e-8)),
+    "adam": (ht.Adam(lr=0.01), lambda p: SparseAdam(p, 0.01, (0.9, 0.999), 1e-8)),
+}
+
+
+def bags_of(kjt, feature):
+    at, samples, bounds = kjt.keys().index(feature), kjt.stride(), kjt.offsets()
+    begin, end = bounds[at * samples], bounds[(at + 1) * samples]
+    weights = kjt.weights_or_none()
+    offsets = (bounds[at * samples : (at + 1) * samples + 1] - begin).long()
+    return kjt.values()[begin:end].long(), offsets, None if weights is None else weights[begin:end]
+
+
+def config(name, features, pooling=ht.PoolingType.SUM, **more):
+    return ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=features, pooling=pooling, **more)
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("mode", ["sum", "mean", "weighted"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_bags_train_as_embedding_bag(kind, mode, index):
+    ours, theirs = OPTIMIZERS[kind]
+    pooling = ht.PoolingType.MEAN if mode == "mean" else ht.PoolingType.SUM
+    weighted = mode == "weighted"
+    ebc = ht.EmbeddingBagCollection(
+        [config("a", ["f", "g"], pooling), config("b", ["h"], pooling)], optimizer=ours, is_weighted=weighted
+    )
+    tables = {
+        name: torch.nn.EmbeddingBag(ROWS, DIM, mode="mean" if mode == "mean" else "sum", include_last_offset=True)
+        for name in "ab"
+    }
+    for name, table in tables.items():
+        table.weight.data.copy_(ebc.weight(name))
+    optimizer = theirs([t.weight for t in tables.values()])
+    for _ in range(STEPS):
+        kjt = batch(["f", "g", "h"], SAMPLES, ROWS, weighted=weighted, index=index)
+        target = torch.randn(SAMPLES, 3 * DIM)
+        loss = ((ebc(kjt).values() - target) ** 2).mean()
+        loss.backward()
+        outputs, used = [], {"a": [], "b": []}
+        for feature, name in (("f", "a"), ("g", "a"), ("h", "b")):
+            keys, offsets, weights = bags_of(kjt, feature)
+            outputs.append(tables[name](keys, offsets, per_sample_weights=weights))
+            used[name].append(keys)
+        expected = ((torch.cat(outputs, 1) - target) ** 2).mean()
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.used = [torch.cat(used[name]).unique() for name in "ab"]
+        optimizer.step()
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    for name, table in tables.items():
+        torch.testing.assert_close(ebc.weight(name), table.weight.data, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_rows_train_as_embedding(kind, hashed):
+    ours, theirs = OPTIMIZERS[kind]
+    ec = ht.EmbeddingCollection(
+        [ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f", "g"], use_virtual_table=hashed)], optimizer=ours
+    )
+    table = torch.nn.Embedding(ROWS, DIM)
+    ec.set_rows("a", torch.arange(ROWS), table.weight.data)
+    optimizer = theirs([table.weight])
+    for _ in range(STEPS):
+        kjt = batch(["f", "g"], SAMPLES, ROWS)
+        found = ec(kjt)
+        rows = torch.cat([found["f"].values(), found["g"].values()])
+        assert found["g"].lengths().tolist() == kjt.lengths()[SAMPLES:].tolist()
+        target = torch.randn_like(rows)
+        ((rows - target) ** 2).mean().backward()
+        optimizer.zero_grad()
+        ((table(kjt.values()) - target) ** 2).mean().backward()
+        optimizer.used = [kjt.values().unique()]
+        optimizer.step()
+    torch.testing.assert_close(ec.rows("a", torch.arange(ROWS)), table.weight.data, rtol=1e-4, atol=1e-6)
+
+
+def test_tables_of_both_poolings_and_other_orders():
+    ebc = ht.EmbeddingBagCollection(
+        [config("a", ["f"], ht.PoolingType.MEAN), config("b", ["g", "f"]), config("c", ["h"], ht.PoolingType.MEAN)]
+    )
+    kjt = batch(["h", "f", "x", "g"], SAMPLES, ROWS)
+    got = ebc(kjt).to_dict()
+    assert list(got) == ["f@a", "g", "f@b", "h"]
+    for name, feature, table, mode in (("f@a", "f", "a", "mean"), ("f@b", "f", "b", "sum"), ("h", "h", "c", "mean")):
+        keys, offsets, _ = bags_of(kjt, feature)
+        weight = ebc.weight(table)
+        expected = torch.nn.functional.embedding_bag(keys, weight, offsets, mode=mode, include_last_offset=True)
+        torch.testing.assert_close(got[name], expected)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_rows(kind):
+    ebc = ht.EmbeddingBagCollection([config("a", ["f"], data_type=kind)], output_dtype=kind)
+    kjt = batch(["f"], SAMPLES, ROWS)
+    out = ebc(kjt).values()
+    keys, offsets, _ = bags_of(kjt, "f")
+    expected = torch.nn.functional.embedding_bag(
+        keys, ebc.weight("a").float(), offsets, mode="sum", include_last_offset=True
+    )
+    assert out.dtype == kind and ebc.weight("a").dtype == kind
+    torch.testing.assert_close(out.float(), expected, rtol=1e-2, atol=1e-3)
+    out.sum().backward()
+
+
+def test_no_samples_and_no_keys():
+    ebc = ht.EmbeddingBagCollection([config("a", ["f"])])
+    none = torch.zeros(0, dtype=torch.int64)
+    assert ebc(ht.KeyedJaggedTensor(["f"], none, lengths=none)).values().shape == (0, DIM)
+    out = ebc(ht.KeyedJaggedTensor(["f"], none, lengths=torch.zeros(3, dtype=torch.int64))).values()
+    assert torch.equal(out, torch.zeros(3, DIM))
+    before = ebc.weight("a").clone()
+    out.sum().backward()
+    assert torch.equal(before, ebc.weight("a"))
+
+
+def test_a_schedulers_learning_rate_is_used():
+    ebc = ht.EmbeddingBagCollection([config("a", ["f"], weight_init_min=0, weight_init_max=0)], optimizer=ht.SGD(lr=1))
+    scheduler = torch.optim.lr_scheduler.StepLR(ebc.fused_optimizer, 1, gamma=0.5)
+    kjt = ht.KeyedJaggedTensor(["f"], torch.tensor([3]), lengths=torch.tensor([1]))
+    for _ in range(3):
+        ebc(kjt).values().sum().backward()
+        ebc.fused_optimizer.step()
+        scheduler.step()
+    torch.testing.assert_close(ebc.weight("a")[3], torch.full((DIM,), -1.75))
+
+
+def test_hash_tables_take_any_key_and_evaluation_adds_none():
+    table = ht.EmbeddingBagConfig(100, DIM, "a", feature_names=["f"], use_virtual_table=True, max_embeddings=400)
+    ebc = ht.EmbeddingBagCollection([table], optimizer=ht.Adagrad())
+    keys = torch.tensor([-5, 2**62, 7, 7])
+    kjt = ht.KeyedJaggedTensor(["f"], keys, lengths=torch.tensor([2, 2]))
+    with torch.no_grad():
+        assert torch.equal(ebc(kjt).values(), torch.zeros(2, DIM))
+    assert ebc.keys("a").tolist() == []
+    ebc(kjt).values().sum().backward()
+    assert ebc.keys("a").tolist() == [-5, 7, 2**62]
+    assert ebc.stats("a")["inserts"] == 3
+    assert ebc.rows("a", torch.tensor([1, 7]))[0].abs().sum() == 0
+
+
+def test_lookups_without_an_optimizer_change_nothing():
+    ebc = ht.EmbeddingBagCollection([config("a", ["f"])], optimizer=None)
+    before = ebc.weight("a").clone()
+    out = ebc(batch(["f"], SAMPLES, ROWS)).values()
+    assert not out.requires_grad or out.grad_fn is None or torch.equal(before, ebc.weight("a"))
+
+
+def test_prefetched_batches_train_to_the_same_bytes():
+    def run(ahead):
+        torch.manual_seed(1)
+        ebc = ht.EmbeddingBagCollection([config("a", ["f", "g"])], optimizer=ht.Adam(), seed=3)
+        batches = [batch(["f", "g"], SAMPLES, ROWS) for _ in range(8)]
+        for kjt in batches:
+            kjt.offsets()
+        for i, kjt in enumerate(batches):
+            if ahead and i == 0:
+                ebc.prefetch(kjt)
+            out = ebc(kjt).values()
+            if ahead and i + 1 < len(batches):
+                ebc.prefetch(batches[i + 1])
+            out.square().sum().backward()
+        return ebc.weight("a").clone()
+
+    assert torch.equal(run(False), run(True))

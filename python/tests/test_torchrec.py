@@ -1,0 +1,59 @@
+"""Beside TorchRec, where it is installed: its configs and tensors, and its DLRM."""
+
+import copy
+
+import pytest
+import torch
+
+import hotbed.torch as ht
+
+torchrec = pytest.importorskip("torchrec")
+from torchrec.models.dlrm import DLRM  # noqa: E402
+
+ROWS, DIM, SAMPLES, FEATURES = 50, 8, 16, ["f1", "f2", "f3"]
+
+
+def configs():
+    return [
+        torchrec.EmbeddingBagConfig(name="t1", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f1", "f3"]),
+        torchrec.EmbeddingBagConfig(name="t2", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f2"]),
+    ]
+
+
+def batch():
+    lengths = torch.randint(0, 4, (len(FEATURES) * SAMPLES,))
+    values = torch.randint(0, ROWS, (int(lengths.sum()),))
+    return torchrec.KeyedJaggedTensor(FEATURES, values, lengths=lengths)
+
+
+def test_a_dlrm_has_the_same_losses_for_50_steps():
+    theirs = DLRM(torchrec.EmbeddingBagCollection(tables=configs()), 4, [8, DIM], [8, 1])
+    ours = DLRM(ht.EmbeddingBagCollection(configs(), optimizer=ht.SGD(lr=0.1)), 4, [8, DIM], [8, 1])
+    missing, unexpected = ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    assert not missing and not unexpected
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (theirs, ours)]
+    for _ in range(50):
+        kjt, dense, labels = batch(), torch.randn(SAMPLES, 4), torch.randint(0, 2, (SAMPLES, 1)).float()
+        losses = []
+        for model, optimizer in zip((theirs, ours), optimizers):
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, kjt), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=1e-6)
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_an_embedding_collection_reads_torchrecs_rows():
+    tables = [torchrec.EmbeddingConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=FEATURES)]
+    theirs, ours = torchrec.EmbeddingCollection(tables=tables), ht.EmbeddingCollection(tables)
+    ours.load_state_dict(theirs.state_dict())
+    kjt = batch()
+    expected, got = theirs(kjt), ours(kjt)
+    assert list(got) == list(expected)
+    for name, rows in expected.items():
+        assert isinstance(got[name], torchrec.JaggedTensor)
+        assert torch.equal(got[name].values(), rows.values()) and torch.equal(got[name].lengths(), rows.lengths())

@@ -1,10 +1,10 @@
-/* examples/01_lookup.c - a table of embeddings: look keys up, read a row by its key. */
+/* examples/01_lookup.c - an embedding table: look up keys, and read a row by its key. */
 #include "hotbed/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Every call says how it went; hotbed_last_error() says why not. */
+/* Every call returns a status; hotbed_last_error() describes the last failure. */
 static void check(hotbed_status status) {
     if (status == HOTBED_OK)
         return;
@@ -15,14 +15,14 @@ static void check(hotbed_status status) {
 enum { DIM = 4, KEYS = 3 };
 
 int main(void) {
-    /* A GPU when there is one.  The calls are the same on both backends. */
+    /* Use a GPU if there is one. The calls are the same on both backends. */
     hotbed_backend backend = HOTBED_BACKEND_HOST;
     if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) == HOTBED_OK)
         backend = HOTBED_BACKEND_CUDA;
     hotbed_stream *stream;
     check(hotbed_stream_create(backend, 0, &stream));
 
-    /* One hash table: any 64-bit key, rows made when a key is first seen. */
+    /* One hash table: it accepts any 64-bit key and creates a row when a key is first seen. */
     hotbed_table_options table;
     hotbed_table_options_init(&table);
     table.name = "words";
@@ -39,7 +39,7 @@ int main(void) {
     hotbed_storage *storage;
     check(hotbed_storage_create(&options, stream, &storage));
 
-    /* Keys and rows are in device memory; pinned memory can be reached from both sides. */
+    /* Keys and rows are in device memory. Host and GPU can both access pinned memory. */
     hotbed_memory keys;
     hotbed_memory rows;
     check(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, KEYS * sizeof(int64_t), NULL, &keys));
@@ -50,7 +50,7 @@ int main(void) {
     key[1] = -7;
     key[2] = 42;
 
-    /* A ticket carries a batch from prefetch to forward (and backward, see 02_train_step.c). */
+    /* A ticket carries a batch from prefetch to forward, and to backward (see 02_train_step.c). */
     hotbed_ticket *ticket;
     check(hotbed_ticket_create(storage, KEYS, KEYS, stream, &ticket));
     hotbed_batch batch;
@@ -61,7 +61,7 @@ int main(void) {
     check(hotbed_storage_prefetch(storage, &batch, ticket, stream));
     check(hotbed_storage_forward(storage, ticket, rows.data, DIM, stream));
     check(hotbed_ticket_cancel(ticket, stream));
-    check(hotbed_stream_sync(stream)); /* until here nothing has waited */
+    check(hotbed_stream_sync(stream)); /* no call has blocked until here */
 
     const float *row = rows.data;
     printf("on the %s backend:\n", hotbed_backend_name(backend));

@@ -1,8 +1,7 @@
 /* examples/02_train_step.c - the training step: prefetch, forward, your model, backward.
  *
- * Two tables, "user" and "item".  A sample has one user and a bag of items; its prediction is the sum of
- * all elements of its rows, and is to become 1 for even users and -1 for odd ones.
- */
+ * Two tables, "user" and "item". A sample has one user and a bag of items. Its prediction is the
+ * sum of all elements of its rows; the target is 1 for even users and -1 for odd users. */
 #include "hotbed/storage.h"
 
 #include <stdio.h>
@@ -22,7 +21,7 @@ static void *pinned(hotbed_stream *stream, size_t bytes, hotbed_memory *memory) 
     return memory->data;
 }
 
-/* The model: squared error of the rows' sum, and its gradient in place of the rows. */
+/* The model: the squared error of the sum of the rows. Overwrites the rows with the gradient. */
 static double model(float *rows, const int64_t *users) {
     double loss = 0;
     for (int s = 0; s < SAMPLES; s++) {
@@ -38,7 +37,7 @@ static double model(float *rows, const int64_t *users) {
 }
 
 int main(void) {
-    /* Keys of all bags, feature by feature; bag b is keys[offsets[b]] up to keys[offsets[b + 1]]. */
+    /* Keys of all bags, feature by feature. Bag b: keys[offsets[b]] up to keys[offsets[b + 1]]. */
     static const int64_t the_keys[KEYS] = {0,  1,  2,  3, /* users */ 10, 11, 12,
                                            10, 13, 14, 11 /* items */};
     static const int64_t the_offsets[FEATURES * SAMPLES + 1] = {0, 1, 2, 3, 4, 6, 7, 7, 11};

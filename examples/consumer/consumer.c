@@ -1,8 +1,8 @@
-/* examples/consumer/consumer.c - a table, one training step and a look at the rows, from outside.
+/* examples/consumer/consumer.c - a program outside of the library's tree: a table, one training
+ * step, and a check of the rows.
  *
- * On the host backend device memory is ordinary memory, so the arrays here are plain ones.  The program
- * of README.md with its values checked.
- */
+ * The program of README.md with its values checked. On the host backend device memory is ordinary
+ * memory, so the arrays here are plain arrays. */
 #include <hotbed/storage.h>
 #include <hotbed/version.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static int failed(const char *what) {
     return 1;
 }
 
-/* One step of SGD with learning rate 1 on bags of keys, whose gradient is 1 everywhere. */
+/* Run one step of SGD with learning rate 1 on bags of keys. The gradient is 1 everywhere. */
 static hotbed_status train(hotbed_storage *storage, hotbed_stream *stream, float *output) {
     static const int64_t keys[KEYS] = {7, -1, 7, 1000000007, 42, 7};
     static const int64_t offsets[SAMPLES + 1] = {0, 2, 3, 3, 6}; /* sample 2 has an empty bag */
@@ -61,7 +61,7 @@ int main(void) {
         fprintf(stderr, "headers %s, library %s\n", HOTBED_VERSION, hotbed_version());
         return 1;
     }
-    static float output[2 * SAMPLES * DIM]; /* before the step, and after it */
+    static float output[2 * SAMPLES * DIM]; /* before the step and after it */
     hotbed_stream *stream = NULL;
     hotbed_storage *storage = NULL;
     if (hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream) != HOTBED_OK)
@@ -73,7 +73,7 @@ int main(void) {
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 
-    /* Rows start at 0.  Key 7 is in three bags' positions, so its gradient is 3; the others' is 1. */
+    /* Rows start at 0. Key 7 occurs in three bags, so its gradient is 3; all others are 1. */
     const float expected[SAMPLES] = {-4.0F, -3.0F, 0.0F, -5.0F};
     for (int sample = 0; sample < SAMPLES; sample++) {
         float before = output[sample * DIM], after = output[(SAMPLES + sample) * DIM];

@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Probability that a random positive has a higher score than a random negative, ties counted half.
- * Scores are not NaN.  0.5 when one class is empty.  False when there is no memory for 8 n bytes. */
+/* Compute the probability that a random positive has a higher score than a random negative; ties
+ * count half. Scores must not be NaN. The result is 0.5 if one class is empty. Returns false if
+ * there is no memory for 16 n bytes. */
 bool hotbed_auc(uint64_t n, const float *scores, const uint8_t *labels, double *auc);
 
 #endif

@@ -1,36 +1,42 @@
-/* examples/train/datagen.c - hotbed-datagen: click logs in Criteo's format from a planted model. */
+/* examples/train/datagen.c - hotbed-datagen: click logs in Criteo's format from a planted model.
+ *
+ * A row is a function of its number, so threads make parts of the log side by side, and the main
+ * thread writes the parts in order. The log does not depend on the number of threads. */
 #include "examples/train/auc.h"
+#include "examples/train/log_reader.h"
 #include "examples/train/model_core.h"
 #include "examples/train/plant.h"
 #include "hotbed/version.h"
 
 #include <errno.h>
 #include <getopt.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { EXIT_USAGE = 2, CHUNK_BYTES = 1 << 18 };
+enum { EXIT_USAGE = 2, PART_ROWS = 2048, THREADS_MOST = 256 };
 
 static const char usage_text[] =
     "usage: hotbed-datagen --rows N [options]\n"
-    "Write a click log in Criteo's format (label, 13 integers, 26 categories, tab-separated), "
-    "whose\n"
-    "labels are drawn from a planted factorisation machine, and say which AUC that model reaches.\n"
+    "Write a click log in Criteo's format (label, 13 integers, 26 categories, tab-separated). The\n"
+    "labels are drawn from a planted factorization machine; also print the AUC of that model.\n"
     "\n"
     "  --rows N      rows to write\n"
     "  --skip N      begin at row N: fresh rows of the same model, for evaluation (default 0)\n"
-    "  --seed S      of the model and the rows (default 1)\n"
+    "  --seed S      seed of the model and the rows (default 1)\n"
     "  --alpha X     exponent of the keys' power law (default 1.05)\n"
     "  --vocab N     keys of the largest field, 4 to 2^31 (default 100000)\n"
-    "  -o FILE       where to write (default: standard output)\n"
-    "  --json FILE   write what was planted as JSON\n"
+    "  -o FILE       file to write (default: standard output)\n"
+    "  --threads N   threads, 1 to 256 (default: one per core); the rows do not depend on N\n"
+    "  --json FILE   write the properties of the planted model as JSON\n"
     "  --help, --version\n";
 
 typedef struct settings {
     hotbed_plant_settings plant;
     uint64_t rows;
     uint64_t skip;
+    uint64_t threads;
     const char *output;
     const char *json;
 } settings;
@@ -66,19 +72,15 @@ static bool parse_real(const char *text, double *value) {
     return end != text && *end == '\0' && isfinite(*value);
 }
 
-/* -1 to go on, else the program's exit code. */
+/* Returns -1 to go on, or the program's exit code. */
 static int parse_options(int argc, char **argv, settings *s) {
-    enum { ROWS = 256, SKIP, SEED, ALPHA, VOCAB, JSON, HELP, VERSION };
+    enum { ROWS = 256, SKIP, SEED, ALPHA, VOCAB, THREADS, JSON, HELP, VERSION };
     static const struct option options[] = {
-        {"rows", required_argument, NULL, ROWS},
-        {"skip", required_argument, NULL, SKIP},
-        {"seed", required_argument, NULL, SEED},
-        {"alpha", required_argument, NULL, ALPHA},
-        {"vocab", required_argument, NULL, VOCAB},
-        {"json", required_argument, NULL, JSON},
-        {"help", no_argument, NULL, HELP},
-        {"version", no_argument, NULL, VERSION},
-        {NULL, 0, NULL, 0}};
+        {"rows", required_argument, NULL, ROWS},   {"skip", required_argument, NULL, SKIP},
+        {"seed", required_argument, NULL, SEED},   {"alpha", required_argument, NULL, ALPHA},
+        {"vocab", required_argument, NULL, VOCAB}, {"threads", required_argument, NULL, THREADS},
+        {"json", required_argument, NULL, JSON},   {"help", no_argument, NULL, HELP},
+        {"version", no_argument, NULL, VERSION},   {NULL, 0, NULL, 0}};
     bool has_rows = false;
     int option;
     int index = 0;
@@ -101,6 +103,9 @@ static int parse_options(int argc, char **argv, settings *s) {
             ok = parse_count(optarg, &s->plant.vocab) && s->plant.vocab >= 4 &&
                  s->plant.vocab <= (uint64_t)1 << 31;
             break;
+        case THREADS:
+            ok = parse_count(optarg, &s->threads) && s->threads >= 1 && s->threads <= THREADS_MOST;
+            break;
         case JSON:
             s->json = optarg;
             break;
@@ -114,7 +119,7 @@ static int parse_options(int argc, char **argv, settings *s) {
             puts("hotbed-datagen " HOTBED_VERSION);
             return EXIT_SUCCESS;
         default:
-            return EXIT_USAGE; /* getopt_long() has said why */
+            return EXIT_USAGE; /* getopt_long() has printed why */
         }
         if (!ok)
             return fail(EXIT_USAGE, "'%s' is not a value of --%s", optarg, options[index].name);
@@ -126,30 +131,138 @@ static int parse_options(int argc, char **argv, settings *s) {
     return -1;
 }
 
+/* A part of the log: PART_ROWS rows, or fewer in the last part. */
+typedef struct part {
+    bool made; /* under the mutex */
+    size_t length;
+    double clicks;
+    double loss;
+    char *text;
+} part;
+
+typedef struct maker {
+    const settings *s;
+    const hotbed_plant *plant;
+    float *logits; /* [rows] */
+    uint8_t *labels;
+    uint64_t num_parts;
+    uint32_t num_slots;
+    part *slots; /* part i is in slots[i % num_slots] */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint64_t claimed, written; /* counts of parts; under the mutex */
+    bool stopping;
+} maker;
+
+static void make_part(const maker *m, uint64_t number, part *p) {
+    uint64_t begin = number * PART_ROWS, end = begin + PART_ROWS;
+    if (end > m->s->rows)
+        end = m->s->rows;
+    p->length = 0;
+    p->clicks = 0;
+    p->loss = 0;
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_plant_row row;
+        hotbed_plant_draw(m->plant, m->s->skip + i, &row);
+        m->logits[i] = row.logit;
+        m->labels[i] = row.label;
+        p->clicks += row.label;
+        p->loss += hotbed_fm_logistic(row.logit, row.label).loss;
+        p->length += hotbed_plant_print(&row, p->text + p->length);
+    }
+}
+
+static void *make_parts(void *argument) {
+    maker *m = argument;
+    pthread_mutex_lock(&m->mutex);
+    while (!m->stopping && m->claimed < m->num_parts) {
+        if (m->claimed >= m->written + m->num_slots) {
+            pthread_cond_wait(&m->changed, &m->mutex);
+            continue;
+        }
+        uint64_t number = m->claimed++;
+        part *p = &m->slots[number % m->num_slots];
+        pthread_mutex_unlock(&m->mutex);
+        make_part(m, number, p);
+        pthread_mutex_lock(&m->mutex);
+        p->made = true;
+        pthread_cond_broadcast(&m->changed);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return NULL;
+}
+
+/* Write the parts in order, as soon as they are made. */
+static bool write_parts(maker *m, FILE *file, summary *sum) {
+    for (uint64_t i = 0; i < m->num_parts; i++) {
+        part *p = &m->slots[i % m->num_slots];
+        pthread_mutex_lock(&m->mutex);
+        while (!p->made)
+            pthread_cond_wait(&m->changed, &m->mutex);
+        pthread_mutex_unlock(&m->mutex);
+        if (fwrite(p->text, 1, p->length, file) != p->length)
+            return false;
+        sum->click_rate += p->clicks;
+        sum->logloss += p->loss;
+        pthread_mutex_lock(&m->mutex);
+        p->made = false;
+        m->written++;
+        pthread_cond_broadcast(&m->changed);
+        pthread_mutex_unlock(&m->mutex);
+    }
+    if (m->s->rows > 0) {
+        sum->click_rate /= (double)m->s->rows;
+        sum->logloss /= (double)m->s->rows;
+    }
+    return fflush(file) == 0;
+}
+
+static bool create_slots(maker *m, uint32_t threads) {
+    m->num_slots = 2 * threads + 1;
+    m->slots = calloc(m->num_slots, sizeof *m->slots);
+    for (uint32_t i = 0; m->slots != NULL && i < m->num_slots; i++)
+        if ((m->slots[i].text = malloc((size_t)PART_ROWS * HOTBED_PLANT_LINE)) == NULL)
+            return false;
+    return m->slots != NULL;
+}
+
+/* Errors are in errno. */
 static bool write_rows(
     const settings *s, const hotbed_plant *plant, FILE *file, float *logits, uint8_t *labels,
     summary *sum) {
-    static char chunk[CHUNK_BYTES];
-    size_t used = 0;
-    for (uint64_t i = 0; i < s->rows; i++) {
-        hotbed_plant_row row;
-        hotbed_plant_draw(plant, s->skip + i, &row);
-        logits[i] = row.logit;
-        labels[i] = row.label;
-        sum->click_rate += row.label;
-        sum->logloss += hotbed_fm_logistic(row.logit, row.label).loss;
-        used += hotbed_plant_print(&row, chunk + used);
-        if (used > CHUNK_BYTES - HOTBED_PLANT_LINE || i + 1 == s->rows) {
-            if (fwrite(chunk, 1, used, file) != used)
-                return false;
-            used = 0;
+    pthread_t threads[THREADS_MOST];
+    uint32_t wanted = s->threads > 0 ? (uint32_t)s->threads : hotbed_reader_cores(), started = 0;
+    wanted = wanted < THREADS_MOST ? wanted : THREADS_MOST;
+    maker m = {
+        .s = s,
+        .plant = plant,
+        .logits = logits,
+        .labels = labels,
+        .num_parts = s->rows / PART_ROWS + (s->rows % PART_ROWS != 0)};
+    pthread_mutex_init(&m.mutex, NULL);
+    pthread_cond_init(&m.changed, NULL);
+    bool ok = create_slots(&m, wanted);
+    for (int error = 0; ok && started < wanted; started++)
+        if ((error = pthread_create(&threads[started], NULL, make_parts, &m)) != 0) {
+            errno = error;
+            ok = false;
+            break;
         }
-    }
-    if (s->rows > 0) {
-        sum->click_rate /= (double)s->rows;
-        sum->logloss /= (double)s->rows;
-    }
-    return fflush(file) == 0;
+    ok = ok && write_parts(&m, file, sum);
+    int why = errno;
+    pthread_mutex_lock(&m.mutex);
+    m.stopping = true;
+    pthread_cond_broadcast(&m.changed);
+    pthread_mutex_unlock(&m.mutex);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; m.slots != NULL && i < m.num_slots; i++)
+        free(m.slots[i].text);
+    free(m.slots);
+    pthread_cond_destroy(&m.changed);
+    pthread_mutex_destroy(&m.mutex);
+    errno = why;
+    return ok;
 }
 
 static bool write_json(const settings *s, const summary *sum) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # examples/train/demo.sh - the demonstration behind ./run demo.
 #   demo.sh DIRECTORY-OF-THE-PROGRAMS [FOLDER]
-# Makes click logs from a planted model, trains on them through cached tables, compares the AUC on fresh rows with the
-# planted model's own, then goes on from a checkpoint in the middle: on one rank, whose loss is to be the same bit
-# for bit, and on two, which add what a key got from both in another order, so to a millionth.
+# Makes click logs from a planted model, trains on them through cached tables, and compares the AUC on fresh rows
+# with the planted model's own AUC.  Then continues from a checkpoint of the middle: on one rank, where the loss must
+# be the same bit for bit, and on two ranks, where it may differ by a millionth, since the gradients that a key gets
+# from both ranks are added in another order.
 # ROWS (400000) sets the number of training rows; FOLDER keeps the files.
 set -u
 programs=$(cd "${1:?usage: demo.sh DIRECTORY-OF-THE-PROGRAMS [FOLDER]}" && pwd) || exit 1
@@ -46,13 +47,13 @@ finish() {
     exit 0
 }
 number() { sed -n "s/.*\"$2\": \([-0-9.e+]*\).*/\1/p" "$1" | head -n 1; }
-# total FILE NAME: sum over all tables
+# total FILE NAME: print the sum over all tables
 total() { grep -o "\"$2\": [0-9]*" "$1" | awk '{ n += $2 } END { print n }'; }
 train() {
     "$programs/hotbed-train" --data "$folder/train.tsv" --eval "$folder/held-out.tsv" --capacity 200000 \
         --batch "$batch" "$@"
 }
-# A few MiB of rows in device memory, the others below, and the next batch's are fetched ahead.
+# Keep a few MiB of rows in device memory and the others in the lower tier; fetch the next batch's rows ahead.
 cached=(--mode cache --hbm-mb 8 --pipeline prefetch)
 
 title "data: $rows rows to train on, $held_out fresh ones to test with"
@@ -60,7 +61,7 @@ title "data: $rows rows to train on, $held_out fresh ones to test with"
 "$programs/hotbed-datagen" --rows "$held_out" --skip "$rows" -o "$folder/held-out.tsv" \
     --json "$folder/planted.json" || { fail "hotbed-datagen --skip" && finish; }
 
-# Two checkpoints: about the middle, and the end.
+# Two checkpoints: near the middle and at the end.
 steps=$(((rows + batch - 1) / batch))
 middle=$((steps / 2 + 1))
 title "train: a factorisation machine, 39 cached tables, one pass, with a checkpoint after step $middle"
@@ -79,16 +80,16 @@ waits=$(number "$folder/whole.json" host_waits_per_step)
 speed="$(number "$folder/whole.json" rows_per_s | cut -d. -f1) rows/s on the $(sed -n 's/.*"backend": "\(.*\)".*/\1/p' "$folder/whole.json") backend"
 
 checkpoint=$folder/checkpoints/$(printf 'step-%010d' "$middle")
-# points FILE: the loss curve after the step of the checkpoint
+# points FILE: print the loss curve after the step of the checkpoint
 points() { grep -E '^    \[[0-9]+, ' "$1" | tr -d ' []' | awk -F, -v s="$middle" '$1 > s { print $1, $2 }'; }
-# differ FILE FILE: the largest difference of two curves, of the loss; nothing when points are missing
+# differ FILE FILE: print the largest relative difference of two loss curves; nothing if points are missing
 differ() {
     paste -d ' ' <(points "$1") <(points "$2") | awk '
         NF != 4 || $1 != $3 { exit 1 }
         { d = $2 > $4 ? $2 - $4 : $4 - $2; if (d > $2 * most) most = d / $2 }
         END { if (NR > 0) printf "%.1g", most }'
 }
-# resumed NAME MOST OPTIONS...: go on from the checkpoint; the loss may differ by a share of MOST
+# resumed NAME MOST OPTIONS...: continue from the checkpoint; the loss may differ by the fraction MOST
 resumed() {
     local name=$1 most=$2 json=$folder/$1.json count difference again
     shift 2
@@ -113,7 +114,7 @@ du -sh "$checkpoint" | awk '{ print "checkpoint: " $1 }'
 resumed one-rank 0 --mode hbm
 
 title "go on with two ranks: each has half of the rows of every table, and trains half of each batch"
-# Threads of the host backend: there may be one GPU.
+# On the host backend, since there may be only one GPU.
 resumed two-ranks 1e-6 --ranks 2 --backend host "${cached[@]}"
 
 results+=("      $speed")

@@ -1,12 +1,13 @@
-/* examples/train/model_core.h - the formulas of the factorisation machine, once, for both backends.
+/* examples/train/model_core.h - the formulas of the factorization machine, shared by both backends.
  *
  * A sample has one row of 1 + dim floats for each field: column 0 is the linear weight, the others are
  * the factors.  With S_j the sum of column j over the fields and Q_j the sum of its squares,
  *
  *   logit = bias + S_0 + sum over j of (S_j * S_j - Q_j) / 2          (Rendle 2010)
  *
- * Fields are added in field order and columns in column order.  Only + - * / and sqrtf are used, with
- * contraction off, and the logistic function is written out below: so both backends give the same bits.
+ * Fields are added in field order and columns in column order.  The code uses only + - * / and sqrtf,
+ * with contraction off, and computes the logistic function itself, so both backends give the same
+ * bits.
  */
 #ifndef HOTBED_EXAMPLES_MODEL_CORE_H
 #define HOTBED_EXAMPLES_MODEL_CORE_H
@@ -27,21 +28,22 @@ HOTBED_FM_HD void hotbed_fm_add(float x, float *sum, float *square) {
     *square = *square + x * x;
 }
 
-/* What column `column` gives to the logit. */
+/* The contribution of column `column` to the logit. */
 HOTBED_FM_HD float hotbed_fm_part(uint32_t column, float sum, float square) {
     return column == 0 ? sum : 0.5F * (sum * sum - square);
 }
 
-/* Derivative of the loss by an element x of column `column`; `error` is that by the logit. */
+/* Derivative of the loss with respect to an element x of column `column`; `error` is the derivative
+ * with respect to the logit. */
 HOTBED_FM_HD float hotbed_fm_gradient(uint32_t column, float x, float sum, float error) {
     return column == 0 ? error : error * (sum - x);
 }
 
-/* exp(x) for x in [-700, 0]; x below that, or not a number, counts as -700.  Within 2 ulp. */
+/* exp(x) for x in [-700, 0]. Smaller x and NaN count as -700. Within 2 ulp. */
 HOTBED_FM_HD double hotbed_fm_exp(double x) {
     if (!(x > -700.0))
         x = -700.0;
-    int32_t n = (int32_t)(x * 1.4426950408889634 - 0.5); /* nearest, as x <= 0 */
+    int32_t n = (int32_t)(x * 1.4426950408889634 - 0.5); /* rounds to nearest, since x <= 0 */
     double r = x - n * 6.93147180369123816490e-01;       /* ln 2 in two parts, so that r is exact */
     r = r - n * 1.90821492927058770002e-10;
     double p = 1.0 / 6227020800.0; /* Taylor's series; |r| < 0.35 */
@@ -90,7 +92,7 @@ HOTBED_FM_HD hotbed_fm_point hotbed_fm_logistic(float logit, float label) {
     return point;
 }
 
-/* The dense part of the model: the bias, and Adagrad's sum for it. */
+/* The dense part of the model: the bias, and its Adagrad sum. */
 typedef struct hotbed_fm_dense {
     float bias;
     float sum;
@@ -102,7 +104,7 @@ HOTBED_FM_HD void hotbed_fm_update(hotbed_fm_dense *dense, double gradient, floa
     dense->bias = dense->bias - learning_rate * (g / (sqrtf(dense->sum) + 1e-8F));
 }
 
-/* Loss and bias from the sums of all ranks: [ranks] pairs of loss and gradient. */
+/* Compute loss and bias from the sums of all ranks: [ranks] pairs of loss and gradient. */
 HOTBED_FM_HD void hotbed_fm_finish(
     uint32_t ranks, const double *all_sums, double *loss, hotbed_fm_dense *dense,
     float learning_rate) {

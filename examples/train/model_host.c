@@ -1,8 +1,8 @@
 /* examples/train/model_host.c - the model's kernels on the host.  CUDA counterpart: model_kernels.cu. */
 #include "examples/train/model.h"
 
-/* A sample's column sums; returns the logit.  The inner loops run over columns, which are contiguous, and
- * each column still adds its fields in order. */
+/* Compute a sample's column sums, and return the logit. The inner loops run over columns, which are
+ * contiguous, and each column still adds its fields in order. */
 static float forward(
     const hotbed_fm_job *job, const float *restrict x, float *restrict sum,
     float *restrict square) {

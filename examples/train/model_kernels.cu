@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-/* A warp serves one sample, a lane every 32nd column: loads are contiguous over lanes. */
+/* A warp processes one sample, each lane every 32nd column: loads are contiguous across lanes. */
 enum { WARP = 32, WARPS = 4, BLOCK = WARP * WARPS, MAX_BLOCKS = 4096 };
 
 typedef struct column_sums {
@@ -12,7 +12,7 @@ typedef struct column_sums {
     float part[HOTBED_FM_MAX_DIM + 1];
 } column_sums;
 
-/* The logit, in lane 0; the column sums are in `sums` for all lanes. */
+/* Returns the logit in lane 0. All lanes find the column sums in `sums`. */
 static __device__ float forward(
     const hotbed_fm_job &job, const float *x, column_sums *sums, uint32_t lane) {
     uint32_t width = job.dim + 1;
@@ -55,11 +55,11 @@ static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_fm_job job) {
             for (uint32_t f = 0; f < job.fields; f++)
                 gradients[f * field + j] =
                     hotbed_fm_gradient(j, x[f * field + j], sums->sum[j], error);
-        __syncwarp(); /* sums are free for the next sample */
+        __syncwarp(); /* now `sums` is free for the next sample */
     }
 }
 
-/* One block: see HOTBED_FM_LANES for the order. */
+/* Runs as one block. The order of the sums is given at HOTBED_FM_LANES. */
 static __global__ void __launch_bounds__(HOTBED_FM_LANES) reduce_kernel(hotbed_fm_job job) {
     __shared__ double loss[HOTBED_FM_LANES];
     __shared__ double gradient[HOTBED_FM_LANES];
@@ -107,7 +107,7 @@ static uint32_t blocks(uint32_t samples) {
     return n < (uint32_t)MAX_BLOCKS ? n : (uint32_t)MAX_BLOCKS;
 }
 
-/* The library's text cannot be set from outside, so the kernel's name goes to stderr. */
+/* The library's error text cannot be set from outside, so the kernel's name goes to stderr. */
 static hotbed_status launched(const char *kernel) {
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess)

@@ -1,6 +1,7 @@
 /* examples/train/options.c - the command line of hotbed-train. */
 #include "examples/train/options.h"
 
+#include "examples/train/log_reader.h"
 #include "examples/train/model.h"
 #include "hotbed/train.h"
 #include "hotbed/version.h"
@@ -11,50 +12,63 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { PARSE_THREADS_MOST = 256 }; /* stated in --help too */
+
 static const char usage_text[] =
     "usage: hotbed-train --data FILE|- [options]\n"
-    "Train a factorisation machine for click-through rates on a log in Criteo's format: label,\n"
-    "13 integers and 26 categories a line, tab-separated, plain or gzip.\n"
+    "Train a factorization machine for click-through rates on a log in Criteo's format: each line "
+    "has a\n"
+    "label, 13 integers and 26 categories, separated by tabs; plain or gzip.\n"
     "\n"
     "  --data FILE|-       training rows; - is the standard input\n"
-    "  --eval FILE         held-out rows: AUC and logloss after training\n"
-    "  --dim N             factors a key, 1 to 256 (default 16)\n"
+    "  --eval FILE         held-out rows: compute AUC and logloss after training\n"
+    "  --dim N             factors per key, 1 to 256 (default 16)\n"
     "  --optimizer NAME    sgd, adam, adagrad or rowwise-adagrad (default adagrad)\n"
-    "  --lr X              learning rate of the sum of the rows' losses (default: the "
-    "optimizer's)\n"
-    "  --batch N           rows a step (default 4096)\n"
-    "  --epochs N          times the training rows are read (default 1)\n"
+    "  --lr X              learning rate, for the sum of the rows' losses (default: depends on "
+    "the\n"
+    "                      optimizer)\n"
+    "  --batch N           rows per step (default 4096)\n"
+    "  --epochs N          number of times to read the training rows (default 1)\n"
     "  --capacity N        keys that each categorical table can hold (default 1048576)\n"
-    "  --max-capacity N    let tables grow to N keys: they double when they are half full "
-    "(default: "
-    "they do not)\n"
-    "  --growth-every N    steps from one look at how full tables are to the next (default 16)\n"
-    "  --mode NAME         where rows live: auto, hbm, cache or default (default auto)\n"
-    "  --hbm-mb N          budget for rows in device memory, MiB (default: no limit)\n"
-    "  --lower-index KIND  where the lower tier's index is: device or host (default device)\n"
-    "  --store DIR         with --mode cache: all rows are in a RocksDB database in DIR, and stay\n"
-    "                      there; --hbm-mb has to have room for the rows of two batches, of three "
+    "  --max-capacity N    let tables grow to N keys: a table doubles when it is half full "
+    "(default: tables\n"
+    "                      do not grow)\n"
+    "  --growth-every N    check how full the tables are every N steps (default 16)\n"
+    "  --mode NAME         where rows are stored: auto, hbm, cache or default (default auto)\n"
+    "  --hbm-mb N          budget for rows in device memory, MiB; required by --mode cache and "
+    "default\n"
+    "                      (default: no limit)\n"
+    "  --lower-index KIND  memory of the lower tier's index: device or host (default device)\n"
+    "  --store DIR         with --mode cache: keep all rows in a RocksDB database in DIR, which "
+    "remains\n"
+    "                      after the run; --hbm-mb must hold the rows of two batches, of three "
     "with sw-auto\n"
-    "  --ranks N           share tables and batches among N threads, of a GPU each with cuda\n"
-    "                      (default 1; mpirun does so among processes)\n"
-    "  --plan NAME         of exchanges among ranks: fixed, two-phase or one-sided (default "
+    "  --ranks N           share tables and batches among N threads; with cuda each has a GPU of "
+    "its own\n"
+    "                      (default 1; mpirun does the same among processes)\n"
+    "  --plan NAME         exchanges among ranks: fixed, two-phase or one-sided (default "
     "two-phase)\n"
-    "  --pipeline NAME     what is done ahead of a batch's step (default prefetch): none, "
+    "  --pipeline NAME     what runs ahead of a batch's step (default prefetch): none, "
     "sparse-dist,\n"
     "                      prefetch, jagged-prefetch, sw-serial, another plan of the library, or\n"
-    "                      sw-auto: sw-serial for 12 steps, then as their times suggest\n"
-    "  --backend NAME      auto, host or cuda (default auto: cuda when there is one)\n"
-    "  --save DIR          write DIR/step-NNNNNNNNNN at the end\n"
-    "  --save-every N      and every N steps\n"
-    "  --load DIR          go on from a checkpoint, or from the newest in a directory of them\n"
-    "  --resume            go on from the newest whole checkpoint in --save's directory, if there\n"
-    "                      is one; damaged ones are put aside as NAME.damaged\n"
-    "  --seed N            of the initial rows (default 1)\n"
-    "  --skip-bad N        leave out up to N malformed lines a file (default 0)\n"
+    "                      sw-auto: sw-serial for 12 steps, then a schedule made from their times\n"
+    "  --backend NAME      auto, host or cuda (default auto: cuda if there is a GPU)\n"
+    "  --save DIR          write a checkpoint DIR/step-NNNNNNNNNN at the end\n"
+    "  --save-every N      also write one every N steps\n"
+    "  --load DIR          continue from a checkpoint, or from the newest in a directory of "
+    "checkpoints\n"
+    "  --resume            continue from the newest whole checkpoint in --save's directory, if "
+    "there is\n"
+    "                      one; rename damaged ones to NAME.damaged\n"
+    "  --seed N            seed of the initial rows (default 1)\n"
+    "  --parse-threads N   threads that parse rows, 1 to 256 (default: one per core, shared among "
+    "ranks);\n"
+    "                      one more thread reads and unpacks; results do not depend on N\n"
+    "  --skip-bad N        leave out up to N malformed lines per file (default 0)\n"
     "  --json FILE         write results, loss curve and table statistics\n"
     "  --trace FILE        write a timeline of training for Perfetto or chrome://tracing\n"
-    "  --picture FILE      draw the last steps of it, SVG\n"
-    "  --quiet             only errors and warnings\n"
+    "  --picture FILE      draw the last steps of that timeline as SVG\n"
+    "  --quiet             print only errors and warnings\n"
     "  --help, --version\n"
     "\n"
     "Exit status: 0 done, 1 failed with a message, 2 wrong usage.\n";
@@ -68,8 +82,8 @@ void hotbed_train_say(const char *format, ...) {
     fputc('\n', stderr);
 }
 
-/* Chosen on hotbed-datagen's rows, one epoch of 400,000 in batches of 4096, by the
- * AUC of fresh rows. */
+/* Chosen on rows of hotbed-datagen, one epoch of 400,000 in batches of 4096, by the AUC on fresh
+ * rows. */
 float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
     switch (kind) {
     case HOTBED_OPT_SGD:
@@ -107,7 +121,7 @@ static bool parse_rate(const char *text, float *value) {
     return end != text && *end == '\0' && *value > 0 && *value < 1e6F;
 }
 
-/* The number that belongs to a name. */
+/* A name and its value. */
 typedef struct choice {
     const char *name;
     int value;
@@ -144,6 +158,7 @@ enum {
     OPT_RESUME,
     OPT_SEED,
     OPT_SKIP_BAD,
+    OPT_PARSE_THREADS,
     OPT_JSON,
     OPT_TRACE,
     OPT_PICTURE,
@@ -201,7 +216,7 @@ static bool is_pipeline(const char *text) {
     return strcmp(text, "sw-auto") == 0;
 }
 
-/* Set one option; false when the text is not one of its values. */
+/* Set one option. False if the text is not one of its values. */
 static bool set_option(int option, const char *text, hotbed_run_options *o) {
     switch (option) {
     case OPT_DATA:
@@ -256,6 +271,8 @@ static bool set_option(int option, const char *text, hotbed_run_options *o) {
         return parse_count(text, 0, UINT64_MAX, &o->seed);
     case OPT_SKIP_BAD:
         return parse_count(text, 0, UINT64_MAX, &o->skip_bad);
+    case OPT_PARSE_THREADS:
+        return parse_u32(text, 1, PARSE_THREADS_MOST, &o->parse_threads);
     case OPT_RESUME:
         o->resume = true;
         return true;
@@ -297,6 +314,7 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         {"resume", no_argument, NULL, OPT_RESUME},
         {"seed", required_argument, NULL, OPT_SEED},
         {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
+        {"parse-threads", required_argument, NULL, OPT_PARSE_THREADS},
         {"json", required_argument, NULL, OPT_JSON},
         {"trace", required_argument, NULL, OPT_TRACE},
         {"picture", required_argument, NULL, OPT_PICTURE},
@@ -330,7 +348,7 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
             return HOTBED_EXIT_OK;
         }
         if (option == '?' || option == ':')
-            return HOTBED_EXIT_USAGE; /* getopt_long() has said why */
+            return HOTBED_EXIT_USAGE; /* getopt_long() has printed why */
         if (!set_option(option, optarg, o)) {
             hotbed_train_say(
                 "'%s' is not a value of --%s; see --help", optarg, options[index].name);
@@ -355,9 +373,17 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         return usage("--max-capacity is not for --store, which holds any number of keys");
     if (o->store != NULL && o->lower_index != 0)
         return usage("--store has no lower tier: it goes without --lower-index");
+    if ((o->mode == HOTBED_MODE_CACHE || o->mode == HOTBED_MODE_DEFAULT) && o->hbm_bytes == 0)
+        return usage("--mode cache and --mode default need --hbm-mb");
     if (o->save_every > 0 && o->save == NULL)
         return usage("--save-every needs --save");
     if (o->resume && (o->save == NULL || o->load != NULL))
         return usage("--resume needs --save, and goes without --load");
+    if (o->parse_threads == 0) {
+        uint32_t cores = hotbed_reader_cores();
+        o->parse_threads = cores <= o->ranks ? 1 : cores / o->ranks;
+        o->parse_threads =
+            o->parse_threads < PARSE_THREADS_MOST ? o->parse_threads : PARSE_THREADS_MOST;
+    }
     return -1;
 }

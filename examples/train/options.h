@@ -7,7 +7,7 @@
 typedef struct hotbed_run_options {
     const char *data; /* "-" is the standard input */
     const char *eval; /* NULL: none */
-    const char *save; /* NULL: do not */
+    const char *save; /* NULL: do not save */
     const char *load;
     const char *json;
     const char *trace;
@@ -15,7 +15,7 @@ typedef struct hotbed_run_options {
     const char *pipeline; /* a plan of hotbed/train.h, or "sw-auto" */
     uint32_t dim;
     hotbed_optimizer_kind optimizer;
-    float learning_rate; /* 0 when not given: the optimizer's default, or the checkpoint's */
+    float learning_rate; /* 0: not given; the default of the optimizer or the checkpoint's rate */
     uint32_t batch;
     uint32_t epochs;
     hotbed_mode mode;
@@ -24,23 +24,25 @@ typedef struct hotbed_run_options {
     const char *store;      /* NULL: none */
     hotbed_backend backend; /* 0: auto */
     uint64_t capacity;      /* keys of each categorical table */
-    uint64_t max_capacity;  /* to which it may grow; 0: it does not */
-    uint32_t growth_every;  /* steps from one poll of how full tables are to the next */
+    uint64_t max_capacity;  /* keys to which it may grow; 0: it does not grow */
+    uint32_t growth_every;  /* steps between two polls of the tables' load */
     uint64_t save_every;    /* steps; 0: at the end only */
     uint64_t seed;
     uint64_t skip_bad;
+    uint32_t parse_threads; /* per rank; never 0 */
     bool resume;
-    uint32_t ranks; /* threads of this process, each with a share of the tables and of each batch */
+    uint32_t ranks; /* threads of this process; each has a share of the tables and of each batch */
     hotbed_plan plan;
     bool quiet;
 } hotbed_run_options;
 
 enum { HOTBED_EXIT_OK = 0, HOTBED_EXIT_FAILED = 1, HOTBED_EXIT_USAGE = 2 };
 
-/* Read the command line.  -1 to go on, else the exit code: help was printed, or a message on stderr. */
+/* Read the command line. Returns -1 to go on, or the exit code after printing help, or a message on
+ * stderr. */
 int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *options);
 
-/* The learning rate that is used when none is given. */
+/* The learning rate to use if none is given. */
 float hotbed_train_default_rate(hotbed_optimizer_kind kind);
 
 /* Print "hotbed-train: " and the message on stderr. */

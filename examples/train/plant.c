@@ -9,7 +9,7 @@
 enum {
     FACTORS = 4,
     FACTOR_FIELDS = 8, /* categorical fields that interact */
-    PILOT_ROWS = 8192, /* rows that gain and bias are set with */
+    PILOT_ROWS = 8192, /* rows from which gain and bias are determined */
     MISSING_RANK = 0,  /* stands for an empty field */
 };
 
@@ -17,7 +17,7 @@ static const double logit_spread = 1.35; /* standard deviation of the logits */
 static const double click_rate = 0.25;   /* as in Criteo's Kaggle set */
 static const uint64_t pilot_first = (uint64_t)1 << 63;
 
-/* Steele, Lea, Flood 2014: splitmix64's finaliser. */
+/* The finalizer of splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
@@ -41,7 +41,7 @@ static double draw_unit(draws *d) {
     return (double)(draw_bits(d) >> 11) * 0x1p-53;
 }
 
-/* Near to normal, from 64 bits: the sum of four uniform numbers. */
+/* Draw a nearly normal number from 64 bits: the sum of four uniform numbers. */
 static double normal(uint64_t bits) {
     double sum = 0;
     for (int i = 0; i < 4; i++)
@@ -86,20 +86,20 @@ static uint32_t zipf_draw(const hotbed_plant_zipf *z, draws *d) {
 
 /* --- fields ---------------------------------------------------------------------------------------- */
 
-/* Sizes from 4 keys to the whole vocabulary, evenly on a log scale, in a mixed order. */
+/* Sizes from 4 keys to the whole vocabulary, evenly spaced on a log scale, in a mixed order. */
 static uint64_t field_size(uint64_t vocab, uint32_t category) {
     double part =
         (double)((category * 7 + 3) % HOTBED_CRITEO_CATEGORIES) / (HOTBED_CRITEO_CATEGORIES - 1);
     return (uint64_t)(4.0 * pow((double)vocab / 4.0, part) + 0.5);
 }
 
-/* Half of the fields are always there; the others are missing in up to 45 % of the rows. */
+/* About half of the fields are always present; the others are missing in up to 45 % of the rows. */
 static double missing_rate(uint32_t field) {
     double u = (double)(hash3(1, field, 0) >> 40) * 0x1p-24;
     return u < 0.5 ? 0.0 : 0.9 * (u - 0.5);
 }
 
-/* Bijective on 32 bits, so that two ranks never share a key. */
+/* Bijective on 32 bits, so that two ranks of a category never share a key. */
 static uint32_t category_key(uint32_t category, uint32_t rank) {
     uint32_t x = rank + category * 0x9e3779b1U;
     x = (x ^ (x >> 16)) * 0x85ebca6bU;
@@ -118,7 +118,7 @@ static double linear(const hotbed_plant *plant, uint32_t category, uint32_t rank
            sqrt(1.0 + rank / 32.0);
 }
 
-/* Effect of an integer field: along its bucket number, which grows as the logarithm. */
+/* Effect of an integer field: proportional to its bucket number, which grows as the logarithm. */
 static double integer_effect(const hotbed_plant *plant, uint32_t field, bool missing, int64_t v) {
     if (missing)
         return 0.5 * normal(hash3(plant->settings.seed ^ 0x6d6973, field, 0));
@@ -126,7 +126,7 @@ static double integer_effect(const hotbed_plant *plant, uint32_t field, bool mis
            (double)hotbed_criteo_bucket(v);
 }
 
-/* The logit without gain and bias. */
+/* The logit before gain and bias are applied. */
 static double raw_logit(
     const hotbed_plant *plant, const hotbed_plant_row *row,
     const uint32_t ranks[HOTBED_CRITEO_CATEGORIES]) {
@@ -152,14 +152,14 @@ static double raw_logit(
     return logit;
 }
 
-/* Keys of a row, and its raw logit. */
+/* Draw the keys of a row, and return its raw logit. */
 static double draw_keys(const hotbed_plant *plant, draws *d, hotbed_plant_row *out) {
     uint32_t ranks[HOTBED_CRITEO_CATEGORIES];
     for (uint32_t i = 0; i < HOTBED_CRITEO_INTEGERS; i++) {
         double centre = (double)(hash3(2, i, 0) >> 40) * 0x1p-24 * 6.0;
         double value = floor(exp(centre + 1.2 * normal(draw_bits(d))));
         out->missing[i] = draw_unit(d) < missing_rate(i);
-        out->integers[i] = (int64_t)value - (i == 1 ? 3 : 0); /* Criteo's i02 goes below zero */
+        out->integers[i] = (int64_t)value - (i == 1 ? 3 : 0); /* Criteo's i02 has negative values */
     }
     for (uint32_t c = 0; c < HOTBED_CRITEO_CATEGORIES; c++) {
         uint32_t field = HOTBED_CRITEO_INTEGERS + c;

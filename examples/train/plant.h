@@ -1,10 +1,9 @@
 /* examples/train/plant.h - the planted model: clicks whose best possible AUC is known.
  *
- * A row is a function of (settings, row number): the keys are drawn by a power law a field, and the label
- * is drawn with the probability that a factorisation machine gives, whose parameters are functions of
- * (seed, field, key).  So rows 0 .. n are training data and rows n .. m fresh ones of the same model.
- * Parameters get smaller with a key's rank, so most of the signal is in keys that are seen often.
- */
+ * A row is a function of (settings, row number). Each field draws its key by a power law. The label
+ * is drawn with the probability given by a factorization machine whose parameters are functions of
+ * (seed, field, key). So rows 0 .. n are training data, and rows n .. m are fresh rows of the same
+ * model. Parameters get smaller with a key's rank, so most of the signal is in frequent keys. */
 #ifndef HOTBED_EXAMPLES_PLANT_H
 #define HOTBED_EXAMPLES_PLANT_H
 
@@ -28,15 +27,15 @@ typedef struct hotbed_plant_zipf {
 typedef struct hotbed_plant {
     hotbed_plant_settings settings;
     hotbed_plant_zipf ranks[HOTBED_CRITEO_CATEGORIES];
-    double gain; /* so that the logits' spread is the same at every seed */
-    double bias; /* so that the click rate is */
+    double gain; /* makes the spread of the logits the same for every seed */
+    double bias; /* makes the click rate the same */
 } hotbed_plant;
 
 typedef struct hotbed_plant_row {
     bool missing[HOTBED_CRITEO_FIELDS];
     int64_t integers[HOTBED_CRITEO_INTEGERS];
     uint32_t categories[HOTBED_CRITEO_CATEGORIES];
-    float logit; /* the planted model's */
+    float logit; /* the planted model's logit */
     uint8_t label;
 } hotbed_plant_row;
 

@@ -1,4 +1,4 @@
-/* examples/train/progress.c - a bar on a terminal, a line now and then otherwise. */
+/* examples/train/progress.c - a progress bar on a terminal, otherwise a line from time to time. */
 #include "examples/train/progress.h"
 
 #include <stdio.h>

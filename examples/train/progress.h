@@ -1,4 +1,4 @@
-/* examples/train/progress.h - a bar on a terminal, a line now and then otherwise. */
+/* examples/train/progress.h - a progress bar on a terminal, otherwise a line from time to time. */
 #ifndef HOTBED_EXAMPLES_PROGRESS_H
 #define HOTBED_EXAMPLES_PROGRESS_H
 
@@ -9,19 +9,19 @@ typedef struct hotbed_progress {
     const char *what; /* "train", "eval" */
     bool quiet;
     bool terminal;
-    bool shown; /* a bar stands in the terminal's last line */
+    bool shown; /* the terminal's last line shows a bar */
     double start;
-    double last; /* when something was shown */
+    double last; /* time of the last output */
     double first_fraction;
 } hotbed_progress;
 
-/* Seconds of a clock that only goes forward. */
+/* Seconds of a monotonic clock. */
 double hotbed_progress_clock(void);
 
 void hotbed_progress_begin(hotbed_progress *progress, const char *what, bool quiet);
 
-/* Show where we are, unless something was shown just before.
- *   fraction  in  part of the work that is done; below 0: not known
+/* Show the progress, unless something was shown just before.
+ *   fraction  in  fraction of the work that is done; below 0: not known
  *   loss      in  below 0: none */
 void hotbed_progress_show(hotbed_progress *progress, uint64_t rows, double fraction, double loss);
 

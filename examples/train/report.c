@@ -19,7 +19,7 @@ static void print_string(FILE *file, const char *text) {
     fputc('"', file);
 }
 
-/* Numbers have 17 digits: equal text is equal bits. */
+/* Numbers have 17 digits: equal text means equal bits. */
 static void print_number(FILE *file, const char *name, double value) {
     if (value - value == 0) /* finite */
         fprintf(file, "  \"%s\": %.17g,\n", name, value);
@@ -40,21 +40,21 @@ static void print_curve(const hotbed_run *t, FILE *file) {
     fputs("  ],\n", file);
 }
 
-/* Counts of a table: keys that it is made for by now, how often it has grown, keys stored, then
- * hotbed_table_stats in its order, but for bytes and what is used in place. */
+/* Counts of a table: current capacity, number of growths, keys stored, then counters of
+ * hotbed_table_stats in its order, without bytes and without counts of rows used in place. */
 enum { COUNTS = 12 };
 
 typedef struct table_counts {
     uint64_t count[HOTBED_CRITEO_FIELDS][COUNTS];
 } table_counts;
 
-/* Those of all ranks together. */
+/* Add up the counts of all ranks. */
 static bool count_tables(hotbed_run *t, table_counts *sums) {
     table_counts own = {{{0}}};
     bool ok = true;
     for (uint32_t i = 0; ok && i < HOTBED_CRITEO_FIELDS; i++) {
-        hotbed_table_stats s;
-        hotbed_table_info info;
+        hotbed_table_stats s = {.size = sizeof s};
+        hotbed_table_info info = {.size = sizeof info};
         uint64_t keys = 0;
         ok = hotbed_run_ok(t, hotbed_storage_stats(t->storage, i, &s, t->stream), "statistics") &&
              hotbed_run_ok(t, hotbed_storage_table(t->storage, i, &info), "table") &&
@@ -85,8 +85,8 @@ static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) 
         "inserts",        "evictions", "refused",     "rejected", "fetches", "write_backs"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
-        hotbed_table_info info;
-        hotbed_sharded_table table;
+        hotbed_table_info info = {.size = sizeof info};
+        hotbed_sharded_table table = {.size = sizeof table};
         if (!hotbed_run_ok(t, hotbed_storage_table(t->storage, i, &info), "table") ||
             !hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, i, &table), "table"))
             return false;
@@ -145,6 +145,13 @@ bool hotbed_run_report(hotbed_run *t, const char *path) {
     print_number(file, "host_waits_per_step", (double)t->host_waits / counted);
     print_number(file, "allocations_per_step", (double)t->allocations / counted);
     print_number(file, "signal_waits_per_step", t->signal_waits);
+    hotbed_run_waits waits = hotbed_run_waits_of(t);
+    fprintf(file, "  \"bound\": \"%s\",\n", waits.bound);
+    print_number(file, "reading_waits", waits.reading);
+    print_number(file, "parsing_waits", waits.parsing);
+    print_number(file, "link_waits", waits.link);
+    print_number(file, "compute_waits", waits.compute);
+    print_count(file, "parse_threads", t->reader_times.threads);
     print_count(file, "full_faults", t->full_faults);
     print_curve(t, file);
     bool ok = print_tables(t, &counts, file);

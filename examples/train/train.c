@@ -6,15 +6,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static void print_summary(const hotbed_run *t) {
-    uint64_t rows = t->place.rows - t->first_rows;
+static void print_training(const hotbed_run *t) {
+    unsigned long long rows = t->place.rows - t->first_rows;
+    unsigned long long steps = t->place.steps - t->first_step;
+    hotbed_run_waits waits = hotbed_run_waits_of(t);
+    if (steps == 0) {
+        hotbed_train_say("%s: nothing is left to train", t->options.data);
+        return;
+    }
     hotbed_train_say(
-        "trained %llu rows in %.1f s (%.0f rows/s), %llu steps, mean loss %.5f",
-        (unsigned long long)rows, t->seconds, t->seconds > 0 ? (double)rows / t->seconds : 0.0,
-        (unsigned long long)(t->place.steps - t->first_step),
-        t->place.rows > 0 ? t->place.loss / (double)t->place.rows : 0.0);
+        "trained %llu rows in %.1f s (%.0f rows/s), %llu steps, mean loss %.5f, bound by %s", rows,
+        t->seconds, t->seconds > 0 ? (double)rows / t->seconds : 0.0, steps,
+        t->place.loss / (double)t->place.rows, waits.bound);
+    hotbed_train_say(
+        "waited: reading %.0f %% of that time, parsing %.0f %%, link %.0f %%, compute %.0f %%",
+        100 * waits.reading, 100 * waits.parsing, 100 * waits.link, 100 * waits.compute);
+}
+
+static void print_summary(const hotbed_run *t) {
+    print_training(t);
     if (t->options.eval != NULL)
         hotbed_train_say(
             "%s: %llu rows, AUC %.5f, logloss %.5f", t->options.eval,
@@ -23,26 +36,34 @@ static void print_summary(const hotbed_run *t) {
         hotbed_train_say("%llu malformed lines left out", (unsigned long long)t->bad_lines);
 }
 
-/* Find out now, not after hours of training. */
+static bool check_input(hotbed_run *t, const char *path) {
+    struct stat status;
+    if (path == NULL || strcmp(path, "-") == 0)
+        return true;
+    if (stat(path, &status) != 0 || access(path, R_OK) != 0)
+        return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
+    return !S_ISDIR(status.st_mode) || hotbed_run_fail(t, "%s: is a directory", path);
+}
+
+static bool check_output(hotbed_run *t, const char *path) {
+    FILE *file = path == NULL ? NULL : fopen(path, "a");
+    if (path == NULL || (file != NULL && fclose(file) == 0))
+        return true;
+    return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
+}
+
+/* Check the files before training, not hours later. */
 static bool check_files(hotbed_run *t) {
     const hotbed_run_options *o = &t->options;
-    const char *const inputs[] = {o->data, o->eval};
-    const char *const outputs[] = {t->rank == 0 ? o->json : NULL, o->trace, o->picture};
-    for (int i = 0; i < 2; i++)
-        if (inputs[i] != NULL && strcmp(inputs[i], "-") != 0 && access(inputs[i], R_OK) != 0)
-            return hotbed_run_fail(t, "%s: %s", inputs[i], strerror(errno));
-    for (int i = 0; i < 3; i++) {
-        FILE *file = outputs[i] == NULL ? NULL : fopen(outputs[i], "a");
-        if (file != NULL)
-            fclose(file);
-        else if (outputs[i] != NULL)
-            return hotbed_run_fail(t, "%s: %s", outputs[i], strerror(errno));
-    }
-    return true;
+    return check_input(t, o->data) && check_input(t, o->eval) &&
+           (t->rank > 0 || check_output(t, o->json)) && check_output(t, o->trace) &&
+           check_output(t, o->picture);
 }
 
 static bool work(hotbed_run *t) {
     const hotbed_run_options *o = &t->options;
+    if (o->save != NULL && !hotbed_run_lock_save(t))
+        return false;
     if (o->load != NULL && !hotbed_run_load(t))
         return false;
     if (o->resume && !hotbed_run_resume(t))
@@ -66,14 +87,14 @@ static bool work(hotbed_run *t) {
 /* One rank of a run. */
 typedef struct rank_run {
     hotbed_run_options options;
-    hotbed_comm *joined; /* NULL: the only one */
+    hotbed_comm *joined; /* NULL: the only rank */
     pthread_t thread;
     bool ok;
 } rank_run;
 
 static void *run_rank(void *argument) {
     rank_run *run = argument;
-    hotbed_run *t = calloc(1, sizeof *t); /* large, and streams' calls point into it */
+    hotbed_run *t = calloc(1, sizeof *t); /* large; calls of streams point into it */
     if (t == NULL) {
         hotbed_train_say("no memory");
         hotbed_comm_abort(run->joined);
@@ -85,7 +106,7 @@ static void *run_rank(void *argument) {
             hotbed_train_say("rank %u: %s", t->rank, t->error);
         else
             hotbed_train_say("%s", t->error);
-        hotbed_comm_abort(t->comm); /* nobody waits for a rank that is gone */
+        hotbed_comm_abort(t->comm); /* so that no rank waits for this one */
         hotbed_comm_abort(run->joined);
     }
     hotbed_run_destroy(t);
@@ -93,7 +114,7 @@ static void *run_rank(void *argument) {
     return NULL;
 }
 
-/* Rank 0 speaks and writes for all. */
+/* Set up a rank's run. Only rank 0 prints, and writes the files for all ranks. */
 static void set_rank(rank_run *run, const hotbed_run_options *options, hotbed_comm *joined) {
     run->options = *options;
     run->joined = joined;
@@ -130,7 +151,7 @@ static bool run_threads(const hotbed_run_options *options) {
     return ok;
 }
 
-/* Whether an MPI launcher started several of us. */
+/* Whether an MPI launcher started several processes. */
 static bool launched_by_mpi(void) {
     static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
     for (int i = 0; i < 2; i++) {
@@ -159,6 +180,13 @@ int main(int argc, char **argv) {
     int code = hotbed_run_options_parse(argc, argv, &options);
     if (code >= 0)
         return code;
+    if (options.ranks > 1 && launched_by_mpi()) {
+        hotbed_train_say(
+            "--ranks %u makes threads of one process the ranks, and an MPI launcher made processes "
+            "the ranks: give one of them; see --help",
+            options.ranks);
+        return HOTBED_EXIT_USAGE;
+    }
     bool ok = options.ranks > 1 ? run_threads(&options) : run_process(&options);
     return ok ? HOTBED_EXIT_OK : HOTBED_EXIT_FAILED;
 }

@@ -1,9 +1,8 @@
-/* examples/train/trainer.c - the training run: making it, and training to the end of the data.
+/* examples/train/trainer.c - the training run: set it up, and train to the end of the data.
  *
- * A thread reads batches ahead; the pipeline of trainer_pipeline.c takes and trains them.  The main thread
- * never waits for a stream: a batch's buffers are given back by a call at the end of its step, and only the
- * reader waits for them.
- */
+ * Threads read and parse batches ahead (log_reader.h); the pipeline of trainer_pipeline.c takes and
+ * trains them. The main thread never waits for a stream: a call at the end of a batch's step
+ * returns the batch's buffers, and only the parsing threads wait for free buffers. */
 #include "examples/train/trainer.h"
 
 #include <errno.h>
@@ -11,41 +10,88 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Half of the width of the first factors; small against 1 / sqrt(fields). */
+/* Half the width of the range of the initial factors; small against 1 / sqrt(fields). */
 static const float first_factors = 0.02F;
 
-/* Of its capacity, what a table holds when it grows: polls know of keys some steps after they came. */
+/* Load at which a table grows. Well below 1, since polls learn of new keys some steps late. */
 static const float growth_load = 0.5F;
 
 bool hotbed_run_fail(hotbed_run *trainer, const char *format, ...) {
     va_list arguments;
     if (trainer->error[0] != '\0')
-        return false; /* the first failure counts */
+        return false; /* keep the first failure */
     va_start(arguments, format);
     vsnprintf(trainer->error, sizeof trainer->error, format, arguments);
     va_end(arguments);
     return false;
 }
 
-bool hotbed_run_forgive(void *self, hotbed_status fault) {
+void hotbed_run_name_table(char text[HOTBED_RUN_TEXT], const char *message) {
+    static const char table[] = "table ";
+    char *rest = NULL;
+    unsigned long number = HOTBED_CRITEO_FIELDS;
+    if (strncmp(message, table, sizeof table - 1) == 0)
+        number = strtoul(message + sizeof table - 1, &rest, 10);
+    if (number < HOTBED_CRITEO_FIELDS && rest > message + sizeof table - 1)
+        snprintf(
+            text, HOTBED_RUN_TEXT, "%s%s%s", table, hotbed_criteo_field_name((uint32_t)number),
+            rest);
+    else
+        snprintf(text, HOTBED_RUN_TEXT, "%s", message);
+}
+
+bool hotbed_run_tolerate(void *self, hotbed_status fault) {
     hotbed_run *trainer = self;
+    char text[HOTBED_RUN_TEXT];
     if (fault != HOTBED_ERR_FULL)
         return false;
     pthread_mutex_lock(&trainer->mutex);
     bool first = trainer->full_faults++ == 0;
     pthread_mutex_unlock(&trainer->mutex);
-    if (first)
-        hotbed_train_say(
-            "warning: %s; keys without a slot are not trained: give a larger --capacity or "
-            "--max-capacity",
-            hotbed_last_error());
+    if (!first)
+        return true;
+    hotbed_run_name_table(text, hotbed_last_error());
+    hotbed_train_say(
+        "warning: %s; keys without a slot are not trained: give a larger %s", text,
+        trainer->options.store != NULL ? "--hbm-mb" : "--capacity or --max-capacity");
     return true;
+}
+
+/* Fail because the communicator failed: name the rank that caused it, with the library's text. */
+static bool fail_ranks(hotbed_run *t, const char *text) {
+    static const char *const reasons[] = {
+        "",
+        "has failed",
+        "is gone: it died, or has ended",
+        "did not come in time",
+        "did something else than this one",
+        "cannot be reached"};
+    hotbed_comm_fault fault = {0};
+    if (hotbed_comm_failure(t->comm, &fault) != HOTBED_OK || fault.reason == HOTBED_COMM_WELL ||
+        fault.reason > HOTBED_COMM_TRANSPORT)
+        return hotbed_run_fail(t, "%s: %s", hotbed_status_name(HOTBED_ERR_COMM), text);
+    char who[32] = "another rank";
+    if (fault.rank >= 0)
+        snprintf(who, sizeof who, "rank %d", (int)fault.rank);
+    return hotbed_run_fail(t, "%s %s: %s", who, reasons[fault.reason], fault.text);
+}
+
+bool hotbed_run_fail_step(hotbed_run *t, hotbed_status status) {
+    if (status == HOTBED_ERR_COMM)
+        return fail_ranks(t, hotbed_last_error());
+    if (status == HOTBED_ERR_MEMORY)
+        return hotbed_run_fail(
+            t, "no memory for batches of %u rows of --dim %u: give a smaller --batch: %s",
+            t->options.batch, t->options.dim, hotbed_last_error());
+    return hotbed_run_fail(t, "%s: %s", hotbed_status_name(status), hotbed_last_error());
 }
 
 bool hotbed_run_ok(hotbed_run *trainer, hotbed_status status, const char *what) {
     if (status == HOTBED_OK)
         return true;
-    return hotbed_run_forgive(trainer, status) ||
+    if (status == HOTBED_ERR_COMM && trainer->comm != NULL)
+        return fail_ranks(trainer, hotbed_last_error());
+    return hotbed_run_tolerate(trainer, status) ||
            hotbed_run_fail(
                trainer, "%s: %s: %s", what, hotbed_status_name(status), hotbed_last_error());
 }
@@ -73,7 +119,7 @@ static bool choose_backend(hotbed_run *trainer) {
     return true;
 }
 
-/* The ranks of the tables: GPUs are joined through the ranks that were given. */
+/* Set up the ranks of the tables. GPUs are joined through the ranks that the caller gave. */
 static bool join(hotbed_run *trainer) {
     trainer->comm = trainer->joined;
     if (trainer->ranks > 1 && trainer->backend == HOTBED_BACKEND_HOST)
@@ -114,10 +160,11 @@ static bool create_storage(hotbed_run *trainer) {
     hotbed_storage_options_init(&options);
     options.num_tables = HOTBED_CRITEO_FIELDS;
     options.tables = tables;
-    options.pooling = HOTBED_POOL_NONE; /* a row a key, feature by feature */
+    options.pooling = HOTBED_POOL_NONE; /* one row per key, feature by feature */
     options.optimizer.kind = o->optimizer;
     options.optimizer.learning_rate = trainer->place.learning_rate;
-    /* The gradient of a few dozen rows; without it a key's first row would move it by the whole rate. */
+    /* About what a few dozen rows add to the sum. Without it, a key's first row would move it by
+     * the whole rate. */
     if (o->optimizer == HOTBED_OPT_ADAGRAD)
         options.optimizer.initial_accumulator = 1.0F;
     options.seed = o->seed;
@@ -133,7 +180,7 @@ static bool create_storage(hotbed_run *trainer) {
     sharded.max_keys = (uint64_t)trainer->share * HOTBED_CRITEO_FIELDS;
     sharded.plan = o->plan;
     sharded.growth_every = o->growth_every;
-    if (trainer->ranks == 1) { /* no sizes to wait for, and nobody to send fewer keys to */
+    if (trainer->ranks == 1) { /* no sizes to wait for, no other rank */
         sharded.plan = HOTBED_PLAN_FIXED;
         sharded.dedup = HOTBED_DEDUP_OFF;
     }
@@ -146,7 +193,7 @@ static bool create_storage(hotbed_run *trainer) {
     return true;
 }
 
-/* Parts of one allocation, each aligned to 256 bytes. */
+/* Cut a part from one allocation, aligned to 256 bytes. */
 static void *carve(const hotbed_memory *memory, size_t *used, size_t bytes) {
     char *part = (char *)memory->data + *used;
     *used += (bytes + 255) & ~(size_t)255;
@@ -155,8 +202,8 @@ static void *carve(const hotbed_memory *memory, size_t *used, size_t bytes) {
 
 static bool alloc(
     hotbed_run *trainer, hotbed_memory_kind kind, size_t bytes, hotbed_memory *memory) {
-    return hotbed_run_ok(
-        trainer, hotbed_memory_alloc(trainer->stream, kind, bytes, NULL, memory), "batch buffers");
+    hotbed_status status = hotbed_memory_alloc(trainer->stream, kind, bytes, NULL, memory);
+    return status == HOTBED_OK || hotbed_run_fail_step(trainer, status);
 }
 
 static bool create_slot(hotbed_run *trainer, uint32_t s) {
@@ -180,7 +227,9 @@ static bool create_slot(hotbed_run *trainer, uint32_t s) {
     slot->labels = carve(&slot->device, &used, batch * sizeof(float));
     slot->sums = carve(&slot->device, &used, sums);
     slot->all_sums = carve(&slot->device, &used, sums * trainer->ranks);
-    return true;
+    return hotbed_run_ok(
+               trainer, hotbed_event_create(trainer->stream, &slot->copy_begin), "event") &&
+           hotbed_run_ok(trainer, hotbed_event_create(trainer->stream, &slot->copy_end), "event");
 }
 
 static bool create_buffers(hotbed_run *trainer) {
@@ -220,6 +269,10 @@ void hotbed_run_destroy(hotbed_run *trainer) {
     hotbed_sharded_modules_destroy(trainer->modules);
     hotbed_sharded_destroy(trainer->sharded);
     hotbed_external_destroy(trainer->store);
+    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++) {
+        hotbed_event_destroy(trainer->slots[s].copy_begin);
+        hotbed_event_destroy(trainer->slots[s].copy_end);
+    }
     hotbed_stream_destroy(trainer->stream);
     if (trainer->owns_comm)
         hotbed_comm_destroy(trainer->comm);
@@ -228,6 +281,7 @@ void hotbed_run_destroy(hotbed_run *trainer) {
         hotbed_memory_free(&trainer->slots[s].device);
     }
     hotbed_memory_free(&trainer->device);
+    hotbed_save_lock_release(&trainer->save_lock);
     free(trainer->curve);
     free(trainer->scores.logits);
     free(trainer->scores.labels);
@@ -249,7 +303,8 @@ hotbed_reader *hotbed_run_open(
         .skip_bad = trainer->options.skip_bad,
         .first_epoch = from != NULL ? (uint32_t)from->epoch : 0,
         .first_line = from != NULL ? from->lines : 0,
-        .first_bad = from != NULL ? from->bad : 0};
+        .first_bad = from != NULL ? from->bad : 0,
+        .threads = trainer->options.parse_threads};
     char message[512];
     hotbed_reader *reader = hotbed_reader_start(&options, message, sizeof message);
     if (reader == NULL)
@@ -257,8 +312,20 @@ hotbed_reader *hotbed_run_open(
     return reader;
 }
 
+/* If all enqueued steps are done, the device has been idle since its last step: count that time. */
+static void count_starved(hotbed_run *trainer, double since) {
+    pthread_mutex_lock(&trainer->mutex);
+    bool idle = trainer->place.steps - trainer->first_step == trainer->handed;
+    double last_done = trainer->last_done;
+    pthread_mutex_unlock(&trainer->mutex);
+    if (idle && !trainer->evaluating)
+        trainer->starved += hotbed_progress_clock() - (last_done > since ? last_done : since);
+}
+
 hotbed_train_slot *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader) {
+    double begin = hotbed_progress_clock();
     hotbed_reader_batch *batch = hotbed_reader_take(reader);
+    count_starved(trainer, begin);
     if (batch == NULL) {
         if (hotbed_reader_error(reader) != NULL)
             hotbed_run_fail(trainer, "%s", hotbed_reader_error(reader));
@@ -277,6 +344,7 @@ void hotbed_run_step_done(void *argument) {
     hotbed_train_place *place = &t->place;
     pthread_mutex_lock(&t->mutex);
     place->steps++;
+    t->last_done = hotbed_progress_clock();
     place->rows += slot->batch->rows;
     place->epoch = slot->batch->epoch;
     place->lines = slot->batch->lines;
@@ -307,7 +375,7 @@ void hotbed_run_step_done(void *argument) {
     hotbed_reader_give(slot->reader);
 }
 
-/* Whether the loss has been a number so far; without a wait. */
+/* Whether the loss has been finite so far. Never blocks. */
 static bool check_loss(hotbed_run *t) {
     pthread_mutex_lock(&t->mutex);
     uint64_t diverged = t->diverged;
@@ -326,7 +394,7 @@ static void show(hotbed_run *t, void *progress) {
     hotbed_progress_show(progress, rows, t->fraction, loss);
 }
 
-/* Pass after pass of the pipeline: it is empty where a checkpoint is written or its plan changes. */
+/* Run the pipeline in passes: it drains before each checkpoint and before a change of its plan. */
 static bool train(hotbed_run *t, hotbed_progress *progress) {
     uint64_t every = t->options.save_every;
     uint64_t timed_until = t->taken + HOTBED_TRAIN_TIMED_STEPS;
@@ -342,6 +410,17 @@ static bool train(hotbed_run *t, hotbed_progress *progress) {
             return false;
     }
     return true;
+}
+
+bool hotbed_run_harvest_copy(hotbed_run *t, hotbed_train_slot *slot) {
+    double seconds = 0;
+    if (!slot->copied)
+        return true;
+    slot->copied = false;
+    bool ok = hotbed_run_ok(
+        t, hotbed_event_seconds(slot->copy_begin, slot->copy_end, &seconds), "time of a copy");
+    t->linked += seconds;
+    return ok;
 }
 
 bool hotbed_run_train(hotbed_run *t) {
@@ -362,7 +441,10 @@ bool hotbed_run_train(hotbed_run *t) {
         hotbed_train_destroy(t->train);
         t->train = NULL;
     }
+    for (uint32_t i = 0; ok && i < HOTBED_TRAIN_SLOTS; i++)
+        ok = hotbed_run_harvest_copy(t, &t->slots[i]);
     t->bad_lines = hotbed_reader_bad(t->reader);
+    t->reader_times = hotbed_reader_times_of(t->reader);
     hotbed_reader_stop(t->reader);
     if (ok && t->place.rows == 0)
         ok = hotbed_run_fail(t, "%s: no rows", t->options.data);

@@ -1,7 +1,6 @@
-/* examples/train/trainer.h - a training run: tables, model, pipeline, and the place in the data.
+/* examples/train/trainer.h - a training run: tables, model, pipeline, and the position in the data.
  *
- * Functions return false after a failure, with the reason in trainer->error.
- */
+ * Functions that return bool return false on failure, with the reason in trainer->error. */
 #ifndef HOTBED_EXAMPLES_TRAINER_H
 #define HOTBED_EXAMPLES_TRAINER_H
 
@@ -10,28 +9,29 @@
 #include "examples/train/model.h"
 #include "examples/train/options.h"
 #include "examples/train/progress.h"
+#include "examples/train/save_lock.h"
 #include "hotbed/sharded_module.h"
 #include "hotbed/train.h"
 
 #include <pthread.h>
 
 enum {
-    HOTBED_TRAIN_SLOTS = 5, /* batches that are being read or trained: three in a pipeline, one
-                             * that waits, one in the reader */
-    HOTBED_TRAIN_TIMED_STEPS = 12, /* that sw-auto makes its schedule from */
-    HOTBED_TRAIN_CURVE_STEPS = 10  /* steps that a point of the loss curve is the mean of */
+    HOTBED_TRAIN_SLOTS = 6,        /* batches: three in a pipeline, one waiting, two being filled */
+    HOTBED_TRAIN_TIMED_STEPS = 12, /* steps whose times sw-auto's schedule is based on */
+    HOTBED_TRAIN_CURVE_STEPS = 10, /* a point of the loss curve is the mean of so many steps */
+    HOTBED_RUN_TEXT = 512          /* longest message of the library, in bytes */
 };
 
-/* What a checkpoint carries beside the tables: plain numbers, written as they lie in memory. */
+/* What a checkpoint carries besides the tables: plain numbers, written as they are in memory. */
 typedef struct hotbed_train_place {
     char magic[8]; /* "HBTRAIN1" */
     uint64_t steps;
     uint64_t rows;  /* trained so far */
-    uint64_t epoch; /* where to go on: after `lines` lines of this epoch, `bad` of them bad */
+    uint64_t epoch; /* where to continue: after `lines` lines of it, `bad` malformed */
     uint64_t lines;
     uint64_t bad;
     double loss;        /* sum over all rows */
-    double window_loss; /* sum over the rows since the curve's last point */
+    double window_loss; /* sum over the rows since the last point of the curve */
     uint64_t window_rows;
     hotbed_fm_dense dense;
     float learning_rate;
@@ -43,8 +43,8 @@ typedef struct hotbed_curve_point {
     double loss;
 } hotbed_curve_point;
 
-/* One batch on its way: parsed into pinned memory, copied, trained.  Its arrays are used by no other
- * batch until the last stream has passed it. */
+/* One batch in flight: parsed into pinned memory, copied, trained. No other batch uses its arrays
+ * until the last stream has passed it. */
 typedef struct hotbed_train_slot {
     struct hotbed_run *trainer;
     hotbed_reader *reader;
@@ -55,11 +55,23 @@ typedef struct hotbed_train_slot {
     float *labels;           /* device [batch] */
     float *logits;           /* pinned [batch] */
     double *loss;            /* pinned */
-    double *sums, *all_sums; /* device: of this rank's samples, of all ranks' */
+    double *sums, *all_sums; /* device: sums of this rank's samples, of all ranks' samples */
+    hotbed_event *copy_begin, *copy_end; /* of the copy to the device */
+    bool copied; /* training: the events were recorded, and have not been read yet */
     hotbed_kjt kjt;
     const hotbed_sharded_output *output;
     hotbed_fm_job job;
 } hotbed_train_slot;
+
+/* The fraction of the training time in which each stage waited for other stages. The stage that
+ * waited least bounds the run. */
+typedef struct hotbed_run_waits {
+    double reading;    /* the thread that reads and unpacks waited for the parsing threads */
+    double parsing;    /* the parsing threads waited for bytes or for free batches */
+    double link;       /* no copy to the device was under way */
+    double compute;    /* the device had finished all of its steps and waited for a batch */
+    const char *bound; /* "reading", "parsing", "link" or "compute" */
+} hotbed_run_waits;
 
 /* Scores of the rows of --eval. */
 typedef struct hotbed_eval_scores {
@@ -73,19 +85,18 @@ typedef struct hotbed_eval_scores {
 
 typedef struct hotbed_run {
     hotbed_run_options options;
-    hotbed_comm *joined; /* over threads or MPI, given by who makes the trainer; NULL: one rank */
-    hotbed_comm
-        *comm; /* what tables and batches are shared by: `joined`, or of GPUs, or of one rank */
+    hotbed_comm *joined; /* threads or MPI; created by the caller; NULL: one rank */
+    hotbed_comm *comm;   /* ranks that share tables and batches: `joined`, GPUs, or one rank */
     bool owns_comm;
     uint32_t rank, ranks;
-    uint32_t share; /* samples of a batch on this rank, at most */
+    uint32_t share; /* most samples of a batch on this rank */
     hotbed_backend backend;
     const hotbed_fm_kernels *kernels;
-    hotbed_stream *stream;  /* of all that is not in the pipeline; idle while that runs */
-    hotbed_external *store; /* --store: where this rank's rows are; NULL: none */
+    hotbed_stream *stream;  /* for all work outside of the pipeline; idle while the pipeline runs */
+    hotbed_external *store; /* --store: holds this rank's rows; NULL: none */
     hotbed_sharded *sharded;
-    hotbed_storage *storage;         /* the collection's one lookup: this rank's rows */
-    hotbed_sharded_modules *modules; /* one: the collection */
+    hotbed_storage *storage;         /* the collection's only storage: this rank's rows */
+    hotbed_sharded_modules *modules; /* one module: the collection */
     hotbed_module *module;
     hotbed_model model;
     hotbed_train *train;  /* the pipeline */
@@ -95,88 +106,106 @@ typedef struct hotbed_run {
     hotbed_fm_dense *dense;
     hotbed_train_slot slots[HOTBED_TRAIN_SLOTS];
     hotbed_reader_batch batches[HOTBED_TRAIN_SLOTS];
-    hotbed_reader *reader; /* that the pipeline takes batches from */
-    uint64_t taken;        /* steps taken from it and before, in this run and its checkpoint */
-    uint64_t stop;         /* take no more for now when there are as many */
+    hotbed_reader *reader; /* the pipeline takes batches from it */
+    uint64_t taken;        /* steps taken so far, including those before the loaded checkpoint */
+    uint64_t stop;         /* pause when `taken` reaches this */
     bool over;             /* the reader has no more */
     bool evaluating;
     bool timing;     /* sw-auto has no schedule yet: one step at a time */
-    double fraction; /* part of the work up to the last batch taken; below 0: not known */
+    uint64_t handed; /* steps of this run that are completely enqueued */
+    double starved;  /* seconds in which all of these were done and no batch was ready */
+    double linked;   /* seconds of copies to the device */
+    hotbed_reader_times reader_times; /* of training; set at its end */
+    double fraction; /* fraction of the work up to the last batch taken; below 0: not known */
 
     pthread_mutex_t
-        mutex; /* guards place's sums, curve and scores: the compute stream's calls write */
+        mutex; /* guards place's sums, curve and scores, which the compute stream's calls write */
     hotbed_train_place place;
-    hotbed_train_place loaded; /* of a checkpoint that is being read */
-    hotbed_curve_point *curve; /* [curve_room]; made longer by steps */
+    hotbed_train_place loaded;  /* read from a checkpoint */
+    char loaded_path[4096];     /* path of that checkpoint; "": none */
+    hotbed_save_lock save_lock; /* rank 0: the lock on the directory of --save */
+    bool saved; /* step saved_step is in the directory of --save: saved or loaded by this run */
+    uint64_t saved_step;
+    hotbed_curve_point *curve; /* [curve_room]; grows */
     uint64_t curve_points;
     uint64_t curve_room;
-    bool curve_lost;   /* no memory for a point */
+    bool curve_lost;   /* a point was lost for lack of memory */
     uint64_t diverged; /* first step whose loss was not finite; 0: none */
+    double last_done;  /* when the last step was done, by hotbed_progress_clock() */
     hotbed_eval_scores scores;
 
-    uint64_t first_step; /* of this run, for the report */
+    uint64_t first_step; /* first step of this run, for the report */
     uint64_t first_rows;
     uint64_t bad_lines;
-    double seconds; /* of training */
-    uint64_t
-        counted; /* steps of this run in which these were counted: not the first of a pipeline */
+    double seconds;   /* of training; set at its end */
+    uint64_t counted; /* steps in which these were counted: not the first of a pipeline */
     uint64_t host_waits;
     uint64_t allocations;
-    double signal_waits;  /* a step: of the pipeline's threads for each other */
+    double signal_waits;  /* per step: waits of the pipeline's threads for each other */
     uint64_t full_faults; /* steps in which a table was full */
     double auc;
     double logloss;
     char error[1024];
 } hotbed_run;
 
-/* Make all that the options ask for.  `joined` has the ranks, or is NULL.  Call destroy after a failure,
- * too. */
+/* Create everything that the options ask for. `joined` has the ranks, or is NULL. Call destroy
+ * after a failure too. */
 bool hotbed_run_create(hotbed_run *trainer, const hotbed_run_options *options, hotbed_comm *joined);
 void hotbed_run_destroy(hotbed_run *trainer);
 
-/* Train to the end of the data, saving on the way. */
+/* Train to the end of the data; save checkpoints as --save-every asks. */
 bool hotbed_run_train(hotbed_run *trainer);
 
-/* Open --store for tables of these options; and, at the end, put all rows into it.  Nothing without --store. */
+/* Open --store for tables of these options. At the end, write all rows to it. Both do nothing
+ * without --store. */
 bool hotbed_run_open_store(hotbed_run *trainer, hotbed_storage_options *options);
 bool hotbed_run_flush_store(hotbed_run *trainer);
 
-/* Score the rows of options.eval: auc and logloss. */
+/* Score the rows of options.eval: set auc and logloss. */
 bool hotbed_run_eval(hotbed_run *trainer);
 
-/* Wait for the stream; a full table is counted and is no failure. */
+/* The waits of training. Call it after training has ended. */
+hotbed_run_waits hotbed_run_waits_of(const hotbed_run *trainer);
+
+/* Add the time of a slot's last copy to the device to `linked`. The copy must be done. */
+bool hotbed_run_harvest_copy(hotbed_run *trainer, hotbed_train_slot *slot);
+
+/* Wait for the stream. A full table is counted and is not a failure. */
 bool hotbed_run_sync(hotbed_run *trainer);
 
-/* The pipeline that is asked for, in trainer_pipeline.c; made again, by its own times, when it is sw-auto
- * and has run HOTBED_TRAIN_TIMED_STEPS. */
+/* Create the pipeline of --pipeline (trainer_pipeline.c). For sw-auto, create it again from its own
+ * times after HOTBED_TRAIN_TIMED_STEPS. */
 bool hotbed_run_create_pipeline(hotbed_run *trainer);
 bool hotbed_run_reschedule(hotbed_run *trainer);
 
-/* Run the pipeline on batches of trainer->reader until trainer->stop or their end.  `show` is called after
- * each. */
+/* Run the pipeline on batches of trainer->reader until trainer->stop or the last batch. Calls
+ * `show` after each batch. */
 bool hotbed_run_pass(
     hotbed_run *trainer, void (*show)(hotbed_run *trainer, void *argument), void *argument);
 
 /* Write --trace and --picture. */
 bool hotbed_run_write_timeline(hotbed_run *trainer);
 
-/* The last stream has passed a batch, whose slot is the argument: keep its loss, or its scores, and give it
- * back. */
+/* Called after the last stream has passed a batch; the argument is its slot. Keep the batch's loss,
+ * or its scores, and return the batch to the reader. */
 void hotbed_run_step_done(void *argument);
 void hotbed_run_scores_done(void *argument);
 
-/* Check that DIR of --save can be used, load what --load names, save, in trainer_save.c. */
+/* In trainer_save.c: create and lock the directory of --save; after loading, check that it has no
+ * newer checkpoint; load the checkpoint of --load; save. */
+bool hotbed_run_lock_save(hotbed_run *trainer);
 bool hotbed_run_prepare_save(hotbed_run *trainer);
 bool hotbed_run_load(hotbed_run *trainer);
 
-/* The same from the newest whole checkpoint of options.save, if there is one. */
-bool hotbed_run_resume(hotbed_run *t);
+/* Load the newest whole checkpoint in the directory of --save, if there is one; rename damaged
+ * ones. */
+bool hotbed_run_resume(hotbed_run *trainer);
 bool hotbed_run_save(hotbed_run *trainer);
 
 /* Write the JSON report. */
 bool hotbed_run_report(hotbed_run *trainer, const char *path);
 
-/* For the files of the trainer: set `error` and return false; the same from a status, with the
+/* Set `error` and return false; the second function does so for a status that is not OK, with the
  * library's text. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
@@ -185,23 +214,33 @@ bool
 hotbed_run_fail(hotbed_run *trainer, const char *format, ...);
 bool hotbed_run_ok(hotbed_run *trainer, hotbed_status status, const char *what);
 
-/* Whether a fault is that of a full table, which is counted, told the first time, and no failure. */
-bool hotbed_run_forgive(void *self, hotbed_status fault);
+/* hotbed_run_ok() for a step. The message begins with the rank that is gone, or with the batch that
+ * is too large. */
+bool hotbed_run_fail_step(hotbed_run *trainer, hotbed_status status);
 
-/* Bytes of every rank to every rank, from host memory to host memory.  Waits; the same number on all. */
+/* Copy a message of the library. A table number at its start is replaced by the table's name. */
+void hotbed_run_name_table(char text[HOTBED_RUN_TEXT], const char *message);
+
+/* Whether a fault is only a full table. A full table is counted, reported the first time, and not a
+ * failure. */
+bool hotbed_run_tolerate(void *self, hotbed_status fault);
+
+/* Gather `bytes` of every rank on every rank, from host memory to host memory. Blocks. `bytes` must
+ * be equal on all ranks. */
 bool hotbed_run_gather(hotbed_run *trainer, size_t bytes, const void *mine, void *all);
 
-/* What rank 0 has, to all. */
+/* Copy rank 0's bytes to all ranks. */
 bool hotbed_run_share(hotbed_run *trainer, size_t bytes, void *data);
 
-/* Whether all ranks are well; a rank that is not has told why. */
+/* Whether all ranks are well. A rank that is not has reported why. */
 bool hotbed_run_agree(hotbed_run *trainer, bool well);
 
 /* Start a reader of `path` over the trainer's slots. */
 hotbed_reader *hotbed_run_open(
     hotbed_run *trainer, const char *path, const hotbed_train_place *from, uint32_t epochs);
 
-/* The next batch of a reader, in its slot; NULL at the end or on an error (trainer->error is set). */
+/* Take the next batch of a reader, in its slot. NULL at the end, or on an error (trainer->error is
+ * set). */
 hotbed_train_slot *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader);
 
 #endif

@@ -41,7 +41,7 @@ void hotbed_run_scores_done(void *argument) {
     hotbed_reader_give(slot->reader);
 }
 
-/* The scores of all ranks, in rank order: the AUC does not ask for an order. */
+/* Gather the scores of all ranks, in rank order. The AUC does not depend on the order. */
 static bool join_scores(hotbed_run *t) {
     hotbed_eval_scores *scores = &t->scores;
     uint64_t counts[64], most = 0, rows = 0;
@@ -75,7 +75,7 @@ static bool join_scores(hotbed_run *t) {
 
 static void show(hotbed_run *t, void *progress) {
     pthread_mutex_lock(&t->mutex);
-    uint64_t rows = t->scores.rows * t->ranks; /* about: shares differ by one */
+    uint64_t rows = t->scores.rows * t->ranks; /* approximate: shares differ by one */
     pthread_mutex_unlock(&t->mutex);
     hotbed_progress_show(progress, rows, t->fraction, -1);
 }
@@ -91,8 +91,7 @@ bool hotbed_run_eval(hotbed_run *t) {
     hotbed_progress_begin(&progress, "eval", t->options.quiet);
     ok = hotbed_run_pass(t, show, &progress);
     hotbed_progress_end(&progress);
-    hotbed_train_destroy(
-        t->train); /* it has nothing more to do, and after a failure uses the slots */
+    hotbed_train_destroy(t->train); /* it is done, and after a failure it still uses the slots */
     t->train = NULL;
     t->bad_lines += hotbed_reader_bad(t->reader);
     hotbed_reader_stop(t->reader);

@@ -1,14 +1,14 @@
 /* examples/train/trainer_pipeline.c - a step of the training run as callbacks of a train pipeline.
  *
- * The model is one module, the collection of all tables, and a factorisation machine behind it:
+ * The model is one module, the collection of all tables, followed by a factorization machine:
  *
- *   copy_batch      keys and labels to the device
+ *   copy_batch      copies keys and labels to the device
  *   dense_forward   the machine: forward, loss and gradients in one, or scores
- *   loss            sums of all ranks
- *   optimizer       bias, from these; the batch goes back to the reader
+ *   loss            sums over all ranks
+ *   optimizer       updates the bias from these sums, and returns the batch to the reader
  *
- * --pipeline says how much of that, and of the tables' own work, is done ahead: hotbed/train.h.  All give
- * the same bytes.
+ * --pipeline selects how much of this, and of the tables' own work, runs ahead (hotbed/train.h).
+ * All plans give the same bytes.
  */
 #include "examples/train/trainer.h"
 #include "hotbed/timeline.h"
@@ -16,10 +16,10 @@
 #include <stdlib.h>
 
 enum {
-    LOG_ENTRIES = 1 << 16, /* tasks that --trace has: the last few thousand steps */
-    PICTURE_STEPS = 6,     /* steps that --picture has */
-    SCHEDULE_DEPTH = 3,    /* batches in flight that sw-auto may choose */
-    SETTLING_STEPS = 2     /* first ones, which sw-auto leaves out */
+    LOG_ENTRIES = 1 << 16, /* number of tasks in --trace: the last few thousand steps */
+    PICTURE_STEPS = 6,     /* number of steps in --picture */
+    SCHEDULE_DEPTH = 3,    /* largest number of batches in flight that sw-auto may choose */
+    SETTLING_STEPS = 2     /* first steps, which sw-auto ignores */
 };
 
 /* --- callbacks ------------------------------------------------------------------------------------- */
@@ -32,11 +32,11 @@ static const hotbed_field field = {
     .name = "features", .kind = HOTBED_FIELD_JAGGED, .get = get_features};
 static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
 
-/* A slot is a host batch and its device batch. */
+/* A slot is both the host batch and the device batch. */
 static hotbed_status copy_batch(
     void *self, uint32_t place, void *host_batch, hotbed_stream *stream, void **batch) {
     hotbed_train_slot *slot = host_batch;
-    const hotbed_run *t = self;
+    hotbed_run *t = self;
     uint32_t n = slot->batch->samples;
     (void)place; /* slots have buffers of their own */
     hotbed_kjt_init(&slot->kjt);
@@ -46,10 +46,19 @@ static hotbed_status copy_batch(
     slot->kjt.keys = slot->keys;
     *batch = slot;
     size_t bytes = slot->kjt.num_keys * sizeof(int64_t);
-    hotbed_status status = hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
-    if (status != HOTBED_OK || t->evaluating)
-        return status;
-    return hotbed_copy(slot->labels, slot->batch->labels, n * sizeof(float), stream);
+    if (t->evaluating)
+        return hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
+    if (!hotbed_run_harvest_copy(t, slot)) /* the slot's last step is done */
+        return HOTBED_ERR_STATE;
+    hotbed_status status = hotbed_event_record(slot->copy_begin, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(slot->labels, slot->batch->labels, n * sizeof(float), stream);
+    if (status == HOTBED_OK)
+        status = hotbed_event_record(slot->copy_end, stream);
+    slot->copied = status == HOTBED_OK;
+    return status;
 }
 
 static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
@@ -107,7 +116,7 @@ static hotbed_status optimizer(void *self, uint32_t place, void *batch, hotbed_s
 
 /* --- making the pipeline --------------------------------------------------------------------------- */
 
-/* Nobody waits for a rank whose pipeline has failed. */
+/* Abort, so that no rank waits for a rank whose pipeline has failed. */
 static void revoke(void *self) {
     const hotbed_run *t = self;
     hotbed_comm_abort(t->comm);
@@ -136,9 +145,11 @@ static bool create(hotbed_run *t, const char *plan, bool timed, const hotbed_sch
     options.pipeline.log_entries = timed ? LOG_ENTRIES : 0;
     options.pipeline.revoke = revoke;
     options.pipeline.revoke_self = t;
-    options.pipeline.forgive = hotbed_run_forgive;
-    options.pipeline.forgive_self = t;
-    return hotbed_run_ok(t, hotbed_train_create(&trainer, &options, &t->train), "--pipeline");
+    options.pipeline.tolerate = hotbed_run_tolerate;
+    options.pipeline.tolerate_self = t;
+    hotbed_status status = hotbed_train_create(&trainer, &options, &t->train);
+    return status == HOTBED_ERR_MEMORY ? hotbed_run_fail_step(t, status)
+                                       : hotbed_run_ok(t, status, "--pipeline");
 }
 
 static bool draws(const hotbed_run *t) {
@@ -160,7 +171,7 @@ bool hotbed_run_create_pipeline(hotbed_run *t) {
 
 /* --- sw-auto --------------------------------------------------------------------------------------- */
 
-/* Mean seconds of each task: on its stream, or on the host where that takes longer. */
+/* Mean seconds of each task: on its stream or on the host, whichever is longer. */
 static bool read_costs(hotbed_run *t, uint32_t num_tasks, double *costs) {
     static const uint64_t most = (uint64_t)HOTBED_TRAIN_TIMED_STEPS * HOTBED_PIPELINE_TASKS_MOST;
     hotbed_log_entry *entries = calloc(most, sizeof *entries);
@@ -188,7 +199,7 @@ bool hotbed_run_reschedule(hotbed_run *t) {
     bool ok = hotbed_run_ok(
                   t, hotbed_train_plan_steps("sw-serial", &steps, &profile.num_tasks), "sw-auto") &&
               hotbed_run_agree(t, read_costs(t, profile.num_tasks, costs)) &&
-              hotbed_run_share(t, sizeof costs, costs); /* all ranks do what rank 0 finds best */
+              hotbed_run_share(t, sizeof costs, costs); /* rank 0's times decide */
     for (uint32_t s = 0; s < profile.num_tasks; s++)
         profile.tasks[s].exposed = costs[s];
     ok = ok &&
@@ -230,9 +241,10 @@ static hotbed_status next_batch(void *self, void **batch, bool *end) {
     return HOTBED_OK;
 }
 
-/* What a step costs beside its work: not in the first steps of a pipeline, which make contexts. */
+/* Count the overhead of a step. Not called for the first steps of a pipeline, which create
+ * contexts. */
 static void count(hotbed_run *t, hotbed_counters *last) {
-    hotbed_counters now;
+    hotbed_counters now = {.size = sizeof now};
     hotbed_counters_read(&now);
     t->host_waits += now.host_waits - last->host_waits;
     t->allocations += now.allocations - last->allocations;
@@ -244,8 +256,8 @@ bool hotbed_run_pass(
     hotbed_run *t, void (*show)(hotbed_run *trainer, void *argument), void *argument) {
     const hotbed_loader loader = {.next = next_batch, .self = t};
     hotbed_pipeline *pipeline = hotbed_train_pipeline(t->train);
-    hotbed_pipeline_stats stats;
-    hotbed_counters last;
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
+    hotbed_counters last = {.size = sizeof last};
     const hotbed_iteration *iteration;
     hotbed_status status = hotbed_pipeline_bind(pipeline, &loader);
     hotbed_counters_read(&last);
@@ -253,6 +265,7 @@ bool hotbed_run_pass(
         status = hotbed_pipeline_progress(pipeline, &iteration);
         if (status != HOTBED_OK || iteration == NULL)
             break;
+        t->handed++;
         if (t->timing)
             status = hotbed_stream_sync(hotbed_pipeline_stream(pipeline));
         if (t->timing || t->evaluating ||
@@ -263,7 +276,7 @@ bool hotbed_run_pass(
         show(t, argument);
     }
     if (status != HOTBED_OK)
-        return hotbed_run_fail(t, "%s: %s", hotbed_status_name(status), hotbed_last_error());
+        return hotbed_run_fail_step(t, status);
     hotbed_pipeline_stats_read(pipeline, &stats);
     if (!t->evaluating && stats.iterations > 0)
         t->signal_waits = (double)stats.signal_waits / (double)stats.iterations;

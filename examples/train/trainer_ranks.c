@@ -1,9 +1,10 @@
-/* examples/train/trainer_ranks.c - what ranks of a run tell each other beside keys, rows and gradients. */
+/* examples/train/trainer_ranks.c - what the ranks of a run exchange besides keys, rows and
+ * gradients. */
 #include "examples/train/trainer.h"
 
 #include <stdlib.h>
 
-/* Through device memory, since that is what the tables' ranks exchange. */
+/* Goes through device memory, since the tables' communicator exchanges device memory. */
 bool hotbed_run_gather(hotbed_run *t, size_t bytes, const void *mine, void *all) {
     hotbed_memory memory = {0};
     size_t begin = (bytes + 255) & ~(size_t)255;
@@ -36,7 +37,7 @@ bool hotbed_run_share(hotbed_run *t, size_t bytes, void *data) {
 bool hotbed_run_agree(hotbed_run *t, bool well) {
     uint8_t mine = well ? 1 : 0, all[64];
     char error[sizeof t->error];
-    memcpy(error, t->error, sizeof error); /* what went wrong here is not what goes wrong now */
+    memcpy(error, t->error, sizeof error); /* keep an earlier error apart */
     t->error[0] = '\0';
     bool ok = hotbed_run_gather(t, sizeof mine, &mine, all);
     for (uint32_t r = 0; ok && well && r < t->ranks; r++)

@@ -1,4 +1,4 @@
-/* examples/train/trainer_save.c - checkpoints: the tables, the bias and the place in the data. */
+/* examples/train/trainer_save.c - checkpoints: tables, bias and position in the data. */
 #include "examples/train/trainer.h"
 #include "hotbed/checkpoint.h"
 
@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
-/* The step of a name "step-0000000010"; false for another name. */
+/* Parse the step of a name like "step-0000000010". False for any other name. */
 static bool parse_step(const char *name, uint64_t *step) {
     char *end;
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
@@ -20,7 +21,7 @@ static bool parse_step(const char *name, uint64_t *step) {
     return errno == 0 && *end == '\0';
 }
 
-/* The newest checkpoint of a directory; *found is false when there is none. */
+/* Find the newest checkpoint of a directory; *found is false if there is none. */
 static bool newest(
     hotbed_run *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
     DIR *list = opendir(directory);
@@ -40,7 +41,7 @@ static bool newest(
 }
 
 static bool copy_dense(hotbed_run *t, bool to_device) {
-    /* A slot's loss is pinned, 256 bytes, and free between steps. */
+    /* A slot's loss is pinned memory of 256 bytes, and is free between steps. */
     void *pinned = t->slots[0].loss;
     if (to_device)
         memcpy(pinned, &t->place.dense, sizeof t->place.dense);
@@ -57,11 +58,11 @@ static bool copy_dense(hotbed_run *t, bool to_device) {
     return true;
 }
 
-/* Which rows of the tables this rank has. */
+/* Describe which rows of the tables this rank has. */
 static bool share_of(
     hotbed_run *t, hotbed_route routes[HOTBED_CRITEO_FIELDS], hotbed_checkpoint_share *share) {
     for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
-        hotbed_sharded_table table;
+        hotbed_sharded_table table = {.size = sizeof table};
         if (!hotbed_run_ok(t, hotbed_sharded_table_read(t->sharded, f, &table), "table"))
             return false;
         routes[f] = table.route;
@@ -70,7 +71,7 @@ static bool share_of(
     return true;
 }
 
-/* Fill the tables, and the place that is read, on all ranks together. */
+/* Load the tables and the position on all ranks together; *status is the result. */
 static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     uint64_t step = 0, bytes = sizeof t->loaded;
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
@@ -87,7 +88,18 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     return true;
 }
 
-/* Take the place over. */
+/* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
+static bool check_load(hotbed_run *t, const char *option, const char *path, hotbed_status status) {
+    char text[HOTBED_RUN_TEXT];
+    if (status == HOTBED_OK)
+        return true;
+    hotbed_run_name_table(text, hotbed_last_error());
+    return hotbed_run_fail(
+        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text,
+        status == HOTBED_ERR_FULL ? ": give a larger --capacity or --max-capacity" : "");
+}
+
+/* Continue from the loaded position. */
 static bool place_loaded(hotbed_run *t, const char *path) {
     if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
         return hotbed_run_fail(t, "%s: was not saved by this hotbed-train", path);
@@ -103,23 +115,50 @@ static bool place_loaded(hotbed_run *t, const char *path) {
         hotbed_train_say(
             "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
             (unsigned long long)t->place.rows);
+    snprintf(t->loaded_path, sizeof t->loaded_path, "%s", path);
     return copy_dense(t, true);
 }
 
-bool hotbed_run_prepare_save(hotbed_run *t) {
+bool hotbed_run_lock_save(hotbed_run *t) {
+    const char *directory = t->options.save;
+    char why[sizeof t->error];
+    bool ok = true;
+    if (t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
+        ok = hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
+    else if (t->rank == 0 && !hotbed_save_lock_take(&t->save_lock, directory, why, sizeof why))
+        ok = hotbed_run_fail(t, "--save %s", why);
+    return hotbed_run_agree(t, ok);
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+/* The newest checkpoint in the directory must be older than this run's first step, or be the
+ * checkpoint that the run loaded. */
+static bool check_newest(hotbed_run *t) {
     bool found;
     uint64_t step = 0;
-    char name[256];
+    char name[256], path[PATH_BYTES];
     const char *directory = t->options.save;
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     if (!newest(t, directory, &found, &step, name))
         return false;
-    if (found && step > t->place.steps)
-        return hotbed_run_fail(
-            t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
-            name);
-    return true;
+    if (!found || step < t->place.steps)
+        return true;
+    snprintf(path, sizeof path, "%.3800s/%s", directory, name);
+    t->saved = step == t->place.steps && is_same_file(path, t->loaded_path);
+    return t->saved ||
+           hotbed_run_fail(
+               t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
+               name);
+}
+
+bool hotbed_run_prepare_save(hotbed_run *t) {
+    bool ok = t->rank > 0 || check_newest(t);
+    t->saved_step = t->place.steps;
+    return hotbed_run_agree(t, ok) && hotbed_run_share(t, sizeof t->saved, &t->saved);
 }
 
 bool hotbed_run_load(hotbed_run *t) {
@@ -141,10 +180,10 @@ bool hotbed_run_load(hotbed_run *t) {
                 t, "%s: neither a checkpoint nor a directory of them", directory);
         snprintf(path, sizeof path, "%s/%s", directory, name);
     }
-    return load(t, path, &status) && hotbed_run_ok(t, status, "--load") && place_loaded(t, path);
+    return load(t, path, &status) && check_load(t, "--load", path, status) && place_loaded(t, path);
 }
 
-/* The name of the newest checkpoint, as rank 0 finds it; "" when there is none. */
+/* The name of the newest checkpoint, as rank 0 finds it; "" if there is none. */
 static bool newest_of_all(hotbed_run *t, const char *directory, char name[256]) {
     bool found;
     uint64_t step = 0;
@@ -153,31 +192,70 @@ static bool newest_of_all(hotbed_run *t, const char *directory, char name[256]) 
            hotbed_run_share(t, 256, name);
 }
 
-/* Rank 0 does it, while the others wait for the next name. */
-static bool put_aside(hotbed_run *t, const char *path) {
-    char aside[PATH_BYTES + 16];
+/* Whether the MANIFEST or a shard of a checkpoint is missing. */
+static bool is_incomplete(const char *path) {
+    static const char key[] = "world ";
+    char name[PATH_BYTES + 64], line[256];
+    unsigned long world = 0;
+    snprintf(name, sizeof name, "%s/MANIFEST", path);
+    FILE *file = fopen(name, "r");
+    if (file == NULL)
+        return errno == ENOENT;
+    while (world == 0 && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, key, sizeof key - 1) == 0)
+            world = strtoul(line + sizeof key - 1, NULL, 10);
+    fclose(file);
+    for (unsigned long shard = 0; shard < world; shard++) {
+        snprintf(name, sizeof name, "%s/shard-%05lu-of-%05lu.h5", path, shard, world);
+        if (access(name, F_OK) != 0 && errno == ENOENT)
+            return true;
+    }
+    return false;
+}
+
+/* Whether any rank found the checkpoint damaged; the other ranks may have other errors. */
+static bool is_damaged(hotbed_run *t, const char *path, hotbed_status status, bool *damaged) {
+    uint8_t mine = status == HOTBED_ERR_CORRUPT, all[64];
+    if (status == HOTBED_ERR_IO)
+        mine = is_incomplete(path) ? 1 : 0;
+    if (!hotbed_run_gather(t, sizeof mine, &mine, all))
+        return false;
+    *damaged = false;
+    for (uint32_t r = 0; r < t->ranks; r++)
+        *damaged = *damaged || all[r] != 0;
+    return true;
+}
+
+/* Rename a damaged checkpoint. Rank 0 does it, while the others wait for the next name. */
+static bool put_aside(hotbed_run *t, const char *path, hotbed_status status) {
+    char aside[PATH_BYTES + 32];
+    struct stat file;
     if (t->rank > 0)
         return true;
-    hotbed_train_say("%s is damaged, and put aside: %s", path, hotbed_last_error());
+    hotbed_train_say(
+        "%s is damaged, and put aside: %s", path,
+        status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error());
     snprintf(aside, sizeof aside, "%s.damaged", path);
+    for (unsigned number = 2; stat(aside, &file) == 0; number++)
+        snprintf(aside, sizeof aside, "%s.damaged-%u", path, number);
     return rename(path, aside) == 0 || hotbed_run_fail(t, "%s: %s", aside, strerror(errno));
 }
 
 bool hotbed_run_resume(hotbed_run *t) {
     char path[PATH_BYTES], name[256];
     const char *directory = t->options.save;
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     while (newest_of_all(t, directory, name)) {
         hotbed_status status = HOTBED_OK;
+        bool damaged;
         if (name[0] == '\0')
             return true;
         snprintf(path, sizeof path, "%.3800s/%s", directory, name);
-        if (!load(t, path, &status))
+        if (!load(t, path, &status) || !is_damaged(t, path, status, &damaged))
             return false;
-        if (status != HOTBED_ERR_CORRUPT)
-            return hotbed_run_ok(t, status, "--resume") && place_loaded(t, path);
-        if (!put_aside(t, path))
+        if (!damaged)
+            return hotbed_run_agree(t, check_load(t, "--resume", path, status)) &&
+                   place_loaded(t, path);
+        if (!put_aside(t, path, status))
             return false;
     }
     return false;
@@ -198,17 +276,15 @@ static bool save(hotbed_run *t, const char *path) {
 
 bool hotbed_run_save(hotbed_run *t) {
     char path[PATH_BYTES];
-    struct stat status;
-    if (!hotbed_run_sync(t)) /* all steps so far are done, and counted in `place` */
+    if (!hotbed_run_sync(t)) /* all steps so far are done and counted in `place` */
         return false;
+    if (t->saved && t->saved_step == t->place.steps)
+        return true; /* --save-every fell on the last step, or no step was trained since a load */
     int n = snprintf(
         path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
     if (n < 0 || (size_t)n >= sizeof path)
         return hotbed_run_fail(t, "%s: the name is too long", t->options.save);
-    uint8_t saved = stat(path, &status) == 0 ? 1 : 0;
-    if (!hotbed_run_share(t, sizeof saved, &saved))
-        return false;
-    if (saved == 1)
-        return true; /* this step is saved: --save-every fell on the last one */
-    return copy_dense(t, false) && save(t, path);
+    t->saved = copy_dense(t, false) && save(t, path);
+    t->saved_step = t->place.steps;
+    return t->saved;
 }

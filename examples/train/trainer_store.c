@@ -1,4 +1,4 @@
-/* examples/train/trainer_store.c - --store: rows in a RocksDB database, the tables a cache in front of it. */
+/* examples/train/trainer_store.c - --store: rows in a RocksDB database, and tables as a cache. */
 #include "examples/train/trainer.h"
 
 #include <errno.h>

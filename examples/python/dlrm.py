@@ -1,0 +1,124 @@
+"""A DLRM on click logs in Criteo's format: embeddings in Hotbed, the dense part in PyTorch.
+
+    hotbed-datagen --rows 100000 -o train.tsv
+    python dlrm.py train.tsv --batch 1024 --steps 90
+
+Each line has a label, 13 integers and 26 categories, separated by tabs; missing values are empty.  A category's key
+is a 64-bit number, so the tables need no vocabulary: a row is created when a category is first seen.
+"""
+
+import argparse
+import itertools
+import time
+
+import torch
+from torch import nn
+
+import hotbed.checkpoint
+import hotbed.torch as ht
+
+INTEGERS, CATEGORIES = 13, 26
+FEATURES = [f"C{i}" for i in range(1, CATEGORIES + 1)]
+
+
+def read_batches(path, batch, device):
+    """Yield batches of the log, again and again.
+
+    Each is labels [batch, 1], integers [batch, 13], and the categories as a KeyedJaggedTensor.
+    """
+    while True:
+        with open(path) as file:
+            while True:
+                lines = [line.rstrip("\n").split("\t") for line in itertools.islice(file, batch)]
+                if len(lines) < batch:
+                    break
+                labels = torch.tensor([[float(line[0])] for line in lines], device=device)
+                integers = [[max(0.0, float(x or 0)) for x in line[1 : 1 + INTEGERS]] for line in lines]
+                keys, lengths = [], []
+                for c in range(CATEGORIES):
+                    for line in lines:
+                        word = line[1 + INTEGERS + c]
+                        lengths.append(1 if word else 0)
+                        if word:
+                            keys.append(int(word, 16) + (c << 40))
+                kjt = ht.KeyedJaggedTensor(
+                    FEATURES, torch.tensor(keys, device=device), lengths=torch.tensor(lengths, device=device)
+                )
+                yield labels, torch.log1p(torch.tensor(integers, device=device)), kjt
+
+
+def layers(*widths):
+    """Make a multilayer perceptron with a ReLU after each layer except the last."""
+    parts = []
+    for wide, narrow in zip(widths, widths[1:]):
+        parts += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
+
+
+class DLRM(nn.Module):
+    """The top network receives the dot products of all pairs of embeddings, including the integers' embedding."""
+
+    def __init__(self, dim, rows, lr, device):
+        super().__init__()
+        tables = [
+            ht.EmbeddingBagConfig(
+                rows,
+                dim,
+                "categories",
+                feature_names=FEATURES,
+                weight_init_min=-0.05,
+                weight_init_max=0.05,
+                use_virtual_table=True,
+                evict=ht.Evict.LOWEST,
+                score=ht.Score.LFU,
+            )
+        ]
+        self.embeddings = ht.EmbeddingBagCollection(tables, device=device, optimizer=ht.RowWiseAdagrad(lr=lr))
+        self.bottom = layers(INTEGERS, 64, dim)
+        pairs = (CATEGORIES + 1) * CATEGORIES // 2
+        self.top = layers(dim + pairs, 64, 1)
+        self.register_buffer("pairs", torch.triu_indices(CATEGORIES + 1, CATEGORIES + 1, 1), persistent=False)
+        self.dim = dim
+        self.to(device)
+
+    def forward(self, integers, categories):
+        dense = self.bottom(integers)
+        rows = self.embeddings(categories).values().view(-1, CATEGORIES, self.dim)
+        every = torch.cat([dense.unsqueeze(1), rows], dim=1)
+        dots = torch.bmm(every, every.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([dense, dots], dim=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("log", help="click log in Criteo's format")
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=90)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="categories that are kept")
+    parser.add_argument("--lr", type=float, default=0.02, help="of the embeddings")
+    parser.add_argument("--device", default="cuda" if "cuda" in hotbed.backends() else "cpu")
+    parser.add_argument("--checkpoint", help="directory to write the embeddings to")
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    model = DLRM(args.dim, args.rows, args.lr, args.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    batches = read_batches(args.log, args.batch, args.device)
+    start, seen = time.monotonic(), []
+    for step in range(1, args.steps + 1):
+        labels, integers, categories = next(batches)
+        loss = nn.functional.binary_cross_entropy_with_logits(model(integers, categories), labels)
+        optimizer.zero_grad()
+        loss.backward()  # updates the embeddings too
+        optimizer.step()
+        seen.append(loss.detach())
+        if step % 30 == 0:
+            print(f"step {step}: loss {torch.stack(seen[-30:]).mean():.4f}, {time.monotonic() - start:.1f} s")
+    stats = model.embeddings.stats("categories")
+    print(f"{stats['inserts']} categories seen, {stats['evictions']} evicted")
+    if args.checkpoint:
+        hotbed.checkpoint.save(args.checkpoint, model.embeddings, step=args.steps)
+
+
+if __name__ == "__main__":
+    main()

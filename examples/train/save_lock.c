@@ -1,0 +1,127 @@
+/* examples/train/save_lock.c - a lock file, so that only one run at a time saves to a directory.
+ *
+ * The owner holds flock() on the file. The system releases it when the process ends, however it
+ * ends. On one host the text in the file is for messages only. Some network file systems apply
+ * flock() to one host only: there the text is the only sign of an owner on another host. */
+#define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): flock() */
+#include "examples/train/save_lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HOST_BYTES = 256 };
+
+typedef struct owner {
+    long process; /* 0: the file does not name it */
+    char host[HOST_BYTES];
+} owner;
+
+static owner this_process(void) {
+    owner o = {.process = (long)getpid()};
+    if (gethostname(o.host, sizeof o.host - 1) != 0 || o.host[0] == '\0')
+        snprintf(o.host, sizeof o.host, "unknown");
+    return o;
+}
+
+/* Parse "process NUMBER on HOST". */
+static owner read_owner(int file) {
+    static const char process[] = "process ", on[] = " on ";
+    char text[HOST_BYTES + 64] = "", *end = text;
+    owner o = {0};
+    ssize_t n = pread(file, text, sizeof text - 1, 0);
+    if (n <= 0 || strncmp(text, process, sizeof process - 1) != 0)
+        return o;
+    long number = strtol(text + sizeof process - 1, &end, 10);
+    if (number <= 0 || strncmp(end, on, sizeof on - 1) != 0)
+        return o;
+    o.process = number;
+    snprintf(
+        o.host, sizeof o.host, "%.*s", (int)strcspn(end + sizeof on - 1, "\n"),
+        end + sizeof on - 1);
+    return o;
+}
+
+static bool write_owner(int file) {
+    char text[HOST_BYTES + 64];
+    owner o = this_process();
+    int length = snprintf(text, sizeof text, "process %ld on %s\n", o.process, o.host);
+    return ftruncate(file, 0) == 0 && pwrite(file, text, (size_t)length, 0) == length;
+}
+
+/* Whether the path still names the open file: its last owner may have removed it meanwhile. */
+static bool is_named(const hotbed_save_lock *lock) {
+    struct stat named, opened;
+    return stat(lock->path, &named) == 0 && fstat(lock->file, &opened) == 0 &&
+           named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+/* Open and lock the file at the path. On failure errno has the reason. */
+static bool open_locked(hotbed_save_lock *lock) {
+    for (;;) {
+        lock->file = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (lock->file < 0)
+            return false;
+        if (flock(lock->file, LOCK_EX | LOCK_NB) != 0)
+            return false;
+        if (is_named(lock))
+            return true;
+        close(lock->file);
+    }
+}
+
+static bool refuse(hotbed_save_lock *lock) {
+    if (lock->file >= 0)
+        close(lock->file);
+    return false;
+}
+
+bool hotbed_save_lock_take(
+    hotbed_save_lock *lock, const char *directory, char *message, size_t bytes) {
+    int length = snprintf(lock->path, sizeof lock->path, "%s/%s", directory, HOTBED_SAVE_LOCK_NAME);
+    lock->held = false;
+    if (length < 0 || (size_t)length >= sizeof lock->path) {
+        snprintf(message, bytes, "%.60s...: the name is too long", directory);
+        return false;
+    }
+    bool locked = open_locked(lock);
+    int why = errno;
+    owner before = lock->file >= 0 ? read_owner(lock->file) : (owner){0};
+    if (!locked && why == EWOULDBLOCK) {
+        snprintf(
+            message, bytes,
+            "%s: process %ld on %s saves there: wait for it, or save to another directory",
+            directory, before.process, before.host);
+        return refuse(lock);
+    }
+    if (!locked) {
+        snprintf(message, bytes, "%s: %s", lock->path, strerror(why));
+        return refuse(lock);
+    }
+    if (before.process != 0 && strcmp(before.host, this_process().host) != 0) {
+        snprintf(
+            message, bytes,
+            "%s: process %ld on %s may be saving there: if it has ended, remove that file",
+            lock->path, before.process, before.host);
+        return refuse(lock);
+    }
+    if (!write_owner(lock->file)) {
+        snprintf(message, bytes, "%s: %s", lock->path, strerror(errno));
+        return refuse(lock);
+    }
+    lock->held = true;
+    return true;
+}
+
+void hotbed_save_lock_release(hotbed_save_lock *lock) {
+    if (!lock->held)
+        return;
+    (void)unlink(lock->path); /* still locked, so the file belongs to this process */
+    close(lock->file);
+    lock->held = false;
+}

@@ -1,0 +1,27 @@
+/* examples/train/save_lock.h - a lock file, so that only one run at a time saves to a directory. */
+#ifndef HOTBED_EXAMPLES_SAVE_LOCK_H
+#define HOTBED_EXAMPLES_SAVE_LOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The file's name in the directory. It contains the owner's process number and host. */
+#define HOTBED_SAVE_LOCK_NAME ".hotbed-train.lock"
+
+/* A lock that is all zero is not held. */
+typedef struct hotbed_save_lock {
+    bool held;
+    int file;
+    char path[4096];
+} hotbed_save_lock;
+
+/* Lock an existing directory. The lock of a process of this host that has died is taken over. A
+ * lock of another host is an error, since this host cannot know whether the owner still runs. On
+ * failure returns false, with the reason in message[bytes]. */
+bool hotbed_save_lock_take(
+    hotbed_save_lock *lock, const char *directory, char *message, size_t bytes);
+
+/* Unlock, and remove the file. Does nothing if the lock is not held. */
+void hotbed_save_lock_release(hotbed_save_lock *lock);
+
+#endif

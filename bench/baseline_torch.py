@@ -2,8 +2,8 @@
 """bench/baseline_torch.py - W1 and W2 in PyTorch on this machine's processor, as a reference.
 
 nn.EmbeddingBag(sparse=True) a table, with SparseAdam (W1) or SGD (W2): what one would write first.  The
-keys, the batches, the warm-up cycle and the JSON are those of hotbed-workloads; bench/report.py puts the
-two side by side.  The tables are static, so PyTorch does no hashing and inserts no keys.
+keys, the batches, the warm-up cycle and the JSON are the same as in hotbed-workloads; bench/report.py
+puts the two side by side.  The tables are static, so PyTorch does no hashing and inserts no keys.
 
     bench/baseline_torch.py [--workload W1|W2|all] [--scale 0.1] [--steps 20] [--json FILE]
 """

@@ -31,11 +31,10 @@ typedef struct bench_case {
     void (*run)(bench_state *state);
     const char *const *arg_names; /* NULL-terminated */
     const int64_t *args;          /* rows of arg_names' length, ends with INT64_MIN */
-    const int64_t
-        *cuda_args; /* for the CUDA backend, whose sizes are larger; NULL: args.  No row: no case */
+    const int64_t *cuda_args;     /* for CUDA, with larger sizes; NULL: args. No row: no case */
 } bench_case;
 
-/* One table a file; each ends with a NULL name. */
+/* One table per file; each ends with a NULL name. */
 extern const bench_case bench_base_cases[];
 extern const bench_case bench_index_cases[];
 extern const bench_case bench_unique_cases[];
@@ -57,13 +56,13 @@ extern const int64_t bench_find_host[];
 
 bool bench_next(bench_state *state); /* while (bench_next(s)) { one iteration } */
 int64_t bench_arg(const bench_state *state, int index);
-void bench_seconds(bench_state *state, double seconds); /* of this iteration; required */
+void bench_seconds(bench_state *state, double seconds); /* items of this iteration; required */
 void bench_items(bench_state *state, int64_t per_iteration);
-void bench_bytes(bench_state *state, int64_t per_iteration); /* moved, the roofline's numerator */
+void bench_bytes(bench_state *state, int64_t per_iteration); /* bytes moved */
 void bench_counter(bench_state *state, const char *name, double value);
-void bench_skip(bench_state *state, const char *why); /* ends the loop; the case returns */
+void bench_skip(bench_state *state, const char *why); /* ends the loop; the case must return */
 
-/* The stream of the state's backend; it is synced between iterations. */
+/* The stream of the state's backend. It is synchronized between iterations. */
 hotbed_stream *bench_stream(const bench_state *state);
 
 /* Skip with hotbed_last_error() unless status is OK: if (!bench_ok(state, call)) return; */
@@ -74,19 +73,20 @@ bool bench_ok(bench_state *state, hotbed_status status);
 /* Overwrite the caches with other memory, so that the iteration starts cold. */
 void bench_flush_cache(hotbed_stream *stream);
 
-/* Events around what is enqueued between the two; stop waits, and gives the time to the state. */
+/* Record events around the work that is enqueued in between. stop waits, and adds the time to the
+ * state. */
 void bench_start(hotbed_stream *stream);
 void bench_stop(hotbed_stream *stream, bench_state *state);
 
-/* Seconds of a clock that only goes forward, for what the caller's thread does. */
+/* Seconds of a monotonic clock, for work of the caller's thread. */
 double bench_now(void);
 
-/* Seconds that processors have worked for this program, all threads together. */
+/* Processor seconds used by this program, all threads together. */
 double bench_own_time(void);
 
 /* --- memory: device memory that lasts until the case returns ------------------------------------ */
 
-/* NULL when there is none; the state is skipped then. */
+/* NULL if there is no memory; the state is then skipped. */
 void *bench_alloc(bench_state *state, size_t bytes);
 void *bench_upload(bench_state *state, const void *from, size_t bytes);
 
@@ -95,10 +95,10 @@ void *bench_upload(bench_state *state, const void *from, size_t bytes);
 /* Number i's key: a bijection, so distinct numbers are distinct keys. */
 uint64_t bench_key(uint64_t i);
 
-/* A number below n; a function of i. */
+/* A number below n, as a function of i. */
 uint64_t bench_random(uint64_t i, uint64_t n);
 
-/* n numbers from a power law with exponent alpha over [1, range); 0: each number below range as likely. */
+/* n numbers from a power law with exponent alpha over [1, range); 0: uniform below range. */
 void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_t *out);
 
 /* n distinct numbers: `hits` percent of them below `filled`, the others from `fresh` on. */
@@ -106,10 +106,10 @@ void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, ui
 
 /* --- for bench.cc ------------------------------------------------------------------------------- */
 
-/* The stream of a backend, made once with its events; NULL when the machine cannot run it. */
+/* The stream of a backend, created once with its events. NULL if the machine cannot run it. */
 hotbed_stream *bench_open(hotbed_backend backend);
-double bench_copy_rate(hotbed_stream *stream); /* bytes a second, read + write; measured once */
-void bench_free_all(void);                     /* what cases allocated */
+double bench_copy_rate(hotbed_stream *stream); /* bytes per second, read + write; measured once */
+void bench_free_all(void);                     /* memory that cases allocated */
 void bench_close(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* bench/bench_base.c - copies, gathers, sort and scan: what base/ does, and the limits of all else. */
+/* bench/bench_base.c - copies, gathers, sort and scan: the functions of base/, and limits for the
+ * other benchmarks. */
 #include "bench/bench.h"
 #include "bench/limits.h"
 

@@ -1,14 +1,15 @@
-/* bench/bench_checkpoint.c - bytes of rows saved and loaded a second, beside what the disk does by itself.
+/* bench/bench_checkpoint.c - rows saved and loaded per second, in bytes, compared with the disk's own speed.
  *
- * One table of Adam rows.  Before each save and load two probes write or read as many bytes of one file with
- * O_DIRECT, 4 MiB at a time, from one thread, the first with memory as malloc() has it, the second with huge pages:
- * what plain programs get of this disk at that moment.  A save ends when all is on disk, and so does a probe.  Files lie in TMPDIR or /tmp; where that has no O_DIRECT (tmpfs),
- * probes go without.  `take` is what training waits for when a snapshot is taken, into memory of its own or an arena's
- * pinned or device memory, `write` what follows in the background.  Counters, medians over the iterations:
+ * One table of Adam rows.  Before each save and load, two probes write or read the same number of bytes of one file
+ * with O_DIRECT, 4 MiB at a time, from one thread: the first with memory from malloc(), the second with huge pages.
+ * They show what plain programs get from this disk at that moment.  A save ends when everything is on disk, and so
+ * does a probe.  Files are in TMPDIR or /tmp; if that has no O_DIRECT (tmpfs), the probes do not use it.  `take` is
+ * the time that training waits when a snapshot is taken, into memory of its own or into an arena's pinned or device
+ * memory; `write` is the rest, in the background.  Counters, medians over the iterations:
  *
- *   probe_gb_per_s, huge_probe_gb_per_s   bytes a second of the first and of the second probe
- *   of_probe, of_huge_probe               the case's bytes a second over those of the probe before it
- *   others                                share of the machine's processors that other programs had meanwhile
+ *   probe_gb_per_s, huge_probe_gb_per_s   bytes per second of the first and of the second probe
+ *   of_probe, of_huge_probe               the case's bytes per second, divided by the rate of the probe before it
+ *   others                                fraction of the machine's processors that other programs used meanwhile
  */
 #define _GNU_SOURCE /* O_DIRECT, madvise() */
 #include "bench/bench.h"
@@ -35,7 +36,7 @@ typedef struct fixture {
     int64_t rows;
     char root[PATH_BYTES], path[PATH_BYTES], probe[PATH_BYTES];
     void *blocks[PROBES];
-    int rounds; /* that were measured */
+    int rounds; /* number of measured iterations */
     double rates[PROBES][ROUNDS], shares[PROBES][ROUNDS], others[ROUNDS];
 } fixture;
 
@@ -45,7 +46,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* A directory that holds files only. */
+/* Remove a directory that contains only files. */
 static void remove_directory(const char *path) {
     DIR *d = opendir(path);
     if (d == NULL)
@@ -68,7 +69,7 @@ static bool make_root(bench_state *state, fixture *f) {
     return true;
 }
 
-/* A table of that many rows, keys 0, 1, ... */
+/* Create a table of that many rows, with keys 0, 1, ... */
 static hotbed_status fill(fixture *f, hotbed_stream *stream) {
     enum { CHUNK = 1 << 16 };
     hotbed_memory memory;
@@ -126,7 +127,7 @@ static int open_direct(const char *path, int flags) {
     return file < 0 && errno == EINVAL ? open(path, flags, 0600) : file;
 }
 
-/* Move the bytes of all rows, a block at a time; false when the disk does not. */
+/* Move the bytes of all rows, one block at a time. False if the disk fails. */
 static bool move(int file, char *block, int64_t bytes, bool writes) {
     for (int64_t at = 0; at < bytes; at += BLOCK) {
         ssize_t n = writes ? pwrite(file, block, BLOCK, at) : pread(file, block, BLOCK, at);
@@ -149,7 +150,8 @@ static char *block_of(fixture *f, int which) {
     return f->blocks[which];
 }
 
-/* Seconds that a probe takes; below 0: it failed.  A probe that reads needs one that has written. */
+/* Seconds that a probe takes; below 0: it failed. A reading probe needs the file of a writing
+ * probe. */
 static double probe(fixture *f, int which, bool writes) {
     char *block = block_of(f, which);
     if (writes)
@@ -165,7 +167,7 @@ static double probe(fixture *f, int which, bool writes) {
 
 /* --- rounds: probes, and what is measured beside it ------------------------------------------------------- */
 
-/* Seconds that all processors were busy, and that they were there; 0 where the system does not say. */
+/* Busy seconds of all processors, and their total seconds; 0 if the system does not report them. */
 static void processor_time(double *busy, double *all) {
     enum { KINDS = 8, IDLE = 3, WAITING = 4 };
     unsigned long long ticks[KINDS] = {0};
@@ -213,7 +215,7 @@ static bool begin_round(bench_state *state, fixture *f, bool writes, round *r) {
     return moved;
 }
 
-/* The measured part is over. */
+/* End the measured part. */
 static void end_round(bench_state *state, fixture *f, const round *r) {
     double seconds = now() - r->start, busy = 0, all = 0;
     int at = f->rounds++ % ROUNDS;
@@ -266,7 +268,7 @@ static void run_save(bench_state *state) {
     end(&f);
 }
 
-/* What the kernel still holds of the files would be read from memory. */
+/* Drop the files from the kernel's cache, so that they are read from the disk. */
 static void drop_pages(const char *path) {
     DIR *d = opendir(path);
     if (d == NULL)
@@ -302,7 +304,7 @@ static void run_load(bench_state *state) {
     end(&f);
 }
 
-/* An arena that has room for the whole image in memory of `kind`; 0: none. */
+/* An arena with capacity for the whole image in memory of `kind`; 0: no arena. */
 static bool make_arena(
     bench_state *state, const fixture *f, hotbed_memory_kind kind, hotbed_checkpoint_arena **out) {
     uint64_t bytes = (uint64_t)f->rows * ROW_BYTES + 5 * 256; /* of five columns */

@@ -1,9 +1,10 @@
-/* bench/bench_external.c - external stores: rows found and written a second, in memory and in RocksDB.
+/* bench/bench_external.c - external stores: rows found and written per second, in memory and in
+ * RocksDB.
  *
- * A table of 16 batches; each iteration finds or overwrites one batch of distinct keys.  The RocksDB store
- * lies in TMPDIR or /tmp, is removed at the end, and is not synced: this is the cost of the library and
- * of memory, and of a disk only where the table does not fit its caches.
- */
+ * The table has 16 batches; each iteration finds or overwrites one batch of distinct keys. The
+ * RocksDB store is in TMPDIR or /tmp, is removed at the end, and is not synced. So the result is
+ * the cost of the library and of memory, and includes a disk only if the table does not fit its
+ * caches. */
 #include "bench/bench.h"
 
 #include "hotbed/external.h"
@@ -23,7 +24,7 @@ typedef struct fixture {
     char path[PATH_BYTES]; /* of the database, or "" */
 } fixture;
 
-/* A directory that holds files only. */
+/* Remove a directory that contains only files. */
 static void remove_directory(const char *path) {
     DIR *d = opendir(path);
     if (d == NULL)
@@ -69,7 +70,7 @@ static void choose(fixture *f, uint64_t batch) {
     }
 }
 
-/* Arguments: kind of store, rows a batch, bytes a row. */
+/* Arguments: kind of store, rows per batch, bytes per row. */
 static bool prepare(bench_state *state, fixture *f) {
     *f = (fixture){.n = (uint64_t)bench_arg(state, 1), .row_bytes = (uint64_t)bench_arg(state, 2)};
     f->keys = malloc(f->n * sizeof *f->keys);

@@ -1,11 +1,13 @@
-/* bench/bench_growth.c - tables that grow: a growth, the poll that asks for it, and steps after k of them.
+/* bench/bench_growth.c - tables that grow: a growth, the poll that requests it, and steps after
+ * several growths.
  *
- * The table of a step has the same keys whatever it began with, as many as it is made for: `grows` 0 is one that had
- * room from the start, and whose kernels know of no segments; `growths` says how often the other has doubled until
- * all were in it.  Batches are of distinct keys from all over the table, half of which came after the last growth.
+ * The table of a step has the same number of keys whatever its first capacity: as many as its
+ * capacity. With `grows` 0 it had this capacity from the start, and its kernels know of no
+ * segments; otherwise `growths` is the number of times that it doubled until all keys were in it.
+ * Batches are distinct keys from the whole table, half of which were added after the last growth.
  *
- * cpu_us is the mean processor time of all threads, which, unlike the time, other programs do not lengthen.
- */
+ * cpu_us is the mean processor time of all threads. Unlike the elapsed time, it does not depend on
+ * other programs. */
 #include "bench/bench.h"
 
 #include "hotbed/growth.h"
@@ -14,7 +16,7 @@
 
 enum { DIM = 32 };
 
-/* Processor time, in seconds, and how often it was taken. */
+/* Processor time in seconds, and the number of measurements. */
 typedef struct processor {
     double start, sum;
     uint64_t n;
@@ -72,7 +74,7 @@ static bool upload(bench_state *state, fixture *f, uint64_t n) {
            bench_ok(state, hotbed_stream_sync(f->stream));
 }
 
-/* Keys 0 .. size-1, each growth where there is no room for the next batch. */
+/* Insert keys 0 .. size-1, growing the table when the next batch does not fit. */
 static bool fill(bench_state *state, fixture *f, uint64_t capacity) {
     for (uint64_t first = 0, n; first < f->size; first += n) {
         if (first == capacity) {
@@ -132,7 +134,7 @@ static hotbed_status eval(fixture *f) {
     return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
 }
 
-/* Time `call` on batches of keys of the table, or of as many others. */
+/* Time `call` on batches of keys of the table, or of as many other keys. */
 static void time_call(bench_state *state, hotbed_status (*call)(fixture *f), bool absent) {
     fixture f;
     processor used = {0};
@@ -171,11 +173,12 @@ static void run_eval_absent(bench_state *state) {
 
 /* --- growths ----------------------------------------------------------------------------------------- */
 
-/* A table doubles: from the call until its new slots are free.  call_us is what the caller waits for the memory. */
+/* Double a table: measures the time from the call until the new slots are free. call_us is the time
+ * that the caller waits for the memory. */
 static void run_grow(bench_state *state) {
     uint64_t capacity = (uint64_t)bench_arg(state, 0);
     hotbed_stream *stream = bench_stream(state);
-    hotbed_segment_info segment = {0};
+    hotbed_segment_info segment = {.size = sizeof segment};
     processor used = {0};
     double calls = 0;
     for (bool ok = true; ok && bench_next(state);) {
@@ -198,12 +201,12 @@ static void run_grow(bench_state *state) {
     bench_bytes(state, (int64_t)(segment.slots * 16)); /* what is cleared */
 }
 
-/* A poll that has all slots counted. */
+/* A poll that counts all slots. */
 static void run_poll(bench_state *state) {
     uint64_t capacity = (uint64_t)bench_arg(state, 0);
     hotbed_stream *stream = bench_stream(state);
     hotbed_storage *storage = NULL;
-    hotbed_table_info info = {0};
+    hotbed_table_info info = {.size = sizeof info};
     processor used = {0};
     bool ok = bench_ok(state, create_storage(capacity, 2 * capacity, stream, &storage)) &&
               bench_ok(state, hotbed_storage_table(storage, 0, &info));

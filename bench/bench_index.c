@@ -1,14 +1,14 @@
 /* bench/bench_index.c - the hash index: find, find or insert, insert with eviction.
  *
- * First inside a storage, whose rows are 16 bytes, so that the index is what takes the time; then
- * hotbed_index alone.  Batches are of distinct keys, as dedup leaves them.
- */
+ * First inside a storage whose rows are 16 bytes, so that the index takes most of the time; then
+ * hotbed_index alone. Batches are distinct keys, as dedup returns them. */
 #include "bench/bench_step.h"
 #include "hotbed/index.h"
 
 #include <stdlib.h>
 
-/* Arguments: n, slots, load in percent, hits in percent.  Fills the table; NULL: the state is skipped. */
+/* Arguments: n, slots, load in percent, hits in percent. Fills the table. NULL: the state is
+ * skipped. */
 static uint64_t *prepare(bench_state *state, bool evicts, bench_step *step, uint64_t *filled) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = (uint64_t)bench_arg(state, 1), .bound = n, .dim = 4};
@@ -34,6 +34,7 @@ static void find(bench_state *state) {
         return;
     hotbed_step_view view = step.view;
     view.eval = 1;
+    view.begun = view.counts;
     view.inverse = NULL;
     bench_choose(n, filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, numbers);
     bool ok = bench_step_batch(state, &step, numbers) &&
@@ -50,7 +51,7 @@ static void find(bench_state *state) {
     free(numbers);
 }
 
-/* Claim and publish: new keys are removed again after each iteration. */
+/* Claim and publish. New keys are removed again after each iteration. */
 static void insert(bench_state *state, bool evicts) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -68,9 +69,9 @@ static void insert(bench_state *state, bool evicts) {
         ok = ok && bench_ok(state, step.lookup->find(&step.view, step.stream)) &&
              bench_ok(state, step.lookup->place(&step.view, step.stream));
         bench_stop(step.stream, state);
-        ok = ok && bench_ok(state, step.lookup->unpin(&step.view, step.stream));
+        ok = ok && bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream));
         if (ok && evicts) {
-            fresh += n; /* what was evicted is gone: go on with other keys */
+            fresh += n; /* evicted keys are gone: continue with other keys */
             continue;
         }
         uint64_t added = 0;
@@ -128,7 +129,7 @@ static bool insert_numbers(bench_state *state, alone *a, uint64_t first, uint64_
     return ok;
 }
 
-/* Arguments as prepare()'s; a table that evicts is filled until it is full. */
+/* Arguments as for prepare(). A table that evicts is filled completely. */
 static bool open_alone(bench_state *state, bool evicts, alone *a) {
     uint64_t slots = (uint64_t)bench_arg(state, 1);
     uint64_t capacity = slots * 97 / 100;
@@ -182,7 +183,7 @@ static void find_alone(bench_state *state) {
     close_alone(state, &a);
 }
 
-/* New keys are removed again after each iteration; what was evicted is gone. */
+/* New keys are removed again after each iteration; evicted keys stay away. */
 static void insert_alone(bench_state *state, bool evicts) {
     alone a;
     bool ok = open_alone(state, evicts, &a);

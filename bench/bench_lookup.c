@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Keys of a power law with 1.05 over `range`, in the table or not yet; the batch of number `round`. */
+/* Keys of a power law with exponent 1.05 over `range`, present or new, for batch number `round`. */
 static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t round) {
     uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
     if (!numbers) {
@@ -50,7 +50,7 @@ static void forward(bench_state *state) {
     bool ok = prepare(state, &step, &output, &scratch, &bytes);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
-             bench_ok(state, step.lookup->unpin(&step.view, step.stream));
+             bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream));
         if (!ok)
             return;
         bench_flush_cache(step.stream);
@@ -81,7 +81,7 @@ static void bags(bench_state *state) {
     bench_bytes(state, (int64_t)(n * sizeof(uint32_t) + n / options.bag * sizeof(int64_t)));
 }
 
-/* New keys: their slots and their first rows, of random numbers. */
+/* New keys: assign slots, and write initial rows of random numbers. */
 static void new_rows(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -100,7 +100,8 @@ static void new_rows(bench_state *state) {
         bench_start(step.stream);
         ok = ok && bench_ok(state, step.lookup->place(&step.view, step.stream));
         bench_stop(step.stream, state);
-        ok = ok && bench_ok(state, step.lookup->unpin(&step.view, step.stream)) &&
+        ok = ok &&
+             bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream)) &&
              bench_step_erase(state, &step, numbers, n);
     }
     bench_items(state, (int64_t)n);
@@ -109,7 +110,7 @@ static void new_rows(bench_state *state) {
     free(numbers);
 }
 
-/* Find and forward without dedup. */
+/* Find and forward, without dedup. */
 static hotbed_status find_and_read(
     const bench_step *step, const hotbed_step_view *view, void *output) {
     uint32_t dim = step->table.dim;
@@ -129,9 +130,10 @@ static void eval(bench_state *state) {
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         hotbed_step_view view = step.view;
         view.eval = 1;
+        view.begun = view.counts;
         view.inverse = NULL;
         ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
-             bench_ok(state, step.lookup->unpin(&step.view, step.stream)) &&
+             bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream)) &&
              bench_ok(state, step.lookup->layout(&view, step.stream));
         if (!ok)
             return;

@@ -32,7 +32,7 @@ template <typename Map> void find_body(const void *args, uint64_t begin, uint64_
     }
 }
 
-/* Arguments as those of index/alone_find. */
+/* Takes the arguments of index/alone_find. */
 template <typename Map> void find(bench_state *state) {
     hotbed_stream *stream = bench_stream(state);
     auto n = static_cast<uint64_t>(bench_arg(state, 0));

@@ -1,19 +1,19 @@
-/* bench/bench_pipeline.c - what the engine costs: an iteration of tasks that do nothing, in so many threads.
+/* bench/bench_pipeline.c - the overhead of the engine: an iteration of empty tasks in several
+ * threads.
  *
- * What the plans hide is measured by hotbed-plans.
- */
+ * hotbed-plans measures what the plans hide. */
 #include "bench/bench.h"
 
 #include "hotbed/pipeline.h"
 
-/* Batches without end. */
+/* An endless sequence of batches. */
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
     *batch = self;
     *end = false;
     return HOTBED_OK;
 }
 
-/* Steps a measurement has; streams are finished at its end. */
+/* Steps per measurement; streams are synchronized at its end. */
 enum { STEPS = 20 };
 
 static void measure(bench_state *state, hotbed_pipeline *pipeline, hotbed_stream *last) {
@@ -41,7 +41,7 @@ static hotbed_status nothing(hotbed_iteration *iteration, void *self, hotbed_str
     return HOTBED_OK;
 }
 
-/* A chain of tasks over as many stages, threads and streams as are asked for. */
+/* A chain of tasks over the requested numbers of stages, threads and streams. */
 static void run_engine(bench_state *state) {
     static const char *const names[TASKS] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};
     static const char *const lanes[THREADS_MOST] = {"one", "two", "three"};

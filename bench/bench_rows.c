@@ -1,4 +1,5 @@
-/* bench/bench_rows.c - rows by key in a storage, and by slot in a flat table: copied out and in, removed. */
+/* bench/bench_rows.c - rows by key in a storage and by slot in a flat table: copied out, copied in,
+ * removed. */
 #include "bench/bench.h"
 
 #include "hotbed/export.h"
@@ -22,12 +23,12 @@ typedef struct fixture {
     uint64_t *exported; /* [ROUNDS * n] on the host, or NULL */
 } fixture;
 
-/* n distinct keys, or slots in no order, of round number `round`. */
+/* n distinct keys, or slots in random order, for round number `round`. */
 static bool choose(bench_state *state, fixture *f, uint64_t round) {
     uint64_t all = ROUNDS * f->n;
     for (uint64_t i = 0; i < f->n; i++) {
         uint64_t number = i * ROUNDS + round % ROUNDS;
-        /* An odd factor and a power of two: every slot once. */
+        /* An odd factor and a power of two reach every slot once. */
         f->chosen[i] = f->table != NULL ? number * 0x9e3779b1U % all : bench_key(number);
     }
     return bench_ok(state, hotbed_copy(f->keys, f->chosen, f->n * sizeof *f->keys, f->stream)) &&
@@ -76,7 +77,7 @@ static hotbed_status store(fixture *f) {
     return hotbed_flat_table_store(f->table, f->n, f->keys, &f->dense, f->stream);
 }
 
-/* All rows are written once by `fill`; memory 0: a storage. */
+/* Write all rows once with `fill`; memory 0: in a storage. */
 static bool prepare(
     bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f), fixture *f) {
     *f = (fixture){.stream = bench_stream(state)};
@@ -104,7 +105,7 @@ static void finish(fixture *f) {
     free(f->exported);
 }
 
-/* Time `call`; `after` makes up for it, and may be NULL. */
+/* Time `call`. `after`, which may be NULL, undoes it. */
 static void time_call(
     bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f),
     hotbed_status (*call)(fixture *f), hotbed_status (*after)(fixture *f)) {
@@ -138,7 +139,7 @@ static void erase_rows(bench_state *state) {
     time_call(state, 0, set, erase, set);
 }
 
-/* All keys of the table to the host: the call waits. */
+/* Export all keys of the table to the host: a call that blocks. */
 static void export_keys(bench_state *state) {
     fixture f;
     bool ok = prepare(state, 0, set, &f);
@@ -164,7 +165,7 @@ static void export_keys(bench_state *state) {
 static void export_batch(bench_state *state) {
     fixture f;
     hotbed_export batch;
-    hotbed_table_info info = {0};
+    hotbed_table_info info = {.size = sizeof info};
     bool ok =
         prepare(state, 0, set, &f) && bench_ok(state, hotbed_storage_table(f.storage, 0, &info));
     hotbed_export_init(&batch);
@@ -189,7 +190,7 @@ static void export_batch(bench_state *state) {
     finish(&f);
 }
 
-/* How full each bucket is. */
+/* Count the used slots of each bucket. */
 static void histogram(bench_state *state) {
     fixture f;
     bool ok = prepare(state, 0, set, &f);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Number every unique key's occurrence: each has one. */
+/* Give each unique key one occurrence. */
 static bool one_occurrence(bench_state *state, const bench_step *step) {
     uint64_t n = step->view.bound + 1;
     uint32_t *starts = malloc(n * sizeof *starts);
@@ -20,7 +20,8 @@ static bool one_occurrence(bench_state *state, const bench_step *step) {
     return ok;
 }
 
-/* Arguments: n, admission, seen (the counter has the keys).  No key of the batches is in the table. */
+/* Arguments: n, admission, seen (the counter has the keys). The table has none of the batches'
+ * keys. */
 static void admit(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);

@@ -60,7 +60,8 @@ static void choose_kernels(bench_step *step) {
 #endif
 }
 
-/* Admission, with a counter of as many keys as the table has slots; the slots of both. */
+/* Set the admission. FREQUENCY has a counter for as many keys as the table has slots. Returns the
+ * slots of both. */
 static uint64_t set_admission(hotbed_admission admission, hotbed_table_view *t) {
     t->admission = (uint32_t)admission;
     t->admit = admission == HOTBED_ADMIT_FREQUENCY ? UINT64_MAX : (uint64_t)1 << 31;
@@ -155,12 +156,17 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     const hotbed_clock clock = {
         .optimizer = {.learning_rate = 0.01F, .beta1_power = 1, .beta2_power = 1}};
     const hotbed_tally tally = {0};
+    const uint32_t held[2] = {0, 0};
     *out = (bench_step){.stream = bench_stream(state)};
     choose_kernels(out);
     out->view.clock = bench_upload(state, &clock, sizeof clock);
     out->view.tallies = bench_upload(state, &tally, sizeof tally);
-    if (!out->view.clock || !out->view.tallies || !create_table(state, options, out) ||
-        !create_batch(state, options, out) || !create_bags(state, options, out)) {
+    out->view.held = bench_upload(state, held, sizeof held);
+    out->view.holding = out->view.held + 1;
+    out->view.released = 1; /* benchmarks remove pins explicitly */
+    if (!out->view.clock || !out->view.tallies || !out->view.held ||
+        !create_table(state, options, out) || !create_batch(state, options, out) ||
+        !create_bags(state, options, out)) {
         bench_skip(state, "no memory");
         return false;
     }
@@ -180,7 +186,7 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
 
 /* --- keys ----------------------------------------------------------------------------------------- */
 
-/* Keys of n numbers to device memory; synchronous. */
+/* Copy the keys of n numbers to device memory. Synchronous. */
 static hotbed_status send_keys(
     const uint64_t *numbers, uint64_t n, uint64_t *to, hotbed_stream *stream) {
     uint64_t *keys = malloc(n * sizeof *keys);
@@ -223,7 +229,7 @@ bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint6
         ok = bench_step_uniques(state, step, numbers, part) &&
              bench_ok(state, step->lookup->find(&step->view, step->stream)) &&
              bench_ok(state, step->lookup->place(&step->view, step->stream)) &&
-             bench_ok(state, step->lookup->unpin(&step->view, step->stream)) &&
+             bench_ok(state, step->lookup->unpin(&step->view, HOTBED_HELD_BATCH, step->stream)) &&
              bench_ok(state, hotbed_stream_sync(step->stream));
         first += part;
         n -= part;

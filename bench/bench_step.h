@@ -1,4 +1,4 @@
-/* bench/bench_step.h - one hash table, its index and a batch, to run the kernels of storage/ one by one. */
+/* bench/bench_step.h - one hash table, its index and a batch, to run single kernels of storage/. */
 #ifndef HOTBED_BENCH_BENCH_STEP_H
 #define HOTBED_BENCH_BENCH_STEP_H
 
@@ -34,25 +34,25 @@ typedef struct bench_step {
     const hotbed_score_kernels *score;
 } bench_step;
 
-/* An empty table and a batch without keys.  False: the state is skipped. */
+/* Create an empty table and a batch without keys. False: the state is skipped. */
 bool bench_step_create(bench_state *state, const bench_step_options *options, bench_step *out);
 
 /* Insert the keys numbered first .. first + n - 1. */
 bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n);
 
-/* Make the batch's keys those of `bound` numbers. */
+/* Set the batch's keys to the keys of `bound` numbers. */
 bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers);
 
-/* Set the n unique keys as dedup would, the keys of `numbers`, which are distinct. */
+/* Set the n unique keys, as dedup would, to the keys of `numbers`, which are distinct. */
 bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
-/* Remove the keys of the numbers again. */
+/* Remove the keys of these numbers again. */
 bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
-/* Uniques of the last dedup; synchronous. */
+/* Number of uniques of the last dedup. Synchronous. */
 uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step);
 
-/* Dedup the batch, insert what is new, pin. */
+/* Dedup the batch, insert new keys, and pin. */
 bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Arguments: n, range of the keys, exponent of their power law in hundredths. */
+/* Arguments: n, range of the keys, exponent of the power law in hundredths. */
 static void unique(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);

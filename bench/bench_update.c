@@ -1,4 +1,5 @@
-/* bench/bench_update.c - backward: sums of gradients fused with each optimiser, and the two apart. */
+/* bench/bench_update.c - backward: sums of gradients fused with each optimizer, and both steps
+ * separately. */
 #include "bench/bench_step.h"
 #include "hotbed/optimizer.h"
 
@@ -16,7 +17,7 @@ static float *gradients(bench_state *state, uint64_t elements) {
     return sent;
 }
 
-/* What an update needs beside the table. */
+/* The inputs of an update besides the table. */
 typedef struct update_room {
     void *dedup, *sums;
     size_t dedup_bytes, sums_bytes;
@@ -25,7 +26,7 @@ typedef struct update_room {
     uint64_t *numbers;
 } update_room;
 
-/* What is timed. */
+/* The part that is timed. */
 typedef enum update_part { IN_ONE, REDUCE, APPLY } update_part;
 
 static bool make_room(
@@ -69,7 +70,7 @@ static hotbed_status apply(
         &step->view, optimizer, sums, step->table.dim, room->sums, step->stream);
 }
 
-/* One iteration: another batch, prefetched; then the update, or a part of it, is timed. */
+/* One iteration: prefetch another batch, then time the update or a part of it. */
 static bool iterate(
     bench_state *state, bench_step *step, const hotbed_optimizer_view *optimizer,
     const update_room *room, update_part part, uint64_t round) {
@@ -91,7 +92,7 @@ static bool iterate(
     return ok;
 }
 
-/* Bytes of a unique row: its part of the optimiser, or its sum. */
+/* Bytes per unique row: its part of the optimizer, or its sum. */
 static uint64_t bytes_of(hotbed_optimizer_kind kind, update_part part, uint64_t row) {
     uint64_t moved = kind == HOTBED_OPT_ROWWISE_ADAGRAD
                          ? 2 * row + 64
@@ -101,7 +102,7 @@ static uint64_t bytes_of(hotbed_optimizer_kind kind, update_part part, uint64_t 
     return part == APPLY ? moved + row + 16 : moved + 16;
 }
 
-/* Arguments: n, dim, exponent of the keys' power law in hundredths. */
+/* Arguments: n, dim, exponent of the power law in hundredths. */
 static void update(bench_state *state, hotbed_optimizer_kind kind, update_part part) {
     bench_step step;
     update_room room;

@@ -1,8 +1,8 @@
-/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows beside the transport's own; weak scaling; arguments.
+/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows, compared with the transport's
+ * own; weak scaling; arguments.
  *
- * Each world is a process of its own: what one GPU does wrong is for good in the process that has it, and the
- * next world is still to be measured.
- */
+ * Each world is a process of its own: an error of a GPU is permanent in its process, and the next
+ * world must still be measured. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "bench/exchange.h"
 
@@ -38,7 +38,7 @@ static hotbed_status measure(exchange_rank *me) {
     return me->p->scaling ? exchange_measure_scaling(me) : HOTBED_OK;
 }
 
-/* Digests and allocations between two operations may take a while. */
+/* Digests and allocations between two operations may take long, so use a long deadline. */
 static hotbed_comm_options patient(void) {
     hotbed_comm_options options;
     hotbed_comm_options_init(&options);
@@ -46,7 +46,7 @@ static hotbed_comm_options patient(void) {
     return options;
 }
 
-/* The whole of a rank whose communicator is there. */
+/* Run a rank whose communicator exists. */
 static hotbed_status run_rank(exchange_rank *me) {
     exchange_program *p = me->p;
     hotbed_backend backend =
@@ -61,7 +61,7 @@ static hotbed_status run_rank(exchange_rank *me) {
         (void)fprintf(
             stderr, "hotbed-exchange: rank %u of %u: %s\n", me->rank, me->size,
             hotbed_last_error());
-        hotbed_comm_abort(me->comm); /* the others wait for this one */
+        hotbed_comm_abort(me->comm); /* the other ranks wait for this rank */
     } else if (me->rank == 0) {
         status = workload_machine_read(me->stream, &p->machine);
         p->results[p->num_results] = result;
@@ -122,11 +122,11 @@ static hotbed_status run_mpi(exchange_program *p) {
     return run_rank(&me);
 }
 
-/* Exit status of the ranks of one world, where they are in this process; what they measured is the result after the
- * last. */
+/* Run the ranks of one world in this process, and return the exit status. The measurements go to
+ * the next free result. */
 static int run_world(exchange_program *p, uint32_t size) {
     hotbed_status status = HOTBED_OK;
-    p->input = (workload_input){0}; /* another process may have died with its own */
+    p->input = (workload_input){0}; /* another process may have ended with its own input */
     if (p->scaling)
         status = workload_input_for(&workloads[0], p->scale, &p->input);
     if (status == HOTBED_OK)
@@ -140,7 +140,7 @@ static int run_world(exchange_program *p, uint32_t size) {
 
 /* --- worlds ------------------------------------------------------------------------------------------ */
 
-/* The exit status of body() in a process of its own. */
+/* Run body() in a process of its own, and return its exit status. */
 static int run_child(
     int (*body)(exchange_program *p, uint32_t size), exchange_program *p, uint32_t size) {
     int status = 0;
@@ -162,7 +162,7 @@ static hotbed_status report(exchange_program *p) {
     return p->json != NULL ? exchange_write_json(p) : HOTBED_OK;
 }
 
-/* Whether all worlds did well, and what they measured is written. */
+/* Whether all worlds succeeded and the results are written. */
 static bool run_worlds(exchange_program *p) {
     bool mpi = p->transport == HOTBED_TRANSPORT_MPI, good = true;
     for (uint32_t w = 0; w < (mpi ? 1 : p->num_worlds); w++) {
@@ -249,7 +249,7 @@ static bool parse(int argc, char **argv, exchange_program *p, char *command, siz
     return true;
 }
 
-/* Why the worlds cannot be here; NULL: they can. */
+/* Why the worlds cannot run here; NULL: they can. */
 static const char *missing(const exchange_program *p) {
     static char text[64];
     if (hotbed_transport_probe(p->transport) != HOTBED_OK)
@@ -266,7 +266,8 @@ static const char *missing(const exchange_program *p) {
     return NULL;
 }
 
-/* What was not said; 0, or SKIPPED where the worlds cannot be. */
+/* Choose defaults for options that were not given. Returns 0, or SKIPPED if the worlds cannot run
+ * here. */
 static int settle(exchange_program *p, uint32_t size) {
     (void)size;
     if (p->transport == 0)
@@ -293,7 +294,8 @@ int main(int argc, char **argv) {
     p->machine.command = command;
     if (!parse(argc, argv, p, command, sizeof command))
         return 2;
-    /* CUDA that has begun here would be of no use to a child; MPI's ranks are the job's processes. */
+    /* CUDA must not be initialized before fork(): a child could not use it. MPI's ranks are the
+     * job's processes. */
     int settled = p->transport == HOTBED_TRANSPORT_MPI ? settle(p, 0) : run_child(settle, p, 0);
     if (settled != 0)
         return settled;

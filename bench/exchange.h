@@ -1,7 +1,7 @@
-/* bench/exchange.h - the parts of hotbed-exchange: ranks, a collection that is timed, the measurements, the report.
+/* bench/exchange.h - the parts of hotbed-exchange: ranks, a timed collection, measurements, the
+ * report.
  *
- * Every rank does the same; a time is the slowest rank's, which all ranks learn.
- */
+ * Every rank does the same work. A time is the time of the slowest rank, which all ranks learn. */
 #ifndef HOTBED_BENCH_EXCHANGE_H
 #define HOTBED_BENCH_EXCHANGE_H
 
@@ -10,28 +10,29 @@
 
 enum { EXCHANGE_PLANS = 3, EXCHANGE_PHASES = 3, EXCHANGE_WORLDS = 8 };
 
-/* A phase of a step, by its number: keys to their owners, rows to who asked, gradients back. */
+/* Names of the phases of a step: keys to their owners, rows to the ranks that asked for them,
+ * gradients back. */
 extern const char *const exchange_phases[EXCHANGE_PHASES];
 extern const char *const exchange_plans[EXCHANGE_PLANS]; /* by hotbed_plan */
 
 /* --- results ------------------------------------------------------------------------------------ */
 
-/* Seconds; 0 is not measured. */
+/* Times in seconds; 0: not measured. */
 typedef struct exchange_times {
     double phase[EXCHANGE_PHASES];
-    double step; /* of steps one behind the other */
+    double step; /* per step, with steps one after the other */
 } exchange_times;
 
 /* An all-to-all of bytes. */
 typedef struct exchange_raw {
-    double bytes; /* that a rank sends, its own part included */
+    double bytes; /* bytes that a rank sends, including its own part */
     double own;   /* seconds of the transport's own call; threads: of a copy */
-    double comm;  /* of the communicator's */
+    double comm;  /* seconds of the communicator's call */
 } exchange_raw;
 
 typedef struct exchange_result {
     uint32_t size;
-    /* Distinct keys to their owners and their rows back. */
+    /* Distinct keys to their owners, and their rows back. */
     uint64_t keys, capacity; /* of a rank; of a message */
     uint32_t row_bytes;
     exchange_raw raw_keys, raw_rows;
@@ -39,22 +40,22 @@ typedef struct exchange_result {
     /* Weak scaling: each rank has a batch of W1. */
     uint64_t step_keys, step_uniques; /* of a rank */
     exchange_times scaling_eager[EXCHANGE_PLANS], scaling_graph[EXCHANGE_PLANS];
-    double single; /* of one rank: seconds of the same steps without a collection */
+    double single; /* seconds of the same steps on one rank, without a collection */
     double copy;   /* of a rank: bytes a second, read + write, of all ranks at once */
 } exchange_result;
 
 /* --- the program --------------------------------------------------------------------------------- */
 
-/* In memory that all its processes share. */
+/* In memory that all processes of the program share. */
 typedef struct exchange_program {
-    hotbed_transport transport;                   /* 0: not said yet */
-    uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to try; MPI: the job's alone */
+    hotbed_transport transport;                   /* 0: not chosen yet */
+    uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to measure; MPI: only the job's size */
     double scale;
     uint32_t steps;
     bool scaling;
-    bool reports; /* this process does */
+    bool reports; /* this process prints and writes the results */
     const char *json;
-    workload_input input; /* of W1; of one world's process */
+    workload_input input; /* of W1; filled by the process of each world */
     workload_machine machine;
     exchange_result results[EXCHANGE_WORLDS];
     uint32_t num_results;
@@ -66,13 +67,13 @@ typedef struct exchange_rank {
     hotbed_comm *comm;
     hotbed_stream *stream;
     uint32_t rank, size;
-    exchange_result *result; /* every rank has all of it; rank 0's is kept */
+    exchange_result *result; /* every rank computes all of it; rank 0's is kept */
 } exchange_rank;
 
-/* Each time becomes the largest of all ranks'.  Waits for all. */
+/* Replace each time by the largest of all ranks. Waits for all ranks. */
 hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t n);
 
-/* all[r * bytes] becomes what rank r has in `own`.  Waits. */
+/* Gather: all[r * bytes] receives rank r's `own`. Blocks. */
 hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all);
 
 /* --- a collection that is timed ------------------------------------------------------------------- */
@@ -80,7 +81,7 @@ hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t byt
 typedef struct exchange_batches {
     const int64_t *keys; /* host: [count][features * samples], one key a bag */
     uint32_t count, features, samples;
-    bool distinct;          /* each key once a batch, as after dedup */
+    bool distinct;          /* each key once per batch, as after dedup */
     const float *gradients; /* host: [features * samples][dim], of every step */
 } exchange_batches;
 
@@ -95,33 +96,35 @@ typedef struct exchange_run {
     hotbed_kjt kjt; /* reads `fixed` */
     hotbed_graph *graphs[EXCHANGE_PHASES];
     hotbed_event *marks[2 * EXCHANGE_PHASES];
-    uint64_t steps; /* so far; step s has batch s mod batches */
+    uint64_t steps; /* number of steps so far; step s uses batch s mod batches */
 } exchange_run;
 
-/* `storage` as of the collection; `capacity` keys a message. */
+/* Create a collection with the options `storage`, for `capacity` keys per message. */
 hotbed_status exchange_run_create(
     const exchange_rank *me, const hotbed_storage_options *storage, hotbed_plan plan,
     uint64_t capacity, const exchange_batches *batches, exchange_run *out);
 void exchange_run_destroy(exchange_run *run);
 
-/* n steps.  The first two are those that warm up. */
+/* Run n steps. The first two warm up. */
 hotbed_status exchange_run_steps(exchange_run *run, uint32_t n);
 
-/* Record the phases; after steps, which gave buffers their sizes.  Not of TWO_PHASE, which waits. */
+/* Record the phases as graphs. Call it after steps, which set the sizes of buffers. Not for
+ * TWO_PHASE, which blocks. */
 hotbed_status exchange_run_record(exchange_run *run);
 
-/* Medians of each phase over n steps, each phase after a barrier of all ranks; and the time of n more steps without
- * barriers, divided by n.  With what was recorded, once it was. */
+/* Measure the median of each phase over n steps, each phase after a barrier of all ranks, and the
+ * mean time of n more steps without barriers. Uses the graphs if they were recorded. */
 hotbed_status exchange_run_time(exchange_run *run, uint32_t n, exchange_times *out);
 
-/* Forward alone, of step number `step`'s batch. */
+/* Run forward only, on the batch of step `step`. */
 hotbed_status exchange_run_forward(exchange_run *run, uint64_t step);
 
 /* --- measurements ----------------------------------------------------------------------------------- */
 
-/* Distinct keys and their rows, checked, beside all-to-alls of as many bytes, and copies. */
+/* Measure and check the exchange of distinct keys and their rows, beside all-to-alls of as many
+ * bytes, and copies. */
 hotbed_status exchange_measure_keys(const exchange_rank *me);
-/* Steps of W1, checked: all plans give the same rows. */
+/* Measure steps of W1, and check that all plans give the same rows. */
 hotbed_status exchange_measure_scaling(const exchange_rank *me);
 
 /* --- report ------------------------------------------------------------------------------------------- */

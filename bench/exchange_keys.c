@@ -56,7 +56,7 @@ static hotbed_status copy_all(
     return hotbed_copy(recv, send, hotbed_comm_size(comm) * bytes, stream);
 }
 
-/* The slowest rank's median. */
+/* The median time of the slowest rank. */
 static hotbed_status time_bare(bare *b, bare_call call, double *out) {
     enum { TIMES = 15 };
     double seconds[TIMES];
@@ -93,7 +93,7 @@ static hotbed_status close_bare(bare *b, hotbed_status status) {
     return status;
 }
 
-/* `bytes` of a rank, cut evenly. */
+/* `bytes` of a rank, cut into equal parts. */
 static hotbed_status measure_raw(const exchange_rank *me, uint64_t bytes, exchange_raw *out) {
     bare b = {.me = me, .part = (bytes / me->size + 15) / 16 * 16};
     hotbed_status status = open_bare(&b);
@@ -118,7 +118,7 @@ static hotbed_status measure_copy(const exchange_rank *me, double *out) {
 
 /* --- keys and rows ------------------------------------------------------------------------------------------ */
 
-/* Batch b of rank r has keys b * span + r * n / 2 + i: each but the outer ones on two ranks. */
+/* Batch b of rank r has keys b * span + r * n / 2 + i: all but the outer keys are on two ranks. */
 static uint64_t span_of(uint64_t n, uint32_t world) {
     return n / 2 * (world + 1);
 }
@@ -127,7 +127,7 @@ static uint64_t key_of(uint64_t n, uint32_t world, uint32_t batch, uint32_t rank
     return batch * span_of(n, world) + rank * (n / 2) + i;
 }
 
-/* Ranks that have key number `at` of a batch's span. */
+/* Number of ranks that have key number `at` of a batch's span. */
 static uint32_t owners_of(uint64_t n, uint32_t world, uint64_t at) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < world; r++)
@@ -135,8 +135,8 @@ static uint32_t owners_of(uint64_t n, uint32_t world, uint64_t at) {
     return count;
 }
 
-/* A row begins as its key mod 100000 (HOTBED_INIT_DEBUG); each step of its batch takes rate from it for each rank that
- * has it, gradients being 1: all of it exact in floats. */
+/* A row begins as its key mod 100000 (HOTBED_INIT_DEBUG). Each step of its batch subtracts the rate
+ * once for each rank that has the key, since gradients are 1. All of it is exact in floats. */
 static hotbed_status check_rows(exchange_run *run) {
     uint32_t world = run->me->size, rank = run->me->rank;
     float *rows = malloc(run->output.bytes);

@@ -9,7 +9,7 @@ static double over(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
-/* A transport's own name of its all-to-all. */
+/* The transport's own name of its all-to-all. */
 static const char *own_name(const exchange_program *p) {
     return p->transport == HOTBED_TRANSPORT_NCCL  ? "ncclAlltoAll"
            : p->transport == HOTBED_TRANSPORT_MPI ? "MPI_Alltoall"
@@ -40,7 +40,7 @@ static void print_times(
     (void)fprintf(to, "\n");
 }
 
-/* The same plan's step on one rank, where that was measured before. */
+/* The step of the same plan on one rank, if it was measured before. */
 static double step_alone(const exchange_program *p, int plan, bool graph) {
     for (uint32_t i = 0; i < p->num_results; i++) {
         const exchange_result *r = &p->results[i];

@@ -1,4 +1,5 @@
-/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between events. */
+/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between two
+ * events. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -139,7 +140,7 @@ hotbed_status exchange_run_forward(exchange_run *run, uint64_t step) {
 
 /* --- time --------------------------------------------------------------------------------------------- */
 
-/* One step, each phase timed. */
+/* Run one step, with each phase timed. */
 static hotbed_status time_phases(exchange_run *run, double *seconds, uint32_t n, uint32_t step) {
     const exchange_rank *me = run->me;
     HOTBED_TRY(put_keys(run, run->steps++));

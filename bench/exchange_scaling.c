@@ -1,4 +1,5 @@
-/* bench/exchange_scaling.c - weak scaling: each rank trains batches of W1 on tables that all share. */
+/* bench/exchange_scaling.c - weak scaling: each rank trains batches of W1 on tables that all ranks
+ * share. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -8,7 +9,7 @@
 
 enum { BATCHES = 16 }; /* of a rank */
 
-/* Distinct keys of a batch at most, tables apart. */
+/* Largest number of distinct keys of a batch, counted per table. */
 static hotbed_status count_uniques(
     const workload_shape *shape, const int64_t *keys, uint64_t *most) {
     uint64_t words = shape->range / 64 + 1, n = workload_keys_a_step(shape);
@@ -33,7 +34,7 @@ static hotbed_status count_uniques(
     return HOTBED_OK;
 }
 
-/* All rows of all ranks, and what this rank's last forward gave. */
+/* All rows of all ranks, and the output of this rank's last forward. */
 static hotbed_status digest(
     const exchange_rank *me, hotbed_storage *storage, const hotbed_memory *output,
     workload_digest *out) {
@@ -99,7 +100,7 @@ static hotbed_status measure_plan(
     double mean = (double)me->result->step_uniques / me->size;
     uint64_t capacity =
         me->size == 1 ? me->result->step_uniques : (uint64_t)(mean + 6 * sqrt(mean)) + 64;
-    workload_storage_options(&workloads[0], shape, shape->rows, tables, &storage);
+    workload_storage_options(&workloads[0], shape, tables, &storage);
     hotbed_status status = exchange_run_create(me, &storage, plan, capacity, batches, &run);
     if (status == HOTBED_OK)
         status = time_plan(&run, out);
@@ -115,7 +116,7 @@ static hotbed_status time_single(workload_run *run, uint32_t steps, double *seco
     hotbed_status status = hotbed_event_create(run->stream, &marks[0]);
     if (status == HOTBED_OK)
         status = hotbed_event_create(run->stream, &marks[1]);
-    /* As many steps as a plan makes; the timed ones are the last. */
+    /* Run as many steps as for a plan; the last ones are timed. */
     for (uint32_t i = 0; i < BATCHES + 4 * steps && status == HOTBED_OK; i++) {
         if (i == BATCHES + 3 * steps)
             status = hotbed_event_record(marks[0], run->stream);

@@ -2,6 +2,7 @@
 #include "bench/limits.h"
 
 #include "base/error.h"
+#include "base/float.h"
 #include "base/host_launch.h"
 
 #include <stdio.h>
@@ -60,6 +61,29 @@ hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream) {
         return bench_move_rows_cuda(move, stream);
 #endif
     return bench_move_rows_host(move, stream);
+}
+
+static void pool_body(const void *args, uint64_t begin, uint64_t end) {
+    enum { DIM = 128 };
+    const bench_pool *p = args;
+    for (uint64_t b = begin; b < end; b++) {
+        float *out = p->output + (b % p->samples * p->tables + b / p->samples) * DIM;
+        memset(out, 0, DIM * sizeof *out);
+        for (int64_t i = p->offsets[b]; i < p->offsets[b + 1]; i++) {
+            const uint16_t *half = p->rows[i];
+            const float *row = p->rows[i];
+            for (uint32_t e = 0; e < DIM; e++)
+                out[e] += p->half ? hotbed_f16_to_f32(half[e]) : row[e];
+        }
+    }
+}
+
+hotbed_status bench_run_pool(const bench_pool *pool, hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return bench_run_pool_cuda(pool, stream);
+#endif
+    return hotbed_host_launch(stream, pool->bags, 256, pool_body, pool, sizeof *pool);
 }
 
 /* Rows of a layer; the inner loop is along a row of weights. */

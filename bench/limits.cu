@@ -3,6 +3,7 @@
 
 #include "base/cuda_launch.h"
 
+#include <cuda_fp16.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -81,6 +82,51 @@ __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
     }
 }
 
+/* A warp a bag of rows of 128 elements, POOL_AHEAD rows on their way; the addresses are read by the lanes together. */
+enum { POOL_AHEAD = 8 };
+
+template <bool HALF> __device__ float4 load_piece(const void *row, uint32_t lane) {
+    if (!HALF)
+        return ((const float4 *)row)[lane];
+    uint2 bits = ((const uint2 *)row)[lane];
+    float2 low = __half22float2(*(const __half2 *)&bits.x);
+    float2 high = __half22float2(*(const __half2 *)&bits.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+template <bool HALF> __global__ void __launch_bounds__(BLOCK) pool_kernel(bench_pool p) {
+    uint64_t b = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
+    const uint32_t lane = threadIdx.x % 32;
+    if (b >= p.bags)
+        return;
+    const int64_t begin = p.offsets[b], end = p.offsets[b + 1];
+    float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    for (int64_t first = begin; first < end; first += 32) {
+        const int n = end - first < 32 ? (int)(end - first) : 32;
+        uint64_t mine = (uint64_t)p.rows[first + ((int)lane < n ? (int)lane : 0)];
+        for (int r = 0; r < n; r += POOL_AHEAD) {
+            float4 value[POOL_AHEAD];
+#pragma unroll
+            for (int k = 0; k < POOL_AHEAD; k++) {
+                uint64_t row = __shfl_sync(0xffffffffU, mine, r + k < n ? r + k : r);
+                if (r + k < n)
+                    value[k] = load_piece<HALF>((const void *)row, lane);
+            }
+#pragma unroll
+            for (int k = 0; k < POOL_AHEAD; k++) {
+                if (r + k < n) {
+                    sum.x += value[k].x;
+                    sum.y += value[k].y;
+                    sum.z += value[k].z;
+                    sum.w += value[k].w;
+                }
+            }
+        }
+    }
+    uint64_t table = b / p.samples, sample = b - table * p.samples;
+    __stcs((float4 *)p.output + (sample * p.tables + table) * 32 + lane, sum);
+}
+
 /* A block makes SIDE x SIDE results, DEPTH of the sum at a time from shared memory; a thread EACH x EACH of them. */
 enum { SIDE = 64, DEPTH = 16, EACH = 4, ACROSS = SIDE / EACH };
 
@@ -123,12 +169,22 @@ hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream
         return HOTBED_OK;
     uint64_t rows = BLOCK / 32 * UNROLL; /* a block */
     unsigned blocks = (unsigned)((move->n + rows - 1) / rows);
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     if (move->bytes == 512)
         move_rows_kernel<1><<<blocks, BLOCK, 0, native>>>(*move);
     else
         move_rows_kernel<3><<<blocks, BLOCK, 0, native>>>(*move);
     return hotbed_cuda_launched("move_rows_kernel");
+}
+
+hotbed_status bench_run_pool_cuda(const bench_pool *pool, hotbed_stream *stream) {
+    const unsigned blocks = (unsigned)((pool->bags * 32 + BLOCK - 1) / BLOCK);
+    cudaStream_t native = hotbed_cuda_native(stream);
+    if (pool->half)
+        pool_kernel<true><<<blocks, BLOCK, 0, native>>>(*pool);
+    else
+        pool_kernel<false><<<blocks, BLOCK, 0, native>>>(*pool);
+    return hotbed_cuda_launched("pool_kernel");
 }
 
 hotbed_status bench_gather_cuda(
@@ -140,7 +196,7 @@ hotbed_status bench_gather_cuda(
     uint32_t shift = 0;
     while (16U << shift < bytes)
         shift++;
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     if (bytes == 512)
         gather_512_kernel<<<(unsigned)blocks, BLOCK, 0, native>>>(n, rows, (uint4 *)output);
     else

@@ -1,4 +1,5 @@
-/* bench/limits.h - the simplest code that moves the same bytes: the limit that results stand beside. */
+/* bench/limits.h - the simplest code that moves the same bytes: the limit with which results are
+ * compared. */
 #ifndef HOTBED_BENCH_LIMITS_H
 #define HOTBED_BENCH_LIMITS_H
 
@@ -24,8 +25,22 @@ typedef struct bench_move {
 
 hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream);
 
-/* One layer of a dense model, out = max(in weights, 0), f32: a short kernel of tiles that leaves room beside it, as
- * the layers of real models do.  rows and width are multiples of 64; [rows, width], [width, width].  Async. */
+/* Sum the rows of each bag, of 128 elements, into output rows of 128 floats: bag b's are rows[offsets[b]] up to
+ * rows[offsets[b + 1]], and its output is that of table b / samples in row b % samples.  Asynchronous. */
+typedef struct bench_pool {
+    uint64_t bags;
+    const int64_t *offsets;
+    const void *const *rows;
+    uint32_t samples, tables;
+    bool half; /* rows of f16 */
+    float *output;
+} bench_pool;
+
+hotbed_status bench_run_pool(const bench_pool *pool, hotbed_stream *stream);
+
+/* Run one layer of a dense model, out = max(in weights, 0), f32: a short kernel of tiles that
+ * leaves space for other work beside it, as the layers of real models do. rows and width are
+ * multiples of 64; [rows, width], [width, width]. Asynchronous. */
 typedef struct bench_layer {
     uint32_t rows, width;
     const float *in, *weights;
@@ -38,12 +53,13 @@ hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream);
 hotbed_status bench_device(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);
 
-/* The two backends of these; the ones above choose. */
+/* The implementations of both backends; the functions above choose one. */
 hotbed_status bench_gather_host(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);
 hotbed_status bench_move_rows_host(const bench_move *move, hotbed_stream *stream);
 #if defined(HOTBED_WITH_CUDA)
 hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream);
+hotbed_status bench_run_pool_cuda(const bench_pool *pool, hotbed_stream *stream);
 hotbed_status bench_run_layer_cuda(const bench_layer *layer, hotbed_stream *stream);
 hotbed_status bench_gather_cuda(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);

@@ -1,9 +1,10 @@
-/* bench/link.c - hotbed-link: what ways to move rows over the link reach, and what they cost a dense model beside them.
+/* bench/link.c - hotbed-link: the speed of several ways to move rows over the link, and their cost
+ * to a dense model that runs beside them.
  *
- * Rows lie at random places of pinned host memory, sorted by address, and at random places of device memory.  Each way
- * of moving them is checked once, timed alone, and beside the model: reads, writes, and both at once.  As in train plans,
- * moves are on streams of high priority and the model is on a normal one, unless --same-priority.
- */
+ * Rows are at random places of pinned host memory, sorted by address, and at random places of
+ * device memory. Each way of moving them is checked once, timed alone, and timed beside the model:
+ * reads, writes, and both at once. As in train plans, moves run on streams of high priority and the
+ * model on a normal one, unless --same-priority is given. */
 #include "bench/link.h"
 #include "bench/model.h"
 #include "bench/workload.h"
@@ -144,8 +145,8 @@ static int compare_numbers(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Random rows of the host's, sorted, each once: every other one is read, the others are written; and a place in device
- * memory for each. */
+/* Choose distinct random rows of the host, sorted: every other one is read, the others are written.
+ * Choose a place in device memory for each. */
 static hotbed_status choose(program *p, uint32_t bytes) {
     const uint32_t n = p->n, total = (uint32_t)(p->pinned.bytes / bytes);
     uint32_t *numbers = malloc(2 * (size_t)n * sizeof *numbers);
@@ -183,7 +184,7 @@ static bench_link link_of(const program *p, uint32_t bytes, int way) {
     };
 }
 
-/* All rows of one way, once. */
+/* Move all rows once, in one direction. */
 static hotbed_status move(const program *p, const result *r, int way) {
     const bench_link link = link_of(p, r->bytes, way);
     const size_t bytes = (size_t)p->n * r->bytes;
@@ -222,7 +223,7 @@ static void touch_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Rows of the host, on its threads. */
+/* Process rows of the host on its threads. */
 static hotbed_status touch_rows(
     const program *p, const result *r, touch what, int way, uint32_t *wrong) {
     const touch_args args = {what, p->pinned.data, p->chosen[way], r->bytes, wrong};
@@ -230,7 +231,7 @@ static hotbed_status touch_rows(
     return hotbed_stream_sync(p->host);
 }
 
-/* Both ways at once, from rows that have their words to rows that have none. */
+/* Move both ways at once, from rows that hold their words to rows that hold none. */
 static hotbed_status check(const program *p, const result *r) {
     const bench_link in = link_of(p, r->bytes, READ), out = link_of(p, r->bytes, WRITE);
     uint32_t *words = p->words.data, wrong[WAYS] = {0, 0};
@@ -277,7 +278,7 @@ static hotbed_status time_moves(program *p, result *r, int what) {
     return HOTBED_OK;
 }
 
-/* The model between marks 0 and 1. */
+/* Enqueue the model between marks 0 and 1. */
 static hotbed_status run_model(program *p) {
     HOTBED_TRY(hotbed_event_record(p->marks[0], p->stream));
     HOTBED_TRY(bench_model_run(&p->model, p->layers, p->stream));
@@ -295,7 +296,7 @@ static hotbed_status time_model(program *p) {
     return HOTBED_OK;
 }
 
-/* Moves of one way beside the model: two are enqueued at any time. */
+/* Enqueue moves of one direction beside the model, two at any time. */
 typedef struct mover {
     uint32_t begun, ended;
     double seconds; /* from the beginning to the end of the last that ended */
@@ -316,8 +317,8 @@ static hotbed_status keep_moving(const program *p, const result *r, int way, mov
     return hotbed_event_record(end, p->ways[way]);
 }
 
-/* Once: seconds of the model, and bytes a second of what moved meanwhile.  A first move that did not end before the
- * model counts as a whole. */
+/* Measure once: seconds of the model, and bytes per second moved meanwhile. If the first move does
+ * not end before the model, it counts as a whole. */
 static hotbed_status run_beside(
     program *p, const result *r, int what, double *seconds, double *rate) {
     mover movers[WAYS] = {{0}};

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(BLOCK) words_kernel(const bench_link l, uint32
 hotbed_status launch_loads(
     const bench_link *link, unsigned blocks, unsigned threads, size_t shared,
     hotbed_stream *stream) {
-    cudaStream_t native = hotbed_cuda_native(stream);
+    const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(link->taken, 0, sizeof *link->taken, native), "cudaMemsetAsync"));
     loads_kernel<<<blocks, threads, shared, native>>>(*link);

@@ -22,14 +22,15 @@ typedef struct bench_link {
     uint32_t *taken;            /* a word of device memory, for one move at a time */
 } bench_link;
 
-/* Of a row; warps of a block that shares its SM, and of one that has it alone. */
+/* Largest row in bytes; warps per block on shared SMs; warps per block that has its SM alone. */
 enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4, BENCH_LINK_OWN_WARPS = 8 };
 
-/* Move the rows by `warps` warps, a multiple of BENCH_LINK_WARPS, over all SMs.  Async. */
+/* Move the rows with `warps` warps, a multiple of BENCH_LINK_WARPS, spread over all SMs.
+ * Asynchronous. */
 hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_stream *stream);
 
-/* Move them by BENCH_LINK_OWN_WARPS warps on each of `sms` SMs, which run nothing else meanwhile, as storage/tier.cu
- * does.  Async. */
+/* Move the rows with BENCH_LINK_OWN_WARPS warps on each of `sms` SMs, which run nothing else
+ * meanwhile, as storage/tier.cu does. Asynchronous. */
 hotbed_status bench_link_own(const bench_link *link, uint32_t sms, hotbed_stream *stream);
 
 /* Word w, of 8 bytes, of the row that is number `row` of the host's: what rows hold. */
@@ -37,7 +38,8 @@ HOTBED_HD uint64_t bench_link_word(uint32_t row, uint32_t w) {
     return (((uint64_t)row << 32 | w) + 1) * 0x9e3779b97f4a7c15U;
 }
 
-/* Give the device's rows their words; add to *wrong (device memory) the number of words that differ.  Async. */
+/* Write the words of the device's rows; or add the number of words that differ to *wrong (device
+ * memory). Asynchronous. */
 hotbed_status bench_link_fill(const bench_link *link, hotbed_stream *stream);
 hotbed_status bench_link_check(const bench_link *link, uint32_t *wrong, hotbed_stream *stream);
 

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Random numbers that keep their size from layer to layer, and not zeros, for which GPUs draw less power and run
- * faster: weights within +-sqrt(6 / width). */
+/* Random numbers that keep their size from layer to layer: weights within +-sqrt(6 / width). Not
+ * zeros, for which GPUs draw less power and run faster. */
 static void fill(float *numbers, size_t n, uint32_t width) {
     float most = sqrtf(6.0F / (float)width);
     for (size_t i = 0; i < n; i++)

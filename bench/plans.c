@@ -1,11 +1,11 @@
-/* bench/plans.c - hotbed-plans: what train pipelines hide of exchange and prefetch behind a dense model.
+/* bench/plans.c - hotbed-plans: how much of exchange and prefetch train pipelines hide behind a dense model.
  *
- * A workload's steps (W5: cache with host memory behind it, Adam) through a sharded collection of one rank, beside
- * layers that take as long as what runs ahead of them.  One run
- *   - profiles the serial pipeline, finds candidates of a schedule from that, and takes the one that trains fastest;
- *   - times all plans in turn, several rounds: medians of a step, and of a step whose exchange and prefetch are
- *     replayed by shortcuts.  The least of the latter is the floor: what is above it is exposed;
- *   - writes the figures as JSON, and pictures of the serial plan and of the one with prefetch.
+ * Runs a workload's steps (W5: cache backed by host memory, Adam) through a sharded collection of one rank, beside
+ * layers that take as long as the work that runs ahead of them.  One run
+ *   - profiles the serial pipeline, derives candidate schedules from that, and takes the one that trains fastest;
+ *   - times all plans in turn, in several rounds: medians of a step, and of a step whose exchange and prefetch are
+ *     replayed by shortcuts.  The minimum of the latter is the floor: time above the floor is exposed;
+ *   - writes the figures as JSON, and pictures of the serial plan and of the plan with prefetch.
  */
 #include "bench/plans.h"
 
@@ -54,24 +54,24 @@ typedef struct figures {
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-static hotbed_status profile_serial(plans_shop *shop, bool schedule, figures *f) {
+static hotbed_status profile_serial(plans_trainer *example, bool schedule, figures *f) {
     enum { ROUNDS = 3, BATCHES_MOST = 128 };
     void *batches[BATCHES_MOST];
-    const uint32_t n = shop->input.shape.batches;
+    const uint32_t n = example->input.shape.batches;
     hotbed_train *train = NULL;
     hotbed_profile_options options;
-    HOTBED_TRY(plans_make(shop, &f->entries[SERIAL], 0, &train));
+    HOTBED_TRY(plans_make(example, &f->entries[SERIAL], 0, &train));
     hotbed_profile_options_init(&options);
     options.batches = batches;
     options.num_batches = n < BATCHES_MOST ? n : BATCHES_MOST;
     for (uint32_t i = 0; i < options.num_batches; i++)
-        batches[i] = plans_batch(shop, i);
+        batches[i] = plans_batch(example, i);
     options.rounds = ROUNDS;
     options.iterations = (n + ROUNDS - 1) / ROUNDS;
     options.stream = hotbed_train_stream(train, "default");
     double unused = 0.0;
     hotbed_status status = /* every batch once: the cache is warm then */
-        plans_time(shop, train, 0, n, &unused);
+        plans_time(example, train, 0, n, &unused);
     if (status == HOTBED_OK)
         status = hotbed_profile_run(hotbed_train_pipeline(train), &options, &f->profile);
     if (status == HOTBED_OK && schedule)
@@ -80,31 +80,31 @@ static hotbed_status profile_serial(plans_shop *shop, bool schedule, figures *f)
     return status;
 }
 
-/* Take the candidate that is fastest. */
-static hotbed_status tune(plans_shop *shop, const program *p, figures *f) {
+/* Take the fastest candidate. */
+static hotbed_status tune(plans_trainer *example, const program *p, figures *f) {
     hotbed_train_options options;
     hotbed_tune_options tune;
     for (uint32_t c = 0; c < hotbed_schedule_candidates(f->schedule); c++) {
         HOTBED_TRY(hotbed_schedule_take(f->schedule, c));
         f->predicted[c] = hotbed_schedule_seconds(f->schedule);
     }
-    plans_options(shop, &f->entries[SERIAL], 0, &options);
+    plans_options(example, &f->entries[SERIAL], 0, &options);
     hotbed_tune_options_init(&tune);
     tune.iterations = p->steps;
-    tune.loader = plans_loader(shop);
-    shop->pulled = 0;
-    return hotbed_train_tune(&shop->trainer, &options, &tune, f->schedule, f->tuned);
+    tune.loader = plans_loader(example);
+    example->pulled = 0;
+    return hotbed_train_tune(&example->trainer, &options, &tune, f->schedule, f->tuned);
 }
 
 static hotbed_status time_entry(
-    plans_shop *shop, const program *p, plans_entry *entry, uint32_t round) {
+    plans_trainer *example, const program *p, plans_entry *entry, uint32_t round) {
     hotbed_train *train = NULL;
-    HOTBED_TRY(plans_make(shop, entry, 0, &train));
-    hotbed_status status = plans_time(shop, train, 6, p->steps, &entry->step[round]);
+    HOTBED_TRY(plans_make(example, entry, 0, &train));
+    hotbed_status status = plans_time(example, train, 6, p->steps, &entry->step[round]);
     if (status == HOTBED_OK && entry->ahead != NULL)
         status = hotbed_pipeline_shortcut(hotbed_train_pipeline(train), entry->ahead, false);
     if (status == HOTBED_OK && entry->ahead != NULL)
-        status = plans_time(shop, train, 6, p->steps, &entry->without[round]);
+        status = plans_time(example, train, 6, p->steps, &entry->without[round]);
     hotbed_train_destroy(train);
     return status;
 }
@@ -140,19 +140,19 @@ static double median(const figures *f, const double *rounds, uint32_t n) {
     return workload_median(f->sorted, n);
 }
 
-static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
-    HOTBED_TRY(profile_serial(shop, false, f));
+static hotbed_status measure(plans_trainer *example, const program *p, figures *f) {
+    HOTBED_TRY(profile_serial(example, false, f));
     for (uint32_t t = 0; t < f->profile.num_tasks; t++) /* no name is part of another */
         if (strstr(tasks_ahead, f->profile.tasks[t].name) != NULL)
             f->wanted += f->profile.tasks[t].alone;
-    HOTBED_TRY(plans_set_dense(shop, p->dense * f->wanted, &f->dense));
-    HOTBED_TRY(profile_serial(shop, true, f));
-    HOTBED_TRY(tune(shop, p, f));
+    HOTBED_TRY(plans_set_dense(example, p->dense * f->wanted, &f->dense));
+    HOTBED_TRY(profile_serial(example, true, f));
+    HOTBED_TRY(tune(example, p, f));
     plans_entry *found = &f->entries[AUTO];
     found->steps = hotbed_schedule_steps(f->schedule, &found->num_steps);
     for (uint32_t round = 0; round < p->rounds; round++)
         for (uint32_t e = 0; e < ENTRIES; e++)
-            HOTBED_TRY(time_entry(shop, p, &f->entries[e], round));
+            HOTBED_TRY(time_entry(example, p, &f->entries[e], round));
     f->floor = INFINITY;
     for (uint32_t e = 0; e < ENTRIES; e++) {
         f->medians[e][0] = median(f, f->entries[e].step, p->rounds);
@@ -166,14 +166,14 @@ static hotbed_status measure(plans_shop *shop, const program *p, figures *f) {
 /* --- pictures --------------------------------------------------------------------------------- */
 
 static hotbed_status draw(
-    plans_shop *shop, const program *p, const plans_entry *entry, const char *name) {
+    plans_trainer *example, const program *p, const plans_entry *entry, const char *name) {
     char path[512];
     hotbed_train *train = NULL;
     double unused = 0.0;
-    HOTBED_TRY(plans_make(shop, entry, 1024, &train));
+    HOTBED_TRY(plans_make(example, entry, 1024, &train));
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     /* Steps that are drawn come a whole cycle after the picture before: their rows have left the cache. */
-    hotbed_status status = plans_time(shop, train, shop->input.shape.batches, 12, &unused);
+    hotbed_status status = plans_time(example, train, example->input.shape.batches, 12, &unused);
     (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
     if (status == HOTBED_OK)
         status = hotbed_timeline_write_picture(1, &pipeline, 6, path);
@@ -190,7 +190,7 @@ static double exposed(const figures *f, uint32_t e) {
     return f->medians[e][0] > f->floor ? f->medians[e][0] - f->floor : 0.0;
 }
 
-/* Share of what the serial plan exposes that this one hides. */
+/* The fraction of the serial plan's exposed time that this plan hides. */
 static double hidden(const figures *f, uint32_t e) {
     double before = exposed(f, SERIAL);
     return before > 0.0 ? 1.0 - exposed(f, e) / before : 0.0;
@@ -334,32 +334,32 @@ static bool take(program *p, const char *name, const char *value) {
 }
 
 static hotbed_status run(program *p) {
-    plans_shop shop;
+    plans_trainer example;
     static figures f;
-    HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->move_sms, p->backend, &shop));
+    HOTBED_TRY(plans_open(p->what, p->scale, p->insertion, p->move_sms, p->backend, &example));
     if (p->steps == 0)
-        p->steps = shop.input.shape.batches;
+        p->steps = example.input.shape.batches;
     f.times = calloc((size_t)(2 * ENTRIES + 1) * p->rounds, sizeof *f.times);
     hotbed_status status = HOTBED_OK;
     if (f.times == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u rounds", p->rounds);
     if (status == HOTBED_OK)
-        status = workload_machine_read(shop.stream, &p->machine);
+        status = workload_machine_read(example.stream, &p->machine);
     if (status == HOTBED_OK) {
         set_entries(p, &f);
-        status = measure(&shop, p, &f);
+        status = measure(&example, p, &f);
     }
     if (status == HOTBED_OK)
         print(p, &f);
     if (status == HOTBED_OK && p->json != NULL)
         status = write_json(p, &f);
     if (status == HOTBED_OK && p->pictures != NULL)
-        status = draw(&shop, p, &f.entries[SERIAL], "serial");
+        status = draw(&example, p, &f.entries[SERIAL], "serial");
     if (status == HOTBED_OK && p->pictures != NULL)
-        status = draw(&shop, p, &f.entries[PREFETCH], "prefetch");
+        status = draw(&example, p, &f.entries[PREFETCH], "prefetch");
     hotbed_schedule_destroy(f.schedule);
     free(f.times);
-    plans_close(&shop);
+    plans_close(&example);
     return status;
 }
 

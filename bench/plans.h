@@ -1,5 +1,5 @@
-/* bench/plans.h - the parts of hotbed-plans: a trainer on a workload beside a stand-in of a dense model, and what
- * plans make of it. */
+/* bench/plans.h - the parts of hotbed-plans: a trainer of a workload beside a stand-in for a dense
+ * model, and timing of plans. */
 #ifndef HOTBED_BENCH_PLANS_H
 #define HOTBED_BENCH_PLANS_H
 
@@ -13,7 +13,7 @@ enum { PLANS_SLOTS = 6, PLANS_ENTRIES_MOST = 16 };
 
 /* A sharded collection of one rank with the workload's tables and keys, and a dense model of `layers` layers in
  * each of forward and backward. */
-typedef struct plans_shop {
+typedef struct plans_trainer {
     hotbed_backend backend;
     hotbed_insertion insertion;
     uint32_t move_sms;
@@ -31,22 +31,23 @@ typedef struct plans_shop {
     const hotbed_sharded_output *outputs[PLANS_SLOTS];
     uint32_t layers;
     hotbed_event *passed[2]; /* of the last two steps */
-    uint64_t pulled;         /* batches that loaders gave; they start again after the last */
-} plans_shop;
+    uint64_t pulled;         /* batches that loaders returned; they start again after the last */
+} plans_trainer;
 
 hotbed_status plans_open(
     const workload *what, double scale, hotbed_insertion insertion, uint32_t move_sms,
-    hotbed_backend backend, plans_shop *shop);
-void plans_close(plans_shop *shop);
+    hotbed_backend backend, plans_trainer *example);
+void plans_close(plans_trainer *example);
 
-/* Set `layers` such that the dense model takes about so long; *seconds is what it then takes alone. */
-hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds);
+/* Set `layers` so that the dense model takes about `wanted` seconds. *seconds is the time that it
+ * takes alone. */
+hotbed_status plans_set_dense(plans_trainer *example, double wanted, double *seconds);
 
-/* Batches without end; batch number i. */
-hotbed_loader plans_loader(plans_shop *shop);
-void *plans_batch(const plans_shop *shop, uint64_t i);
+/* An endless loader of batches; and batch number i. */
+hotbed_loader plans_loader(plans_trainer *example);
+void *plans_batch(const plans_trainer *example, uint64_t i);
 
-/* A plan to be timed. */
+/* A plan to time. */
 typedef struct plans_entry {
     const char *name;         /* of the result */
     const char *plan;         /* of hotbed_train_options */
@@ -54,18 +55,19 @@ typedef struct plans_entry {
     uint32_t num_steps;
     bool same_priority;
     const char *ahead; /* tasks of exchange and prefetch; NULL: they are not tasks of their own */
-    double *step, *without; /* [rounds] seconds of a step; with those tasks skipped */
+    double *step, *without; /* [rounds] seconds of a step; and with those tasks skipped */
 } plans_entry;
 
 void plans_options(
-    const plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train_options *options);
+    const plans_trainer *example, const plans_entry *entry, uint64_t log,
+    hotbed_train_options *options);
 hotbed_status plans_make(
-    plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out);
+    plans_trainer *example, const plans_entry *entry, uint64_t log, hotbed_train **out);
 
-/* Seconds of a step in the steady state: of `steps`, after `warmup`, always from the first batch on: how much of a batch
- * a cache lacks depends on which batches came before.  The host is a step ahead at most.  Then the pipeline is
- * drained. */
+/* Measure the seconds of a step in the steady state: the mean of `steps` after `warmup`, always
+ * starting from the first batch, since the rows that a cache lacks depend on the batches before.
+ * The host is at most one step ahead. Drains the pipeline at the end. */
 hotbed_status plans_time(
-    plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
+    plans_trainer *example, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
 
 #endif

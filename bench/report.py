@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""bench/report.py - write the tables and the picture of docs/performance.md from bench/results/*.json.
+"""bench/report.py - write the long tables, the plots and the generated sentences from bench/results/*.json.
 
-    bench/report.py [--check]     --check: write nothing, status 1 when the page is not up to date
+    bench/report.py [--check]     --check: write nothing; status 1 if a file is not up to date
 
-Only Python's own library is used; the picture is written as SVG.
+Long tables go to bench/results/*.md, plots to docs/figures/*.svg, sentences into docs/performance.md, and the runs on
+GPUs (bench/results/verification/*.json) to docs/verification.md.  Only Python's own library is used.
 """
 import glob
-import html
 import json
 import os
 import sys
 
+import plots
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "bench", "results")
 PAGE = os.path.join(ROOT, "docs", "performance.md")
-PICTURE = os.path.join(ROOT, "docs", "performance.svg")
+FIGURES = os.path.join(ROOT, "docs", "figures")
+VERIFICATION = os.path.join(ROOT, "docs", "verification.md")
 
 # Kernels of a step and of an eval, in the order of the file, by what the reader knows them as.
 STAGES = {
@@ -241,7 +244,7 @@ def workload_section(kinds):
         parts.append(f"### {document['device']} ({document['backend']})")
         parts.append(
             f"`{document['command']}`, commit {document['commit']}, {document['date']}{driver} "
-            f"([{document['file']}](../bench/results/{document['file']}))"
+            f"([{document['file']}]({document['file']}))"
         )
         for result in document["results"]:
             checked = result["rows_checked"]
@@ -264,8 +267,6 @@ def workload_section(kinds):
             parts.append(link_table(document))
     if not parts:
         parts.append("No results yet: `hotbed-workloads --check --json bench/results/workloads-DEVICE.json`.")
-    if any(chart_bars(kinds, d) for d in kinds["workloads"]):
-        parts.append("![Times of the workloads beside limits and peers](performance.svg)")
     return "\n\n".join(parts)
 
 
@@ -347,7 +348,7 @@ def micro_section(kinds):
         parts.append(f"### {machines}")
         parts.append(
             f"commit {context.get('commit', 'unknown')}, {context.get('date', '')} "
-            f"([{document['file']}](../bench/results/{document['file']}))"
+            f"([{document['file']}]({document['file']}))"
         )
         if find_rates(document):
             parts.append(map_table(document))
@@ -386,7 +387,7 @@ def checkpoint_section(kinds):
         devices = [context[key] for key in sorted(context) if key.endswith("_device")]
         parts.append(
             f"{'; '.join(devices)}; commit {context.get('commit', 'unknown')}, {context.get('date', '')} "
-            f"([{document['file']}](../bench/results/{document['file']})):\n"
+            f"([{document['file']}]({document['file']})):\n"
             f"`{context.get('command', '')}`"
         )
         header = ["", "backend", "rows", "GB", "median ms", "GB/s", "probe: GB/s, share", "huge pages", "others"]
@@ -439,7 +440,7 @@ def exchange_section(kinds):
         parts.append(f"### {document['device']}, {document['transport']}")
         parts.append(
             f"`{document['command']}`, commit {document['commit']}, {document['date']} "
-            f"([{document['file']}](../bench/results/{document['file']})); {first['keys']:,} keys a rank, "
+            f"([{document['file']}]({document['file']})); {first['keys']:,} keys a rank, "
             f"{first['row_bytes']} bytes a row; a copy by all ranks at once: "
             + ", ".join(f"{r['copy_gb_per_s']:,.1f} GB/s a rank of {r['ranks']}" for r in document["results"])
         )
@@ -475,7 +476,7 @@ def plans_section(kinds):
         parts.append(
             f"Scale {document['scale']}, {document['insertion']}, {document['rounds']} rounds of {document['steps']} "
             f"steps, commit {document['commit']}, {document['date']} "
-            f"([{document['file']}](../bench/results/{document['file']})): exchange and prefetch "
+            f"([{document['file']}]({document['file']})): exchange and prefetch "
             f"{ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor {ms(document['floor_ms'])} ms; "
             f"sw-auto / prefetch {document['auto_over_prefetch']:.3f}{spread_of_ratio(document)}."
         )
@@ -501,7 +502,7 @@ def moves_section(kinds):
         parts.append(
             f"{document['rows']:,} rows each way of {document['gib']:g} GiB, a model of {document['layers']} layers, priority: "
             f"{document['priority']}; commit {document['commit']}, {document['date']} "
-            f"([{document['file']}](../bench/results/{document['file']})): `{document['command']}`"
+            f"([{document['file']}]({document['file']})): `{document['command']}`"
         )
         rows = []
         for result in document["results"]:
@@ -521,70 +522,212 @@ def moves_section(kinds):
     return "\n\n".join(parts) if parts else "No results yet: `hotbed-link`, or `./run gpu bench`."
 
 
-# --- picture -------------------------------------------------------------------------------------
-
-COLOURS = {
-    "graph": "#1f6f8b",
-    "eager": "#6fb1c7",
-    "limit": "#b9c0c6",
-    "floor": "#8d979f",
-    "goal": "#3f8f4f",
-    "TBE": "#d08c2f",
-    "dynamicemb": "#b5493b",
-}
+# --- figures of docs/performance.md ------------------------------------------------------------------
 
 
-def chart_bars(kinds, document):
-    """[(group, [(name, ms)])] of one document."""
-    groups = []
-    for result in document["results"]:
-        for phase in ("train", "eval"):
-            bars = [("graph", result[f"graph_{phase}_ms"]), ("eager", result[f"eager_{phase}_ms"])]
-            for name, values in references(kinds, document, result):
-                if values[phase] is not None:
-                    bars.append((name, values[phase]))
-            groups.append((f"{result['workload']} {phase}", bars))
-    return groups
-
-
-def picture(kinds):
-    """One panel a document: horizontal bars, each group on its own scale."""
-    width, left, bar, right = 760, 210, 18, 80
-    out = []
-    y = 20
+def default_results(kinds, backend):
+    """{workload: (document, result)} of the policy that tables have unless told otherwise."""
+    found = {}
     for document in kinds["workloads"]:
-        groups = chart_bars(kinds, document)
-        if not groups:
+        if document["backend"] != backend:
             continue
-        out.append(f'<text x="12" y="{y + 12}" class="title">{html.escape(document["device"])}, ms</text>')
-        y += 30
-        for group, bars in groups:
-            most = max(value for _, value in bars)
-            out.append(f'<text x="12" y="{y + 13}" class="group">{html.escape(group)}</text>')
-            for name, value in bars:
-                long = max(1.0, value / most * (width - left - right))
-                colour = COLOURS.get(name, "#7a6aa8")
-                out.append(
-                    f'<text x="{left - 8}" y="{y + 13}" class="name">{html.escape(name.split(",")[0])}</text>'
-                    f'<rect x="{left}" y="{y}" width="{long:.1f}" height="{bar - 4}" fill="{colour}"/>'
-                    f'<text x="{left + long + 6:.1f}" y="{y + 12}" class="value">{ms(value)}</text>'
+        for result in document["results"]:
+            name, _, policy = result["workload"].partition(" ")
+            if policy == "probation" or "mode" not in result:
+                found[name] = (document, result)
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+def source(document, command=None):
+    """What a figure was made from."""
+    command = command or document["command"]
+    return f"{document['device']}, commit {document['commit'][:7]}: `{command}`"
+
+
+def sources(documents):
+    lines = []
+    for document in documents:
+        line = source(document)
+        if line not in lines:
+            lines.append(line)
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def peers_figure(kinds):
+    found = default_results(kinds, "cuda")
+    plain = {r["workload"]: r for d in kinds["workloads"] if d["backend"] == "cuda" for r in d["results"]}
+    groups, wins, losses = [], [], []
+    for name, (_, result) in found.items():
+        for phase in ("train", "eval"):
+            ours = result[f"graph_{phase}_ms"]
+            group = [("Hotbed", ours, ms(ours))]
+            if "mode" in result and name in plain:
+                value = plain[name][f"graph_{phase}_ms"]
+                group.append(("Hotbed, plain insertion", value, ms(value)))
+            others = [result.get(f"{peer}_{phase}_ms") for peer in ("tbe", "dynamicemb")]
+            published = "*" if name in ("W7", "W8") else ""
+            for peer, value in zip(("FBGEMM TBE", "dynamicemb"), others):
+                mark = published if peer == "FBGEMM TBE" else ""
+                group.append((peer, value, f"{ms(value)}{mark} ({value / ours:.1f}x)" if value else ""))
+            groups.append((f"{name} {phase}", group))
+            best = min((v for v in others if v), default=None)
+            if best:
+                (wins if ours <= best else losses).append((best / ours, f"{name} {phase}"))
+    text = f"Hotbed is faster than the faster peer in {len(wins)} of {len(wins) + len(losses)} cases"
+    if wins:
+        text += f", by {min(wins)[0]:.2f} ({min(wins)[1]}) to {max(wins)[0]:.1f} times ({max(wins)[1]})"
+    if losses:
+        text += "; it is slower in " + ", ".join(f"{name} ({1 / r:.2f} times)" for r, name in sorted(losses))
+    text += (
+        ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads favour; the bars of "
+        "plain insertion show them without it. * published for an H100.\n\n"
+    )
+    text += sources([document for document, _ in found.values()])
+    return plots.bars("Time of a step, ms (log scale); in brackets: the peer's time over Hotbed's", groups, log=True), text
+
+
+def limits_figure(kinds):
+    found = default_results(kinds, "cuda")
+    groups = []
+    for name, (_, result) in found.items():
+        limit = result["limit_forward_ms"] + result.get("limit_link_ms", 0) + result["limit_backward_ms"]
+        train, evaluation = result["graph_train_ms"] / limit, result["graph_eval_ms"] / result["limit_eval_ms"]
+        if "upper_rows" in result and result["upper_rows"] < result["keys"]:  # its limit does not know the rows that eval reads below
+            evaluation = None
+        groups.append(
+            (name, [("train", train, f"{train:.2f}"), ("eval", evaluation, f"{evaluation:.2f}" if evaluation else "")])
+        )
+    nearest = min((g[1][0][1], g[0]) for g in groups)
+    text = (
+        f"Training is closest to the reference in {nearest[1]} ({nearest[0]:.2f} times). The reference is the time in which the copy rate of "
+        "the same run moves each byte of the step once, and the link the rows that this run fetched; it is not a strict bound, since sorted "
+        "moves use the link better than its probe. Eval of W5 to W8 is left out, because its reference does not count the rows that it "
+        "reads in host memory."
+    )
+    return plots.bars("Time of a step over the reference time of the same run (dashed: 1; shorter is better)", groups, line=1.0), text
+
+
+def scaling_figure(kinds):
+    documents = [d for d in kinds["exchange"] if d["transport"] == "nccl"]
+    if not documents:
+        return None, "No results yet: `hotbed-exchange --transport nccl`."
+    document = documents[-1]
+    alone = next(r for r in document["results"] if r["ranks"] == 1)
+    names = [("one_sided_graph", "ONE_SIDED, graph"), ("fixed_graph", "FIXED, graph"), ("two_phase_eager", "TWO_PHASE")]
+    groups, best = [], None
+    for result in document["results"]:
+        group = []
+        for plan, name in names:
+            key = plan if plan in result["scaling"] else plan.replace("_eager", "")
+            step = result["scaling"].get(key, {}).get("step_ms")
+            base = alone["scaling"].get(key, {}).get("step_ms")
+            share = base / step if step and base else None
+            group.append((name, share, f"{share:.2f} ({ms(step)} ms)" if share else ""))
+            best = share if plan == "one_sided_graph" and share else best
+        groups.append((f"{result['ranks']} GPU" + ("s" if result["ranks"] > 1 else ""), group))
+    single = next((r["single_ms"] for r in document["results"] if r["single_ms"]), None)
+    last = document["results"][-1]["ranks"]
+    text = (
+        f"A storage without a collection takes {ms(single)} ms for a step of W1; a collection on one GPU takes longer, and from there to {last} "
+        f"GPUs a rank keeps {best:.2f} of its speed with the ONE_SIDED plan. The dashed line is the goal, 0.9.\n\n" + sources([document])
+    )
+    return plots.bars("Weak scaling of W1: share of one GPU's speed", groups, line=0.9), text
+
+
+def plans_figure(kinds):
+    documents = [d for d in kinds["plans"] if d["backend"] == "cuda"]
+    if not documents:
+        return None, "No results yet: `hotbed-plans --backend cuda`."
+    groups = []
+    for name in [plan["plan"] for plan in documents[0]["plans"] if plan["plan"] not in ("sw-serial", "sparse-dist")]:
+        group = []
+        for document in documents:
+            plan = next((p for p in document["plans"] if p["plan"] == name), None)
+            sms = f"{document.get('move_sms') or 8} SMs move rows"
+            group.append((sms, 100 * plan["hidden"] if plan else None, f"{100 * plan['hidden']:.0f} %" if plan else ""))
+        groups.append((name, group))
+    document = documents[0]
+    exposed = next(p for p in document["plans"] if p["plan"] == "prefetch")["exposed_ms"]
+    text = (
+        f"Beside a dense model of the same length, the plan with prefetch leaves {exposed:.1f} of {document['ahead_ms']:.1f} ms exposed when "
+        f"{document.get('move_sms') or 8} SMs move rows. With fewer SMs exchange and prefetch take longer, and so does the dense model beside "
+        "them: the shares of different numbers of SMs do not compare directly.\n\n"
+        + "\n".join(
+            f"- {d['device']}, commit {d['commit'][:7]}: `hotbed-plans --backend cuda --insertion {d['insertion']}"
+            + (f" --move-sms {d['move_sms']}`" if d.get("move_sms") else "`")
+            for d in documents
+        )
+    )
+    return plots.bars("Share of exchange and prefetch of W5 that a plan hides, %", groups), text
+
+
+def checkpoint_figure(kinds):
+    groups, rates = [], []
+    for document in kinds["checkpoint"]:
+        device = next(document["context"][k] for k in sorted(document["context"]) if k.endswith("_device"))
+        for entry in document["benchmarks"]:
+            if entry.get("error_occurred") or "median_us" not in entry or "of_probe" not in entry:
+                continue
+            operation, arguments = micro_name(entry["name"])
+            moved = entry["bytes_per_second"] * entry["real_time"] * 1e-6 / 1e9
+            rate_of = moved / (entry["median_us"] * 1e-6)
+            where = "H200" if "H200" in device else "host"
+            groups.append(
+                (
+                    f"{operation[len('checkpoint/'):].replace('_', ' ')}, {where}, {moved:.1f} GB",
+                    [
+                        ("Hotbed", rate_of, f"{rate_of:.2f}"),
+                        ("O_DIRECT probe", entry["probe_gb_per_s"], f"{entry['probe_gb_per_s']:.2f}"),
+                    ],
                 )
-                y += bar
-            y += 10
-        y += 16
-    style = (
-        "text{font-family:sans-serif;fill:#222}.title{font-size:14px;font-weight:bold}"
-        ".group{font-size:13px;font-weight:bold}.name{font-size:12px;text-anchor:end}.value{font-size:12px}"
+            )
+            rates.append(entry["of_probe"])
+    if not groups:
+        return None, "No results yet: `hotbed-bench --benchmark_filter=checkpoint/`."
+    text = (
+        f"Saves and loads with checksums reach {min(rates):.2f} to {max(rates):.2f} of a raw O_DIRECT probe of the same bytes, measured just before "
+        "each of them; the probe moves 4 MiB at a time from one thread, a save has four writers."
     )
+    return plots.bars("Checkpoints, GB/s", groups), text
+
+
+# --- verification ----------------------------------------------------------------------------------------
+
+
+def verification():
+    """The page of what ran on GPUs, newest first."""
+    records = []
+    for path in sorted(glob.glob(os.path.join(RESULTS, "verification", "*.json"))):
+        with open(path, encoding="utf-8") as file:
+            records += json.load(file)["runs"]
+    records.sort(key=lambda r: r["date"], reverse=True)
+    rows = [[r["date"][:10], f"`{r['commit'][:7]}`", r["device"], r["what"], r["seen"]] for r in records]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}">\n'
-        f'<style>{style}</style>\n<rect width="{width}" height="{y}" fill="#ffffff"/>\n'
-        + "\n".join(out)
-        + "\n</svg>\n"
+        "# Verification on GPUs\n\n"
+        "For maintainers: which tests and tools ran on a GPU, at which commit, and what they reported. Written by `./run report` from\n"
+        "`bench/results/verification/*.json`, to which `./run gpu` adds a file; do not edit.\n\n"
+        + table(["date", "commit", "device", "what", "result"], rows)
+        + "\n"
     )
 
 
-# --- page ----------------------------------------------------------------------------------------
+# --- pages -----------------------------------------------------------------------------------------------
+
+LONG = {
+    "workloads": ("Workloads", workload_section, "`hotbed-workloads` measures them; docs/performance.md describes them."),
+    "exchange": ("Exchanges between ranks", exchange_section, "`hotbed-exchange` measures them. *Efficiency*, in brackets, is the same plan's step on one rank over this one's."),
+    "plans": ("What plans hide", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
+    "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
+    "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
+    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of copy* is the bytes that a kernel must move, in its median time, over what a large copy moves."),
+}
+FIGURE_OF = {
+    "peers": peers_figure,
+    "limits": limits_figure,
+    "scaling": scaling_figure,
+    "plans": plans_figure,
+    "checkpoint": checkpoint_figure,
+}
 
 
 def replace(page, name, text):
@@ -607,19 +750,24 @@ def main():
     if sys.argv[1:] and not check:
         raise SystemExit(__doc__)
     kinds = load()
-    old = read(PAGE)
-    page = replace(replace(old, "workloads", workload_section(kinds)), "micro", micro_section(kinds))
-    page = replace(page, "exchange", exchange_section(kinds))
-    page = replace(page, "checkpoint", checkpoint_section(kinds))
-    page = replace(page, "plans", plans_section(kinds))
-    page = replace(page, "link", moves_section(kinds))
-    files = {PAGE: page}
-    if kinds["workloads"]:
-        files[PICTURE] = picture(kinds)
+    files = {}
+    for name, (title, section, text) in LONG.items():
+        files[os.path.join(RESULTS, name + ".md")] = (
+            f"# {title}\n\nWritten by `./run report` from the JSON files beside it; do not edit. {text}\n\n{section(kinds)}\n"
+        )
+    page = read(PAGE)
+    for name, figure in FIGURE_OF.items():
+        svg, text = figure(kinds)
+        if svg:
+            files[os.path.join(FIGURES, name + ".svg")] = svg
+        page = replace(page, name, text)
+    files[PAGE] = page
+    files[VERIFICATION] = verification()
     stale = {path: text for path, text in files.items() if read(path) != text}
     for path, text in stale.items():
         print(("stale: " if check else "wrote ") + os.path.relpath(path, ROOT))
         if not check:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
     if not stale:

@@ -8,17 +8,21 @@
 
 /* --- what is run ------------------------------------------------------------------------------ */
 
-/* Size of a workload: tables with one feature each, bags of one key, pooling NONE, fp32, int64 keys. */
+enum { WORKLOAD_TABLES = 26 }; /* at most */
+
+/* Size of a workload: tables with one feature each, fp32 output, int64 keys.  W1 to W8 have equal tables, bags of one
+ * key and pooling NONE; the others have SUM, tables of different sizes, and bags of a fixed size for each feature. */
 typedef struct workload_shape {
     uint32_t tables;
     uint32_t dim;
-    uint32_t samples; /* keys a table and step */
+    uint32_t samples; /* bags a table and step */
     uint32_t batches; /* step s uses batch s mod batches */
-    uint64_t range;   /* N of the key stream */
-    uint64_t rows;    /* capacity of a table, all tiers */
+    uint64_t range;   /* N of the key stream; of the largest table */
+    uint64_t rows;    /* capacity of the largest table, all tiers */
+    bool pooled;
+    uint32_t before[WORKLOAD_TABLES + 1]; /* keys of a sample that come before table t's bag */
+    uint64_t table_rows[WORKLOAD_TABLES]; /* capacity, and N of the key stream where pooled */
 } workload_shape;
-
-enum { WORKLOAD_TABLES = 10 };
 
 /* Milliseconds of a step and of an eval at scale 1 on one H200, as docs/performance.md has them; 0 is not
  * known. */
@@ -26,10 +30,21 @@ typedef struct workload_figures {
     double forward, backward, train, eval;
 } workload_figures;
 
+/* The key stream of a workload. */
+typedef enum workload_stream {
+    WORKLOAD_POWER_ONE = 0, /* bags of one key, by the power law from key 1 on */
+    WORKLOAD_POWER_BAGS,    /* bags of MLPerf's DLRM-DCNv2, by the power law from key 0 on */
+    WORKLOAD_UNIFORM_BAGS,  /* the same bags, all keys alike */
+} workload_stream;
+
 typedef struct workload {
     const char *name;
     hotbed_optimizer_kind optimizer;
     hotbed_mode mode;
+    workload_stream stream;
+    uint32_t samples;       /* of bags, at scale 1 */
+    hotbed_table_kind kind; /* of bags: a workload of each kind has the same name */
+    hotbed_dtype dtype;     /* of the weights; 0: f32 */
     /* Rows in device memory.  CACHE: share of the distinct keys of all batches, which are the rows that a
      * run has; DEFAULT: share of the capacity. */
     double upper;
@@ -45,16 +60,43 @@ static inline bool workload_tiered(const workload *what) {
     return what->mode == HOTBED_MODE_CACHE || what->mode == HOTBED_MODE_DEFAULT;
 }
 
+static inline bool workload_pooled(const workload *what) {
+    return what->stream != WORKLOAD_POWER_ONE;
+}
+
 static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
+    return (uint64_t)shape->before[shape->tables] * shape->samples;
+}
+
+/* Keys of a bag of table t. */
+static inline uint32_t workload_bag(const workload_shape *shape, uint32_t t) {
+    return shape->before[t + 1] - shape->before[t];
+}
+
+/* Where table t's keys begin in a batch; t may be the number of tables. */
+static inline uint64_t workload_first_key(const workload_shape *shape, uint32_t t) {
+    return (uint64_t)shape->before[t] * shape->samples;
+}
+
+static inline uint64_t workload_bags_a_step(const workload_shape *shape) {
     return (uint64_t)shape->tables * shape->samples;
+}
+
+/* Bag b's first element in the output and in its gradient. */
+static inline uint64_t workload_element(const workload_shape *shape, uint64_t b) {
+    uint64_t table = b / shape->samples;
+    uint64_t at = shape->pooled ? b % shape->samples * shape->tables + table : b;
+    return at * shape->dim;
 }
 
 /* --- input: keys and gradients, the same for every backend ------------------------------------ */
 
 typedef struct workload_input {
     workload_shape shape;
-    int64_t *keys;                      /* [batches][tables][samples] */
-    float *gradient;                    /* [tables * samples][dim], of every step */
+    workload_stream stream;
+    int64_t *keys;    /* [batches][tables][samples][bag] */
+    int64_t *offsets; /* [tables * samples + 1] first key of each bag of a batch */
+    float *gradient;  /* of every step, as the output: see workload_element() */
     uint64_t distinct[WORKLOAD_TABLES]; /* keys of all batches of each table */
 } workload_input;
 
@@ -83,15 +125,16 @@ typedef struct workload_run {
     hotbed_ticket *ticket;
     hotbed_memory keys;     /* all batches */
     hotbed_memory fixed;    /* keys of one batch: what graphs read */
+    hotbed_memory offsets;  /* of the bags of a batch */
     hotbed_memory gradient; /* [tables * samples][dim] */
     hotbed_memory output;   /* the same */
     uint64_t steps;         /* training steps enqueued so far */
 } workload_run;
 
-/* Options of a storage with the workload's tables of `rows` rows each, all in device memory; *tables has
- * room for shape->tables and must outlive the options. */
+/* Options of a storage with the workload's tables, all in device memory; *tables has room for shape->tables and must
+ * outlive the options. */
 void workload_storage_options(
-    const workload *what, const workload_shape *shape, uint64_t rows, hotbed_table_options *tables,
+    const workload *what, const workload_shape *shape, hotbed_table_options *tables,
     hotbed_storage_options *out);
 
 /* Rows of table t in device memory. */
@@ -152,7 +195,7 @@ typedef struct workload_overlap {
 hotbed_status workload_pass_overlap(
     workload_run *run, uint32_t steps, double dense, workload_overlap *out, workload_host *host);
 
-/* Medians of the kernels of a step, each between events: layout, dedup, find, place, forward, update;
+/* Medians of the kernels of a step, each between events: layout (with bags), dedup, find, place, forward, update;
  * and of an eval: find, forward.  Seconds. */
 enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
 
@@ -178,9 +221,10 @@ double workload_median(double *values, uint32_t n); /* sorts them */
 
 /* What this machine reaches with plain code, in this run. */
 typedef struct workload_limits {
-    double copy;   /* bytes per second, read + write, of a large device copy */
-    double gather; /* seconds to gather the rows of a batch straight by address, duplicates and all:
-                    * what eval would take if it knew the slots; median over batches.  Of tiered
+    double copy; /* bytes per second, read + write, of a large device copy */
+    double
+        gather; /* seconds to gather the rows of a batch straight by address, duplicates and all, and to sum each
+                    * bag's: what eval would take if it knew the slots; median over batches.  Of tiered
                     * workloads: their bytes at the copy's rate */
     double gather_rate; /* bytes per second, read + write, of that */
 } workload_limits;
@@ -210,6 +254,7 @@ struct workload_limit {
     hotbed_stream *stream;
     void *to;
     const void *from;
+    const struct bench_pool *pool;
     size_t bytes;
     uint64_t n;
     uint32_t row_bytes;
@@ -287,7 +332,10 @@ typedef struct workload_result {
     uint64_t checked; /* rows compared; 0: no check was asked for */
 } workload_result;
 
-/* "W5", or "W5 probation". */
+/* What tells workloads of one name apart: "", " probation", " static" or " hash". */
+const char *workload_variant(const workload *what, hotbed_insertion insertion);
+
+/* Name and variant: "W5", "W5 probation", "W9 static". */
 void workload_result_name(const workload_result *result, char *out, size_t bytes);
 
 /* As in workload_stages. */
@@ -344,7 +392,7 @@ hotbed_status workload_write_json(
 
 typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
 
-enum { WORKLOADS = 8 };
+enum { WORKLOADS = 18 };
 
 extern const workload workloads[WORKLOADS];
 

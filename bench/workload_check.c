@@ -7,6 +7,7 @@
 #include "bench/workload_rows.h"
 
 #include "base/error.h"
+#include "base/float.h"
 #include "base/host_launch.h"
 #include "base/port.h"
 
@@ -15,8 +16,8 @@
 
 enum {
     HOTTEST = 8, /* of each table; the rest are drawn from the stream */
-    SAMPLE = 64, /* keys of each table */
-    MAP = 4096,  /* places of the map, a power of two well above 10 * SAMPLE */
+    SAMPLE = 64, /* keys of each table, where bags have one key */
+    LANES = 32,  /* shares of a row's sum of squares */
     GROUP = 32,  /* of hotbed_storage_backward()'s order of sums */
     LEVELS = 7,  /* 32^7 > 2^31 occurrences */
 };
@@ -29,27 +30,29 @@ typedef struct sampled {
 struct workload_oracle {
     const workload *what;
     const workload_input *input;
+    workload_row_form form;
     hotbed_optimizer optimizer;
-    uint32_t count;
-    sampled *keys;         /* [count] */
-    bool *seen;            /* [count] a step had the key: the storage has a row */
-    int32_t *map;          /* [MAP] number of the key, or -1 */
-    float *sums;           /* [batches][count][dim] summed gradient of a step on that batch */
-    uint32_t *occurrences; /* [batches][count] */
-    float *weights;        /* [count][dim] */
-    float *before;         /* the same, before the last step */
-    float *states[2];      /* [count][dim] */
-    uint64_t steps;        /* taken so far */
+    uint32_t count, a_table; /* keys followed, and the most of one table */
+    sampled *keys;           /* [count] table by table */
+    bool *seen;              /* [count] a step had the key: the storage has a row */
+    int32_t *map;            /* [map_size] number of the key, or -1 */
+    uint32_t map_size;       /* a power of two well above the number of keys */
+    float *sums;             /* [batches][count][dim] summed gradient of a step on that batch */
+    uint32_t *occurrences;   /* [batches][count] */
+    float *weights;          /* [count][dim] */
+    float *before;           /* the same, before the last step */
+    float *states[2];        /* [count][state_dim] */
+    uint64_t steps;          /* taken so far */
     double beta1_power, beta2_power;
 };
 
-static uint32_t place_of(uint32_t table, uint64_t key) {
-    return (uint32_t)workload_mix(key * 16 + table) & (MAP - 1);
+static uint32_t place_of(const workload_oracle *o, uint32_t table, uint64_t key) {
+    return (uint32_t)workload_mix(key * 32 + table) & (o->map_size - 1);
 }
 
 /* Number of the key in the sample, or -1. */
 static int32_t find(const workload_oracle *o, uint32_t table, uint64_t key) {
-    for (uint32_t p = place_of(table, key);; p = (p + 1) & (MAP - 1)) {
+    for (uint32_t p = place_of(o, table, key);; p = (p + 1) & (o->map_size - 1)) {
         int32_t k = o->map[p];
         if (k < 0 || (o->keys[k].key == key && o->keys[k].table == table))
             return k;
@@ -59,27 +62,51 @@ static int32_t find(const workload_oracle *o, uint32_t table, uint64_t key) {
 static void add(workload_oracle *o, uint32_t table, uint64_t key) {
     if (find(o, table, key) >= 0)
         return;
-    uint32_t p = place_of(table, key);
+    uint32_t p = place_of(o, table, key);
     while (o->map[p] >= 0)
-        p = (p + 1) & (MAP - 1);
+        p = (p + 1) & (o->map_size - 1);
     o->map[p] = (int32_t)o->count;
     o->keys[o->count++] = (sampled){key, table};
 }
 
+/* Keys that choose() takes of table t at most. */
+static uint32_t most_of(const workload_shape *shape, uint32_t t) {
+    return shape->pooled ? HOTTEST + shape->batches * workload_bag(shape, t) : SAMPLE;
+}
+
+/* The bag of table t that is followed in a batch. */
+static const int64_t *followed_bag(const workload_input *input, uint64_t batch, uint32_t t) {
+    const workload_shape *shape = &input->shape;
+    uint64_t sample = workload_mix(batch + 1) % shape->samples;
+    return input->keys + batch * workload_keys_a_step(shape) + workload_first_key(shape, t) +
+           sample * workload_bag(shape, t);
+}
+
+/* Bags of one key: the hottest keys and random ones.  Others: the hottest, and of each batch all keys of one sample, so
+ * that the sums of its bags are known. */
 static void choose(workload_oracle *o) {
-    const workload_shape *shape = &o->input->shape;
-    for (uint32_t p = 0; p < MAP; p++)
+    const workload_input *input = o->input;
+    const workload_shape *shape = &input->shape;
+    for (uint32_t p = 0; p < o->map_size; p++)
         o->map[p] = -1;
     for (uint32_t t = 0; t < shape->tables; t++) {
-        for (uint64_t key = 1; key <= HOTTEST; key++) /* the density falls from key 1 on */
-            add(o, t, key);
-        for (uint32_t i = HOTTEST; i < SAMPLE; i++) {
+        uint32_t first = o->count;
+        uint64_t hottest = shape->pooled ? 0 : 1; /* the density falls from there on */
+        for (uint64_t key = hottest; key < hottest + HOTTEST; key++)
+            if (!shape->pooled || key < shape->table_rows[t])
+                add(o, t, key);
+        for (uint32_t i = HOTTEST; i < SAMPLE && !shape->pooled; i++) {
             uint64_t random = workload_mix((uint64_t)t * SAMPLE + i + 1);
             uint64_t batch = random % shape->batches;
             uint64_t sample = (random >> 32) % shape->samples;
-            uint64_t at = batch * workload_keys_a_step(shape) + (uint64_t)t * shape->samples;
-            add(o, t, (uint64_t)o->input->keys[at + sample]);
+            uint64_t at = batch * workload_keys_a_step(shape) + workload_first_key(shape, t);
+            add(o, t, (uint64_t)input->keys[at + sample]);
         }
+        for (uint32_t b = 0; b < shape->batches && shape->pooled; b++)
+            for (uint32_t i = 0; i < workload_bag(shape, t); i++)
+                add(o, t, (uint64_t)followed_bag(input, b, t)[i]);
+        if (o->count - first > o->a_table)
+            o->a_table = o->count - first;
     }
 }
 
@@ -129,12 +156,15 @@ static void sum_batch(const workload_oracle *o, uint64_t batch, tower *towers) {
         occurrences[k] = 0;
         memset(towers[k].filled, 0, sizeof towers[k].filled);
     }
-    for (uint64_t i = 0; i < workload_keys_a_step(shape); i++) {
-        int32_t k = find(o, (uint32_t)(i / shape->samples), (uint64_t)keys[i]);
-        if (k < 0)
-            continue;
-        occurrences[k]++;
-        tower_add(&towers[k], 0, o->input->gradient + i * dim, dim);
+    for (uint64_t b = 0; b < workload_bags_a_step(shape); b++) {
+        const float *gradient = o->input->gradient + workload_element(shape, b);
+        for (int64_t i = o->input->offsets[b]; i < o->input->offsets[b + 1]; i++) {
+            int32_t k = find(o, (uint32_t)(b / shape->samples), (uint64_t)keys[i]);
+            if (k < 0)
+                continue;
+            occurrences[k]++;
+            tower_add(&towers[k], 0, gradient, dim);
+        }
     }
     for (uint32_t k = 0; k < o->count; k++) {
         if (occurrences[k] > 0)
@@ -183,25 +213,43 @@ static hotbed_status sum_all(const workload_oracle *o) {
 
 /* --- the optimiser ------------------------------------------------------------------------------- */
 
+/* Mean of the squares, in the order of hotbed/types.h. */
+static float mean_square(const float *gradient, uint32_t dim) {
+    float shares[LANES] = {0};
+    for (uint32_t e = 0; e < dim; e++)
+        shares[e / 4 % LANES] += gradient[e] * gradient[e];
+    for (uint32_t apart = LANES / 2; apart > 0; apart /= 2)
+        for (uint32_t k = 0; k < apart; k++)
+            shares[k] += shares[k + apart];
+    return shares[0] / (float)dim;
+}
+
+/* Direction of element e's step, and its states. */
+static float direction_of(const workload_oracle *o, uint32_t k, uint32_t e, float g) {
+    const hotbed_optimizer *p = &o->optimizer;
+    if (p->kind == HOTBED_OPT_SGD)
+        return g;
+    if (p->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        return g / (sqrtf(o->states[0][k]) + p->eps);
+    float *m = o->states[0] + (size_t)k * o->form.dim + e;
+    float *v = o->states[1] + (size_t)k * o->form.dim + e;
+    *m = p->beta1 * *m + (1.0F - p->beta1) * g;
+    *v = p->beta2 * *v + (1.0F - p->beta2) * (g * g);
+    return *m / (float)(1.0 - o->beta1_power) /
+           (sqrtf(*v / (float)(1.0 - o->beta2_power)) + p->eps);
+}
+
 static void update(const workload_oracle *o, uint32_t k, const float *gradient) {
     const hotbed_optimizer *p = &o->optimizer;
-    uint32_t dim = o->input->shape.dim;
+    uint32_t dim = o->form.dim;
     float *w = o->weights + (size_t)k * dim;
-    float *m = o->states[0] + (size_t)k * dim;
-    float *v = o->states[1] + (size_t)k * dim;
-    float lr = p->learning_rate;
-    float correction1 = (float)(1.0 - o->beta1_power);
-    float correction2 = (float)(1.0 - o->beta2_power);
+    if (p->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        o->states[0][k] += mean_square(gradient, dim);
     for (uint32_t e = 0; e < dim; e++) {
-        float g = gradient[e];
-        if (p->kind == HOTBED_OPT_SGD) {
-            w[e] -= lr * (g + p->weight_decay * w[e]);
-            continue;
-        }
-        m[e] = p->beta1 * m[e] + (1.0F - p->beta1) * g;
-        v[e] = p->beta2 * v[e] + (1.0F - p->beta2) * (g * g);
-        float step = m[e] / correction1 / (sqrtf(v[e] / correction2) + p->eps);
-        w[e] -= lr * (step + p->weight_decay * w[e]);
+        float direction = direction_of(o, k, e, gradient[e]);
+        w[e] -= p->learning_rate * (direction + p->weight_decay * w[e]);
+        if (o->form.dtype == HOTBED_F16)
+            w[e] = hotbed_f16_to_f32(hotbed_f32_to_f16(w[e]));
     }
 }
 
@@ -223,31 +271,39 @@ static void take_step(workload_oracle *o) {
 
 /* --- rows of the library ------------------------------------------------------------------------- */
 
-/* Rows of the sampled keys into weights and states, [count][dim] each.  `insert` makes absent ones. */
-static hotbed_status read_sample(
-    const workload_oracle *o, hotbed_storage *storage, bool insert, float *weights,
-    float *const states[2], hotbed_stream *stream) {
-    uint32_t dim = o->input->shape.dim;
-    uint64_t keys[SAMPLE];
-    workload_row_buffers b;
-    HOTBED_TRY(
-        workload_rows_alloc(SAMPLE, dim, hotbed_optimizer_states(o->what->optimizer), stream, &b));
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t first = 0, n; first < o->count && status == HOTBED_OK; first += n) {
+/* Rows of the sampled keys into weights [count][dim] and states [count][state_dim].  `insert` makes absent ones. */
+static hotbed_status read_sample_with(
+    const workload_oracle *o, hotbed_storage *storage, bool insert, workload_row_buffers *b,
+    uint64_t *keys, float *weights, float *const states[2], hotbed_stream *stream) {
+    for (uint32_t first = 0, n; first < o->count; first += n) {
         uint32_t table = o->keys[first].table;
         for (n = 0; first + n < o->count && o->keys[first + n].table == table; n++)
             keys[n] = o->keys[first + n].key;
-        size_t at = (size_t)first * dim;
+        size_t at = (size_t)first * o->form.state_dim;
         float *part[2] = {states[0] + at, states[1] + at};
         const hotbed_rows nothing = {0};
-        if (insert)
-            status = hotbed_copy(b.keys.data, keys, n * sizeof *keys, stream);
-        if (insert && status == HOTBED_OK)
-            status = hotbed_storage_set_rows(storage, table, n, b.keys.data, &nothing, stream);
-        if (status == HOTBED_OK)
-            status =
-                workload_rows_read(storage, table, n, keys, dim, &b, weights + at, part, stream);
+        if (insert) {
+            HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, stream));
+            HOTBED_TRY(hotbed_storage_set_rows(storage, table, n, b->keys.data, &nothing, stream));
+        }
+        HOTBED_TRY(workload_rows_read(
+            storage, table, n, keys, b, weights + (size_t)first * o->form.dim, part, stream));
     }
+    return HOTBED_OK;
+}
+
+static hotbed_status read_sample(
+    const workload_oracle *o, hotbed_storage *storage, bool insert, float *weights,
+    float *const states[2], hotbed_stream *stream) {
+    workload_row_buffers b;
+    HOTBED_TRY(workload_rows_alloc(o->a_table, o->form, stream, &b));
+    uint64_t *keys = malloc(o->a_table * sizeof *keys);
+    hotbed_status status = HOTBED_OK;
+    if (!keys)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %u keys", o->a_table);
+    else
+        status = read_sample_with(o, storage, insert, &b, keys, weights, states, stream);
+    free(keys);
     workload_rows_free(&b);
     return status;
 }
@@ -258,7 +314,11 @@ static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    workload_storage_options(o->what, &o->input->shape, (uint64_t)4 * SAMPLE, tables, &options);
+    workload_storage_options(o->what, &o->input->shape, tables, &options);
+    for (uint32_t t = 0; t < o->input->shape.tables; t++) {
+        tables[t].kind = HOTBED_TABLE_HASH;
+        tables[t].capacity = (uint64_t)4 * o->a_table;
+    }
     o->optimizer = options.optimizer;
     HOTBED_TRY(hotbed_storage_create(&options, stream, &storage));
     hotbed_status status = read_sample(o, storage, true, o->weights, o->states, stream);
@@ -270,20 +330,27 @@ static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
 
 static hotbed_status fill_oracle(workload_oracle *o, hotbed_stream *stream) {
     const workload_shape *shape = &o->input->shape;
-    size_t most = (size_t)shape->tables * SAMPLE;
-    size_t row = most * shape->dim;
+    size_t most = 0;
+    for (uint32_t t = 0; t < shape->tables; t++)
+        most += most_of(shape, t);
+    for (o->map_size = 4096; o->map_size < 4 * most; o->map_size *= 2) {
+    }
+    o->form = workload_form_of(o->what, shape);
     o->keys = calloc(most, sizeof *o->keys);
-    o->seen = calloc(most, sizeof *o->seen);
-    o->map = calloc(MAP, sizeof *o->map);
-    o->sums = calloc(shape->batches * row, sizeof *o->sums);
-    o->occurrences = calloc(shape->batches * most, sizeof *o->occurrences);
-    o->weights = calloc(4 * row, sizeof *o->weights);
-    if (!o->keys || !o->seen || !o->map || !o->sums || !o->occurrences || !o->weights)
+    o->map = calloc(o->map_size, sizeof *o->map);
+    if (!o->keys || !o->map)
         return hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %zu keys", most);
+    choose(o);
+    size_t row = (size_t)o->count * shape->dim;
+    o->seen = calloc(o->count, sizeof *o->seen);
+    o->sums = calloc(shape->batches * row, sizeof *o->sums);
+    o->occurrences = calloc((size_t)shape->batches * o->count, sizeof *o->occurrences);
+    o->weights = calloc(4 * row, sizeof *o->weights);
+    if (!o->seen || !o->sums || !o->occurrences || !o->weights)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %u keys", o->count);
     o->before = o->weights + row;
     o->states[0] = o->weights + 2 * row;
     o->states[1] = o->weights + 3 * row;
-    choose(o);
     HOTBED_TRY(read_initial(o, stream));
     return sum_all(o);
 }
@@ -350,27 +417,54 @@ static hotbed_status check_written(const float *output, uint64_t elements) {
     return HOTBED_OK;
 }
 
-/* Every position of the last step's batch that has a sampled key. */
-static hotbed_status check_output(const workload_oracle *o, const float *output) {
-    const workload_shape *shape = &o->input->shape;
-    uint64_t n = workload_keys_a_step(shape);
-    const int64_t *keys = o->input->keys + (o->steps - 1) % shape->batches * n;
-    HOTBED_TRY(check_written(output, n * shape->dim));
+/* Sum of the rows of a bag's keys before the last step, in its order; false: one of them is not followed. */
+static bool bag_before(
+    const workload_oracle *o, uint32_t table, const int64_t *keys, uint64_t n, float *sum) {
+    const uint32_t dim = o->form.dim;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t table = (uint32_t)(i / shape->samples);
         int32_t k = find(o, table, (uint64_t)keys[i]);
-        if (k >= 0)
+        if (k < 0)
+            return false;
+        const float *row = o->before + (size_t)k * dim;
+        const bool copied = i == 0 && !o->input->shape.pooled; /* a sum begins with zero */
+        for (uint32_t e = 0; e < dim; e++)
+            sum[e] = copied ? row[e] : (i == 0 ? 0.0F : sum[e]) + row[e];
+    }
+    return true;
+}
+
+/* Every bag of the last step's batch of which all keys are followed. */
+static hotbed_status check_bags(const workload_oracle *o, const float *output, float *sum) {
+    const workload_shape *shape = &o->input->shape;
+    const int64_t *keys =
+        o->input->keys + (o->steps - 1) % shape->batches * workload_keys_a_step(shape);
+    for (uint64_t b = 0; b < workload_bags_a_step(shape); b++) {
+        uint32_t table = (uint32_t)(b / shape->samples);
+        const int64_t *bag = keys + o->input->offsets[b];
+        if (bag_before(o, table, bag, workload_bag(shape, table), sum))
             HOTBED_TRY(compare(
-                "output", table, (uint64_t)keys[i], output + i * shape->dim,
-                o->before + (size_t)k * shape->dim, shape->dim));
+                "output", table, (uint64_t)bag[0], output + workload_element(shape, b), sum,
+                shape->dim));
     }
     return HOTBED_OK;
+}
+
+static hotbed_status check_output(const workload_oracle *o, const float *output) {
+    const workload_shape *shape = &o->input->shape;
+    HOTBED_TRY(check_written(output, workload_bags_a_step(shape) * shape->dim));
+    float *sum = malloc(shape->dim * sizeof *sum);
+    if (!sum)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "check: no memory for a row");
+    hotbed_status status = check_bags(o, output, sum);
+    free(sum);
+    return status;
 }
 
 static hotbed_status check_rows(
     const workload_oracle *o, workload_run *run, float *weights, float *const states[2]) {
     static const char *const names[2] = {"state 0", "state 1"};
-    uint32_t dim = o->input->shape.dim;
+    uint32_t dim = o->form.dim;
+    uint32_t state_dim = o->form.state_dim;
     HOTBED_TRY(read_sample(o, run->storage, false, weights, states, run->stream));
     for (uint32_t k = 0; k < o->count; k++) {
         if (!o->seen[k])
@@ -378,9 +472,10 @@ static hotbed_status check_rows(
         size_t at = (size_t)k * dim;
         const sampled *key = &o->keys[k];
         HOTBED_TRY(compare("weight", key->table, key->key, weights + at, o->weights + at, dim));
-        for (uint32_t s = 0; s < 2 && s < hotbed_optimizer_states(o->what->optimizer); s++)
-            HOTBED_TRY(
-                compare(names[s], key->table, key->key, states[s] + at, o->states[s] + at, dim));
+        at = (size_t)k * state_dim;
+        for (uint32_t s = 0; s < o->form.states; s++)
+            HOTBED_TRY(compare(
+                names[s], key->table, key->key, states[s] + at, o->states[s] + at, state_dim));
     }
     return HOTBED_OK;
 }
@@ -410,26 +505,37 @@ hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload
 
 /* --- eval ---------------------------------------------------------------------------------------- */
 
-enum { POSITIONS = 256 }; /* of each table */
+enum { POSITIONS = 256 }; /* of each table: keys, of whole bags */
 
 static hotbed_status check_eval_table(
     workload_run *run, uint32_t batch, uint32_t table, const float *output, workload_row_buffers *b,
     float *rows) {
     const workload_shape *shape = &run->input->shape;
-    uint64_t first = (uint64_t)table * shape->samples;
     const int64_t *keys = run->input->keys + batch * workload_keys_a_step(shape);
-    uint64_t positions[POSITIONS];
-    uint64_t wanted[POSITIONS];
-    for (uint32_t i = 0; i < POSITIONS; i++) {
-        positions[i] = first + workload_mix((uint64_t)table * POSITIONS + i + 1) % shape->samples;
-        wanted[i] = (uint64_t)keys[positions[i]];
+    const uint32_t dim = shape->dim;
+    const uint32_t length = workload_bag(shape, table);
+    const uint32_t bags = POSITIONS / length;
+    uint64_t numbers[POSITIONS];
+    uint64_t wanted[POSITIONS] = {0};
+    for (uint32_t i = 0; i < bags; i++) {
+        numbers[i] = (uint64_t)table * shape->samples +
+                     workload_mix((uint64_t)table * POSITIONS + i + 1) % shape->samples;
+        for (uint32_t k = 0; k < length; k++)
+            wanted[i * length + k] = (uint64_t)keys[run->input->offsets[numbers[i]] + k];
     }
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, POSITIONS, wanted, shape->dim, b, rows, NULL, run->stream));
-    for (uint32_t i = 0; i < POSITIONS; i++)
+        run->storage, table, (uint64_t)bags * length, wanted, b, rows, NULL, run->stream));
+    for (uint32_t i = 0; i < bags; i++) {
+        float *sum = rows + (size_t)i * length * dim;
+        for (uint32_t e = 0; e < dim && shape->pooled; e++)
+            sum[e] = 0.0F + sum[e];
+        for (uint32_t k = 1; k < length; k++)
+            for (uint32_t e = 0; e < dim; e++)
+                sum[e] += sum[(size_t)k * dim + e];
         HOTBED_TRY(compare(
-            "eval output", table, wanted[i], output + positions[i] * shape->dim,
-            rows + (size_t)i * shape->dim, shape->dim));
+            "eval output", table, wanted[i * length], output + workload_element(shape, numbers[i]),
+            sum, dim));
+    }
     return HOTBED_OK;
 }
 
@@ -437,8 +543,8 @@ static hotbed_status check_eval_with(
     workload_run *run, uint32_t batch, const float *output, float *rows) {
     const workload_shape *shape = &run->input->shape;
     workload_row_buffers b;
-    HOTBED_TRY(check_written(output, workload_keys_a_step(shape) * shape->dim));
-    HOTBED_TRY(workload_rows_alloc(POSITIONS, shape->dim, 0, run->stream, &b));
+    HOTBED_TRY(check_written(output, workload_bags_a_step(shape) * shape->dim));
+    HOTBED_TRY(workload_rows_alloc(POSITIONS, workload_form_of(run->what, shape), run->stream, &b));
     hotbed_status status = HOTBED_OK;
     for (uint32_t t = 0; t < shape->tables && status == HOTBED_OK; t++)
         status = check_eval_table(run, batch, t, output, &b, rows);

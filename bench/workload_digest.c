@@ -35,7 +35,8 @@ typedef struct digest_room {
 typedef struct hash_args {
     const digest_room *room;
     const uint64_t *keys;
-    uint32_t table, dim, states;
+    workload_row_form form;
+    uint32_t table;
     uint64_t *sums; /* [2] */
 } hash_args;
 
@@ -46,9 +47,11 @@ static void hash_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++) {
         uint64_t key = a->keys[i];
         uint64_t hash[2] = {workload_mix(key + a->table), workload_mix(~key - a->table)};
-        hash_words(hash, a->room->weights + i * a->dim, a->dim * sizeof(float));
-        for (uint32_t s = 0; s < a->states; s++)
-            hash_words(hash, a->room->states[s] + i * a->dim, a->dim * sizeof(float));
+        hash_words(hash, a->room->weights + i * a->form.dim, a->form.dim * sizeof(float));
+        for (uint32_t s = 0; s < a->form.states; s++)
+            hash_words(
+                hash, a->room->states[s] + i * a->form.state_dim,
+                a->form.state_dim * sizeof(float));
         sums[0] += workload_mix(hash[0]);
         sums[1] += workload_mix(hash[1]);
     }
@@ -59,23 +62,43 @@ static void hash_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status digest_chunk(
     workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_room *room,
     workload_digest *out) {
-    uint32_t dim = run->input->shape.dim;
-    uint32_t states = hotbed_optimizer_states(run->what->optimizer);
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, n, keys, dim, &room->buffers, room->weights, room->states,
-        run->stream));
-    const hash_args args = {room, keys, table, dim, states, out->table};
+        run->storage, table, n, keys, &room->buffers, room->weights, room->states, run->stream));
+    const hash_args args = {room, keys, room->buffers.form, table, out->table};
     HOTBED_TRY(hotbed_host_launch(room->host, n, 1024, hash_body, &args, sizeof args));
     out->rows += n;
     return hotbed_stream_sync(room->host);
 }
 
+/* The distinct keys of table t in all batches that the run has had, any order. */
+static hotbed_status keys_of_input(
+    const workload_run *run, uint32_t t, uint64_t *keys, uint64_t *n) {
+    const workload_shape *shape = &run->input->shape;
+    uint8_t *seen = calloc(shape->table_rows[t], 1);
+    if (!seen)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
+    for (uint64_t b = 0; b < shape->batches && b < run->steps; b++) {
+        const int64_t *of = run->input->keys + b * workload_keys_a_step(shape);
+        for (uint64_t i = workload_first_key(shape, t); i < workload_first_key(shape, t + 1); i++) {
+            if (!seen[of[i]])
+                keys[(*n)++] = (uint64_t)of[i];
+            seen[of[i]] = 1;
+        }
+    }
+    free(seen);
+    return HOTBED_OK;
+}
+
+/* A static table has rows that no batch had, too: the same rows are compared as of a hash table. */
 static hotbed_status digest_table(
     workload_run *run, uint32_t table, digest_room *room, workload_digest *out) {
     uint64_t n = 0;
-    uint64_t most = run->input->shape.rows;
-    HOTBED_TRY(
-        hotbed_storage_export_keys(run->storage, table, most, room->keys, NULL, &n, run->stream));
+    uint64_t most = run->input->shape.table_rows[table];
+    if (run->input->shape.pooled)
+        HOTBED_TRY(keys_of_input(run, table, room->keys, &n));
+    else
+        HOTBED_TRY(hotbed_storage_export_keys(
+            run->storage, table, most, room->keys, NULL, &n, run->stream));
     for (uint64_t first = 0; first < n; first += CHUNK) {
         uint64_t part = n - first < CHUNK ? n - first : CHUNK;
         HOTBED_TRY(digest_chunk(run, table, room->keys + first, part, room, out));
@@ -106,8 +129,7 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
         status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &room.host);
     if (status == HOTBED_OK)
         status = workload_rows_alloc(
-            CHUNK, shape->dim, hotbed_optimizer_states(run->what->optimizer), run->stream,
-            &room.buffers);
+            CHUNK, workload_form_of(run->what, shape), run->stream, &room.buffers);
     if (status == HOTBED_OK) {
         room.states[0] = room.weights + chunk;
         room.states[1] = room.weights + 2 * chunk;

@@ -158,12 +158,15 @@ static void write_result(
     double host_steps = (double)result->host.steps;
     (void)fprintf(
         to,
-        "    {\n      \"workload\": \"%s\", \"optimizer\": \"%s\", \"scale\": %g,\n"
+        "    {\n      \"workload\": \"%s\", \"optimizer\": \"%s\", \"scale\": %g, \"weights\": "
+        "\"%s\", "
+        "\"samples\": %u,\n"
         "      \"tables\": %u, \"range\": %llu, \"rows\": %llu, \"dim\": %u, \"keys_a_step\": "
         "%llu, "
         "\"unique_a_step\": %llu,\n"
         "      \"keys\": %llu, \"load\": %.4f, \"batches\": %u, \"steps\": %u,\n",
-        name, hotbed_optimizer_name(result->what->optimizer), result->scale, shape->tables,
+        name, hotbed_optimizer_name(result->what->optimizer), result->scale,
+        result->what->dtype == HOTBED_F16 ? "f16" : "f32", shape->samples, shape->tables,
         (unsigned long long)shape->range, (unsigned long long)shape->rows, shape->dim,
         (unsigned long long)workload_keys_a_step(shape), (unsigned long long)result->uniques,
         (unsigned long long)result->keys, result->load, shape->batches, result->steps);

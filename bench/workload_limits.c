@@ -1,6 +1,7 @@
 /* bench/workload_limits.c - what the machine reaches with plain code, measured in the run it stands beside. */
 #include "bench/limits.h"
 #include "bench/workload.h"
+#include "bench/workload_rows.h"
 
 #include "base/error.h"
 
@@ -42,6 +43,12 @@ static hotbed_status enqueue_gather(const workload_limit *l, uint32_t repetition
     return bench_gather(l->n, rows, l->row_bytes, l->to, l->stream);
 }
 
+static hotbed_status enqueue_pool(const workload_limit *l, uint32_t repetition) {
+    bench_pool pool = *l->pool;
+    pool.rows = (const void *const *)l->from + repetition * l->n;
+    return bench_run_pool(&pool, l->stream);
+}
+
 static hotbed_status measure_copy(workload_run *run, double *rate) {
     bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
     workload_limit l = {.enqueue = enqueue_copy, .stream = run->stream};
@@ -71,7 +78,7 @@ static hotbed_status row_addresses(
     const workload_shape *shape = &run->input->shape;
     uint64_t n = workload_keys_a_step(shape);
     hotbed_batch batch = workload_batch_of(run, workload_keys_of(run, number));
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     HOTBED_TRY(hotbed_storage_prefetch(run->storage, &batch, run->ticket, run->stream));
     HOTBED_TRY(hotbed_ticket_read(run->ticket, &view));
     HOTBED_TRY(hotbed_copy(inverse, view.inverse, n * sizeof *inverse, run->stream));
@@ -79,9 +86,9 @@ static hotbed_status row_addresses(
     HOTBED_TRY(hotbed_ticket_cancel(run->ticket, run->stream));
     HOTBED_TRY(hotbed_stream_sync(run->stream));
     for (uint32_t t = 0; t < shape->tables; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         HOTBED_TRY(hotbed_storage_table(run->storage, t, &info));
-        for (uint64_t i = (uint64_t)t * shape->samples; i < (t + 1ULL) * shape->samples; i++) {
+        for (uint64_t i = workload_first_key(shape, t); i < workload_first_key(shape, t + 1); i++) {
             uint64_t slot = slots[inverse[i]];
             if (slot - info.first_slot >= info.slots)
                 return hotbed_fail(
@@ -102,13 +109,22 @@ static hotbed_status gather_with(
     hotbed_memory device = {0};
     size_t bytes = batches * n * sizeof *host;
     HOTBED_TRY(hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device));
+    const workload_shape *shape = &run->input->shape;
+    const bench_pool pool = {
+        .bags = workload_bags_a_step(shape),
+        .offsets = run->offsets.data,
+        .samples = shape->samples,
+        .tables = shape->tables,
+        .half = run->what->dtype == HOTBED_F16,
+        .output = run->output.data};
     workload_limit l = {
-        .enqueue = enqueue_gather,
+        .enqueue = shape->pooled ? enqueue_pool : enqueue_gather,
         .stream = run->stream,
         .to = run->output.data,
         .from = device.data,
+        .pool = &pool,
         .n = n,
-        .row_bytes = run->input->shape.dim * (uint32_t)sizeof(float)};
+        .row_bytes = shape->dim * (uint32_t)sizeof(float)};
     hotbed_status status = hotbed_copy(device.data, host, bytes, run->stream);
     if (status == HOTBED_OK)
         status = workload_time_limit(&l, batches, seconds);
@@ -135,7 +151,10 @@ static hotbed_status measure_gather(workload_run *run, double *seconds) {
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
     const workload_shape *shape = &run->input->shape;
     HOTBED_TRY(measure_copy(run, &out->copy));
-    double bytes = 2.0 * (double)workload_keys_a_step(shape) * shape->dim * sizeof(float);
+    const workload_row_form form = workload_form_of(run->what, shape);
+    double row = (double)shape->dim * (form.dtype == HOTBED_F32 ? 4 : 2);
+    double bytes = (double)workload_keys_a_step(shape) * row +
+                   (double)workload_bags_a_step(shape) * shape->dim * sizeof(float);
     if (workload_tiered(run->what)) /* some rows have no address in device memory */
         out->gather = bytes / out->copy;
     else

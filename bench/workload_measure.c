@@ -15,7 +15,7 @@ static hotbed_status warm_up(workload_run *run) {
 static hotbed_status read_load(workload_run *run, workload_result *result) {
     uint64_t slots = 0;
     for (uint32_t t = 0; t < run->input->shape.tables; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         uint64_t n = 0;
         uint64_t pinned = 0;
         HOTBED_TRY(hotbed_storage_table(run->storage, t, &info));
@@ -66,8 +66,8 @@ static hotbed_status time_more(
 static hotbed_status time_training(
     workload_run *run, const workload_program *p, workload_oracle *oracle,
     workload_result *result) {
-    hotbed_table_stats before;
-    hotbed_table_stats after;
+    hotbed_table_stats before = {.size = sizeof before};
+    hotbed_table_stats after = {.size = sizeof after};
     HOTBED_TRY(workload_stats(run, &before));
     HOTBED_TRY(workload_pass_eager(run, p->steps, &result->eager, &result->host));
     HOTBED_TRY(workload_stats(run, &after));
@@ -110,8 +110,8 @@ static hotbed_status flush_between(
 static hotbed_status time_flush(
     workload_run *run, workload_oracle *oracle, workload_result *result) {
     hotbed_event *marks[2] = {NULL, NULL};
-    hotbed_table_stats before;
-    hotbed_table_stats after;
+    hotbed_table_stats before = {.size = sizeof before};
+    hotbed_table_stats after = {.size = sizeof after};
     if (!workload_tiered(run->what))
         return HOTBED_OK;
     HOTBED_TRY(workload_stats(run, &before));

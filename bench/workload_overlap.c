@@ -97,8 +97,8 @@ static hotbed_status enqueue(overlap *o) {
 }
 
 static hotbed_status run_steps(overlap *o, workload_host *host) {
-    hotbed_counters before;
-    hotbed_counters after;
+    hotbed_counters before = {.size = sizeof before};
+    hotbed_counters after = {.size = sizeof after};
     HOTBED_TRY(hotbed_stream_sync(o->run->stream));
     hotbed_counters_read(&before);
     hotbed_status status = enqueue(o);

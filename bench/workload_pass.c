@@ -76,8 +76,8 @@ static hotbed_status create_events(pass *p) {
 }
 
 static hotbed_status enqueue(pass *p, const pass_kind *kind, workload_host *host) {
-    hotbed_counters before;
-    hotbed_counters after;
+    hotbed_counters before = {.size = sizeof before};
+    hotbed_counters after = {.size = sizeof after};
     hotbed_counters_read(&before);
     for (uint32_t s = 0; s < p->steps; s++) {
         if (s + 1 == p->steps)
@@ -247,15 +247,24 @@ hotbed_status workload_pass_prefetch(
 
 /* --- stages -------------------------------------------------------------------------------------- */
 
+/* Elements from one row of the output to the next. */
+static uint64_t output_stride(const hotbed_storage *storage) {
+    return storage->pooling == HOTBED_POOL_NONE ? storage->max_dim
+                                                : hotbed_storage_columns(storage);
+}
+
 /* The kernels of a step one by one, as storage/ticket.c enqueues them. */
 static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     hotbed_ticket *t = p->run->ticket;
     const hotbed_storage *s = p->run->storage;
     hotbed_stream *stream = p->run->stream;
-    hotbed_gradient_view gradient = {p->run->gradient.data, s->max_dim};
+    uint64_t stride = output_stride(s);
+    hotbed_gradient_view gradient = {p->run->gradient.data, stride};
     t->step.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&t->step, stream));
+    if (t->step.bags)
+        HOTBED_TRY(s->kernels.lookup->bags(&t->step, stream));
     HOTBED_TRY(mark(p, marks[1]));
     HOTBED_TRY(
         s->kernels.unique->unique(&t->step, t->unique_scratch, t->unique_scratch_bytes, stream));
@@ -265,7 +274,7 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(s->kernels.lookup->place(&t->step, stream));
     HOTBED_TRY(mark(p, marks[4]));
     HOTBED_TRY(
-        s->kernels.lookup->forward(&t->step, p->run->output.data, s->max_dim, s->max_dim, stream));
+        s->kernels.lookup->forward(&t->step, p->run->output.data, stride, s->max_dim, stream));
     HOTBED_TRY(mark(p, marks[5]));
     HOTBED_TRY(s->kernels.update->update(
         &t->step, &s->optimizer_view, gradient, s->max_dim, t->update_scratch,
@@ -273,21 +282,22 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     return mark(p, marks[6]);
 }
 
-/* Those of an eval; the ticket is empty, so its slots are free to use. */
+/* The stages of an eval. The ticket is empty, so its arrays are free to use. */
 static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     const hotbed_storage *s = p->run->storage;
     hotbed_stream *stream = p->run->stream;
     hotbed_step_view view = p->run->ticket->step;
     view.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
     view.eval = 1;
+    view.begun = view.counts;
     view.inverse = NULL;
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&view, stream));
     HOTBED_TRY(mark(p, marks[1]));
     HOTBED_TRY(s->kernels.lookup->find_keys(&view, stream));
     HOTBED_TRY(mark(p, marks[2]));
-    HOTBED_TRY(
-        s->kernels.lookup->forward(&view, p->run->output.data, s->max_dim, s->max_dim, stream));
+    HOTBED_TRY(s->kernels.lookup->forward(
+        &view, p->run->output.data, output_stride(s), s->max_dim, stream));
     return mark(p, marks[3]);
 }
 

@@ -25,34 +25,42 @@ static hotbed_status digest(
     workload_run_destroy(&run);
     if (status == HOTBED_OK)
         printf(
-            "%s %s %s%s: %u steps, %llu rows, rows %016llx%016llx, output %016llx\n", what->name,
-            hotbed_optimizer_name(what->optimizer), hotbed_backend_name(backend),
-            insertion == HOTBED_INSERT_PROBATION ? " probation" : "", steps,
-            (unsigned long long)out->rows, (unsigned long long)out->table[0],
-            (unsigned long long)out->table[1], (unsigned long long)out->output);
+            "%s%s %s %s: %u steps, %llu rows, rows %016llx%016llx, output %016llx\n", what->name,
+            workload_variant(what, insertion), hotbed_optimizer_name(what->optimizer),
+            hotbed_backend_name(backend), steps, (unsigned long long)out->rows,
+            (unsigned long long)out->table[0], (unsigned long long)out->table[1],
+            (unsigned long long)out->output);
     return status;
 }
 
-/* The digests that were made first of each optimiser and kind of key stream: all later ones agree with
- * them, whatever the mode, the size of a cache, its policy and the backend. */
+/* The first digest of each optimiser, type and key stream: all later ones agree with it, whatever the mode, the kind of
+ * table, the size of a cache, its policy and the backend. */
 typedef struct first_digests {
-    workload_digest of[2][HOTBED_OPT_ADAM + 1]; /* [tiered][optimizer] */
-    bool known[2][HOTBED_OPT_ADAM + 1];
+    const workload *of[WORKLOADS];
+    workload_digest digests[WORKLOADS];
+    size_t count;
 } first_digests;
+
+static bool same_bytes(const workload *a, const workload *b) {
+    return workload_tiered(a) == workload_tiered(b) && a->optimizer == b->optimizer &&
+           a->stream == b->stream && a->samples == b->samples && a->dtype == b->dtype;
+}
 
 static hotbed_status digest_next(
     const workload *what, const workload_input *input, hotbed_insertion insertion,
     hotbed_backend backend, uint32_t steps, first_digests *all) {
     workload_digest made;
-    int tiered = workload_tiered(what);
     HOTBED_TRY(digest(what, input, insertion, backend, steps, &made));
-    workload_digest *first = &all->of[tiered][what->optimizer];
-    if (!all->known[tiered][what->optimizer]) {
-        all->known[tiered][what->optimizer] = true;
-        *first = made;
+    size_t k = 0;
+    while (k < all->count && !same_bytes(all->of[k], what))
+        k++;
+    if (k == all->count) {
+        all->of[k] = what;
+        all->digests[k] = made;
+        all->count++;
         return HOTBED_OK;
     }
-    if (!same_digest(first, &made))
+    if (!same_digest(&all->digests[k], &made))
         return hotbed_fail(
             HOTBED_ERR_CORRUPT, "%s on %s: not the bytes of the first run of its keys", what->name,
             hotbed_backend_name(backend));
@@ -122,9 +130,9 @@ static hotbed_status replay(
         "%s%s %s: one graph of a step, replayed %u times with changing keys, left the same bytes "
         "as "
         "eager steps: %llu rows, %016llx%016llx; host waits 0, allocations 0\n",
-        what->name, insertion == HOTBED_INSERT_PROBATION ? " probation" : "",
-        hotbed_backend_name(p->backend), p->replays, (unsigned long long)digests[1].rows,
-        (unsigned long long)digests[1].table[0], (unsigned long long)digests[1].table[1]);
+        what->name, workload_variant(what, insertion), hotbed_backend_name(p->backend), p->replays,
+        (unsigned long long)digests[1].rows, (unsigned long long)digests[1].table[0],
+        (unsigned long long)digests[1].table[1]);
     return HOTBED_OK;
 }
 

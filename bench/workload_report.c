@@ -1,6 +1,7 @@
 /* bench/workload_report.c - results of the workloads as lines, beside limits, peers and earlier ones. */
 #include "bench/limits.h"
 #include "bench/workload.h"
+#include "bench/workload_rows.h"
 
 #include "base/error.h"
 
@@ -22,12 +23,15 @@ void workload_result_limits(workload_result *result) {
     const workload_shape *shape = &result->shape;
     double keys = (double)workload_keys_a_step(shape);
     double uniques = (double)result->uniques;
-    double row = (double)shape->dim * sizeof(float);
-    double states = hotbed_optimizer_states(result->what->optimizer);
+    double outputs = (double)workload_bags_a_step(shape) * shape->dim * sizeof(float);
+    const workload_row_form form = workload_form_of(result->what, shape);
+    double row = (double)form.dim * (form.dtype == HOTBED_F32 ? 4 : 2);
+    double states = 4.0 * form.states * form.state_dim;
+    double index = result->what->kind == HOTBED_TABLE_STATIC ? 0 : 32;
     /* keys in, a 32-byte sector of the index and the row of each unique key, output rows out */
-    double forward = 8 * keys + (32 + row) * uniques + row * keys;
-    /* gradients and their grouping in, each unique row and its state in and out */
-    double backward = (row + 4) * keys + 2 * row * (1 + states) * uniques;
+    double forward = 8 * keys + (index + row) * uniques + outputs;
+    /* gradients and the keys' grouping in, each unique row and its state in and out */
+    double backward = outputs + 4 * keys + 2 * (row + states) * uniques;
     result->limit_forward = forward / result->limits.copy;
     result->limit_backward = backward / result->limits.copy;
     result->limit_eval = result->limits.gather;
@@ -134,10 +138,15 @@ const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "ded
                                                                   "place",  "forward", "update"};
 const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "eval_forward"};
 
+const char *workload_variant(const workload *what, hotbed_insertion insertion) {
+    if (workload_pooled(what))
+        return what->kind == HOTBED_TABLE_STATIC ? " static" : " hash";
+    return insertion == HOTBED_INSERT_PROBATION ? " probation" : "";
+}
+
 void workload_result_name(const workload_result *result, char *out, size_t bytes) {
     (void)snprintf(
-        out, bytes, "%s%s", result->what->name,
-        result->insertion == HOTBED_INSERT_PROBATION ? " probation" : "");
+        out, bytes, "%s%s", result->what->name, workload_variant(result->what, result->insertion));
 }
 
 bool workload_comparable(const workload_machine *machine, const workload_result *result) {

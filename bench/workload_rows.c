@@ -2,46 +2,67 @@
 #include "bench/workload_rows.h"
 
 #include "base/error.h"
+#include "storage/row_core.h"
 
 #include <stdlib.h>
+
+workload_row_form workload_form_of(const workload *what, const workload_shape *shape) {
+    workload_row_form form = {
+        .dim = shape->dim,
+        .states = hotbed_optimizer_states(what->optimizer),
+        .state_dim = hotbed_optimizer_state_dim(what->optimizer, shape->dim),
+        .dtype = what->dtype == 0 ? HOTBED_F32 : what->dtype};
+    return form;
+}
 
 void workload_rows_free(workload_row_buffers *b) {
     hotbed_memory_free(&b->keys);
     hotbed_memory_free(&b->weights);
     hotbed_memory_free(&b->states[0]);
     hotbed_memory_free(&b->states[1]);
+    free(b->packed);
+    b->packed = NULL;
 }
 
 hotbed_status workload_rows_alloc(
-    uint64_t n, uint32_t dim, uint32_t states, hotbed_stream *stream, workload_row_buffers *out) {
-    size_t bytes = n * dim * sizeof(float);
+    uint64_t n, workload_row_form form, hotbed_stream *stream, workload_row_buffers *out) {
+    size_t bytes = n * form.dim * hotbed_dtype_size(form.dtype);
     const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
-    *out = (workload_row_buffers){{0}, {0}, {{0}, {0}}};
-    hotbed_status status =
-        hotbed_memory_alloc(stream, device, n * sizeof(uint64_t), NULL, &out->keys);
+    *out = (workload_row_buffers){.form = form, .packed = malloc(bytes)};
+    hotbed_status status = HOTBED_OK;
+    if (!out->packed)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "rows: no memory for %zu bytes", bytes);
+    if (status == HOTBED_OK)
+        status = hotbed_memory_alloc(stream, device, n * sizeof(uint64_t), NULL, &out->keys);
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->weights);
-    for (uint32_t s = 0; s < states && status == HOTBED_OK; s++)
-        status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->states[s]);
+    for (uint32_t s = 0; s < form.states && status == HOTBED_OK; s++)
+        status = hotbed_memory_alloc(
+            stream, device, n * form.state_dim * sizeof(float), NULL, &out->states[s]);
     if (status != HOTBED_OK)
         workload_rows_free(out);
     return status;
 }
 
 hotbed_status workload_rows_read(
-    hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys, uint32_t dim,
+    hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys,
     workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream) {
+    const workload_row_form form = b->form;
     hotbed_rows rows = {.weights = b->weights.data};
-    size_t bytes = n * dim * sizeof(float);
-    for (uint32_t s = 0; s < 2; s++)
+    size_t bytes = n * form.dim * hotbed_dtype_size(form.dtype);
+    for (uint32_t s = 0; s < 2 && states; s++)
         rows.states[s] = b->states[s].data;
     HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, stream));
     HOTBED_TRY(hotbed_fill(b->weights.data, 0xff, bytes, stream));
     HOTBED_TRY(hotbed_storage_get_rows(storage, table, n, b->keys.data, &rows, NULL, stream));
-    HOTBED_TRY(hotbed_copy(weights, b->weights.data, bytes, stream));
+    HOTBED_TRY(hotbed_copy(b->packed, rows.weights, bytes, stream));
     for (uint32_t s = 0; s < 2 && rows.states[s]; s++)
-        HOTBED_TRY(hotbed_copy(states[s], rows.states[s], bytes, stream));
-    return hotbed_stream_sync(stream);
+        HOTBED_TRY(
+            hotbed_copy(states[s], rows.states[s], n * form.state_dim * sizeof(float), stream));
+    HOTBED_TRY(hotbed_stream_sync(stream));
+    for (size_t i = 0; i < n * form.dim; i++)
+        weights[i] = hotbed_load1(form.dtype, b->packed, i);
+    return HOTBED_OK;
 }
 
 hotbed_status workload_read_output(workload_run *run, float **out) {

@@ -4,18 +4,29 @@
 
 #include "bench/workload.h"
 
-/* Device buffers for rows of one table. */
+/* What a row of a workload has. */
+typedef struct workload_row_form {
+    uint32_t dim, states, state_dim;
+    hotbed_dtype dtype;
+} workload_row_form;
+
+workload_row_form workload_form_of(const workload *what, const workload_shape *shape);
+
+/* Buffers for rows of one table: of the device, and of the host for weights as the table has them. */
 typedef struct workload_row_buffers {
+    workload_row_form form;
     hotbed_memory keys, weights, states[2];
+    void *packed;
 } workload_row_buffers;
 
 hotbed_status workload_rows_alloc(
-    uint64_t n, uint32_t dim, uint32_t states, hotbed_stream *stream, workload_row_buffers *out);
+    uint64_t n, workload_row_form form, hotbed_stream *stream, workload_row_buffers *out);
 void workload_rows_free(workload_row_buffers *b);
 
-/* Rows of n keys of a table into host arrays; states may be NULL. */
+/* Rows of n keys of a table into host arrays: weights [n, dim] as f32, states [n, state_dim] each, which may be
+ * NULL. */
 hotbed_status workload_rows_read(
-    hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys, uint32_t dim,
+    hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys,
     workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream);
 
 /* The output of a run; the caller frees it. */

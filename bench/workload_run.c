@@ -6,14 +6,18 @@
 #include <math.h>
 
 void workload_storage_options(
-    const workload *what, const workload_shape *shape, uint64_t rows, hotbed_table_options *tables,
+    const workload *what, const workload_shape *shape, hotbed_table_options *tables,
     hotbed_storage_options *out) {
-    static const char *const names[] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9"};
+    static const char *const names[WORKLOAD_TABLES] = {
+        "t0",  "t1",  "t2",  "t3",  "t4",  "t5",  "t6",  "t7",  "t8",  "t9",  "t10", "t11", "t12",
+        "t13", "t14", "t15", "t16", "t17", "t18", "t19", "t20", "t21", "t22", "t23", "t24", "t25"};
     for (uint32_t t = 0; t < shape->tables; t++) {
         hotbed_table_options_init(&tables[t]);
         tables[t].name = names[t];
         tables[t].dim = shape->dim;
-        tables[t].capacity = rows;
+        tables[t].capacity = shape->table_rows[t];
+        tables[t].kind = what->kind;
+        tables[t].dtype = what->dtype;
         tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[t].initializer.lower = -0.05F;
         tables[t].initializer.upper = 0.05F;
@@ -21,6 +25,7 @@ void workload_storage_options(
     hotbed_storage_options_init(out);
     out->num_tables = shape->tables;
     out->tables = tables;
+    out->pooling = shape->pooled ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
     out->optimizer.kind = what->optimizer;
     out->seed = 20;
     out->mode = HOTBED_MODE_HBM_DIRECT;
@@ -28,7 +33,7 @@ void workload_storage_options(
 
 uint64_t workload_upper_rows(const workload *what, const workload_input *input, uint32_t t) {
     if (!workload_tiered(what))
-        return input->shape.rows;
+        return input->shape.table_rows[t];
     bool cache = what->mode == HOTBED_MODE_CACHE;
     uint64_t of = cache ? input->distinct[t] : input->shape.rows;
     uint64_t rows = (uint64_t)ceil(what->upper * (double)of);
@@ -39,7 +44,7 @@ static hotbed_status create_storage(workload_run *run) {
     const workload_shape *shape = &run->input->shape;
     hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;
-    workload_storage_options(run->what, shape, shape->rows, tables, &options);
+    workload_storage_options(run->what, shape, tables, &options);
     options.mode = run->what->mode;
     for (uint32_t t = 0; t < shape->tables && workload_tiered(run->what); t++) {
         tables[t].upper_capacity = workload_upper_rows(run->what, run->input, t);
@@ -53,14 +58,17 @@ static hotbed_status create_storage(workload_run *run) {
 static hotbed_status create_buffers(workload_run *run) {
     const workload_shape *shape = &run->input->shape;
     size_t keys = workload_keys_a_step(shape) * sizeof(int64_t);
-    size_t rows = workload_keys_a_step(shape) * shape->dim * sizeof(float);
+    size_t rows = workload_bags_a_step(shape) * shape->dim * sizeof(float);
+    size_t offsets = (workload_bags_a_step(shape) + 1) * sizeof(int64_t);
     hotbed_stream *s = run->stream;
     const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
     HOTBED_TRY(hotbed_memory_alloc(s, device, keys * shape->batches, NULL, &run->keys));
     HOTBED_TRY(hotbed_memory_alloc(s, device, keys, NULL, &run->fixed));
+    HOTBED_TRY(hotbed_memory_alloc(s, device, offsets, NULL, &run->offsets));
     HOTBED_TRY(hotbed_memory_alloc(s, device, rows, NULL, &run->gradient));
     HOTBED_TRY(hotbed_memory_alloc(s, device, rows, NULL, &run->output));
     HOTBED_TRY(hotbed_copy(run->keys.data, run->input->keys, keys * shape->batches, s));
+    HOTBED_TRY(hotbed_copy(run->offsets.data, run->input->offsets, offsets, s));
     HOTBED_TRY(hotbed_copy(run->gradient.data, run->input->gradient, rows, s));
     return hotbed_stream_sync(s);
 }
@@ -84,6 +92,7 @@ void workload_run_destroy(workload_run *run) {
     hotbed_storage_destroy(run->storage);
     hotbed_memory_free(&run->keys);
     hotbed_memory_free(&run->fixed);
+    hotbed_memory_free(&run->offsets);
     hotbed_memory_free(&run->gradient);
     hotbed_memory_free(&run->output);
     hotbed_stream_destroy(run->stream);
@@ -103,6 +112,7 @@ hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
     batch.batch_size = run->input->shape.samples;
     batch.num_keys = workload_keys_a_step(&run->input->shape);
     batch.keys = keys;
+    batch.offsets = run->input->shape.pooled ? run->offsets.data : NULL;
     return batch;
 }
 
@@ -131,7 +141,7 @@ hotbed_status workload_step(workload_run *run) {
 hotbed_status workload_stats(workload_run *run, hotbed_table_stats *out) {
     *out = (hotbed_table_stats){0};
     for (uint32_t t = 0; t < run->input->shape.tables; t++) {
-        hotbed_table_stats stats;
+        hotbed_table_stats stats = {.size = sizeof stats};
         HOTBED_TRY(hotbed_storage_stats(run->storage, t, &stats, run->stream));
         out->uniques += stats.uniques;
         out->fetches += stats.fetches;

@@ -1,4 +1,5 @@
-/* bench/plans_shop.c - the trainer of hotbed-plans: W5's tables, keys and steps, and layers for a dense model. */
+/* bench/plans_trainer.c - the trainer of hotbed-plans: W5's tables, keys and steps, and the layers
+ * of a dense model. */
 #include "bench/plans.h"
 
 #include "base/error.h"
@@ -21,28 +22,28 @@ static const void *get_keys(const void *batch) {
 static const hotbed_field field = {"keys", HOTBED_FIELD_JAGGED, false, get_keys, NULL};
 static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
 
-static size_t batch_bytes(const plans_shop *s) {
+static size_t batch_bytes(const plans_trainer *s) {
     return workload_keys_a_step(&s->input.shape) * sizeof(int64_t);
 }
 
-void *plans_batch(const plans_shop *s, uint64_t i) {
+void *plans_batch(const plans_trainer *s, uint64_t i) {
     return (uint8_t *)s->host.data + i % s->input.shape.batches * batch_bytes(s);
 }
 
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
-    plans_shop *s = self;
+    plans_trainer *s = self;
     *batch = plans_batch(s, s->pulled++);
     *end = false;
     return HOTBED_OK;
 }
 
-hotbed_loader plans_loader(plans_shop *shop) {
-    return (hotbed_loader){.next = next_batch, .self = shop};
+hotbed_loader plans_loader(plans_trainer *example) {
+    return (hotbed_loader){.next = next_batch, .self = example};
 }
 
 static hotbed_status copy_batch(
     void *self, uint32_t slot, void *host, hotbed_stream *stream, void **batch) {
-    plans_shop *s = self;
+    plans_trainer *s = self;
     hotbed_kjt *kjt = &s->kjts[slot];
     uint8_t *keys = (uint8_t *)s->device.data + slot * batch_bytes(s);
     hotbed_kjt_init(kjt);
@@ -55,7 +56,7 @@ static hotbed_status copy_batch(
 }
 
 static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
-    plans_shop *s = self;
+    plans_trainer *s = self;
     const hotbed_ref argument = hotbed_ref_field(batch, "keys");
     hotbed_ref output;
     HOTBED_TRY(hotbed_module_forward(s->module, &argument, 1, stream, &output));
@@ -65,14 +66,14 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
 }
 
 static hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    const plans_shop *s = self;
+    const plans_trainer *s = self;
     (void)slot;
     (void)batch;
     return bench_model_run(&s->dense, s->layers, stream);
 }
 
 static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    const plans_shop *s = self;
+    const plans_trainer *s = self;
     (void)batch;
     HOTBED_TRY(bench_model_run(&s->dense, s->layers, stream));
     return hotbed_copy(
@@ -88,13 +89,13 @@ static const hotbed_trainer_io trainer_io[] = {
 
 /* --- open and close --------------------------------------------------------------------------- */
 
-static hotbed_status open_collection(plans_shop *s, const workload *what) {
+static hotbed_status open_collection(plans_trainer *s, const workload *what) {
     static const char *const name = "tables";
     const workload_shape *shape = &s->input.shape;
     hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options storage;
     hotbed_sharded_options options;
-    workload_storage_options(what, shape, shape->rows, tables, &storage);
+    workload_storage_options(what, shape, tables, &storage);
     storage.mode = what->mode;
     storage.move_sms = s->move_sms;
     for (uint32_t t = 0; t < shape->tables && workload_tiered(what); t++) {
@@ -113,7 +114,7 @@ static hotbed_status open_collection(plans_shop *s, const workload *what) {
     return HOTBED_OK;
 }
 
-static hotbed_status open_buffers(plans_shop *s) {
+static hotbed_status open_buffers(plans_trainer *s) {
     const workload_shape *shape = &s->input.shape;
     size_t rows = workload_keys_a_step(shape) * shape->dim * sizeof(float);
     HOTBED_TRY(hotbed_memory_alloc(
@@ -127,7 +128,7 @@ static hotbed_status open_buffers(plans_shop *s) {
     return hotbed_stream_sync(s->stream);
 }
 
-static hotbed_status make(plans_shop *s, const workload *what, double scale) {
+static hotbed_status make(plans_trainer *s, const workload *what, double scale) {
     HOTBED_TRY(workload_input_for(what, scale, &s->input));
     HOTBED_TRY(hotbed_stream_create(s->backend, 0, &s->stream));
     for (int i = 0; i < 2; i++)
@@ -150,15 +151,15 @@ static hotbed_status make(plans_shop *s, const workload *what, double scale) {
 
 hotbed_status plans_open(
     const workload *what, double scale, hotbed_insertion insertion, uint32_t move_sms,
-    hotbed_backend backend, plans_shop *shop) {
-    *shop = (plans_shop){.backend = backend, .insertion = insertion, .move_sms = move_sms};
-    hotbed_status status = make(shop, what, scale);
+    hotbed_backend backend, plans_trainer *example) {
+    *example = (plans_trainer){.backend = backend, .insertion = insertion, .move_sms = move_sms};
+    hotbed_status status = make(example, what, scale);
     if (status != HOTBED_OK)
-        plans_close(shop);
+        plans_close(example);
     return status;
 }
 
-void plans_close(plans_shop *s) {
+void plans_close(plans_trainer *s) {
     hotbed_sharded_modules_destroy(s->modules);
     hotbed_sharded_destroy(s->collection);
     hotbed_comm_destroy(s->comm);
@@ -170,24 +171,26 @@ void plans_close(plans_shop *s) {
         hotbed_event_destroy(s->passed[i]);
     hotbed_stream_destroy(s->stream);
     workload_input_destroy(&s->input);
-    *s = (plans_shop){0};
+    *s = (plans_trainer){0};
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-hotbed_status plans_set_dense(plans_shop *shop, double wanted, double *seconds) {
-    HOTBED_TRY(bench_model_size(&shop->dense, 0.5 * wanted, &shop->layers, seconds, shop->stream));
+hotbed_status plans_set_dense(plans_trainer *example, double wanted, double *seconds) {
+    HOTBED_TRY(bench_model_size(
+        &example->dense, 0.5 * wanted, &example->layers, seconds, example->stream));
     *seconds *= 2.0;
     return HOTBED_OK;
 }
 
 void plans_options(
-    const plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train_options *options) {
+    const plans_trainer *example, const plans_entry *entry, uint64_t log,
+    hotbed_train_options *options) {
     hotbed_train_options_init(options);
     options->plan = entry->plan;
     options->steps = entry->steps;
     options->num_steps = entry->num_steps;
-    options->backend = shop->backend;
+    options->backend = example->backend;
     options->same_priority = entry->same_priority;
     hotbed_pipeline_options_init(&options->pipeline);
     options->pipeline.log_entries = (uint32_t)log;
@@ -195,34 +198,34 @@ void plans_options(
 }
 
 hotbed_status plans_make(
-    plans_shop *shop, const plans_entry *entry, uint64_t log, hotbed_train **out) {
+    plans_trainer *example, const plans_entry *entry, uint64_t log, hotbed_train **out) {
     hotbed_train_options options;
-    plans_options(shop, entry, log, &options);
-    return hotbed_train_create(&shop->trainer, &options, out);
+    plans_options(example, entry, log, &options);
+    return hotbed_train_create(&example->trainer, &options, out);
 }
 
 /* A pipeline's log has the times of tasks that were over when their slot came again, so the host waits for the step
  * before: streams have the next one's work by then. */
-static hotbed_status run_steps(const plans_shop *shop, hotbed_train *train, uint32_t steps) {
+static hotbed_status run_steps(const plans_trainer *example, hotbed_train *train, uint32_t steps) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_iteration *iteration = NULL;
     for (uint32_t i = 0; i < steps; i++) {
         HOTBED_TRY(hotbed_pipeline_progress(pipeline, &iteration));
-        HOTBED_TRY(hotbed_event_record(shop->passed[i % 2], hotbed_pipeline_stream(pipeline)));
-        HOTBED_TRY(hotbed_event_sync(shop->passed[(i + 1) % 2]));
+        HOTBED_TRY(hotbed_event_record(example->passed[i % 2], hotbed_pipeline_stream(pipeline)));
+        HOTBED_TRY(hotbed_event_sync(example->passed[(i + 1) % 2]));
     }
     return hotbed_stream_sync(hotbed_pipeline_stream(pipeline));
 }
 
 hotbed_status plans_time(
-    plans_shop *shop, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds) {
+    plans_trainer *example, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-    const hotbed_loader loader = plans_loader(shop);
-    shop->pulled = 0;
+    const hotbed_loader loader = plans_loader(example);
+    example->pulled = 0;
     HOTBED_TRY(hotbed_pipeline_bind(pipeline, &loader));
-    HOTBED_TRY(run_steps(shop, train, warmup));
+    HOTBED_TRY(run_steps(example, train, warmup));
     double start = now();
-    HOTBED_TRY(run_steps(shop, train, steps));
+    HOTBED_TRY(run_steps(example, train, steps));
     *seconds = (now() - start) / steps;
     return hotbed_pipeline_drain(pipeline);
 }

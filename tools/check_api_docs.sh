@@ -1,10 +1,10 @@
 #!/bin/sh
 # tools/check_api_docs.sh - each function of include/ is documented.
 #
-# A function has a comment right before it, or after it on its last line, or follows such a function
-# without an empty line between them (a group).  The comment of a HOTBED_MUST_USE function or of its group
-# names its errors, or at least says whether it is async or waits; then only the general ones are possible
-# (ARGUMENT for NULL, DEVICE).
+# A function has a comment right before it, or after it on its last line, or follows such a function without an
+# empty line in between (a group).  The comment of a HOTBED_MUST_USE function or of its group names its errors, or
+# at least says whether the function is asynchronous or blocks; then only the general errors are possible (ARGUMENT
+# for NULL, DEVICE).
 set -eu
 cd "$(dirname "$0")/.."
 awk '

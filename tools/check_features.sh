@@ -1,7 +1,7 @@
 #!/bin/sh
-# tools/check_features.sh - docs/features.md names tests that are there, and one for each row that is done.
+# tools/check_features.sh - the tests that docs/features.md names exist, and each finished row names one.
 #
-# In a row, `test_x`: one, another; names tests in tests/*/test_x.c.
+# In a row, "`test_x`: one, another;" names the tests `one` and `another` of tests/*/test_x.c.
 set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -36,7 +36,7 @@ while read -r line program; do
     case $name in
     header.*) continue ;;
     esac
-    # test_fuzz_x is of fuzz_x.c
+    # test_fuzz_x is built from fuzz_x.c
     ls tests/*/"$name".* >/dev/null 2>&1 || ls tests/*/"${name#test_}".* >/dev/null 2>&1 || grep -qrw "$name" bench/CMakeLists.txt ||
         { echo "docs/features.md:$line: there is no $program" && status=1; }
 done <"$work/programs"

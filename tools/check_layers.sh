@@ -1,8 +1,8 @@
 #!/bin/sh
-# tools/check_layers.sh - who may include whom.  Prints each offence; status 1 when there is one.
+# tools/check_layers.sh - which files may include which.  Prints each violation; exits with status 1 if there is one.
 #
-#   include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist
-#   a third-party header is included in the one file named below
+#   include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist; abi describes include
+#   a third-party header is included only by the file named below
 #   a core (x_core.h) includes only what both compilers understand
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -25,6 +25,7 @@ allow include 'hotbed/'
 allow base "base/|$public|tests/support/emulate\.h$"
 allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external|optimizer|stats|export|growth|dlpack)\.h$"
 allow dist "base/|storage/|dist/|$public|hotbed/"
+allow abi "base/options\.h$|hotbed/"
 allow pipeline "base/|storage/|dist/|pipeline/|hotbed/"
 allow checkpoint "base/|storage/|dist/(comm|route_core)\.h$|checkpoint/|hotbed/"
 allow examples/consumer '$^'
@@ -33,14 +34,14 @@ files base | grep -v '^base/tile\.h$' | while read -r f; do
     grep -Hn '"tests/' "$f" | sed 's/$/  (only base\/tile.h may)/'
 done >>"$out"
 
-# Public headers see C's own headers only, and only each other.
+# Public headers include only each other and the headers of standard C.
 files include | while read -r f; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*<\([^>]*\)>.*/\1/p' "$f" |
         grep -vE '^(stdbool|stddef|stdint|string)\.h$' | sed "s|.*|$f: may not include <&>|"
 done >>"$out"
 
-# A third-party header belongs to one file; the CUDA runtime to the files of base/ that wrap it.
-third() { # what, pattern of <headers>, pattern of files that may
+# One file includes each third-party header; the files of base/ that wrap the CUDA runtime include it.
+third() { # name, pattern of <headers>, pattern of allowed files
     files base storage dist pipeline checkpoint | grep -vE "$3" | while read -r f; do
         grep -HnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($2)" "$f" |
             awk -v why="  ($1 belongs to $3)" '{ print $0 why }'
@@ -65,7 +66,7 @@ files base storage dist | grep '_core\.h$' | while read -r f; do
         sed "s|.*|$f: a core may not include &|"
 done >>"$out"
 
-# Differences between the compilers are in base/'s headers; kernels are in .cu files.
+# Only headers of base/ distinguish the compilers; kernels are in .cu files.
 files storage dist pipeline checkpoint | while read -r f; do
     grep -HnE '__CUDA_ARCH__|__CUDACC__' "$f" | sed 's/$/  (belongs to base\/port.h)/'
 done >>"$out"
@@ -80,7 +81,22 @@ files base storage dist pipeline checkpoint | while read -r f; do
         grep -vE '^checkpoint/tool' | sed 's/$/  (the library never prints, exits or aborts)/'
 done | grep -v 'format(printf' >>"$out"
 
-# The first line of a file says where it is and what it is for.
+# A message about a failed system call has the system's error text (hotbed_reason()), never a bare number: if a
+# format has %d, no argument may be an error number.
+files base storage dist pipeline checkpoint | grep -vE '^(base/error\.c|checkpoint/tool)' | while read -r f; do
+    awk -v RS=';' -v file="$f" '
+        { at = line + 1; line += gsub(/\n/, " "); call = $0 }
+        /strerror/ { print file ":" at ": strerror() is for programs, the library has hotbed_reason()" }
+        match(call, /([a-z_]*fail[a-z_]*|[a-z_]*fault|snprintf) *\(.*"/) {
+            call = substr(call, RSTART)
+            sub(/^[a-z_]* *\(/, "", call)
+            while (gsub(/[A-Za-z_0-9]+ *\([^()]*\)/, "", call)) continue
+            if (call ~ /%[0-9]*[di]/ && call ~ /[^a-zA-Z_.]-?(errno|error)[ ,)]/)
+                print file ":" at ": a message with a bare error number: hotbed_reason()"
+        }' "$f"
+done >>"$out"
+
+# The first line of a file has its path and its purpose.
 files include base storage dist pipeline checkpoint tests bench examples | while read -r f; do
     head -n 1 "$f" | grep -qF "/* ${f#include/} - " || echo "$f:1: the first line is not \"/* ${f#include/} - purpose\""
 done >>"$out"

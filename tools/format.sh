@@ -2,7 +2,7 @@
 # tools/format.sh [--check] - clang-format 14 over all C, C++ and CUDA files; --check changes nothing.
 set -eu
 cd "$(dirname "$0")/.."
-# Other versions lay out some lines differently.
+# Other versions format some lines differently.
 for tool in clang-format-14 clang-format; do
     if command -v "$tool" >/dev/null && "$tool" --version | grep -q 'version 14\.'; then
         break
@@ -15,5 +15,5 @@ if [ -z "$tool" ]; then
 fi
 mode=-i
 [ "${1:-}" != --check ] || mode="--dry-run -Werror"
-# shellcheck disable=SC2086 # the mode is words
+# shellcheck disable=SC2086 # the mode is split on purpose
 tools/sources.sh 'c|h|cc|cu|cuh' | xargs -r "$tool" $mode

@@ -1,22 +1,30 @@
 #!/usr/bin/env python3
-"""tools/sanitize.py - the CTest entries of a GPU under tools of compute-sanitizer.
+"""tools/sanitize.py - run the CTest entries of a GPU under the tools of compute-sanitizer.
 
 usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apart] [--gpus N] [--jobs N]
                    [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
-The tests of an entry run in one process, with the entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL, since a
-process takes longer to begin than most of its tests take; and one by one where that process did not end well, or from
-the start with --apart, for tests that take long.  They run by ORDER of the rows of docs/features.md that name the
-program, under all tools; entries with a mode come last, and only with --modes.  Racecheck leaves CUB's kernels out, which use shared
-memory most, and are not ours.  --jobs run at once, two a GPU unless set, each on the GPU that has fewest: of those in
-CUDA_VISIBLE_DEVICES, or of all, the first --gpus.  --rows leaves only rows whose number matches, --only only tests, as
-in test_index.cuda.pins_keep_keys.  What does not end in --seconds is stopped and named.  After --within seconds all is
-stopped, and what is left is named.  --results keeps what ended, a line each, and what is in it already does not run
-again: runs add up, and of two tests that are left the one goes first that took longer under another tool.  In the end
-each row is told to be whole or in part.
-A test may make no CUDA call: the tool minds, and has nothing to say ("no CUDA").  A tool may fail, and say no more than
-that: such a test runs once more, alone on its GPU, and then counts neither as clean nor as a finding ("tool failed").
-Status 1: a finding, or a test that failed.
+The tests of an entry run in one process, since a process takes longer to start than most of its tests take.  It gets
+the entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL.  If that process does not end well, its tests run one
+by one; with --apart they do so from the start, for tests that take long.
+
+Order: tests run in the order ORDER of the rows of docs/features.md that name the program, under all tools.  Entries
+with a mode come last, and only with --modes.  Racecheck leaves out CUB's kernels, which use shared memory most and are
+not part of this project.
+
+--jobs      processes that run at once (default: two per GPU), each on the GPU that has the fewest
+--gpus      use only the first N GPUs of CUDA_VISIBLE_DEVICES, or of all
+--rows      run only rows whose number matches
+--only      run only tests that match, e.g. test_index.cuda.pins_keep_keys
+--seconds   stop and report a process that runs longer
+--within    stop everything after so many seconds, and report what is left
+--results   add a line for each result to FILE, and skip what FILE contains already.  So runs add up; of two remaining
+            tests, the one that took longer under another tool runs first.
+
+At the end each row is reported as complete or partial.  A test that makes no CUDA call has nothing to check ("no
+CUDA"): the tool reports that as an error.  If the tool itself fails, and reports nothing else, the test runs once more
+alone on its GPU, and then counts neither as clean nor as a finding ("tool failed").
+Exit status 1: a finding, or a test that failed.
 """
 import argparse
 import collections
@@ -36,10 +44,9 @@ import time
 FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
-# Tests make calls of CUDA fail on purpose, and check what becomes of it.  Where several threads launch, initcheck misses
-# writes unless launches wait, and racecheck stands still: its threads wait for a lock of the driver's.  Synccheck finds
-# out by itself how many mbarriers a block has, and fails the launch where there are more: those of bulk copies are two
-# a thread.
+# Memcheck: tests make CUDA calls fail on purpose, and check the outcome.  If several threads launch, initcheck misses
+# writes unless launches block, and racecheck hangs: its threads wait for a lock of the driver.  Synccheck determines by itself
+# how many mbarriers a block has, and fails a launch that has more: bulk copies use two per thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": ["--kernel-name-exclude", "kns=3cub", "--force-blocking-launches"],
@@ -52,14 +59,14 @@ RESULTS = CLEAN + ["did not end", "not begun", "tool failed", "FAILED"]
 ORDER = ["S([12489]|1[0357]|2[123])", "S.*", "D.*", "C.*", "P.*", ".*"]
 PASSED = re.compile(r"^[1-9]\d* passed, ", re.M)
 NO_CUDA = re.compile(r"^=+ Error: Target application terminated before first instrumented API call", re.M)
-# What a tool says of itself, and lines that say nothing beside it.
+# Lines in which a tool reports its own failure, and lines without information.
 OWN = re.compile(r"=+ .*(Internal error|Error in printing record|No attachable process found|timed-out)")
 REST = re.compile(r"=+ *(Address 0x[0-9a-f]+|Default timeout .*|COMPUTE-SANITIZER|\w+ SUMMARY: .*)?$")
 FEATURES = pathlib.Path(__file__).parent.parent / "docs" / "features.md"
 
 
 def read_rows():
-    """The rows of features.md, and the test programs that each names."""
+    """The rows of features.md, and the test programs that each row names."""
     rows = {}
     for line in FEATURES.read_text().splitlines():
         row = re.match(r"\| ([A-Z]\d+) \|", line)
@@ -157,13 +164,13 @@ class Run:
             try:
                 return judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # the tool, and the program that it runs
+                os.killpg(process.pid, signal.SIGKILL)  # the tool and the program that it runs
                 process.wait()
                 return "did not end" if left > seconds else "not begun"
 
 
 def make_runs(tests):
-    """Of tests in order: those of an entry together."""
+    """Group tests, which are in order, by their entry."""
     groups = {}
     for test in tests:
         groups.setdefault((test.tool, test.entry), []).append(test)
@@ -253,7 +260,8 @@ def main():
 
     for test in tests:
         test.result = before.get((test.tool, test.name), test.result)
-    # Together, then one by one what did not end well; a tool that failed may do better with a GPU to itself.
+    # Run tests together first, then one by one the tests of processes that did not end well; a tool that failed may
+    # succeed with a GPU to itself.
     for last, jobs in (False, o.jobs or 2 * len(gpus.tests)), (True, len(gpus.tests)):
         left = [t for t in tests if t.result == "not begun"]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

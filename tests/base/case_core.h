@@ -1,4 +1,4 @@
-/* tests/base/case_core.h - one call of a function of base/ per item, the same on both backends. */
+/* tests/base/case_core.h - one call of a function of base/ per item, identical on both backends. */
 #ifndef HOTBED_TESTS_BASE_CASE_CORE_H
 #define HOTBED_TESTS_BASE_CASE_CORE_H
 

@@ -1,4 +1,4 @@
-/* tests/base/cases.c - cases on the host backend, buffers, gates. */
+/* tests/base/cases.c - the cases on the host backend; buffers and gates. */
 #include "tests/base/cases.h"
 #include "base/host_launch.h"
 #include "tests/support/harness.h"

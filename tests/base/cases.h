@@ -9,26 +9,26 @@
 extern "C" {
 #endif
 
-/* Enqueue the case for items [0, n); `in` and `out` are device memory. */
+/* Enqueue the case for items [0, n). `in` and `out` are device memory. */
 hotbed_status cases_launch(
     case_kind kind, uint64_t n, const void *in, void *out, hotbed_stream *stream);
 hotbed_status cases_launch_cuda(
     case_kind kind, uint64_t n, const void *in, void *out, hotbed_stream *stream);
 
-/* The case from host array to host array, synced. */
+/* Run the case from host array to host array. Synchronous. */
 void cases_run(
     hotbed_stream *stream, case_kind kind, uint64_t n, const void *in, size_t in_bytes, void *out,
     size_t out_bytes);
 
 hotbed_stream *cases_stream(hotbed_backend backend); /* on device 0 */
 
-/* Device memory; with `data`, filled with a copy of it, synced. */
+/* Allocate device memory. If `data` is not NULL, fill the memory with a copy of it. Synchronous. */
 hotbed_memory cases_device(hotbed_stream *stream, size_t bytes, const void *data);
 
-/* Copy device memory to the host, synced. */
+/* Copy device memory to the host. Synchronous. */
 void cases_download(hotbed_stream *stream, void *to, const void *from, size_t bytes);
 
-/* A gate holds a stream: gate_wait(), called by the stream, returns when it was opened. */
+/* A gate blocks a stream: the stream calls gate_wait(), which returns after gate_open(). */
 typedef struct gate gate;
 gate *gate_create(void);
 void gate_wait(void *held); /* for hotbed_stream_call() */

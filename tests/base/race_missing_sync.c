@@ -1,11 +1,11 @@
-/* tests/base/race_missing_sync.c - programs that forget to wait for a stream, and their right twins.
+/* tests/base/race_missing_sync.c - programs that do not wait for a stream, and correct twins.
  *
  * On the host backend TSan must report each race below in every run, however the threads are scheduled,
- * and nothing in the twins.  The first argument is the case:
- *   no_sync       read what a stream writes without hotbed_stream_sync()
- *   enqueue       the same; that something was enqueued since does not make it right
+ * and nothing in the twins.  The first argument selects the case:
+ *   no_sync       reads what a stream writes, without hotbed_stream_sync()
+ *   enqueue       the same, but enqueues something in between, which does not order the read
  *   no_event      two streams write one buffer without an event between them
- *   sync, event   with what was missing
+ *   sync, event   the same with hotbed_stream_sync(), or with the event
  */
 #include "hotbed/stream.h"
 

@@ -26,7 +26,7 @@ static bool is_nan16(const format *f, uint16_t bits) {
     return (bits & 0x7fff) > ((1 << f->exponent_bits) - 1) << f->fraction_bits;
 }
 
-/* What the format says that `bits` mean. */
+/* The value of `bits` in the format. */
 static double model_value(const format *f, uint16_t bits) {
     int exponent = (bits & 0x7fff) >> f->fraction_bits;
     int fraction = bits & ((1 << f->fraction_bits) - 1);
@@ -38,7 +38,7 @@ static double model_value(const format *f, uint16_t bits) {
     return sign * ldexp(fraction + (1 << f->fraction_bits), exponent - bias(f) - f->fraction_bits);
 }
 
-/* value rounded to the format's nearest, ties to even: rint() of how many last places it is. */
+/* Round value to the format, to nearest, ties to even: rint() in units of the last place. */
 static double model_round(const format *f, double value) {
     if (isnan(value) || isinf(value) || value == 0)
         return value;
@@ -83,7 +83,7 @@ static void every_value_widens_and_comes_back(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* All of n values: bits of the result mean what the model says. */
+/* Check that for each of n values the bits of the result have the value that the model computes. */
 static void check_rounding(
     hotbed_stream *stream, const format *f, uint64_t n, const float *values, uint16_t *rounded) {
     cases_run(stream, f->narrow, n, values, n * sizeof *values, rounded, n * sizeof *rounded);
@@ -111,7 +111,7 @@ static void ties_and_their_neighbours_round_to_even(hotbed_backend backend) {
             double low = model_value(f, bits);
             double high =
                 bits + 1 == infinity ? ldexp(1, bias(f) + 1) : model_value(f, (uint16_t)(bits + 1));
-            float tie = (float)((low + high) / 2); /* exact but for bf16's last, 2^128 - 2^119 */
+            float tie = (float)((low + high) / 2); /* exact but for the last, 2^128 - 2^119 */
             float sides[3] = {nextafterf(tie, 0), tie, nextafterf(tie, INFINITY)};
             for (int side = 0; side < 3; side++) {
                 values[n++] = sides[side];

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct mark_args {
-    uint8_t *marks; /* [n] how often each item was given */
+    uint8_t *marks; /* [n] how often each item was processed */
     uint64_t n, grain;
     uint64_t *ranges; /* atomic */
 } mark_args;
@@ -53,7 +53,7 @@ typedef struct chain_args {
     uint64_t n, step;
 } chain_args;
 
-/* Reads an item that another thread wrote in the launch before. */
+/* Reads an item that another thread wrote in the previous launch. */
 static void chain_body(const void *args, uint64_t begin, uint64_t end) {
     const chain_args *a = args;
     const uint64_t *from = a->words + (a->step % 2) * a->n;
@@ -106,7 +106,7 @@ static void streams_share_the_threads(hotbed_backend backend) {
 static void nothing_and_too_much(hotbed_backend backend) {
     static unsigned char args[HOTBED_HOST_ARGS_BYTES + 1];
     hotbed_stream *stream = cases_stream(backend);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     CHECK_OK(hotbed_host_launch(stream, 0, 10, mark_body, args, 10));
     hotbed_counters_read(&after);
@@ -121,7 +121,7 @@ static void launches_do_not_allocate_or_wait(hotbed_backend backend) {
     static uint8_t marks[N];
     uint64_t ranges = 0;
     hotbed_stream *stream = cases_stream(backend);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     for (int i = 0; i < 100; i++) {
         mark_args args = {marks, N, 1000, &ranges};
@@ -157,12 +157,12 @@ static void *enqueue_many(void *argument) {
 static void a_full_ring_waits_and_counts_it(hotbed_backend backend) {
     flood f = {.stream = cases_stream(backend)};
     gate *g = gate_create();
-    hotbed_counters before, now;
+    hotbed_counters before = {.size = sizeof before}, now = {.size = sizeof now};
     pthread_t thread;
     hotbed_counters_read(&before);
     CHECK_OK(hotbed_stream_call(f.stream, gate_wait, g));
     CHECK_EQ(pthread_create(&thread, NULL, enqueue_many, &f), 0);
-    do { /* the ring is shorter than TASKS, and nothing leaves it yet */
+    do { /* the ring is shorter than TASKS, and no task has left it */
         sched_yield();
         hotbed_counters_read(&now);
     } while (now.host_waits == before.host_waits);
@@ -194,7 +194,7 @@ static void the_environment_sets_the_threads(hotbed_backend backend) {
         every_item_is_given_once(backend);
         a_launch_sees_all_of_the_one_before(backend);
         stream = cases_stream(backend);
-        CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0); /* read when the first stream is made */
+        CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0); /* read with the first stream */
         CHECK_EQ(hotbed_host_threads(), threads);
         hotbed_stream_destroy(stream);
     }

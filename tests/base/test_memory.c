@@ -1,8 +1,9 @@
-/* tests/base/test_memory.c - every kind of memory; what happens when there is none. */
+/* tests/base/test_memory.c - every kind of memory, and what happens if there is none. */
 #include "tests/base/cases.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -116,7 +117,7 @@ static void too_much_is_refused_with_the_bytes(hotbed_backend backend) {
         CHECK(strstr(hotbed_last_error(), "18446744073709551515") != NULL);
         CHECK(is_empty(&memory));
     }
-    CHECK_OK(hotbed_stream_sync(stream)); /* the stream is still of use */
+    CHECK_OK(hotbed_stream_sync(stream)); /* the stream still works */
     hotbed_stream_destroy(stream);
 }
 
@@ -149,6 +150,7 @@ static void a_file_has_no_name_and_is_zero(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, 10, directory, &memory), HOTBED_ERR_IO);
     CHECK(strstr(hotbed_last_error(), directory) != NULL);
+    CHECK(strstr(hotbed_last_error(), strerror(ENOENT)) != NULL);
     CHECK(is_empty(&memory));
     hotbed_stream_destroy(stream);
 }
@@ -181,7 +183,7 @@ static void every_kind_fails_when_there_is_none(hotbed_backend backend) {
         bool on_cuda = backend == HOTBED_BACKEND_CUDA &&
                        (kinds[k] == HOTBED_MEMORY_DEVICE || kinds[k] == HOTBED_MEMORY_PINNED);
         if (on_cuda)
-            continue; /* CUDA allocates inside of its own library */
+            continue; /* CUDA allocates inside its own library */
         hotbed_memory memory = {.data = stream};
         fault_arm(1);
         hotbed_status status = hotbed_memory_alloc(stream, kinds[k], 12345, NULL, &memory);
@@ -226,7 +228,7 @@ static void ignore(void *argument) {
     (void)argument;
 }
 
-/* Any call of a recording may be the one without memory; the graph is then not made. */
+/* Any call of a recording may run out of memory; the graph is then not created. */
 static void a_graph_is_recorded_whole_or_not_at_all(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
         SKIP("CUDA records inside of its own library");
@@ -275,6 +277,69 @@ static void a_workspace_that_cannot_grow_stays(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* --- the caller's allocator ------------------------------------------------------------------- */
+
+typedef struct pool {
+    uint64_t live, most;
+    size_t bytes;
+    bool empty, odd;
+} pool;
+
+static void *pool_allocate(void *self, int device, size_t bytes, void *native) {
+    pool *p = self;
+    CHECK_EQ(device, 0);
+    CHECK(native == NULL);
+    if (p->empty)
+        return NULL;
+    p->live++;
+    p->most = p->live > p->most ? p->live : p->most;
+    p->bytes += bytes;
+    return (char *)aligned_alloc(256, (bytes + 511) / 256 * 256) + (p->odd ? 8 : 0);
+}
+
+static void pool_release(void *self, int device, void *data, size_t bytes) {
+    pool *p = self;
+    CHECK_EQ(device, 0);
+    p->live--;
+    p->bytes -= bytes;
+    free((char *)data - (p->odd ? 8 : 0));
+}
+
+static void device_memory_comes_from_the_callers_allocator(hotbed_backend backend) {
+    (void)backend;
+    pool p = {.live = 0};
+    hotbed_allocator allocator = {sizeof allocator, pool_allocate, pool_release, &p};
+    hotbed_stream *stream = NULL;
+    hotbed_memory memory, pageable;
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    CHECK_OK(hotbed_memory_set_allocator(HOTBED_BACKEND_HOST, &allocator));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 1000, NULL, &memory));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PAGEABLE, 1000, NULL, &pageable));
+    CHECK_EQ(p.live, 1);
+    CHECK_EQ(p.bytes, 1000);
+    CHECK_STATUS(hotbed_memory_set_allocator(HOTBED_BACKEND_HOST, NULL), HOTBED_ERR_STATE);
+    hotbed_memory_free(&memory);
+    hotbed_memory_free(&pageable);
+    CHECK_EQ(p.live, 0);
+    CHECK_EQ(p.bytes, 0);
+    p.empty = true;
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 64, NULL, &memory), HOTBED_ERR_MEMORY);
+    p.empty = false;
+    p.odd = true;
+    CHECK_STATUS(
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 64, NULL, &memory), HOTBED_ERR_STATE);
+    CHECK_EQ(p.live, 0);
+    allocator.release = NULL;
+    CHECK_STATUS(hotbed_memory_set_allocator(HOTBED_BACKEND_HOST, &allocator), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_memory_set_allocator((hotbed_backend)7, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_memory_set_allocator(HOTBED_BACKEND_HOST, NULL));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 64, NULL, &memory));
+    hotbed_memory_free(&memory);
+    CHECK_EQ(p.most, 1);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"every_kind_keeps_what_is_copied_to_it", every_kind_keeps_what_is_copied_to_it},
     {"every_kind_copies_to_every_other", every_kind_copies_to_every_other},
@@ -290,5 +355,7 @@ const hotbed_test hotbed_tests[] = {
     {"an_event_needs_memory", an_event_needs_memory},
     {"a_graph_is_recorded_whole_or_not_at_all", a_graph_is_recorded_whole_or_not_at_all},
     {"a_workspace_that_cannot_grow_stays", a_workspace_that_cannot_grow_stays},
+    {"device_memory_comes_from_the_callers_allocator",
+     device_memory_comes_from_the_callers_allocator},
     {NULL, NULL},
 };

@@ -32,7 +32,8 @@ static int differing_bits(const void *a, const void *b, size_t bytes) {
     return count;
 }
 
-/* The backend's words are those of this program's own compiler, and each input bit matters. */
+/* Both backends give the words that this program's own compiler computes, and each input bit
+ * matters. */
 static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backend backend) {
     enum { BITS = 192, N = BITS + 1 };
     philox_case in[N];

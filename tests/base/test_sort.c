@@ -22,7 +22,7 @@ static void *new_bytes(size_t bytes) {
     return data;
 }
 
-/* Random keys below `bound` (0: any), and their sorted order by the lowest `bits` bits. */
+/* Random keys below `bound` (0: any), and their order when sorted by the lowest `bits` bits. */
 static pair *new_pairs(uint64_t n, uint64_t bound) {
     pair *pairs = new_bytes(n * sizeof *pairs);
     for (uint64_t i = 0; i < n; i++) {
@@ -44,7 +44,8 @@ static uint32_t *split(uint64_t n, const pair *pairs) {
     return words;
 }
 
-/* Sort on `stream` from words to sorted, both [2][n] on the host; the input is checked to be kept. */
+/* Sort on `stream` from words to sorted, both [2][n] on the host. Checks that the input is
+ * unchanged. */
 static void sort_words(
     hotbed_stream *stream, uint64_t n, uint32_t bits, const uint32_t *words, uint32_t *sorted) {
     size_t bytes = n * sizeof *words;

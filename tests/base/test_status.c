@@ -23,7 +23,7 @@ static void text_has_the_values_and_stays(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "");
     CHECK_EQ(hotbed_fail(HOTBED_ERR_RANGE, "row %d of %s", 7, "table"), HOTBED_ERR_RANGE);
     CHECK_STRING(hotbed_last_error(), "row 7 of table");
-    hotbed_counters counters;
+    hotbed_counters counters = {.size = sizeof counters};
     hotbed_counters_read(&counters); /* a call that succeeds */
     CHECK_STRING(hotbed_last_error(), "row 7 of table");
 }
@@ -63,6 +63,19 @@ static void each_thread_has_its_text(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "of this thread");
 }
 
+/* Every errno value of the system has a text. */
+static void errors_of_the_system_have_its_words(hotbed_backend backend) {
+    (void)backend;
+    char text[HOTBED_REASON_BYTES];
+    for (int error = 1; error < 134; error++) {
+        CHECK(hotbed_reason(error, text) == text);
+        if (strstr(strerror(error), "nknown error") == NULL)
+            CHECK_STRING(text, strerror(error));
+        else
+            CHECK_STRING(text + sizeof "unknown system error" - 1, strrchr(strerror(error), ' '));
+    }
+}
+
 static hotbed_status try_twice(int *calls, hotbed_status first) {
     ++*calls;
     HOTBED_TRY(first);
@@ -94,6 +107,7 @@ const hotbed_test hotbed_tests[] = {
     {"every_status_has_its_name", every_status_has_its_name},
     {"last_error_may_be_an_argument", last_error_may_be_an_argument},
     {"long_text_is_cut", long_text_is_cut},
+    {"errors_of_the_system_have_its_words", errors_of_the_system_have_its_words},
     {"each_thread_has_its_text", each_thread_has_its_text},
     {"try_returns_the_first_failure", try_returns_the_first_failure},
     {"version_of_library_is_that_of_the_header", version_of_library_is_that_of_the_header},

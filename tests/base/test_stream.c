@@ -3,8 +3,11 @@
 #include "tests/support/harness.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* A list that streams append to. */
 enum { LOG_MAX = 4096 };
@@ -52,7 +55,7 @@ static bool is_done(hotbed_event *event) {
 }
 
 static hotbed_counters read_counters(void) {
-    hotbed_counters counters;
+    hotbed_counters counters = {.size = sizeof counters};
     hotbed_counters_read(&counters);
     return counters;
 }
@@ -190,13 +193,52 @@ static void a_wrapped_stream_is_the_callers(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_wrap_cuda(0, hotbed_stream_native(owner), &wrapped));
     CHECK(hotbed_stream_native(wrapped) == hotbed_stream_native(owner));
     CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
-    CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* after it: one lane */
+    CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* runs after it: both use one stream */
     CHECK_OK(hotbed_stream_sync(wrapped));
     hotbed_stream_destroy(wrapped);
-    CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* still there */
+    CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* the owner still works */
     CHECK_OK(hotbed_stream_sync(owner));
     CHECK_EQ(calls, 3);
     hotbed_stream_destroy(owner);
+}
+
+/* torch.cuda.graph() captures the stream that Hotbed has wrapped. */
+static void a_capture_by_the_caller_is_a_recording(hotbed_backend backend) {
+    if (backend == HOTBED_BACKEND_HOST)
+        SKIP("captures a cudaStream_t");
+    hotbed_stream *owner = cases_stream(backend), *wrapped = NULL;
+    hotbed_graph *graph = NULL;
+    hotbed_memory memory;
+    void *space;
+    int calls = 0;
+    CHECK_OK(hotbed_stream_wrap_cuda(0, hotbed_stream_native(owner), &wrapped));
+    CHECK_OK(hotbed_graph_begin(owner)); /* `wrapped` has no record of it */
+    CHECK_STATUS(hotbed_stream_workspace(wrapped, 1 << 20, &space), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_memory_alloc(wrapped, HOTBED_MEMORY_DEVICE, 64, NULL, &memory), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_stream_sync(wrapped), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_graph_begin(wrapped), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
+    CHECK_OK(hotbed_graph_end(owner, &graph)); /* nothing has invalidated it */
+    CHECK_OK(hotbed_graph_launch(graph, owner));
+    CHECK_OK(hotbed_stream_sync(owner));
+    CHECK_EQ(calls, 1);
+    CHECK_OK(hotbed_stream_workspace(wrapped, 1 << 20, &space));
+    hotbed_graph_destroy(graph);
+    hotbed_stream_destroy(wrapped);
+    hotbed_stream_destroy(owner);
+}
+
+static void the_default_stream_can_be_wrapped(hotbed_backend backend) {
+    if (backend == HOTBED_BACKEND_HOST)
+        SKIP("wraps a cudaStream_t");
+    hotbed_stream *stream = NULL;
+    int calls = 0;
+    CHECK_OK(hotbed_stream_wrap_cuda(0, NULL, &stream));
+    CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_EQ(calls, 1);
+    hotbed_stream_destroy(stream);
 }
 
 /* --- order ------------------------------------------------------------------------------------ */
@@ -300,7 +342,7 @@ static void a_wait_is_for_the_mark_of_its_time(hotbed_backend backend) {
     CHECK_OK(hotbed_event_record(event, b));
     CHECK_OK(hotbed_stream_wait(c, event)); /* b's mark */
     CHECK_OK(hotbed_stream_call(a, gate_wait, g));
-    CHECK_OK(hotbed_event_record(event, a));     /* moves it behind the gate */
+    CHECK_OK(hotbed_event_record(event, a));     /* moves the mark behind the gate */
     CHECK_OK(hotbed_fill(pinned.data, 2, 1, c)); /* no call: CUDA may run all calls on one thread */
     CHECK_OK(hotbed_stream_sync(c));             /* does not hang */
     CHECK_EQ(*(unsigned char *)pinned.data, 2);
@@ -329,7 +371,7 @@ static void an_older_mark_of_another_stream_still_holds(hotbed_backend backend) 
     CHECK_OK(hotbed_event_record(event, a));
     CHECK_OK(hotbed_stream_wait(c, event)); /* behind the gate */
     CHECK_OK(hotbed_event_record(seen, c));
-    CHECK_OK(hotbed_event_record(event, b)); /* newer, and passed at once */
+    CHECK_OK(hotbed_event_record(event, b)); /* newer, and passes immediately */
     CHECK_OK(hotbed_event_sync(event));
     CHECK(!is_done(seen));
     gate_open(g);
@@ -392,7 +434,7 @@ static void latch(hotbed_stream *stream, hotbed_memory *place, fault_case fault)
     CHECK_OK(cases_launch(CASE_LATCH, 1, place->data, hotbed_stream_faults(stream), stream));
     hotbed_event *event = new_event(stream);
     CHECK_OK(hotbed_event_record(event, stream));
-    CHECK_OK(hotbed_event_sync(event)); /* `fault` is gone afterwards; sync would take the fault */
+    CHECK_OK(hotbed_event_sync(event)); /* `fault` ends with this function; sync would take it */
     hotbed_event_destroy(event);
 }
 
@@ -420,7 +462,7 @@ static void faults_are_told_with_their_values(hotbed_backend backend) {
                     __FILE__, __LINE__, "no \"%s\" in \"%s\"", cases[i].words[w],
                     hotbed_last_error());
         }
-        CHECK_OK(hotbed_stream_sync(stream)); /* cleared */
+        CHECK_OK(hotbed_stream_sync(stream)); /* the fault was cleared */
     }
     hotbed_memory_free(&place);
     hotbed_stream_destroy(stream);
@@ -443,7 +485,7 @@ static void the_first_fault_wins(hotbed_backend backend) {
     latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 1, 10, 1});
     hotbed_memory_free(&place);
     hotbed_stream_destroy(other);
-    hotbed_stream_destroy(stream); /* drops it */
+    hotbed_stream_destroy(stream); /* discards the fault */
 }
 
 static void one_of_many_faults_is_whole(hotbed_backend backend) {
@@ -520,7 +562,7 @@ static void a_workspace_stays_until_it_must_grow(hotbed_backend backend) {
     gate *g = gate_create();
     if (backend == HOTBED_BACKEND_HOST) /* a CUDA allocation may wait for the GPU */
         CHECK_OK(hotbed_stream_call(stream, gate_wait, g));
-    CHECK_OK(hotbed_fill(small, 1, 100, stream)); /* runs after the growth: must still be there */
+    CHECK_OK(hotbed_fill(small, 1, 100, stream)); /* after the growth: must still exist */
     CHECK_OK(hotbed_stream_workspace(stream, 10000000, &large));
     CHECK(large != small);
     CHECK_EQ((uintptr_t)large % 256, 0);
@@ -640,7 +682,7 @@ static void a_recording_refuses_what_waits_or_allocates(hotbed_backend backend) 
     CHECK_OK(hotbed_stream_fault(stream)); /* neither */
     CHECK(is_done(event));
     CHECK_OK(hotbed_memory_alloc(other, HOTBED_MEMORY_DEVICE, 100, NULL, &memory));
-    hotbed_memory_free(&memory); /* another stream is not concerned */
+    hotbed_memory_free(&memory); /* another stream is not affected */
     CHECK_OK(hotbed_graph_end(stream, &graph));
     CHECK_STATUS(hotbed_graph_end(stream, &second), HOTBED_ERR_STATE);
     CHECK(second == NULL);
@@ -763,7 +805,7 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* Streams of their own, made, used and destroyed by several threads at once. */
+/* Several threads create, use and destroy streams of their own at the same time. */
 static void *work(void *argument) {
     worker *w = argument;
     for (int round = 0; round < 3; round++) {
@@ -802,6 +844,205 @@ static void threads_have_streams_of_their_own(hotbed_backend backend) {
         pthread_join(workers[i].thread, NULL);
 }
 
+/* --- streams that run inline ------------------------------------------------------------------ */
+
+static hotbed_stream *new_inline_stream(void) {
+    hotbed_stream_options options;
+    hotbed_stream *stream = NULL;
+    hotbed_stream_options_init(&options);
+    options.backend = HOTBED_BACKEND_HOST;
+    options.run_inline = true;
+    CHECK_OK(hotbed_stream_create_with(&options, &stream));
+    return stream;
+}
+
+static void an_inline_stream_is_done_when_a_call_returns(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = new_inline_stream();
+    hotbed_event *event = new_event(stream);
+    hotbed_graph *graph = NULL;
+    uint8_t bytes[64] = {0}, copy[64];
+    int calls = 0;
+    const uint64_t waits = read_counters().host_waits;
+    CHECK_OK(hotbed_fill(bytes, 7, sizeof bytes, stream));
+    CHECK_EQ(bytes[63], 7);
+    CHECK_OK(hotbed_copy(copy, bytes, sizeof bytes, stream));
+    CHECK_BYTES(copy, bytes, sizeof bytes);
+    CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
+    CHECK_EQ(calls, 1);
+    CHECK_OK(hotbed_event_record(event, stream));
+    CHECK(is_done(event));
+    CHECK_OK(hotbed_graph_begin(stream));
+    CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
+    CHECK_OK(hotbed_event_record(event, stream));
+    CHECK_OK(hotbed_graph_end(stream, &graph));
+    CHECK_EQ(calls, 1);
+    CHECK_OK(hotbed_graph_launch(graph, stream));
+    CHECK_EQ(calls, 2);
+    CHECK(is_done(event));
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_EQ(read_counters().host_waits, waits);
+    hotbed_graph_destroy(graph);
+    hotbed_event_destroy(event);
+    hotbed_stream_destroy(stream);
+}
+
+static void inline_and_other_streams_wait_for_each_other(hotbed_backend backend) {
+    (void)backend; /* events join streams of one backend */
+    hotbed_stream *own = new_inline_stream(), *other = NULL;
+    int calls = 0;
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &other));
+    hotbed_event *first = new_event(other), *second = new_event(own);
+    for (int i = 0; i < 50; i++) {
+        CHECK_OK(hotbed_stream_call(other, add_one, &calls));
+        CHECK_OK(hotbed_event_record(first, other));
+        CHECK_OK(hotbed_stream_wait(own, first));
+        CHECK_EQ(calls, 2 * i + 1);
+        CHECK_OK(hotbed_stream_call(own, add_one, &calls));
+        CHECK_OK(hotbed_event_record(second, own));
+        CHECK_OK(hotbed_stream_wait(other, second));
+    }
+    CHECK_OK(hotbed_stream_sync(other));
+    CHECK_EQ(calls, 100);
+    hotbed_event_destroy(first);
+    hotbed_event_destroy(second);
+    hotbed_stream_destroy(other);
+    hotbed_stream_destroy(own);
+}
+
+static void options_of_a_stream_are_checked(hotbed_backend backend) {
+    hotbed_stream_options options;
+    hotbed_stream *stream = NULL;
+    hotbed_stream_options_init(&options);
+    CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_ARGUMENT);
+    options.backend = backend;
+    options.priority = (hotbed_priority)2;
+    CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_ARGUMENT);
+    options.priority = HOTBED_PRIORITY_HIGH;
+    options.device = -1;
+    CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_ARGUMENT);
+    CHECK(stream == NULL);
+    options.device = 0;
+    options.run_inline = backend == HOTBED_BACKEND_CUDA;
+    if (options.run_inline)
+        CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_UNSUPPORTED);
+    options.run_inline = false;
+    CHECK_OK(hotbed_stream_create_with(&options, &stream));
+    CHECK_EQ(hotbed_stream_priority(stream), HOTBED_PRIORITY_HIGH);
+    hotbed_stream_destroy(stream);
+    CHECK_STATUS(hotbed_stream_create_with(NULL, &stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);
+}
+
+/* --- fork ------------------------------------------------------------------------------------- */
+
+/* What a forked child may do with its parent's objects: each call fails, and none blocks. */
+static int forked_child(
+    hotbed_stream *stream, hotbed_event *event, hotbed_graph *graph, hotbed_memory *memory) {
+    hotbed_stream *other = NULL;
+    hotbed_memory more;
+    bool done;
+    int nothing = 0;
+    const hotbed_status statuses[] = {
+        hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &other),
+        hotbed_stream_sync(stream),
+        hotbed_stream_call(stream, add_one, &nothing),
+        hotbed_event_record(event, stream),
+        hotbed_event_query(event, &done),
+        hotbed_event_sync(event),
+        hotbed_stream_wait(stream, event),
+        hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 64, NULL, &more),
+        hotbed_fill(memory->data, 1, 64, stream),
+        hotbed_copy(memory->data, &more, sizeof more, stream),
+        hotbed_graph_launch(graph, stream),
+        hotbed_graph_begin(stream),
+    };
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        if (statuses[i] != HOTBED_ERR_STATE)
+            return (int)i + 1;
+    if (strstr(hotbed_last_error(), "forked") == NULL)
+        return 100;
+    hotbed_graph_destroy(graph);
+    hotbed_event_destroy(event);
+    hotbed_stream_destroy(stream);
+    return 0;
+}
+
+static void a_forked_child_gets_errors_and_does_not_hang(hotbed_backend backend) {
+    hotbed_stream *stream = NULL;
+    hotbed_graph *graph = NULL;
+    hotbed_memory memory;
+    int status = 0, calls = 0;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_event *event = new_event(stream);
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 4096, NULL, &memory));
+    CHECK_OK(hotbed_graph_begin(stream));
+    CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
+    CHECK_OK(hotbed_graph_end(stream, &graph));
+    CHECK_OK(hotbed_stream_call(stream, add_one, &calls));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(forked_child(stream, event, graph, &memory));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 0);
+    CHECK_OK(hotbed_stream_sync(stream)); /* the parent goes on */
+    CHECK_EQ(calls, 1);
+    hotbed_memory_free(&memory);
+    hotbed_graph_destroy(graph);
+    hotbed_event_destroy(event);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- a full stream ----------------------------------------------------------------------------- */
+
+/* The stream is blocked until the enqueueing thread has to wait because the stream is full, or
+ * until it has enqueued everything. */
+typedef struct crowd {
+    uint64_t waits; /* host waits before the first task */
+    int done;       /* atomic */
+    int next, wrong;
+} crowd;
+
+typedef struct crowd_task {
+    crowd *of;
+    int number;
+} crowd_task;
+
+static void hold_until_full(void *argument) {
+    const crowd *c = argument;
+    while (read_counters().host_waits == c->waits &&
+           __atomic_load_n(&c->done, __ATOMIC_ACQUIRE) == 0)
+        (void)sched_yield();
+}
+
+static void count_in_order(void *argument) {
+    const crowd_task *task = argument;
+    if (task->of->next++ != task->number)
+        task->of->wrong++;
+}
+
+static void a_full_stream_runs_every_task_in_order(hotbed_backend backend) {
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("how much a stream of a GPU takes is CUDA's matter");
+    enum { TASKS = 20000 };
+    static crowd_task tasks[TASKS];
+    crowd c = {.waits = read_counters().host_waits};
+    hotbed_stream *stream;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_OK(hotbed_stream_call(stream, hold_until_full, &c));
+    for (int i = 0; i < TASKS; i++) {
+        tasks[i] = (crowd_task){&c, i};
+        CHECK_OK(hotbed_stream_call(stream, count_in_order, &tasks[i]));
+    }
+    __atomic_store_n(&c.done, 1, __ATOMIC_RELEASE);
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_EQ(c.next, TASKS);
+    CHECK_EQ(c.wrong, 0);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"backends_have_names", backends_have_names},
     {"probe_says_what_can_run", probe_says_what_can_run},
@@ -811,6 +1052,8 @@ const hotbed_test hotbed_tests[] = {
     {"null_is_refused_or_ignored", null_is_refused_or_ignored},
     {"events_of_another_backend_are_refused", events_of_another_backend_are_refused},
     {"a_wrapped_stream_is_the_callers", a_wrapped_stream_is_the_callers},
+    {"a_capture_by_the_caller_is_a_recording", a_capture_by_the_caller_is_a_recording},
+    {"the_default_stream_can_be_wrapped", the_default_stream_can_be_wrapped},
     {"a_stream_runs_in_order_and_later", a_stream_runs_in_order_and_later},
     {"destroy_finishes_the_work", destroy_finishes_the_work},
     {"copies_and_fills_run_in_order", copies_and_fills_run_in_order},
@@ -835,5 +1078,10 @@ const hotbed_test hotbed_tests[] = {
     {"counters_tell_waits_copies_and_allocations", counters_tell_waits_copies_and_allocations},
     {"pageable_copies_count_as_waits_on_cuda", pageable_copies_count_as_waits_on_cuda},
     {"threads_have_streams_of_their_own", threads_have_streams_of_their_own},
+    {"an_inline_stream_is_done_when_a_call_returns", an_inline_stream_is_done_when_a_call_returns},
+    {"inline_and_other_streams_wait_for_each_other", inline_and_other_streams_wait_for_each_other},
+    {"options_of_a_stream_are_checked", options_of_a_stream_are_checked},
+    {"a_forked_child_gets_errors_and_does_not_hang", a_forked_child_gets_errors_and_does_not_hang},
+    {"a_full_stream_runs_every_task_in_order", a_full_stream_runs_every_task_in_order},
     {NULL, NULL},
 };

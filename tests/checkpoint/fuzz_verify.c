@@ -47,22 +47,30 @@ typedef struct rank {
     hotbed_checkpoint_mark *mark;
 } rank;
 
-/* Rows of keys first, first + 3, ... of rank `number`; and of those after them, counts of admission. */
+/* Those of keys first, first + 3, ... plus `after` that are rank `number`'s, and a count for each. */
+static uint64_t choose(
+    uint32_t number, const hotbed_route *routes, uint64_t first, uint64_t after,
+    uint64_t keys[KEYS], uint64_t counts[KEYS]) {
+    uint64_t n = 0;
+    for (uint64_t i = first; i < KEYS; i += 3)
+        if (hotbed_route_rank(&routes[0], i * 0x9E3779B97F4A7C15U + after) == number) {
+            counts[n] = i + 1;
+            keys[n++] = i * 0x9E3779B97F4A7C15U + after;
+        }
+    return n;
+}
+
+/* Rows of keys first, first + 3, ... of rank `number`; and of those `after` them, counts of admission. */
 static void fill(
     const rank *r, uint32_t number, const hotbed_route *routes, uint64_t first, uint64_t after,
     hotbed_stream *stream) {
-    uint64_t keys[KEYS] = {0}, counts[KEYS] = {0}, n = 0;
+    uint64_t keys[KEYS] = {0}, counts[KEYS] = {0};
     static float weights[KEYS * 2];
-    for (uint64_t i = first; i < KEYS; i += 3)
-        if (hotbed_route_rank(&routes[0], i * 0x9E3779B97F4A7C15U) == number) {
-            counts[n] = i + 1;
-            keys[n++] = i * 0x9E3779B97F4A7C15U;
-        }
+    uint64_t n = choose(number, routes, first, 0, keys, counts);
     hotbed_rows rows = {.weights = weights, .scores = counts};
     need(hotbed_storage_set_rows(r->storage, 0, n, keys, &rows, stream) == HOTBED_OK);
     need(hotbed_stream_sync(stream) == HOTBED_OK);
-    for (uint64_t i = 0; i < n; i++)
-        keys[i] += after;
+    n = choose(number, routes, first, after, keys, counts);
     need(hotbed_storage_import_counts(r->storage, 0, n, keys, counts, stream) == HOTBED_OK);
     need(hotbed_stream_sync(stream) == HOTBED_OK);
 }

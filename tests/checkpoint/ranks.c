@@ -42,7 +42,7 @@ static uint32_t value_of(uint32_t table, uint64_t key, uint32_t version, uint64_
 }
 
 void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_stream *stream) {
-    *r = (ranks){.world = world, .stream = stream, .shape = *shape};
+    *r = (ranks){.world = world, .stream = stream, .shape = *shape, .step = 5};
     hotbed_table_options options[RANKS_TABLES];
     hotbed_storage_options storage;
     for (uint32_t t = 0; t < RANKS_TABLES; t++) {
@@ -202,7 +202,9 @@ void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank) {
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    options.step = 5;
+    options.step = r->step;
+    options.extra = r->extra;
+    options.extra_bytes = r->extra == NULL ? 0 : strlen(r->extra);
     options.share = (hotbed_checkpoint_share){.rank = rank, .world = r->world, .routes = r->routes};
     return options;
 }

@@ -28,6 +28,8 @@ typedef struct ranks {
     hotbed_route routes[RANKS_TABLES];
     hotbed_storage *storages[RANKS_MOST];
     hotbed_checkpoint_mark *marks[RANKS_MOST]; /* NULL without ranks_mark() */
+    uint64_t step;                             /* of a save; 5 unless it is set */
+    const char *extra;                         /* the caller's bytes of a save, or NULL; borrowed */
 } ranks;
 
 void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_stream *stream);
@@ -47,7 +49,7 @@ void ranks_change_some(ranks *r);
 void ranks_check(ranks *r, const ranks *model);
 void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank);
 
-/* Options of a save by rank `rank`, step 5. */
+/* Options of a save by rank `rank`. */
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank);
 
 /* Small blocks and windows, and few buckets, so that parts have several of each. */

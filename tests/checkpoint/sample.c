@@ -88,7 +88,7 @@ static hotbed_rows view_rows(const rows_memory *m, bool hash) {
 }
 
 sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     sample_image image = {.rows = rows};
@@ -131,7 +131,7 @@ static rows_memory upload_image(const sample_image *image, hotbed_stream *stream
 
 void sample_store(
     hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     rows_memory m = upload_image(image, stream);
     hotbed_rows rows = view_rows(&m, info.kind == HOTBED_TABLE_HASH);
@@ -178,6 +178,7 @@ static void random_bytes(void *to, size_t bytes) {
 
 static void set_state(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_storage_state state = {
+        .size = sizeof state,
         .optimizer_steps = 12345,
         .clock = 67890,
         .beta1_power = 0.1234567890123456789,
@@ -189,7 +190,7 @@ static void set_state(hotbed_storage *storage, hotbed_stream *stream) {
 
 void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(storage, t, &info));
         sample_image image = sample_new(storage, t, table_rows(s, t));
         if (info.kind == HOTBED_TABLE_HASH)
@@ -220,7 +221,7 @@ static void set_element(void *to, hotbed_dtype dtype, uint64_t i, float value) {
 
 void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(storage, t, &info));
         sample_image image = sample_new(storage, t, table_rows(s, t));
         for (uint64_t i = 0; i < image.rows; i++) {
@@ -289,7 +290,7 @@ void sample_check_formula(const char *path, const char *optimizer, hotbed_backen
 
 sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
     uint64_t rows = 0;
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     CHECK_OK(hotbed_storage_export_keys(storage, table, 0, NULL, NULL, &rows, stream));
     sample_image image = sample_new(storage, table, rows);
@@ -328,7 +329,7 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
         sample_free(&x);
         sample_free(&y);
     }
-    hotbed_storage_state p, q;
+    hotbed_storage_state p = {.size = sizeof p}, q = {.size = sizeof q};
     CHECK_OK(hotbed_storage_get_state(a, &p, stream));
     CHECK_OK(hotbed_storage_get_state(b, &q, stream));
     CHECK_EQ(p.optimizer_steps, q.optimizer_steps);
@@ -340,7 +341,7 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
 
 void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < hotbed_storage_num_tables(storage); t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         uint64_t keys = 0;
         CHECK_OK(hotbed_storage_table(storage, t, &info));
         CHECK_OK(hotbed_storage_size(storage, t, &keys, NULL, stream));
@@ -351,6 +352,23 @@ void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
 /* --- system calls that fail ------------------------------------------------------------------------ */
 
 static const hotbed_io_calls *const real = &hotbed_io_system;
+
+static const char *place; /* sample_directory()'s last */
+
+/* Remove a file of the draft that is in `place`; false: there is none. */
+static bool remove_file(const char *name) {
+    DIR *directory = opendir(place);
+    bool removed = false;
+    CHECK(directory != NULL);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", entry->d_name, name);
+        if (strncmp(entry->d_name, ".tmp-", 5) == 0)
+            removed = unlinkat(dirfd(directory), path, 0) == 0;
+    }
+    closedir(directory);
+    return removed;
+}
 
 static int fault_of(sample_disk *disk) {
     disk->count++;
@@ -365,6 +383,9 @@ static int fault_of(sample_disk *disk) {
         return -EIO;
     case SAMPLE_FAULT_EINTR:
         return -EINTR;
+    case SAMPLE_FAULT_REMOVE:
+        disk->removed = remove_file(disk->removes);
+        return 0;
     case SAMPLE_FAULT_NONE:
     case SAMPLE_FAULT_SHORT:
     case SAMPLE_FAULT_DEAD:
@@ -513,6 +534,12 @@ static int fault_exists(void *self, int directory, const char *name) {
     return error == 0 || error == -EINTR ? real->exists(NULL, directory, name) : error;
 }
 
+static int fault_list(
+    void *self, int directory, void (*each)(void *context, const char *name), void *context) {
+    int error = next(self);
+    return error == 0 || error == -EINTR ? real->list(NULL, directory, each, context) : error;
+}
+
 static int fault_make_directory(void *self, int directory, const char *name) {
     int error = next(self);
     changed(self, directory);
@@ -557,6 +584,7 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
                 .hint = fault_hint,
                 .sync = fault_sync,
                 .exists = fault_exists,
+                .list = fault_list,
                 .make_directory = fault_make_directory,
                 .rename = fault_rename,
                 .remove = fault_remove,
@@ -568,8 +596,6 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
 }
 
 /* --- files ----------------------------------------------------------------------------------------- */
-
-static const char *place;
 
 const char *sample_directory(void) {
     place = hotbed_test_directory();

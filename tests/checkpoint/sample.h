@@ -83,6 +83,8 @@ typedef enum sample_fault {
     SAMPLE_FAULT_NO_DIRECT_OPEN =
         6, /* the file system has no direct transfers, and says so at the open */
     SAMPLE_FAULT_NO_DIRECT = 7, /* or at the first transfer */
+    SAMPLE_FAULT_REMOVE =
+        8, /* just before this call something else removes the file `removes` from the draft */
 } sample_fault;
 
 typedef struct sample_disk {
@@ -91,6 +93,8 @@ typedef struct sample_disk {
     sample_fault fault;
     uint64_t at; /* number of the call, from 1 */
     uint64_t count;
+    const char *removes; /* REMOVE: name of a file */
+    bool removed;        /* it was there */
     uint64_t open_files;
     uint64_t inodes[SAMPLE_FILES]; /* by handle */
     uint64_t dirty[SAMPLE_FILES]; /* inodes that were written, or whose names changed, and that were

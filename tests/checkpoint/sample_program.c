@@ -4,13 +4,17 @@
  * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then those of
  * sample_fill_formula().  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
  * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1, with times where there is HOTBED_SAMPLE_TIMES, and where HOTBED_SAMPLE_INCREMENT is a path
- * too, the increment there has what ranks_change_some() does.
+ * too, the increment there has what ranks_change_some() does.  HOTBED_SAMPLE_EXTRA are the caller's bytes.
+ * Or it has HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, names of checkpoints to save
+ * there: "name:step", or of an increment "name:step:parent", separated by blanks.  A few rows change before each.
  */
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void save_ranks(hotbed_backend backend, const char *path, uint32_t world) {
     hotbed_stream *stream = NULL;
@@ -24,6 +28,7 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     const char *version = getenv("HOTBED_SAMPLE_VERSION");
     ranks_fill(&r, version == NULL ? 1 : (uint32_t)strtoul(version, NULL, 10));
     const char *increment = getenv("HOTBED_SAMPLE_INCREMENT");
+    r.extra = getenv("HOTBED_SAMPLE_EXTRA");
     ranks_save(&r, path);
     if (increment != NULL) {
         ranks_change_some(&r);
@@ -33,10 +38,49 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     hotbed_stream_destroy(stream);
 }
 
+/* One of HOTBED_SAMPLE_SAVES. */
+static void save_named(ranks *r, const char *directory, char *save, uint32_t number) {
+    char path[1024], parent[1024], *step = strchr(save, ':');
+    CHECK(step != NULL);
+    *step++ = '\0';
+    char *before = strchr(step, ':');
+    if (before != NULL)
+        *before++ = '\0';
+    snprintf(path, sizeof path, "%s/%s", directory, save);
+    snprintf(parent, sizeof parent, "%s/%s", directory, before == NULL ? "" : before);
+    r->step = strtoull(step, NULL, 10);
+    ranks_change(r, 2 + number, number % 40, 40);
+    ranks_save_after(r, path, before == NULL ? NULL : parent);
+}
+
+static void save_all(
+    hotbed_backend backend, const char *directory, uint32_t world, const char *list) {
+    hotbed_stream *stream = NULL;
+    ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    char *saves = strdup(list), *rest = saves;
+    CHECK(saves != NULL);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    ranks_create(&r, &shape, world, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    uint32_t number = 0;
+    for (char *one; (one = strtok_r(rest, " ", &rest)) != NULL; number++)
+        save_named(&r, directory, one, number);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+    free(saves);
+}
+
 static void save(hotbed_backend backend) {
     const char *path = getenv("HOTBED_SAMPLE_PATH");
     const char *optimizer = getenv("HOTBED_SAMPLE_OPTIMIZER");
     const char *bits = getenv("HOTBED_SAMPLE_BITS"), *world = getenv("HOTBED_SAMPLE_RANKS");
+    const char *saves = getenv("HOTBED_SAMPLE_SAVES");
+    if (path != NULL && world != NULL && saves != NULL) {
+        save_all(backend, path, (uint32_t)strtoul(world, NULL, 10), saves);
+        return;
+    }
     if (path != NULL && world != NULL) {
         save_ranks(backend, path, (uint32_t)strtoul(world, NULL, 10));
         return;

@@ -66,7 +66,7 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
     hotbed_storage *c = sample_create(&from, stream);
     const char *path = sample_path("checkpoint"), *again = sample_path("again");
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     sample_fill(&from, a, stream);
     sample_fill(&to, b, stream);
     save(path, a, stream);
@@ -393,7 +393,7 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
     s.capacity = 300;
     s.evicts = true;
     hotbed_storage *to = create_shape(&s, stream);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t rows = 0;
     for (uint64_t i = 0; i < ROWS; i++)
         keys[i] = i;
@@ -427,14 +427,14 @@ static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) 
     hotbed_memory memory;
     hotbed_storage *from = create_shape(&s, stream), *to = create_shape(&s, stream);
     hotbed_storage *larger = create_shape(&more, stream);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t rows = 0;
     for (uint64_t i = 0; i < TIMES * ROWS; i++)
         keys[i] = i * 0x9E3779B97F4A7C15U;
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
     CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
     for (uint64_t i = 0; i < TIMES; i++)
-        CHECK_OK(hotbed_storage_set_rows(
+        CHECK_OK(hotbed_storage_offer_rows(
             from, 0, ROWS, (uint64_t *)memory.data + i * ROWS, NULL, stream));
     CHECK_OK(hotbed_storage_table(from, 0, &info));
     CHECK_OK(hotbed_storage_size(from, 0, &rows, NULL, stream));

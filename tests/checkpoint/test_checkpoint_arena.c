@@ -166,7 +166,7 @@ static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
         sample_remove(sample_path("image"));
         hotbed_storage_destroy(storage);
     }
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(grown, 0, &info));
     CHECK(info.segments > 0);
     check_image(grown, sample_path("grown"), HOTBED_MEMORY_DEVICE, stream);

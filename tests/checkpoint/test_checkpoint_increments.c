@@ -7,8 +7,10 @@
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { STEPS = 4 };
 
@@ -247,7 +249,7 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     ranks_save(&r, sample_path("other"));
     ranks_save(&r, sample_path("last")); /* the mark is of these two now */
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_STATE);
-    CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
+    CHECK(strstr(hotbed_last_error(), "full checkpoint") != NULL);
     /* An increment that fails leaves nothing, and the next one is of what was saved before it. */
     sample_disk disk;
     for (uint64_t n = 1;; n++) {
@@ -283,6 +285,50 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     ranks_check(&to, &r);
     ranks_destroy(&r);
     ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- size ------------------------------------------------------------------------------------------------ */
+
+/* Bytes of the files of a checkpoint. */
+static uint64_t bytes_of(const char *path) {
+    static const char *const names[] = {"MANIFEST", "index.h5", "shard-00000-of-00001.h5"};
+    uint64_t sum = 0;
+    for (int i = 0; i < 3; i++) {
+        char name[600];
+        struct stat info;
+        snprintf(name, sizeof name, "%s/%s", path, names[i]);
+        CHECK(stat(name, &info) == 0);
+        sum += (uint64_t)info.st_size;
+    }
+    return sum;
+}
+
+/* An increment of a few rows takes a few kilobytes a table, whatever the number of buckets is. */
+static void a_small_increment_is_small(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 100000};
+    hotbed_storage *storage = sample_create(&shape, stream);
+    hotbed_checkpoint_options options;
+    const char *full = sample_path("full"), *five = sample_path("five");
+    sample_fill(&shape, storage, stream);
+    hotbed_checkpoint_options_init(&options);
+    CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
+    CHECK_OK(hotbed_checkpoint_save(full, storage, &options, stream));
+    sample_image image = sample_new(storage, 0, 5);
+    for (uint64_t i = 0; i < image.rows; i++)
+        image.keys[i] = i;
+    sample_store(storage, 0, &image, stream);
+    sample_free(&image);
+    options.parent = full;
+    CHECK_OK(hotbed_checkpoint_save(five, storage, &options, stream));
+    hotbed_manifest m = ranks_manifest(five);
+    CHECK(m.tables[0].rows <= 5);
+    hotbed_manifest_free(&m);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, five, NULL));
+    CHECK(bytes_of(five) < SAMPLE_TABLES * (12 << 10));
+    hotbed_checkpoint_mark_destroy(options.mark);
+    hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
 
@@ -382,5 +428,6 @@ const hotbed_test hotbed_tests[] = {
     {"other_orders_are_refused", other_orders_are_refused},
     {"marks_are_of_one_checkpoint", marks_are_of_one_checkpoint},
     {"counts_go_on_after_a_load", counts_go_on_after_a_load},
+    {"a_small_increment_is_small", a_small_increment_is_small},
     {NULL, NULL},
 };

@@ -1,16 +1,24 @@
-/* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files. */
+/* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files, layouts. */
+#define _DEFAULT_SOURCE /* fork() */
 #include "base/error.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/extent.h"
 #include "checkpoint/import.h"
 #include "checkpoint/io.h"
+#include "checkpoint/sparse.h"
+#include "checkpoint/verify.h"
 #include "checkpoint/write_behind.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
+#include <hdf5.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { KEYS = 5000 };
 
@@ -292,7 +300,216 @@ static void a_block_that_fails_is_the_last(hotbed_backend backend) {
     }
 }
 
+/* --- scores that are imported ---------------------------------------------------------------------------- */
+
+enum { IMPORTED = 400, HALF = 150 };
+
+/* A file of n words in the test's directory, open for reading. */
+static hotbed_io_file words_file(const char *name, const uint64_t *words, uint64_t n) {
+    hotbed_io_file file = HOTBED_IO_CLOSED;
+    sample_write_file(sample_path(name), words, n * sizeof *words);
+    CHECK_OK(hotbed_io_open(&hotbed_io_system, NULL, sample_path(name), HOTBED_IO_READ, &file));
+    return file;
+}
+
+/* Import a table of keys 0, 1, ... with these scores, in two parts. */
+static hotbed_status import_scores(const char *path, const uint64_t *scores, uint64_t count) {
+    uint64_t keys[IMPORTED + 1], counts[1] = {count};
+    for (uint64_t i = 0; i <= IMPORTED; i++)
+        keys[i] = i;
+    hotbed_io_file key_file = words_file("keys", keys, IMPORTED + 1);
+    hotbed_io_file score_file = words_file("scores", scores, IMPORTED);
+    hotbed_io_file count_file = words_file("counts", counts, 1);
+    hotbed_import_part parts[2] = {{.rows = HALF}, {.rows = IMPORTED - HALF}};
+    for (int i = 0; i < 2; i++) {
+        uint64_t offset = i == 0 ? 0 : HALF * sizeof *keys;
+        parts[i].columns[HOTBED_COLUMN_KEYS] =
+            (hotbed_import_column){.file = &key_file, .offset = offset, .stride = 8};
+        parts[i].columns[HOTBED_COLUMN_SCORES] =
+            (hotbed_import_column){.file = &score_file, .offset = offset, .stride = 8};
+    }
+    parts[1].counted = 1;
+    parts[1].counted_keys =
+        (hotbed_import_column){.file = &key_file, .offset = IMPORTED * sizeof *keys, .stride = 8};
+    parts[1].counts = (hotbed_import_column){.file = &count_file, .stride = 8};
+    hotbed_import_table table = {
+        .name = "t", .dtype = HOTBED_F32, .dim = 1, .num_parts = 2, .parts = parts};
+    hotbed_import import = {.key_type = HOTBED_KEY_I64, .num_tables = 1, .tables = &table};
+    hotbed_optimizer_init(&import.optimizer);
+    import.optimizer.kind = HOTBED_OPT_SGD;
+    hotbed_status status = hotbed_checkpoint_import(&hotbed_io_system, path, &import);
+    hotbed_io_drop(&key_file);
+    hotbed_io_drop(&score_file);
+    hotbed_io_drop(&count_file);
+    return status;
+}
+
+/* A storage with that checkpoint. */
+static hotbed_storage *load_scores(
+    const char *path, hotbed_score_strategy score, hotbed_stream *stream) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 1;
+    table.capacity = 2 * (uint64_t)IMPORTED;
+    table.score = score;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, stream));
+    return storage;
+}
+
+/* Have a batch with one new key, and return its score. */
+static uint64_t score_of_new_key(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    uint64_t key = 123456789, keys[2 * IMPORTED], scores[2 * IMPORTED], n = 0, at = 0;
+    hotbed_batch_init(&batch);
+    batch.batch_size = 1;
+    batch.num_keys = 1;
+    batch.keys = &key; /* of the host backend */
+    CHECK_OK(hotbed_ticket_create(storage, 1, 1, stream, &ticket));
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    CHECK_OK(hotbed_storage_export_keys(storage, 0, 2 * IMPORTED, keys, scores, &n, stream));
+    hotbed_ticket_destroy(ticket);
+    while (at < n && keys[at] != key)
+        at++;
+    CHECK(at < n);
+    return scores[at];
+}
+
+/* The keys' scores are in the order of `given`, and a key that comes later is above them all. */
+static void check_order(
+    const char *path, hotbed_score_strategy score, const uint64_t *given, bool same,
+    hotbed_stream *stream) {
+    static uint64_t keys[IMPORTED], scores[IMPORTED], by_key[IMPORTED];
+    hotbed_storage *storage = load_scores(path, score, stream);
+    uint64_t n = 0, most = 0;
+    CHECK_OK(hotbed_storage_export_keys(storage, 0, IMPORTED, keys, scores, &n, stream));
+    CHECK_EQ(n, IMPORTED);
+    for (uint64_t i = 0; i < n; i++) {
+        by_key[keys[i]] = scores[i];
+        most = scores[i] > most ? scores[i] : most;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        CHECK(!same || by_key[i] == given[i]);
+        for (uint64_t k = 0; k < n; k++)
+            CHECK((given[i] < given[k]) == (by_key[i] < by_key[k]));
+    }
+    CHECK(score_of_new_key(storage, stream) > most);
+    hotbed_storage_destroy(storage);
+}
+
+/* dynamicemb's nanoseconds, and whatever else has more than 52 bits: the order of eviction is the same. */
+static void imported_scores_keep_their_order(hotbed_backend backend) {
+    static uint64_t scores[IMPORTED];
+    hotbed_stream *stream = sample_stream(backend);
+    for (int way = 0; way < 3; way++) {
+        for (uint64_t i = 0; i < IMPORTED; i++) {
+            uint64_t since_1970 = 1760000000000000000U; /* ns */
+            if (way == 0)                               /* 52 bits or less are as they were */
+                scores[i] = hotbed_test_below((uint64_t)1 << 50);
+            else if (way == 1) /* some keys of one batch, and batches that are next to each other */
+                scores[i] = since_1970 + hotbed_test_below(3) + (i % 4) * 1000000000U;
+            else /* all that there is */
+                scores[i] = i < 2 ? UINT64_MAX - i : hotbed_test_random();
+        }
+        const char *path = sample_path("c");
+        CHECK_OK(import_scores(path, scores, 7));
+        CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, path, NULL));
+        check_order(path, HOTBED_SCORE_STEP, scores, way == 0, stream);
+        check_order(path, HOTBED_SCORE_TIMESTAMP, scores, way == 0, stream);
+        sample_remove(path);
+    }
+    CHECK_STATUS(
+        import_scores(sample_path("c"), scores, (uint64_t)1 << 52), HOTBED_ERR_UNSUPPORTED);
+    CHECK(strstr(hotbed_last_error(), "key 400 is counted 4503599627370496 times") != NULL);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- layouts ------------------------------------------------------------------------------------------- */
+
+/* Random writes and reads, against an array. */
+static void bytes_in_memory_are_those_written(hotbed_backend backend) {
+    enum { BYTES = 5 * HOTBED_SPARSE_PAGE, FAR = 1 << 30 };
+    (void)backend;
+    static unsigned char model[BYTES], data[BYTES];
+    hotbed_sparse sparse = {.num = 0};
+    CHECK(hotbed_sparse_is_zero(&sparse, 0));
+    for (int i = 0; i < 300; i++) {
+        uint64_t n = hotbed_test_below(i % 10 == 0 ? 2 * HOTBED_SPARSE_PAGE : 40);
+        uint64_t at = hotbed_test_below(BYTES - n);
+        for (uint64_t k = 0; k < n; k++)
+            model[at + k] = (unsigned char)(hotbed_test_random() | 1);
+        CHECK(hotbed_sparse_write(&sparse, FAR + at, model + at, n));
+    }
+    hotbed_sparse_read(&sparse, FAR, data, BYTES);
+    CHECK_BYTES(data, model, BYTES);
+    for (uint64_t at = 0; at < BYTES; at += 97) {
+        uint64_t last = BYTES;
+        while (last > at && model[last - 1] == 0)
+            last--;
+        CHECK_EQ(hotbed_sparse_is_zero(&sparse, FAR + at), last == at);
+    }
+    hotbed_sparse_read(&sparse, 0, data, BYTES);
+    for (uint64_t i = 0; i < BYTES; i++)
+        CHECK_EQ(data[i], 0);
+    hotbed_sparse_free(&sparse);
+}
+
+/* Verifying lays the files out again: that needs no space on any disk, not even on a disk in memory. */
+static void layouts_are_made_where_nothing_can_be_written(hotbed_backend backend) {
+    struct rlimit before, none;
+    sample_directory();
+    sample_save_formula(sample_path("c"), "adam", 5, backend);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    hotbed_status status = hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    CHECK_OK(status);
+}
+
+/* A program's file that is open when it ends: libhdf5 writes it then, whatever this library did before. */
+static void end_with_open_file(hotbed_backend backend, const char *path) {
+    sample_save_formula(sample_path("saved"), "adam", 5, backend);
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t group = H5Gcreate2(file, "mine", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    exit(group < 0 ? 1 : 0);
+}
+
+static void programs_that_use_libhdf5_keep_its_flush_at_exit(hotbed_backend backend) {
+    int status = 0;
+    sample_directory();
+    const char *path = sample_path("own.h5");
+    (void)fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        end_with_open_file(backend, path);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0 && H5Lexists(file, "mine", H5P_DEFAULT) > 0);
+    CHECK(H5Fclose(file) >= 0);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"programs_that_use_libhdf5_keep_its_flush_at_exit",
+     programs_that_use_libhdf5_keep_its_flush_at_exit},
+    {"layouts_are_made_where_nothing_can_be_written",
+     layouts_are_made_where_nothing_can_be_written},
+    {"imported_scores_keep_their_order", imported_scores_keep_their_order},
+    {"bytes_in_memory_are_those_written", bytes_in_memory_are_those_written},
     {"blocks_are_written_behind", blocks_are_written_behind},
     {"a_block_that_fails_is_the_last", a_block_that_fails_is_the_last},
     {"blocks_in_pieces_are_checked_to_their_end", blocks_in_pieces_are_checked_to_their_end},

@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_checkpoint_rank_faults.c - disks that fail and files that are damaged, where several
  * ranks save, and where checkpoints are made of others. */
 #include "base/stream.h"
+#include "checkpoint/import.h"
 #include "checkpoint/rewrite.h"
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { WORLD = 4 };
 
@@ -50,7 +52,7 @@ static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *cal
     }
     if (status == HOTBED_OK)
         return hotbed_save_commit(&config, path, id, r->world);
-    hotbed_save_abort(&config, path, id, r->world);
+    hotbed_save_abort(&config, path, id);
     return status;
 }
 
@@ -153,6 +155,109 @@ static void a_rewrite_survives_an_error_at_any_call(hotbed_backend backend) {
             if (disk.count < n || faults[i] == SAMPLE_FAULT_SHORT)
                 break;
         }
+    tear_down(stream, &r, &other);
+}
+
+/* A MANIFEST that may be too large is refused before anything is done; the estimate is no less than what is written. */
+static void a_rewrite_to_too_many_shards_fails_at_once(hotbed_backend backend) {
+    static const hotbed_rewrite_options options[] = {
+        {.world = 1}, {.world = 7}, {.world = 30, .route = HOTBED_ROUTE_ROUND_ROBIN + 1}};
+    hotbed_rewrite_options many = {.world = HOTBED_WORLD_MAX};
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    const char *from = sample_path("from");
+    hotbed_chain chain;
+    sample_disk disk;
+    sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
+    ranks_save(&r, from);
+    CHECK_OK(hotbed_chain_open(&disk.calls, &from, 1, &chain));
+    uint64_t count = disk.count;
+    CHECK_STATUS(
+        hotbed_checkpoint_rewrite(&disk.calls, &chain, sample_path("to"), &many),
+        HOTBED_ERR_UNSUPPORTED);
+    CHECK_EQ(disk.count, count);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        size_t bytes = 0;
+        uint64_t most = hotbed_rewrite_manifest_bytes(&chain, &options[i]);
+        CHECK_OK(hotbed_checkpoint_rewrite(&disk.calls, &chain, sample_path("to"), &options[i]));
+        free(sample_read_file(sample_path("to/MANIFEST"), &bytes));
+        CHECK(bytes <= most && most <= 2 * bytes + 4096);
+        sample_remove(sample_path("to"));
+    }
+    hotbed_chain_close(&chain);
+    tear_down(stream, &r, &other);
+}
+
+/* Bytes of the files of an export, one after the other, and 0 where one is missing; free(*out). */
+static size_t read_export(const char *name, bool npy, unsigned char **out) {
+    static const char *const files[] = {"hash.weight_id",  "hash.weight",       "hash.metadata",
+                                        "hash.exp_avg",    "hash.exp_avg_sq",   "static.weight",
+                                        "static.exp_avg",  "static.exp_avg_sq", "small.weight_id",
+                                        "small.weight",    "small.metadata",    "small.exp_avg",
+                                        "small.exp_avg_sq"};
+    size_t sum = 0;
+    *out = NULL;
+    if (!npy)
+        *out = sample_read_file(sample_path(name), &sum);
+    for (size_t i = 0; npy && i < sizeof files / sizeof *files; i++) {
+        char file[64];
+        size_t bytes = 0;
+        snprintf(file, sizeof file, "%s/%s.npy", name, files[i]);
+        if (!exists(sample_path(file)))
+            return 0;
+        unsigned char *data = sample_read_file(sample_path(file), &bytes);
+        *out = realloc(*out, sum + bytes);
+        CHECK(*out != NULL);
+        memcpy(*out + sum, data, bytes);
+        sum += bytes;
+        free(data);
+    }
+    return sum;
+}
+
+/* A disk fails, or all ends, at every call of an export: its name is there when all of it is, and else nothing. */
+static void an_export_has_its_name_when_it_is_whole(hotbed_backend backend) {
+    static const sample_fault faults[] = {SAMPLE_FAULT_ENOSPC, SAMPLE_FAULT_DEAD};
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("from"));
+    for (int i = 0; i < 4; i++) {
+        bool npy = i % 2 == 0;
+        unsigned char *right = NULL;
+        size_t bytes = 0;
+        uint64_t absent = 0;
+        for (uint64_t n = 0;; n++) {
+            const char *from = sample_path("from"), *path = sample_path("to");
+            hotbed_chain chain;
+            sample_disk disk;
+            sample_disk_init(&disk, n == 0 ? SAMPLE_FAULT_NONE : faults[i / 2], n);
+            CHECK_OK(hotbed_chain_open(&hotbed_io_system, &from, 1, &chain));
+            hotbed_status status =
+                (npy ? hotbed_checkpoint_export_npy
+                     : hotbed_checkpoint_export_h5)(&disk.calls, &chain, path, NULL);
+            hotbed_chain_close(&chain);
+            CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
+            if (n == 0)
+                bytes = read_export("to", npy, &right);
+            if (exists(path)) {
+                unsigned char *found = NULL;
+                CHECK_EQ(read_export("to", npy, &found), bytes);
+                CHECK_BYTES(found, right, bytes);
+                free(found);
+                if (npy)
+                    sample_remove(sample_path("to"));
+                else
+                    CHECK(unlink(sample_path("to")) == 0);
+            } else {
+                CHECK(status != HOTBED_OK);
+                absent++;
+            }
+            if (n > 0 && disk.count < n)
+                break;
+        }
+        CHECK(bytes > 0 && absent >= 8);
+        free(right);
+    }
     tear_down(stream, &r, &other);
 }
 
@@ -340,6 +445,8 @@ const hotbed_test hotbed_tests[] = {
     {"everything_of_all_ranks_is_synced_before_it_is_named",
      everything_of_all_ranks_is_synced_before_it_is_named},
     {"a_rewrite_survives_an_error_at_any_call", a_rewrite_survives_an_error_at_any_call},
+    {"a_rewrite_to_too_many_shards_fails_at_once", a_rewrite_to_too_many_shards_fails_at_once},
+    {"an_export_has_its_name_when_it_is_whole", an_export_has_its_name_when_it_is_whole},
     {"another_length_of_any_shard_is_found", another_length_of_any_shard_is_found},
     {"a_flipped_bit_of_any_shard_is_found", a_flipped_bit_of_any_shard_is_found},
     {"every_flipped_bit_of_the_manifest_is_found", every_flipped_bit_of_the_manifest_is_found},

@@ -2,10 +2,12 @@
 #include "base/stream.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_reader.h"
+#include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,7 +134,8 @@ static void times_go_where_they_are_kept(hotbed_backend backend) {
         const char *path = sample_path(i == 0 ? "pairs" : "counts");
         ranks_save(&r[i], path);
         hotbed_manifest m = ranks_manifest(path);
-        CHECK_EQ(m.minor, i == 0 ? HOTBED_FORMAT_MINOR_TIMES : HOTBED_FORMAT_MINOR_PLAIN);
+        CHECK_EQ(m.tables[0].times, i == 0);
+        CHECK(!m.tables[2].times);
         hotbed_manifest_free(&m);
         ranks_load(&r[i + 1], path, &hotbed_io_system);
         ranks_check(&r[i + 1], &r[i]);
@@ -161,9 +164,21 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
         options = ranks_options(&a, r);
         CHECK_OK(hotbed_checkpoint_put(path, id, a.storages[r], &options, stream));
     }
-    CHECK_EQ(sample_count_names(parent), 1);                            /* the draft */
-    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 3), HOTBED_ERR_IO); /* rank 2 is missing */
+    CHECK_EQ(sample_count_names(parent), 1); /* the draft */
+    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 3), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "rank 2 of 3 has put no shard") != NULL);
     CHECK_EQ(sample_count_names(parent), 0);
+
+    /* A commit of another world than the one that put: an error, and nothing is left of it either. */
+    for (uint32_t world = 1; world < 6; world += world == 2 ? 2 : 1) {
+        CHECK_OK(hotbed_checkpoint_begin(path, &id));
+        for (uint32_t r = 0; r < 3; r++) {
+            options = ranks_options(&a, r);
+            CHECK_OK(hotbed_checkpoint_put(path, id, a.storages[r], &options, stream));
+        }
+        CHECK_STATUS(hotbed_checkpoint_commit(path, id, world), HOTBED_ERR_STATE);
+        CHECK_EQ(sample_count_names(parent), 0);
+    }
 
     const struct {
         ranks *from;
@@ -186,6 +201,224 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
     }
     ranks_destroy(&a);
     ranks_destroy(&b);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- keys of other ranks ------------------------------------------------------------------------------- */
+
+/* A key of table 0 that rank `owner` has. */
+static uint64_t key_of_rank(const ranks *r, uint32_t owner) {
+    uint64_t key = 1000000;
+    while (hotbed_route_rank(&r->routes[0], key) != owner)
+        key++;
+    return key;
+}
+
+/* Give rank `rank` a row of `key`. */
+static void add_key(ranks *r, uint32_t rank, uint64_t key) {
+    sample_image image = sample_new(r->storages[rank], 0, 1);
+    image.keys[0] = key;
+    sample_store(r->storages[rank], 0, &image, r->stream);
+    sample_free(&image);
+}
+
+static void check_says(const char *text) {
+    if (strstr(hotbed_last_error(), text) == NULL)
+        CHECK_STRING(hotbed_last_error(), text);
+}
+
+/* Every way to save refuses a key that the route gives to another rank, and says which and whose. */
+static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    const char *parent = sample_directory(), *path = sample_path("c"), *full = sample_path("full");
+    for (int route = HOTBED_ROUTE_HASH_ROUND_ROBIN; route <= HOTBED_ROUTE_CONTINUOUS; route++) {
+        ranks r;
+        ranks_shape shape = {.route = (hotbed_route_kind)route, .optimizer = HOTBED_OPT_SGD};
+        hotbed_checkpoint_id id;
+        ranks_create(&r, &shape, 3, stream);
+        ranks_mark(&r);
+        ranks_fill(&r, 1);
+        ranks_save(&r, full);
+        add_key(&r, 0, key_of_rank(&r, 0));
+        uint64_t key = key_of_rank(&r, 2);
+        add_key(&r, 0, key);
+        char text[160];
+        snprintf(
+            text, sizeof text, "key %llu is on rank 0, but its route (%s) gives it to rank 2",
+            (unsigned long long)key, hotbed_route_name(shape.route));
+        for (int way = 0; way < 4; way++) { /* saved or a snapshot, whole or an increment */
+            hotbed_checkpoint_options options = ranks_options(&r, 0);
+            hotbed_checkpoint_snapshot *snapshot = NULL;
+            options.mark = r.marks[0];
+            options.parent = way >= 2 ? full : NULL;
+            CHECK_OK(hotbed_checkpoint_begin(path, &id));
+            hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
+            hotbed_status status;
+            if (way % 2 == 0) {
+                status = hotbed_save_shard(&config, path, id, r.storages[0], &options, stream);
+            } else {
+                CHECK_OK(hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot));
+                status = hotbed_snapshot_put(&config, path, id, snapshot);
+            }
+            CHECK_STATUS(status, HOTBED_ERR_STATE);
+            check_says(text);
+            check_says("table 'hash'");
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+            hotbed_checkpoint_abort(path, id);
+        }
+        CHECK_EQ(sample_count_names(parent), 1);
+        ranks_destroy(&r);
+        sample_remove(full);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+/* Counts of admission go with the keys. */
+static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    hotbed_table_options table;
+    hotbed_storage_options create;
+    hotbed_storage *storage = NULL;
+    hotbed_route route;
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_id id;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 1;
+    table.capacity = 10;
+    table.admission = HOTBED_ADMIT_FREQUENCY;
+    table.admission_threshold = 5;
+    hotbed_storage_options_init(&create);
+    create.num_tables = 1;
+    create.tables = &table;
+    create.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_storage_create(&create, stream, &storage));
+    CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
+    hotbed_memory memory;
+    uint64_t words[] = {7, 1}; /* a key, and its count */
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof words, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, words, sizeof words, stream));
+    const uint64_t *device = memory.data;
+    CHECK_OK(hotbed_storage_import_counts(storage, 0, 1, device, device + 1, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_checkpoint_options_init(&options);
+    options.share = (hotbed_checkpoint_share){.rank = 0, .world = 2, .routes = &route};
+    CHECK_OK(hotbed_checkpoint_begin(sample_path("c"), &id));
+    CHECK_STATUS(
+        hotbed_checkpoint_put(sample_path("c"), id, storage, &options, stream), HOTBED_ERR_STATE);
+    check_says("table 't': key 7 is on rank 0, but its route (roundrobin) gives it to rank 1");
+    hotbed_checkpoint_abort(sample_path("c"), id);
+    hotbed_memory_free(&memory);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+/* The checkpoint at `path` is damaged, for `loaders` and for verify. */
+static void check_misplaced(const char *path, ranks *loaders) {
+    for (uint32_t rank = 0; rank < loaders->world; rank++) {
+        hotbed_checkpoint_load_options options;
+        hotbed_checkpoint_load_options_init(&options);
+        options.share = ranks_options(loaders, rank).share;
+        CHECK_STATUS(
+            hotbed_checkpoint_load_with(
+                path, loaders->storages[rank], &options, NULL, NULL, NULL, loaders->stream),
+            HOTBED_ERR_CORRUPT);
+        check_says("is in the wrong shard: the route");
+    }
+    CHECK_STATUS(hotbed_checkpoint_verify(&hotbed_io_system, path, NULL), HOTBED_ERR_CORRUPT);
+    check_says("is in the wrong shard: the route");
+}
+
+/* Have MANIFEST say that table 0 is routed by `route`. */
+static void reroute(const char *path, hotbed_route_kind route) {
+    hotbed_manifest m = ranks_manifest(path);
+    char name[600], *text = NULL;
+    size_t bytes = 0;
+    m.tables[0].route = (uint32_t)route + 1;
+    CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+    snprintf(name, sizeof name, "%s/MANIFEST", path);
+    sample_write_file(name, text, bytes);
+    hotbed_delete(text);
+    hotbed_manifest_free(&m);
+}
+
+/* Keys whose route gives them to another rank than the one whose shard they are in: loaders of that route would read
+ * none of them. */
+static void keys_in_the_wrong_shard_are_found(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    static ranks r, same, one;
+    ranks_shape shape = {.route = HOTBED_ROUTE_ROUND_ROBIN, .optimizer = HOTBED_OPT_ADAM};
+    const char *path = sample_path("c"), *increment = sample_path("d");
+    ranks_create(&r, &shape, 3, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, path);
+    ranks_erase(&r, 0, 3); /* of hash tables the increment has nothing but erased keys */
+    ranks_save_after(&r, increment, path);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, increment, NULL));
+    reroute(increment, HOTBED_ROUTE_HASH_ROUND_ROBIN);
+    CHECK_STATUS(hotbed_checkpoint_verify(&hotbed_io_system, increment, NULL), HOTBED_ERR_CORRUPT);
+    check_says("hash/erased: key");
+    shape.route = HOTBED_ROUTE_HASH_ROUND_ROBIN;
+    ranks_create(&same, &shape, 3, stream);
+    ranks_create(&one, &shape, 1, stream);
+    reroute(path, HOTBED_ROUTE_HASH_ROUND_ROBIN);
+    check_misplaced(path, &same);
+    check_misplaced(path, &one);
+    ranks_destroy(&r);
+    ranks_destroy(&same);
+    ranks_destroy(&one);
+    hotbed_stream_destroy(stream);
+}
+
+/* A key that two ranks have put: one of them against the route. */
+static void a_key_in_two_shards_is_found(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    static ranks r, one;
+    ranks_shape shape = {.route = HOTBED_ROUTE_CONTINUOUS, .optimizer = HOTBED_OPT_SGD};
+    const char *path = sample_path("c");
+    ranks_create(&r, &shape, 2, stream); /* 0 .. 49 are rank 0's, 50 .. 99 rank 1's */
+    ranks_create(&one, &shape, 1, stream);
+    add_key(&r, 0, 49);
+    add_key(&r, 1, 49);
+    hotbed_checkpoint_id id;
+    CHECK_OK(hotbed_checkpoint_begin(path, &id));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        hotbed_checkpoint_options options = ranks_options(&r, rank);
+        uint64_t block = r.routes[0].block;
+        if (rank == 1)
+            r.routes[0].block = 49; /* a program that made its route itself */
+        CHECK_OK(hotbed_checkpoint_put(path, id, r.storages[rank], &options, stream));
+        r.routes[0].block = block;
+    }
+    CHECK_OK(hotbed_checkpoint_commit(path, id, 2));
+    check_misplaced(path, &one);
+    ranks_destroy(&r);
+    ranks_destroy(&one);
+    hotbed_stream_destroy(stream);
+}
+
+/* The rank that had a key lists it as erased, so an increment has the ranks and routes of its parent. */
+static void increments_keep_ranks_and_routes(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    static ranks r;
+    ranks_shape shape = {.route = HOTBED_ROUTE_ROUND_ROBIN, .optimizer = HOTBED_OPT_SGD};
+    const char *path = sample_path("c");
+    hotbed_checkpoint_id id;
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_save(&r, path);
+    CHECK_OK(hotbed_route_init(&r.routes[0], HOTBED_ROUTE_HASH_ROUND_ROBIN, 2, 0));
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    options.mark = r.marks[0];
+    options.parent = path;
+    CHECK_OK(hotbed_checkpoint_begin(sample_path("d"), &id));
+    CHECK_STATUS(
+        hotbed_checkpoint_put(sample_path("d"), id, r.storages[0], &options, stream),
+        HOTBED_ERR_STATE);
+    check_says("the rows of table 'hash' are assigned to 2 ranks in another way");
+    hotbed_checkpoint_abort(sample_path("d"), id);
+    ranks_destroy(&r);
     hotbed_stream_destroy(stream);
 }
 
@@ -233,7 +466,7 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_checkpoint_commit(NULL, id, 1), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_checkpoint_begin(path, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_checkpoint_begin(path, &id), HOTBED_ERR_STATE);
-    hotbed_checkpoint_abort(NULL, id, 1);
+    hotbed_checkpoint_abort(NULL, id);
     ranks_destroy(&a);
     hotbed_stream_destroy(stream);
 }
@@ -252,5 +485,10 @@ const hotbed_test hotbed_tests[] = {
     {"times_go_where_they_are_kept", times_go_where_they_are_kept},
     {"ranks_that_differ_are_refused", ranks_that_differ_are_refused},
     {"wrong_shares_are_refused", wrong_shares_are_refused},
+    {"keys_of_another_rank_are_not_saved", keys_of_another_rank_are_not_saved},
+    {"counts_of_another_rank_are_not_saved", counts_of_another_rank_are_not_saved},
+    {"keys_in_the_wrong_shard_are_found", keys_in_the_wrong_shard_are_found},
+    {"a_key_in_two_shards_is_found", a_key_in_two_shards_is_found},
+    {"increments_keep_ranks_and_routes", increments_keep_ranks_and_routes},
     {NULL, NULL},
 };

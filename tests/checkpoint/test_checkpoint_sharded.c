@@ -2,7 +2,7 @@
  * numbers of ranks. */
 #include "hotbed/checkpoint.h"
 #include "tests/checkpoint/sample.h"
-#include "tests/dist/sharded_rig.h"
+#include "tests/dist/sharded_fixture.h"
 
 #include <stdio.h>
 
@@ -15,10 +15,10 @@ typedef struct grown_case {
 
 /* The collection's one lookup, and the share of it that this rank has. */
 static hotbed_storage *lookup_of(
-    const sharded_rig *r, hotbed_route *routes, hotbed_checkpoint_share *share) {
+    const sharded_fixture *r, hotbed_route *routes, hotbed_checkpoint_share *share) {
     CHECK_EQ(hotbed_sharded_num_lookups(r->sharded), 1);
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
-        hotbed_sharded_table table;
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        hotbed_sharded_table table = {.size = sizeof table};
         CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
         routes[t] = table.route;
     }
@@ -28,13 +28,13 @@ static hotbed_storage *lookup_of(
 
 static void save_body(world_rank *me) {
     const grown_case *c = me->argument;
-    hotbed_route routes[RIG_TABLES];
+    hotbed_route routes[FIXTURE_TABLES];
     hotbed_checkpoint_options options;
-    sharded_rig r;
-    sharded_rig_open(&r, me, &c->how);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, &c->how);
     for (int step = 0; step < STEPS; step++)
-        sharded_rig_step(&r, step);
-    CHECK(sharded_rig_growths(&r) >= 2);
+        sharded_fixture_step(&r, step);
+    CHECK(sharded_fixture_growths(&r) >= 2);
     hotbed_checkpoint_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
@@ -42,28 +42,29 @@ static void save_body(world_rank *me) {
     hotbed_checkpoint_options_init(&options);
     if (me->rank == 0)
         CHECK_OK(hotbed_checkpoint_save(c->model, r.model, &options, me->stream));
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 /* Other ranks, whose tables begin small again, go on as one that has room for all. */
 static void load_body(world_rank *me) {
     const grown_case *c = me->argument;
-    hotbed_route routes[RIG_TABLES];
+    hotbed_route routes[FIXTURE_TABLES];
     hotbed_checkpoint_load_options options;
-    sharded_rig r;
-    sharded_rig_open(&r, me, &c->how);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, &c->how);
     hotbed_checkpoint_load_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
     CHECK_OK(hotbed_checkpoint_load_with(c->path, lookup, &options, NULL, NULL, NULL, me->stream));
     CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, me->stream));
     CHECK(
-        me->size > 1 || sharded_rig_growths(&r) > 0); /* one rank has not begun with room for all */
-    sharded_rig_check_rows(&r);
+        me->size > 1 ||
+        sharded_fixture_growths(&r) > 0); /* one rank has not begun with room for all */
+    sharded_fixture_check_rows(&r);
     for (int step = STEPS; step < STEPS + MORE; step++)
-        sharded_rig_step(&r, step);
-    CHECK(sharded_rig_growths(&r) > 0);
-    sharded_rig_close(&r);
+        sharded_fixture_step(&r, step);
+    CHECK(sharded_fixture_growths(&r) > 0);
+    sharded_fixture_close(&r);
 }
 
 static void grown_tables_go_on_with_other_ranks(hotbed_backend backend) {
@@ -79,7 +80,7 @@ static void grown_tables_go_on_with_other_ranks(hotbed_backend backend) {
                 {.seed = 51 + i,
                  .optimizer = i % 2 == 0 ? HOTBED_OPT_ADAM : HOTBED_OPT_SGD,
                  .plan = i % 3 == 0 ? HOTBED_PLAN_TWO_PHASE : HOTBED_PLAN_FIXED,
-                 .capacity = RIG_KEYS,
+                 .capacity = FIXTURE_KEYS,
                  .key_space = 400,
                  .one_rule = true,
                  .grows = true,

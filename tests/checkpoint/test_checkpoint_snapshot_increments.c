@@ -350,7 +350,7 @@ static void put_all(
     }
     config.calls = &calls;
     if (fails < WORLD)
-        hotbed_save_abort(&config, path, id, WORLD);
+        hotbed_save_abort(&config, path, id);
     else
         CHECK_OK(hotbed_save_commit(&config, path, id, WORLD));
 }
@@ -407,7 +407,7 @@ static void what_does_not_follow_is_refused(hotbed_backend backend) {
     ranks_save(&r, full);
     r.marks[0] = mark;
     CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_STATE); /* saved without the mark */
-    CHECK(strstr(hotbed_last_error(), "save a full one") != NULL);
+    CHECK(strstr(hotbed_last_error(), "full checkpoint") != NULL);
     sample_remove(full);
     ranks_save(&r, full);
     CHECK_OK(ranks_write(snapshot, one));

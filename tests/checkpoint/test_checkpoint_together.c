@@ -2,9 +2,11 @@
  * once, in a rewrite too, and what fails on one fails on all. */
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
+#include "checkpoint/deal.h"
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
+#include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <pthread.h>
@@ -23,9 +25,34 @@ typedef struct rank_call {
     sample_disk disk;
     hotbed_status status;
     bool load;
-    bool large; /* blocks and buckets as the public calls have them */
+    bool large;         /* blocks and buckets as the public calls have them */
+    bool vote;          /* nothing else */
+    uint64_t no_memory; /* the allocation, of all ranks', that fails; 0: none */
+    pthread_barrier_t *ready;
+    hotbed_comm_reason reason; /* why the communicator failed */
     char text[256];
 } rank_call;
+
+static hotbed_status do_call(
+    rank_call *c, const hotbed_checkpoint_config *config, const hotbed_checkpoint_options *save,
+    const hotbed_checkpoint_load_options *load, hotbed_stream *stream) {
+    hotbed_storage *storage = c->r->storages[c->rank];
+    uint64_t step = 0;
+    if (c->vote)
+        return hotbed_vote_with(c->comm, HOTBED_OK, &step, sizeof step, stream);
+    return c->load
+               ? hotbed_checkpoint_read(config, c->path, storage, load, &step, NULL, NULL, stream)
+               : hotbed_checkpoint_write(config, c->path, storage, save, stream);
+}
+
+/* Have the allocation fail that the call says, once all ranks are about to begin. */
+static void arm(const rank_call *c) {
+    if (c->no_memory == 0)
+        return;
+    if (pthread_barrier_wait(c->ready) == PTHREAD_BARRIER_SERIAL_THREAD)
+        fault_arm(c->no_memory);
+    (void)pthread_barrier_wait(c->ready);
+}
 
 static void run(rank_call *c) {
     hotbed_stream *stream = NULL;
@@ -35,7 +62,6 @@ static void run(rank_call *c) {
             (hotbed_checkpoint_config){.calls = &c->disk.calls, .bucket_bits = HOTBED_BUCKET_BITS};
     hotbed_checkpoint_options save = ranks_options(c->r, c->rank);
     hotbed_checkpoint_load_options load;
-    uint64_t step = 0;
     hotbed_checkpoint_load_options_init(&load);
     load.share = save.share;
     load.comm = save.comm = c->comm;
@@ -44,12 +70,12 @@ static void run(rank_call *c) {
     save.mark = c->r->marks[c->rank];
     save.parent = c->parent;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    hotbed_storage *storage = c->r->storages[c->rank];
-    c->status =
-        c->load
-            ? hotbed_checkpoint_read(&config, c->path, storage, &load, &step, NULL, NULL, stream)
-            : hotbed_checkpoint_write(&config, c->path, storage, &save, stream);
+    arm(c);
+    c->status = do_call(c, &config, &save, &load, stream);
     snprintf(c->text, sizeof c->text, "%s", hotbed_last_error());
+    hotbed_comm_fault why;
+    CHECK_OK(hotbed_comm_failure(c->comm, &why));
+    c->reason = why.reason;
     hotbed_stream_destroy(stream);
 }
 
@@ -63,9 +89,12 @@ static rank_call *together(ranks *r, const rank_call *model) {
     static rank_call calls[RANKS_MOST];
     static pthread_t threads[RANKS_MOST];
     static hotbed_comm *comms[RANKS_MOST];
+    pthread_barrier_t ready;
     CHECK_OK(hotbed_comm_create_threads(NULL, r->world, comms));
+    CHECK(pthread_barrier_init(&ready, NULL, r->world) == 0);
     for (uint32_t i = 0; i < r->world; i++) {
         calls[i] = *model;
+        calls[i].ready = &ready;
         calls[i].r = r;
         calls[i].rank = i;
         calls[i].comm = comms[i];
@@ -78,6 +107,7 @@ static rank_call *together(ranks *r, const rank_call *model) {
         CHECK(pthread_join(threads[i], NULL) == 0);
     for (uint32_t i = 0; i < r->world; i++)
         hotbed_comm_destroy(comms[i]);
+    CHECK(pthread_barrier_destroy(&ready) == 0);
     return calls;
 }
 
@@ -415,6 +445,47 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* The n-th allocation fails on one of the ranks: all fail or none does, and none waits until the deadline for a rank
+ * that has left. */
+static bool without_memory(ranks *r, rank_call model, uint64_t n) {
+    model.no_memory = n;
+    rank_call *calls = together(r, &model);
+    bool failed = fault_disarm(), good = calls[0].status == HOTBED_OK, memory = false;
+    for (uint32_t i = 0; i < r->world; i++) {
+        memory = memory || calls[i].status == HOTBED_ERR_MEMORY;
+        CHECK(calls[i].reason != HOTBED_COMM_DEADLINE);
+        CHECK((calls[i].status == HOTBED_OK) == good);
+    }
+    CHECK(good || (failed && memory));
+    return failed;
+}
+
+static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks from, to;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    const char *parent = sample_directory(), *path = sample_path("good"), *bad = sample_path("bad");
+    ranks_create(&from, &shape, 2, stream);
+    ranks_create(&to, &shape, 3, stream);
+    ranks_fill(&from, 1);
+    all_good(&from, &(rank_call){.path = path});
+    for (uint64_t n = 1; without_memory(&from, (rank_call){.vote = true}, n); n++)
+        continue;
+    for (uint64_t n = 1; without_memory(&to, (rank_call){.load = true, .path = path}, n);)
+        n += 1 + n / 8;
+    ranks_check(&to, &from);
+    for (uint64_t n = 1; without_memory(&from, (rank_call){.path = bad}, n); n += 1 + n / 8) {
+        if (sample_count_names(parent) == 2) /* it was not needed, or the last vote failed */
+            sample_remove(bad);
+        CHECK_EQ(sample_count_names(parent), 1);
+    }
+    ranks_destroy(&from);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
 /* The share and the communicator are of the same rank. */
 static void another_rank_than_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
@@ -446,6 +517,7 @@ const hotbed_test hotbed_tests[] = {
     {"ranks_save_and_load_together", ranks_save_and_load_together},
     {"each_byte_is_read_once", each_byte_is_read_once},
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
+    {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
     {"another_rank_than_the_communicators_is_refused",
      another_rank_than_the_communicators_is_refused},
     {NULL, NULL},

@@ -43,7 +43,14 @@ static void format_1_2_loads(hotbed_backend backend) {
     check_golden(backend, HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_TEST_GOLDEN "/checkpoint-1.2", NULL);
 }
 
+static void format_1_3_loads(hotbed_backend backend) {
+    check_golden(
+        backend, HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_TEST_GOLDEN "/checkpoint-1.3",
+        HOTBED_TEST_GOLDEN "/checkpoint-1.3-delta");
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"format_1_3_loads", format_1_3_loads},
     {"format_1_2_loads", format_1_2_loads},
     {"format_1_1_loads", format_1_1_loads},
     {"format_1_0_loads", format_1_0_loads},

@@ -24,7 +24,7 @@ static bench set_up(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
     b.storage = sample_create(&shape, b.stream);
     sample_fill(&shape, b.storage, b.stream);
-    CHECK_OK(hotbed_state_dict_create(b.storage, "sparse.", &b.dict));
+    CHECK_OK(hotbed_state_dict_create(b.storage, "sparse.embeddings.", &b.dict));
     return b;
 }
 
@@ -35,7 +35,7 @@ static void tear_down(bench *b) {
 }
 
 static hotbed_state_tensor tensor(const bench *b, const char *name) {
-    hotbed_state_tensor t;
+    hotbed_state_tensor t = {.size = sizeof t};
     CHECK_OK(hotbed_state_dict_find(b->dict, name, &t));
     return t;
 }
@@ -47,12 +47,12 @@ static void names_are_torchrecs(hotbed_backend backend) {
         "sparse.embeddings.user.id.weight_id",
         "sparse.embeddings.user.id.bucket",
         "sparse.embeddings.user.id.metadata",
-        "sparse.optimizer.embeddings.user.id.weight.user.id.exp_avg",
-        "sparse.optimizer.embeddings.user.id.weight.user.id.exp_avg_sq",
+        "optimizer.sparse.embeddings.user.id.weight.user.id.exp_avg",
+        "optimizer.sparse.embeddings.user.id.weight.user.id.exp_avg_sq",
         "sparse.embeddings.item.weight",
     };
     for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
-        hotbed_state_tensor t;
+        hotbed_state_tensor t = {.size = sizeof t};
         CHECK_OK(hotbed_state_dict_tensor(b.dict, i, &t));
         CHECK_STRING(t.name, names[i]);
     }
@@ -71,14 +71,43 @@ static void names_are_torchrecs(hotbed_backend backend) {
     tear_down(&b);
 }
 
+/* Any prefix is put before the table's name, and after "optimizer.". */
+static void the_prefix_is_the_callers(hotbed_backend backend) {
+    static const struct {
+        const char *prefix, *weight, *state;
+    } cases[] = {
+        {NULL, "embeddings.item.weight", "optimizer.embeddings.item.weight.item.exp_avg"},
+        {"embedding_bags.", "embedding_bags.item.weight",
+         "optimizer.embedding_bags.item.weight.item.exp_avg"},
+        {"", "item.weight", "optimizer.item.weight.item.exp_avg"},
+        {"a b/", "a b/item.weight", "optimizer.a b/item.weight.item.exp_avg"},
+    };
+    bench b = set_up(backend);
+    hotbed_state_dict *dict = NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hotbed_state_tensor t = {.size = sizeof t};
+        CHECK_OK(hotbed_state_dict_create(b.storage, cases[i].prefix, &dict));
+        CHECK_OK(hotbed_state_dict_find(dict, cases[i].weight, &t));
+        CHECK_OK(hotbed_state_dict_find(dict, cases[i].state, &t));
+        hotbed_state_dict_destroy(dict);
+    }
+    char longest[129] = "";
+    memset(longest, 'x', 128);
+    CHECK_STATUS(hotbed_state_dict_create(b.storage, longest, &dict), HOTBED_ERR_ARGUMENT);
+    longest[127] = '\0';
+    CHECK_OK(hotbed_state_dict_create(b.storage, longest, &dict));
+    hotbed_state_dict_destroy(dict);
+    tear_down(&b);
+}
+
 /* One memory: what is written through the view is read by key, and the other way round. */
 static void views_are_the_memory_that_computes(hotbed_backend backend) {
     bench b = set_up(backend);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.storage, 2, &info));
     hotbed_state_tensor weight = tensor(&b, "sparse.embeddings.geo-x.weight");
     hotbed_state_tensor state =
-        tensor(&b, "sparse.optimizer.embeddings.geo-x.weight.geo-x.exp_avg_sq");
+        tensor(&b, "optimizer.sparse.embeddings.geo-x.weight.geo-x.exp_avg_sq");
     CHECK(weight.data == info.weights && weight.rows == info.capacity);
     CHECK(state.data == (char *)info.weights + info.state_offsets[1]);
     uint16_t row[5] = {1, 2, 3, 4, 5}, back[5] = {0};
@@ -137,7 +166,7 @@ static char *view_at(const bench *b, const char *name, uint64_t row, uint64_t *p
     hotbed_state_tensor t = tensor(b, name);
     CHECK(row < t.rows && (t.pieces == 1) == (t.data != NULL));
     for (uint32_t number = 0; number < hotbed_state_dict_size(b->dict); number++) {
-        hotbed_state_tensor other;
+        hotbed_state_tensor other = {.size = sizeof other};
         CHECK_OK(hotbed_state_dict_tensor(b->dict, number, &other));
         if (other.name != t.name)
             continue;
@@ -159,7 +188,7 @@ static void check_one_memory(const bench *b, uint32_t table, uint64_t *pieces) {
     static const char *const states[] = {
         "optimizer.embeddings.hash.weight.hash.exp_avg_sq",
         "optimizer.embeddings.static.weight.static.exp_avg_sq"};
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b->storage, table, &info));
     uint64_t n = table == 0 ? info.capacity - 10 : info.capacity, rows[256];
     sample_image image = sample_new(b->storage, table, n);
@@ -329,7 +358,7 @@ static uint32_t make_sources(
     const bench *b, sample_image images[SAMPLE_TABLES], hotbed_state_source *sources) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < hotbed_state_dict_size(b->dict); i++) {
-        hotbed_state_tensor t;
+        hotbed_state_tensor t = {.size = sizeof t};
         CHECK_OK(hotbed_state_dict_tensor(b->dict, i, &t));
         const sample_image *image = &images[t.table];
         const void *data = t.kind == HOTBED_STATE_WEIGHT      ? (const void *)image->weights
@@ -359,7 +388,7 @@ static void tensors_are_loaded_by_name(hotbed_backend backend) {
     sample_fill(&shape, from, b.stream); /* other numbers: the generator has gone on */
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
         images[t] = sample_read(from, t, b.stream);
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(b.storage, t, &info));
         CHECK_OK(hotbed_storage_clear(b.storage, t, b.stream));
     }
@@ -373,6 +402,98 @@ static void tensors_are_loaded_by_name(hotbed_backend backend) {
     tear_down(&b);
 }
 
+/* Every tensor of a dict as a source, as it is. */
+static uint32_t pass_on(const hotbed_state_dict *dict, hotbed_state_source *sources) {
+    uint32_t n = hotbed_state_dict_size(dict);
+    for (uint32_t i = 0; i < n; i++) {
+        hotbed_state_tensor t = {.size = sizeof t};
+        CHECK_OK(hotbed_state_dict_tensor(dict, i, &t));
+        CHECK(t.made);
+        sources[i] = (hotbed_state_source){
+            .name = t.name,
+            .element = t.element,
+            .rows = t.rows,
+            .columns = t.columns,
+            .row_bytes = t.row_bytes,
+            .data = t.data,
+        };
+    }
+    return n;
+}
+
+static void what_is_gathered_can_be_loaded(hotbed_backend backend) {
+    bench b = set_up(backend);
+    hotbed_state_source sources[40];
+    hotbed_storage *other = sample_create(&shape, b.stream);
+    hotbed_state_dict *dict = NULL;
+    CHECK_OK(hotbed_state_dict_create(other, "sparse.embeddings.", &dict));
+    CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream));
+    uint32_t n = pass_on(b.dict, sources);
+    CHECK_OK(hotbed_state_dict_load(dict, n, sources, true, NULL, b.stream));
+    hotbed_storage_state state = {.size = sizeof state}; /* steps and clock are no tensors */
+    CHECK_OK(hotbed_storage_get_state(b.storage, &state, b.stream));
+    CHECK_OK(hotbed_storage_set_state(other, &state, b.stream));
+    sample_check_same(b.storage, other, b.stream);
+    /* Views come back with the next collect. */
+    hotbed_state_tensor t = tensor(&b, "sparse.embeddings.item.weight");
+    CHECK(t.made && t.row_bytes == 16 && t.pieces == 0);
+    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
+    t = tensor(&b, "sparse.embeddings.item.weight");
+    CHECK(!t.made && t.pieces == 1 && t.row_bytes > 16);
+    CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream)); /* again */
+    CHECK_STATUS(hotbed_state_dict_gather(b.dict, NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_state_dict_destroy(dict);
+    hotbed_storage_destroy(other);
+    tear_down(&b);
+}
+
+/* From each mode to each other one. */
+static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend) {
+    static const struct {
+        hotbed_mode mode;
+        uint64_t most;
+    } cases[] = {
+        {HOTBED_MODE_HBM_DIRECT, 0},   {HOTBED_MODE_CACHE, 0},     {HOTBED_MODE_DEFAULT, 0},
+        {HOTBED_MODE_HBM_DIRECT, 256}, {HOTBED_MODE_DEFAULT, 128},
+    };
+    enum { CASES = sizeof cases / sizeof *cases };
+    for (size_t i = 0; i < CASES; i++) {
+        bench from = set_up_mode(backend, cases[i].mode, HOTBED_PLACE_BY_SCORE, cases[i].most);
+        bench to = set_up_mode(
+            backend, cases[(i + 1) % CASES].mode, HOTBED_PLACE_BY_SCORE,
+            cases[(i + 1) % CASES].most);
+        uint64_t pieces = 0;
+        hotbed_state_source sources[40];
+        check_one_memory(&from, 0, &pieces);
+        check_one_memory(&from, 1, &pieces);
+        sample_image keys = sample_read(from.storage, 0, from.stream);
+        while (keys.rows > 50) /* that fit into the smallest */
+            keys.rows--;
+        sample_image rest = sample_read(from.storage, 0, from.stream);
+        memmove(rest.keys, rest.keys + keys.rows, (rest.rows - keys.rows) * sizeof *rest.keys);
+        rest.rows -= keys.rows;
+        sample_erase(from.storage, 0, &rest, from.stream);
+        CHECK_OK(hotbed_state_dict_gather(from.dict, from.stream));
+        uint32_t n = pass_on(from.dict, sources);
+        CHECK_OK(hotbed_state_dict_load(to.dict, n, sources, true, NULL, to.stream));
+        for (uint32_t t = 0; t < 2; t++) {
+            sample_image x = sample_read(from.storage, t, from.stream);
+            sample_image y = sample_read(to.storage, t, to.stream);
+            CHECK_EQ(x.rows, y.rows);
+            CHECK_BYTES(x.keys, y.keys, x.rows * sizeof *x.keys);
+            CHECK_BYTES(x.weights, y.weights, x.rows * x.weight_bytes);
+            CHECK_BYTES(x.states[0], y.states[0], x.rows * x.state_bytes);
+            CHECK_BYTES(x.states[1], y.states[1], x.rows * x.state_bytes);
+            sample_free(&x);
+            sample_free(&y);
+        }
+        sample_free(&keys);
+        sample_free(&rest);
+        tear_down(&from);
+        tear_down(&to);
+    }
+}
+
 static void names_that_do_not_match_are_told(hotbed_backend backend) {
     bench b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
@@ -383,7 +504,7 @@ static void names_that_do_not_match_are_told(hotbed_backend backend) {
         images[t] = sample_read(b.storage, t, b.stream);
     uint32_t n = make_sources(&b, images, sources);
     hotbed_state_dict *dict = NULL;
-    CHECK_OK(hotbed_state_dict_create(other, "sparse.", &dict));
+    CHECK_OK(hotbed_state_dict_create(other, "sparse.embeddings.", &dict));
 
     /* Only the static table's names can be missing. */
     CHECK_STATUS(hotbed_state_dict_load(dict, 0, NULL, true, &report, b.stream), HOTBED_ERR_STATE);
@@ -413,6 +534,17 @@ static void names_that_do_not_match_are_told(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     sources[0] = right;
+    sources[0].row_bytes = 1; /* rows would overlap */
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "row_bytes 1, but its rows have 64 bytes") != NULL);
+    sources[0] = right;
+    uint64_t *scores = images[0].scores, score = scores[3];
+    scores[3] = (uint64_t)1 << 52;
+    CHECK_STATUS(
+        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "has 4503599627370496 in row 3") != NULL);
+    scores[3] = score;
     sources[0].rows--;
     CHECK_STATUS(
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
@@ -437,6 +569,9 @@ const hotbed_test hotbed_tests[] = {
     {"what_is_made_is_in_canonical_order", what_is_made_is_in_canonical_order},
     {"hooks_are_called_in_order", hooks_are_called_in_order},
     {"tensors_are_loaded_by_name", tensors_are_loaded_by_name},
+    {"the_prefix_is_the_callers", the_prefix_is_the_callers},
+    {"what_is_gathered_can_be_loaded", what_is_gathered_can_be_loaded},
+    {"what_is_gathered_can_be_loaded_in_every_mode", what_is_gathered_can_be_loaded_in_every_mode},
     {"names_that_do_not_match_are_told", names_that_do_not_match_are_told},
     {NULL, NULL},
 };

@@ -64,6 +64,9 @@ class Bench:
         self.clear()
         seen, window, made = {}, [], False
         for line in lines:
+            made_file = re.search(r'openat\(.*?"(.*?)".*O_CREAT', line)
+            check(not made_file or re.fullmatch(r"MANIFEST|index\.h5|shard-\S+", made_file.group(1)),
+                  "a save makes a file beside its own, which a kill would leave: " + line)
             name = line[:line.index("(")]
             seen[name] = seen.get(name, 0) + 1
             made = made or ("mkdirat(" in line and DRAFT in line)

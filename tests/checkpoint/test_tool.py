@@ -4,8 +4,11 @@ usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT
 
 Exit status 77: Python has no numpy.
 """
+import itertools
 import json
 import os
+import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -39,12 +42,21 @@ def sample(path, **variables):
     subprocess.run([PROGRAM], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def tool(*words, status=0):
-    done = subprocess.run([TOOL] + list(words), capture_output=True, text=True)
+def tool_run(*words, **options):
+    """Every line about an error has a text: a status alone, or nothing, is none."""
+    done = subprocess.run([TOOL] + list(words), capture_output=True, text=True, errors="surrogateescape", **options)
+    for line in [] if "--progress" in words else done.stderr.splitlines():
+        check(line.startswith("hotbed-ckpt: ") and not line.rstrip().endswith(":"), "error line: " + repr(line))
+    return done
+
+
+def tool(*words, status=0, **options):
+    done = tool_run(*words, **options)
     check(
         done.returncode == status,
         "%s returned %d, not %d: %s" % (" ".join(words), done.returncode, status, done.stderr),
     )
+    check(done.returncode == 0 or done.stderr or words[0] in ("list", "verify", "diff"), "%s: no text" % (words,))
     return done.stdout
 
 
@@ -55,6 +67,11 @@ def tool_json(*words, status=0):
 def same(a, b):
     rows = tool_json("diff", a, b)
     check(all(r["added"] == r["removed"] == r["changed"] == 0 for r in rows), "diff of equal ones")
+
+
+def limited(limit, value):
+    """Run the tool with a limit of resources."""
+    return {"preexec_fn": lambda: resource.setrlimit(limit, (value, value))}
 
 
 def contents(path):
@@ -84,8 +101,22 @@ def check_usage(root):
         ["convert", "a", "b", "--to", "pickle"],
         ["inspect", os.path.join(root, "not-there")],
         ["list", os.path.join(root, "not-there")],
+        ["list", "--", "--json"],
+        ["list", "--json=1", root],
+        ["list", ""],
+        ["gc", root, "--keep="],
+        ["gc", root, "--keep"],
+        ["reshard", "a", "b", "--ranks=65537"],
+        ["verify"],
     ):
         tool(*words, status=2)
+    check("hotbed-ckpt 0." in tool("--version"), "version")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([TOOL, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+        check(done.returncode == 2 and "standard output" in done.stderr, "a full disk under the output")
+    os.mkdir(os.path.join(root, "--json"))
+    check(tool("list", "--", "--json", cwd=root) == "", "a path that begins with a dash")
+    os.rmdir(os.path.join(root, "--json"))
 
 
 def check_show(root):
@@ -97,7 +128,8 @@ def check_show(root):
     check(description["tables"][0]["route"] == "hash_roundrobin", "route")
     check("optimizer adam" in tool("inspect", path), "inspect as text")
     check("good" in tool("verify", path), "verify")
-    tool("verify", "--quick", path)
+    tool("verify", "--quick", *[path] * 200)
+    tool("verify", "--quick", ".", cwd=path)
     os.mkdir(os.path.join(root, ".tmp-0123"))
     entries = tool_json("list", root)
     check([e["state"] for e in entries] == ["whole", "unfinished"], "list")
@@ -113,6 +145,18 @@ def check_show(root):
     flip(os.path.join(bad, "MANIFEST"), 100)
     check("damaged" in [e["state"] for e in tool_json("list", root, status=1)], "damaged in list")
     shutil.rmtree(bad)
+    shutil.copytree(path, bad)
+    index = os.path.join(bad, "index.h5")
+    flip(index, 2000)
+    tool("verify", "--quick", bad, status=1)
+    os.remove(index)
+    for words in (["--quick"], []):
+        check("index.h5 is missing" in tool("verify", bad, *words, status=1), "verify without index.h5")
+    os.remove(os.path.join(bad, "MANIFEST"))
+    states = {e["name"]: e["state"] for e in tool_json("list", root, status=1)}
+    check(states == {"ranks": "whole", "bad": "damaged", ".tmp-0123": "unfinished"}, "the list has %s" % states)
+    check("MANIFEST is missing" in tool("list", root, status=1), "the same as text")
+    shutil.rmtree(bad)
     shutil.rmtree(os.path.join(root, ".tmp-0123"))
 
 
@@ -125,9 +169,13 @@ def check_reshard(root):
         check(tool_json("inspect", out)["ranks"] == n, "ranks of a resharded one")
         check(contents(out) == contents(path), "content of a resharded one")
         same(path, out)
-        tool("reshard", path, out, "--ranks", "2", status=2)  # it exists
+        tool("reshard", path, out, "--ranks=2", status=2)  # it exists
         shutil.rmtree(out)
     tool("reshard", path, os.path.join(root, "no", "such"), "--ranks", "2", status=2)
+    # At once: MANIFEST would be too large, or too many files open.
+    tool("reshard", path, out, "--ranks", "65536", status=2, timeout=60)
+    few = limited(resource.RLIMIT_NOFILE, 300)
+    check("ulimit -n" in tool_run("reshard", path, out, "--ranks=60", **few).stderr, "limit of open files")
     check(os.listdir(root) == ["ranks"], "nothing is left beside")
 
 
@@ -135,12 +183,198 @@ def check_diff(root):
     a, b = os.path.join(root, "a"), os.path.join(root, "b")
     sample(a, HOTBED_SAMPLE_RANKS="2")
     sample(b, HOTBED_SAMPLE_RANKS="3", HOTBED_SAMPLE_VERSION="2")
-    rows = tool_json("diff", a, b, status=1)
+    rows = [r for r in tool_json("diff", a, b, status=1) if "table" in r]
     check([r["changed"] for r in rows] == [400, 90, 5], "changed rows")
     check("changed 400" in " ".join(tool("diff", a, b, status=1).split()), "diff as text")
     tool("diff", a, os.path.join(root, "c"), status=2)
-    shutil.rmtree(a)
     shutil.rmtree(b)
+    differs = []
+
+    def both_ways(what, *expect):
+        """Each of the two differs from the other, and says how."""
+        for x, y in ((a, b), (b, a)):
+            items = tool_json("diff", x, y, status=1)
+            tool("diff", x, y, status=1)
+            found = {r["field"] for r in items if "field" in r}
+            found |= {k for r in items for k, v in r.items() if v and k.startswith(("counts_", "times_"))}
+            check(found == set(expect), "%s: diff says %s" % (what, items))
+            differs.append(items)
+        shutil.rmtree(b)
+
+    sample(b, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_TIMES="1")
+    both_ways("times in one of two", "times_only_in")
+    check([i[0]["times_only_in"] for i in differs] == ["b", "a"], "which one has times")
+    sample(b, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_EXTRA="of the caller")
+    both_ways("extra bytes in one of two", "extra")
+    shutil.rmtree(a)
+    sample(a, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_EXTRA="of a caller..")
+    sample(b, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_EXTRA="of the caller")
+    both_ways("other extra bytes", "extra")
+    shutil.rmtree(a)
+    place = os.path.join(root, "place")
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="x:1")
+    os.rename(os.path.join(place, "x"), a)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="x:2")
+    os.rename(os.path.join(place, "x"), b)
+    both_ways("steps", "step")
+    shutil.rmtree(a)
+    for keys, path in (([1, 2, 3], a), ([2, 3, 4], b)):
+        raw = os.path.join(root, "raw")
+        os.mkdir(raw)
+        write_raw(raw, "t", 0, 1, emb_keys=np.arange(9), emb_values=np.zeros((9, 4), np.float32),
+                  counter_keys=np.array(keys) + 100, counter_frequencies=np.array(keys) % 3)
+        tool("convert", raw, path, "--from", "dynamicemb", "--optimizer=" + ("adam" if path == a else "sgd"))
+        shutil.rmtree(raw)
+    both_ways("counts, and the optimizer", "counts_added", "counts_removed", "optimizer")
+    shutil.rmtree(a)
+    os.rmdir(place)
+
+
+def write_raw(directory, table, rank, world, **parts):
+    for part, data in parts.items():
+        data = data.astype(np.int64) if data.dtype.kind == "i" else data
+        data.tofile(os.path.join(directory, "%s_%s.rank_%d.world_size_%d" % (table, part, rank, world)))
+
+
+def read_rows(path):
+    """All rows of a checkpoint: of each table its columns, in order of the keys."""
+    out = path + "-rows"
+    tool("convert", path, out, "--to", "npy")
+    tables = rows_of_npy(out)
+    shutil.rmtree(out)
+    return tables
+
+
+def spoil(random, directory):
+    """Change a directory so that it may not be whole any more."""
+    names = sorted(os.listdir(directory))
+    path = os.path.join(directory, random.choice(names))
+    table = os.path.basename(path).split(".")[0].split("_emb")[0]
+    how = random.randrange(9)
+    if how <= 3:
+        os.remove(path)
+    elif how == 4:  # an optional column, of one rank or table alone
+        some = [n for n in names if any(w in n for w in ("opt_values", "scores", "counter", "exp_avg", "metadata"))]
+        if some:
+            os.remove(os.path.join(directory, random.choice(some)))
+    elif how == 5:
+        to = random.choice([".", ".hid", "_", "x y", "a" * 80, "t\u00e9"])
+        for name in names:
+            if name.startswith(table):
+                os.rename(os.path.join(directory, name), os.path.join(directory, to + name[len(table):]))
+    elif how == 6:
+        name = random.choice(["notes.txt", ".hidden", "x.weight", "sub", "x.exp_avg.npy", "x_emb_keys.rank_1.world_size_2"])
+        open(os.path.join(directory, name), "w").close() if name != "sub" else os.mkdir(os.path.join(directory, name))
+    elif how == 7:
+        data = open(path, "rb").read()
+        open(path, "wb").write(data[: random.randrange(len(data) + 1)])
+    else:
+        os.rename(path, path[:-1] + random.choice("0123yz"))
+
+
+def check_whole(root, source, kind, expected_rows):
+    """An import of what was changed is an error with a text that leaves nothing, or has everything that the files have."""
+    chance = random.Random(17)
+    work, out = os.path.join(root, "work"), os.path.join(root, "imported")
+    taken = 0
+    for _ in range(30):
+        shutil.copytree(source, work)
+        for _ in range(chance.choice([1, 1, 2])):
+            if os.listdir(work):
+                spoil(chance, work)
+        done = tool_run("convert", work, out, "--from", kind)
+        if done.returncode == 0:
+            found, right = read_rows(out), expected_rows(work)
+            taken += 1
+            check(sorted(found) == sorted(right), "tables %s, not %s" % (sorted(found), sorted(right)))
+            for table, columns in right.items():
+                for column, data in columns.items():
+                    check(found[table][column].tobytes() == data.tobytes(), "%s.%s is not what was given: %s" % (table, column, sorted(os.listdir(work))))
+            shutil.rmtree(out)
+        else:
+            check(done.returncode in (1, 2) and done.stderr, "import returned %d: %s" % (done.returncode, done.stderr))
+            check(sorted(os.listdir(root)) == sorted(set(os.listdir(root)) - {"imported"}), "a failed import leaves something")
+            check(not [n for n in os.listdir(root) if n.startswith(".tmp-")], "a failed import leaves a draft")
+        shutil.rmtree(work)
+    check(1 <= taken <= 25, "%d of 30 were taken" % taken)
+
+
+def rows_of_npy(directory):
+    tables = {}
+    for name in os.listdir(directory):
+        table, column, _ = name.rsplit(".", 2)
+        tables.setdefault(table, {})[column] = np.load(os.path.join(directory, name))
+    for columns in tables.values():
+        if "weight_id" in columns:
+            order = np.argsort(columns["weight_id"])
+            for column in columns:
+                columns[column] = columns[column][order]
+    return tables
+
+
+def rows_of_raw(directory):
+    types = {"emb_keys": np.int64, "emb_values": np.float32, "emb_scores": np.uint64, "opt_values": np.float32,
+             "counter_keys": np.int64, "counter_frequencies": np.int64}
+    tables = {}
+    for name in sorted(os.listdir(directory)):
+        if name.endswith("_opt_args.json"):
+            continue
+        stem = name.split(".rank_")[0]
+        part = next(p for p in types if stem.endswith("_" + p))
+        data = np.fromfile(os.path.join(directory, name), types[part])
+        tables.setdefault(stem[: -len(part) - 1], {}).setdefault(part, []).append(data)
+    rows = {}
+    for table, parts in tables.items():
+        parts = {p: np.concatenate(d) for p, d in parts.items()}
+        order = np.argsort(parts["emb_keys"])
+        n = len(order)
+        rows[table] = {"weight_id": parts["emb_keys"][order], "weight": parts["emb_values"].reshape(n, -1)[order]}
+        if "emb_scores" in parts:
+            rows[table]["metadata"] = parts["emb_scores"][order]
+        if "opt_values" in parts:
+            states = parts["opt_values"].reshape(n, -1)[order]
+            half = states.shape[1] // 2
+            rows[table].update(exp_avg=states[:, :half], exp_avg_sq=states[:, half:])
+    return rows
+
+
+def check_imports(root):
+    path, npy, raw = (os.path.join(root, name) for name in ("full", "npy", "raw"))
+    sample(path, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_TIMES="1")
+    tool("convert", path, npy, "--to", "npy")
+    os.rename(os.path.join(npy, "static.weight.npy"), os.path.join(npy, "..weight.npy"))  # a table named "."
+    for state in ("exp_avg", "exp_avg_sq"):
+        os.rename(os.path.join(npy, "static.%s.npy" % state), os.path.join(npy, "..%s.npy" % state))
+    check_whole(root, npy, "npy", rows_of_npy)
+    os.mkdir(raw)
+    chance = np.random.default_rng(3)
+    for table, rank in itertools.product(("u", ".hid"), range(2)):
+        keys = np.arange(20) * 2 + rank
+        write_raw(raw, table, rank, 2, emb_keys=keys, emb_values=chance.random((20, 4), np.float32),
+                  emb_scores=keys + 5, opt_values=chance.random((20, 8), np.float32),
+                  counter_keys=keys + 1000, counter_frequencies=keys + 1)
+        open(os.path.join(raw, table + "_opt_args.json"), "w").write("{}")
+    check_whole(root, raw, "dynamicemb", rows_of_raw)
+    # Ranks whose states have other widths, though each file goes with its keys.
+    np.zeros((20, 4), np.float32).tofile(os.path.join(raw, "u_opt_values.rank_1.world_size_2"))
+    tool("convert", raw, os.path.join(root, "out"), "--from", "dynamicemb", status=1)
+    for name in (path, npy, raw):
+        shutil.rmtree(name)
+    check(not os.listdir(root) or os.listdir(root) == ["ranks"], "imports leave %s" % os.listdir(root))
+
+
+def check_cut_short(root):
+    """An export that is killed leaves no directory of its name, and what it leaves is no input."""
+    path, out = os.path.join(root, "ranks"), os.path.join(root, "npy")
+    for size in (0, 64, 3000):
+        before = set(os.listdir(root))
+        killed = tool_run("convert", path, out, "--to", "npy", **limited(resource.RLIMIT_FSIZE, size))
+        check(killed.returncode < 0, "SIGXFSZ did not kill the export")
+        left = set(os.listdir(root)) - before
+        check(all(n.startswith(".tmp-") for n in left) and len(left) == 1, "a killed export leaves %s" % left)
+        tool("convert", os.path.join(root, *left), out + "-back", "--from", "npy", status=2)
+        shutil.rmtree(os.path.join(root, *left))
 
 
 def check_npy(root):
@@ -170,7 +404,7 @@ def check_npy(root):
     tool("convert", out, back, "--from", "npy", status=1)
     ids = os.path.join(out, "hash.weight_id.npy")
     np.save(ids, np.zeros(400, np.int64))
-    os.remove(os.path.join(out, "hash.exp_avg.npy"))
+    np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float32))
     tool("convert", out, back, "--from", "npy", status=2)  # a key twice
     check(not os.path.exists(back), "nothing after a failure")
     shutil.rmtree(out)
@@ -184,7 +418,7 @@ def check_times(root):
     tool("reshard", path, wide, "--ranks", "3")
     for what in (path, increment, full, wide):
         tool("verify", what)
-        check(tool_json("inspect", what)["format"] == "1.2", "format of times")
+        check(tool_json("inspect", what)["format"] == "1.3", "format of times")
     check(contents(wide) == contents(path), "content with times")
     tool("convert", path, npy, "--to", "npy")
     times = np.load(os.path.join(npy, "hash.times.npy"))
@@ -289,17 +523,41 @@ def check_increments(root):
     os.mkdir(place)
     sample(full, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_INCREMENT=one)
     check(tool_json("gc", place, "--keep", "1") == [], "an increment stays with its parent")
-    shutil.rmtree(full)
+    tool("compact", ".", out, cwd=one)
+    same(one, out)
+    shutil.rmtree(out)
+    link = os.path.join(root, "latest")  # beside what it leads to
+    os.symlink(one, link)
+    same(link, one)
+    os.remove(link)
+    elsewhere = os.path.join(root, "elsewhere")
+    os.rename(full, elsewhere)
     tool("compact", one, out, status=2)
+    os.rename(elsewhere, full)
+    os.remove(os.path.join(full, "index.h5"))
+    tool("compact", one, out, status=1)
     check(not os.path.exists(out), "nothing without the parent")
     shutil.rmtree(place)
 
 
+def check_long_chain(root):
+    """A chain of any length, with more files than may be open."""
+    place = os.path.join(root, "long")
+    os.mkdir(place)
+    saves = ["s0:0"] + ["s%d:%d:s%d" % (i, i, i - 1) for i in range(1, 70)]
+    sample(place, HOTBED_SAMPLE_RANKS="5", HOTBED_SAMPLE_SAVES=" ".join(saves))
+    last, out = os.path.join(place, "s69"), os.path.join(place, "out")
+    tool("compact", last, out, **limited(resource.RLIMIT_NOFILE, 380))
+    tool("verify", out)
+    same(last, out)
+    shutil.rmtree(place)
+
+
 def check_gc(root):
+    """What test_tool_gc.py does not choose at random."""
     place = os.path.join(root, "gc")
     os.mkdir(place)
-    for i in range(4):
-        sample(os.path.join(place, "step-%d" % i), HOTBED_SAMPLE_RANKS="1")
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1 step-2:2 step-3:3")
     os.mkdir(os.path.join(place, ".tmp-00"))
     os.mkdir(os.path.join(place, "not-a-checkpoint"))
     check(tool_json("gc", place, "--keep", "2", "--dry-run") == ["step-0", "step-1"], "dry run")
@@ -308,6 +566,26 @@ def check_gc(root):
     check(sorted(os.listdir(place)) == [".tmp-00", "not-a-checkpoint", "step-2", "step-3"], "kept")
     tool("gc", place, "--keep", "5", "--unfinished")
     check(sorted(os.listdir(place)) == ["not-a-checkpoint", "step-2", "step-3"], "unfinished")
+    os.symlink("step-2", os.path.join(place, "best"))
+    check("kept step-2: best leads to it" in tool("gc", place, "--keep", "1"), "why it is kept")
+    os.remove(os.path.join(place, "step-3", "index.h5"))
+    done = tool_run("gc", place, "--keep", "1")
+    check(done.returncode == 1 and "step-3 is damaged" in done.stderr and "CORRUPT" in done.stderr, "gc of damage")
+    check("--leave-damaged" in done.stderr and done.stdout == "", "what can be done about it")
+    shutil.rmtree(place)
+
+
+def check_names(root):
+    """JSON is JSON, whatever the names are."""
+    place = os.path.join(root, "names")
+    names = [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", "\u00e9\U0001f600".encode(), b'"\\\n\x7f', b"\xe2\x82"]
+    os.mkdir(place)
+    for name in names:
+        os.mkdir(os.path.join(place.encode(), name))
+    found = subprocess.run([TOOL, "list", place, "--json"], capture_output=True).stdout
+    right = ["".join("\\x%02x" % (ord(c) - 0xdc00) if 0xdc80 <= ord(c) <= 0xdcff else c
+                     for c in name.decode("utf-8", "surrogateescape")) for name in names]
+    check(sorted(e["name"] for e in json.loads(found.decode("utf-8"))) == sorted(right), "names: %r" % found)
     shutil.rmtree(place)
 
 
@@ -322,8 +600,13 @@ def main():
         check_h5(root)
         check_dynamicemb(root)
         check_increments(root)
+        check_imports(root)
+        check_cut_short(root)
+        check_long_chain(root)
         check_gc(root)
+        check_names(root)
         print("ok   hotbed-ckpt")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VICTIM = 1, BYTES = 4 << 20, ROUNDS = 16 };
+enum { VICTIM = 1, BYTES = 4 << 20, ROUNDS = 16, DEADLINE_MS = 120000 };
 
 static void die(void *argument) {
     (void)argument;
@@ -48,9 +48,9 @@ static void say(uint32_t rank, const char *what) {
     (void)fflush(stdout);
 }
 
-/* Survivors know of a death in time, from when all had started; where names are looked up that takes long. */
+/* The survivors see the death itself, and do not wait for the deadline. */
 static void check_in_time(uint64_t start) {
-    CHECK(hotbed_comm_now() - start < UINT64_C(15) * 1000000000U);
+    CHECK(hotbed_comm_now() - start < (uint64_t)DEADLINE_MS / 2 * 1000000U);
 }
 
 static void live_and_die(world_rank *me, const char *phase) {
@@ -103,7 +103,7 @@ static void go_on(world_rank *me, const world *where) {
     CHECK_EQ(setenv("WORLD_SIZE", text, 1), 0);
     (void)snprintf(text, sizeof text, "%u", me->rank > VICTIM ? me->rank - 1 : me->rank);
     CHECK_EQ(setenv("RANK", text, 1), 0);
-    CHECK_OK(create(where, 20000, me->rank, &me->comm));
+    CHECK_OK(create(where, DEADLINE_MS, me->rank, &me->comm));
     CHECK_EQ(hotbed_comm_size(me->comm), me->size - 1);
     CHECK_OK(barrier(me));
     hotbed_comm_destroy(me->comm);
@@ -119,16 +119,15 @@ static void run(hotbed_backend backend) {
         SKIP(missing);
     const world *where = world_list();
     bool mpi = where->transport == HOTBED_TRANSPORT_MPI;
-    const uint32_t start_ms = 15000; /* all are slow to start */
     world_rank me = {.rank = (uint32_t)strtoul(number, NULL, 10), .size = where->size};
-    CHECK_OK(create(where, start_ms, me.rank, &me.comm));
+    CHECK_OK(create(where, DEADLINE_MS, me.rank, &me.comm));
     CHECK_OK(hotbed_stream_create(
         mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
     if (strcmp(phase, "create") == 0) { /* it was there, but does not come */
         hotbed_comm *second = NULL;
         if (me.rank == VICTIM)
             die(NULL);
-        CHECK_STATUS(create(where, mpi ? 1000 : start_ms, me.rank, &second), HOTBED_ERR_COMM);
+        CHECK_STATUS(create(where, mpi ? 1000 : 15000, me.rank, &second), HOTBED_ERR_COMM);
         CHECK(second == NULL);
     }
     live_and_die(&me, phase);

@@ -5,7 +5,17 @@ set -u
 n=$1
 shift
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$n"
-MASTER_PORT=$((20000 + ($$ * 7) % 10000)) # not of another test that runs now
+# A port that nobody uses, below those that the system hands out.
+MASTER_PORT=$(python3 -c '
+import os, socket
+for port in range(20000 + os.getppid() * 7 % 10000, 31000):
+    with socket.socket() as s:
+        try:
+            s.bind(("", port))
+        except OSError:
+            continue
+    print(port)
+    break') || exit 1
 export MASTER_PORT
 pids=
 rank=0

@@ -475,7 +475,7 @@ static void counters_body(world_rank *me) {
         counts[p] = 64;
     hotbed_exchange x = {
         .send = a.device.data, .send_bytes = counts, .recv = b.device.data, .recv_bytes = counts};
-    hotbed_counters before = {0}, after = {0};
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_event *event = NULL;
     CHECK_OK(hotbed_event_create(me->stream, &event));
     for (uint32_t round = 0; round < 30; round++) {
@@ -554,6 +554,27 @@ static void log_body(world_rank *me) {
     world_free(&send);
     world_free(&recv);
     free(matrix);
+}
+
+/* The digest after one barrier with that tag. */
+static uint64_t digest_of(uint32_t tag) {
+    hotbed_comm *comm = NULL;
+    hotbed_stream *stream = NULL;
+    uint64_t digest = 0;
+    CHECK_OK(hotbed_comm_create_self(NULL, &comm));
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    hotbed_comm_set_tag(comm, tag);
+    CHECK_OK(hotbed_comm_barrier(comm, stream));
+    CHECK_OK(hotbed_comm_log_digest(comm, NULL, &digest));
+    hotbed_stream_destroy(stream);
+    hotbed_comm_destroy(comm);
+    return digest;
+}
+
+static void the_digest_of_a_log_contains_the_tags(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(digest_of(1), digest_of(1));
+    CHECK(digest_of(1) != digest_of(2));
 }
 
 static void logs_are_the_same_on_all_ranks(hotbed_backend backend) {
@@ -642,6 +663,7 @@ const hotbed_test hotbed_tests[] = {
     {"calls_on_two_streams_keep_their_order", calls_on_two_streams_keep_their_order},
     {"a_recorded_graph_exchanges_again", a_recorded_graph_exchanges_again},
     {"calls_neither_wait_nor_allocate", calls_neither_wait_nor_allocate},
+    {"the_digest_of_a_log_contains_the_tags", the_digest_of_a_log_contains_the_tags},
     {"logs_are_the_same_on_all_ranks", logs_are_the_same_on_all_ranks},
     {"arguments_are_checked", arguments_are_checked},
     {NULL, NULL},

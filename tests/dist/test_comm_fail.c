@@ -186,6 +186,102 @@ static void a_rank_that_never_comes_runs_into_the_deadline(hotbed_backend backen
     run_worlds(LONG_MS, late_body);
 }
 
+/* --- turns ---------------------------------------------------------------------------------- */
+
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool open;
+} gate;
+
+static void wait_at_gate(void *argument) {
+    gate *g = argument;
+    pthread_mutex_lock(&g->lock);
+    while (!g->open)
+        pthread_cond_wait(&g->opened, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void open_gate(gate *g) {
+    pthread_mutex_lock(&g->lock);
+    g->open = true;
+    pthread_cond_broadcast(&g->opened);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* A barrier on a stream that is held up at the gate, and one behind it on another stream. */
+static hotbed_status hold_up(world_rank *me, gate *g, hotbed_stream **second) {
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, second));
+    CHECK_OK(hotbed_stream_call(me->stream, wait_at_gate, g));
+    hotbed_status status = hotbed_comm_barrier(me->comm, me->stream);
+    return status == HOTBED_OK ? hotbed_comm_barrier(me->comm, *second) : status;
+}
+
+static void close_gate(gate *g, hotbed_stream *second) {
+    hotbed_stream_destroy(second);
+    CHECK_EQ(pthread_cond_destroy(&g->opened), 0);
+    CHECK_EQ(pthread_mutex_destroy(&g->lock), 0);
+}
+
+/* Every rank's second barrier waits far longer than the deadline for the first one, which no rank has reached.  The
+ * deadline is short only as long as no operation waits for another rank. */
+static void turn_body(world_rank *me) {
+    const uint32_t deadline_ms = me->comm->deadline_ms;
+    gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    hotbed_stream *second = NULL;
+    hotbed_comm_fault fault = {0};
+    CHECK_OK(warm_up(me));
+    me->comm->deadline_ms = 1;
+    CHECK_OK(hold_up(me, &g, &second));
+    uint64_t until = hotbed_comm_now() + 30 * UINT64_C(1000000);
+    while (hotbed_comm_now() < until && fault.reason == HOTBED_COMM_WELL)
+        CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    CHECK_EQ(fault.reason, HOTBED_COMM_WELL);
+    me->comm->deadline_ms = deadline_ms;
+    open_gate(&g);
+    CHECK_OK(hotbed_stream_sync(second));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    close_gate(&g, second);
+}
+
+/* While it waits for its turn, an operation ends as soon as another rank aborts. */
+static void abort_in_turn_body(world_rank *me) {
+    gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    hotbed_stream *second = NULL;
+    hotbed_status status = warm_up(me);
+    if (status == HOTBED_OK)
+        status = hold_up(me, &g, &second);
+    if (me->rank == culprit(me))
+        hotbed_comm_abort(me->comm);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(second); /* the gate is still closed */
+    CHECK_EQ(status, HOTBED_ERR_COMM);
+    open_gate(&g);
+    (void)!hotbed_stream_sync(me->stream);
+    close_gate(&g, second);
+    check_failed(me, HOTBED_COMM_ABORTED, (int32_t)culprit(me));
+}
+
+static bool takes_turns(void) {
+    const char *transport = getenv("HOTBED_TEST_TRANSPORT");
+    return transport == NULL || strcmp(transport, "") == 0 || strcmp(transport, "mpi") == 0;
+}
+
+static void the_deadline_does_not_run_while_an_earlier_operation_is_held_up(
+    hotbed_backend backend) {
+    (void)backend;
+    if (!takes_turns())
+        SKIP("on a GPU the device orders the operations");
+    run_worlds(LONG_MS, turn_body);
+}
+
+static void an_abort_ends_an_operation_that_waits_for_its_turn(hotbed_backend backend) {
+    (void)backend;
+    if (!takes_turns())
+        SKIP("on a GPU the device orders the operations");
+    run_worlds(LONG_MS, abort_in_turn_body);
+}
+
 /* --- disagreement --------------------------------------------------------------------------- */
 
 static void check_mismatch(world_rank *me, hotbed_status status) {
@@ -329,6 +425,10 @@ const hotbed_test hotbed_tests[] = {
     {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
     {"a_rank_that_never_comes_runs_into_the_deadline",
      a_rank_that_never_comes_runs_into_the_deadline},
+    {"the_deadline_does_not_run_while_an_earlier_operation_is_held_up",
+     the_deadline_does_not_run_while_an_earlier_operation_is_held_up},
+    {"an_abort_ends_an_operation_that_waits_for_its_turn",
+     an_abort_ends_an_operation_that_waits_for_its_turn},
     {"ranks_that_do_other_things_are_told", ranks_that_do_other_things_are_told},
     {"memory_is_free_once_the_stream_is_done", memory_is_free_once_the_stream_is_done},
     {"create_fails_at_any_allocation", create_fails_at_any_allocation},

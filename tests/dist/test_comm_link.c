@@ -4,6 +4,7 @@
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -115,6 +116,46 @@ static void one_rank_meets_nobody(hotbed_backend backend) {
 
 static pthread_barrier_t all_know;
 
+/* One thread of rank 0 waits in the poll, as a communicator's watching thread does; another polls again and again, as each
+ * call of a communicator does.  Then the other ranks leave.  TSan reports what the two threads share. */
+static void *watch_main(void *argument) {
+    rank *me = argument;
+    uint64_t until = in_seconds(20);
+    bool left = false;
+    while (!left && hotbed_comm_now() < until) {
+        hotbed_link_poll(me->link, me->comm, 1);
+        left = true;
+        for (uint32_t p = 1; p < me->size; p++)
+            left = left && hotbed_link_left(me->link, me->comm, p, 1);
+    }
+    CHECK(left);
+    return NULL;
+}
+
+static void two_threads_body(rank *me) {
+    if (me->number == 0) {
+        pthread_t watcher;
+        CHECK_EQ(pthread_create(&watcher, NULL, watch_main, me), 0);
+        for (uint32_t i = 0; i < 2000; i++)
+            hotbed_link_poll(me->link, me->comm, 0);
+        (void)pthread_barrier_wait(&all_know);
+        uint64_t until = in_seconds(20);
+        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1) && hotbed_comm_now() < until)
+            hotbed_link_poll(me->link, me->comm, 0);
+        CHECK_EQ(pthread_join(watcher, NULL), 0);
+    } else {
+        (void)pthread_barrier_wait(&all_know);
+    }
+    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+}
+
+static void two_threads_poll_one_link(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
+    run_ranks(RANKS, two_threads_body);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
+}
+
 static void spread_body(rank *me) {
     if (me->number == 1) {
         (void)hotbed_comm_record_fault(
@@ -176,6 +217,18 @@ static void a_meeting_has_a_deadline(hotbed_backend backend) {
     soon = hotbed_comm_now() + 50000000U; /* nobody listens there any more */
     CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, soon, &link), HOTBED_ERR_COMM);
     CHECK(link == NULL);
+}
+
+/* A port that is taken is an error that says so. */
+static void a_port_is_listened_on_once(hotbed_backend backend) {
+    (void)backend;
+    hotbed_link_place place, again;
+    int listener = -1, second = -1;
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    CHECK_STATUS(hotbed_link_listen(place.port, &second, &again), HOTBED_ERR_COMM);
+    CHECK(strstr(hotbed_last_error(), strerror(EADDRINUSE)) != NULL);
+    CHECK_EQ(second, -1);
+    hotbed_link_unlisten(listener);
 }
 
 static void *stranger_main(void *argument) {
@@ -301,9 +354,11 @@ static void a_communicator_tells_where_to_meet(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"all_meet_and_say_goodbye", all_meet_and_say_goodbye},
     {"one_rank_meets_nobody", one_rank_meets_nobody},
+    {"two_threads_poll_one_link", two_threads_poll_one_link},
     {"a_failure_is_told_to_all", a_failure_is_told_to_all},
     {"who_leaves_passes_the_cause_on", who_leaves_passes_the_cause_on},
     {"a_meeting_has_a_deadline", a_meeting_has_a_deadline},
+    {"a_port_is_listened_on_once", a_port_is_listened_on_once},
     {"strangers_are_sent_away", strangers_are_sent_away},
     {"a_death_is_seen", a_death_is_seen},
     {"the_environment_is_checked", the_environment_is_checked},

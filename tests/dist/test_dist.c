@@ -272,6 +272,50 @@ static void random_world(hotbed_backend backend, uint32_t size, uint64_t capacit
     world_free(w);
 }
 
+/* The host walks rows and keys in order; a GPU searches the row of each key.  Runs both on the host and compares. */
+static void searches_give_what_walks_give(hotbed_backend backend) {
+    if (backend != HOTBED_BACKEND_HOST) {
+        hotbed_test_skip("the arrays are read by the host");
+        return;
+    }
+    for (int round = 0; round < 8; round++) {
+        world *w = world_make(backend, 1 + (uint32_t)hotbed_test_below(5), FEATURES, BATCH);
+        w->capacity = hotbed_test_below(2) == 0 ? 0 : KEYS;
+        w->weighted = true;
+        for (uint32_t f = 0; f < w->features; f++)
+            CHECK_OK(
+                hotbed_route_init(&w->routes[f].route, HOTBED_ROUTE_HASH_ROUND_ROBIN, w->size, 1));
+        for (uint32_t r = 0; r < w->size; r++)
+            fill_rank(w, r, round == 0 ? 0 : 12);
+        world_run(w);
+        uint64_t bytes = hotbed_message_bytes(shape_of(w), KEYS) * w->size * w->size;
+        uint8_t *messages = w->messages[0][0], *walked = malloc(bytes);
+        CHECK(walked != NULL);
+        memcpy(walked, messages, bytes);
+        for (uint32_t r = 0; r < w->size; r++) {
+            const hotbed_bucketize_view *b = &w->ranks[r].b;
+            uint32_t targets[KEYS], places[KEYS];
+            memcpy(targets, b->targets, sizeof targets);
+            memcpy(places, b->places, w->ranks[r].n * sizeof places[0]);
+            for (uint32_t i = 0; i < KEYS; i++)
+                hotbed_bucketize_target(b, i);
+            CHECK_BYTES(b->targets, targets, sizeof targets);
+            for (uint32_t p = 0; p < w->size; p++) {
+                uint32_t *starts = hotbed_message_starts(hotbed_bucketize_message(b, p));
+                memset(starts, 0xff, (b->shape.rows + 1) * sizeof *starts);
+                for (uint32_t row = 0; row <= b->shape.rows; row++)
+                    hotbed_bucketize_start(b, p, row);
+            }
+            for (uint32_t j = 0; j < w->ranks[r].n; j++)
+                hotbed_bucketize_key(b, j);
+            CHECK_BYTES(b->places, places, w->ranks[r].n * sizeof places[0]);
+        }
+        CHECK_BYTES(messages, walked, bytes);
+        free(walked);
+        world_free(w);
+    }
+}
+
 static const uint32_t sizes[] = {1, 2, 3, 4, 8, 33};
 
 static void messages_of_exact_size_equal_the_model(hotbed_backend backend) {
@@ -488,6 +532,7 @@ static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"known_messages", known_messages},
+    {"searches_give_what_walks_give", searches_give_what_walks_give},
     {"messages_of_exact_size_equal_the_model", messages_of_exact_size_equal_the_model},
     {"messages_of_fixed_size_equal_the_model", messages_of_fixed_size_equal_the_model},
     {"every_rank_sees_an_overflow", every_rank_sees_an_overflow},

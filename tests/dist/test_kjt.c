@@ -190,9 +190,23 @@ static void bad_rows_are_faults(hotbed_backend backend) {
     arrays a = arrays_open(backend);
     const int64_t bad[4][5] = {
         {1, -1, 2, 1, 0}, {1, 2, 3, 4, 5}, {INT64_MAX, 1, 1, 1, 1}, {1, 1, 1, INT64_MIN, 1}};
-    const int64_t offsets[3][5] = {{0, 2, 1, 4, 4}, {1, 1, 2, 3, 4}, {0, 1, 2, 3, 5}};
+    const int64_t offsets[6][5] = {{0, 2, 1, 4, 4},         {1, 1, 2, 3, 4},
+                                   {0, 1, 2, 3, 5},         {0, INT64_MIN, 1, 3, 4},
+                                   {0, 1, INT64_MAX, 1, 4}, {INT64_MIN, 0, 1, 3, 4}};
+    const char *const texts[10] = {
+        "bag 1 ends at -1,",
+        NULL, /* bag 2 or 3: both end after the last key */
+        "bag 0 ends at 9223372036854775807,",
+        "bag 3 ends at -9223372036854775808,",
+        "bag 1 ends at 1,",
+        "the first is 1, not 0",
+        "bag 3 ends at 5,",
+        "bag 0 ends at -9223372036854775808,",
+        "bag 1 ends at 9223372036854775807,",
+        "the first is -9223372036854775808, not 0",
+    };
     const uint64_t keys[4] = {0};
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 10; i++) {
         hotbed_kjt kjt;
         hotbed_batch batch;
         hotbed_kjt_init(&kjt);
@@ -207,6 +221,8 @@ static void bad_rows_are_faults(hotbed_backend backend) {
         int64_t *device = arrays_alloc(&a, 5 * sizeof *device), got[5];
         CHECK_OK(hotbed_kjt_to_batch(&kjt, device, &batch, a.stream));
         CHECK_STATUS(hotbed_stream_sync(a.stream), HOTBED_ERR_RANGE);
+        if (texts[i] != NULL && strstr(hotbed_last_error(), texts[i]) == NULL)
+            CHECK_STRING(hotbed_last_error(), texts[i]);
         arrays_read(&a, got, device, sizeof got);
         for (int r = 0; r < 5; r++)
             CHECK_EQ(got[r], 0);

@@ -1,21 +1,21 @@
 /* tests/dist/test_sharded.c - training over ranks is training on one rank; the plans give the same bytes. */
-#include "tests/dist/sharded_rig.h"
+#include "tests/dist/sharded_fixture.h"
 
 #include <math.h>
 
 static void run_case(world_rank *me) {
     const sharded_case *how = me->argument;
-    sharded_rig r;
-    sharded_rig_open(&r, me, how);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, how);
     for (int step = hotbed_test_is_small() ? how->steps - 2 : 0; step < how->steps; step++)
-        sharded_rig_step(&r, step);
-    sharded_rig_close(&r);
+        sharded_fixture_step(&r, step);
+    sharded_fixture_close(&r);
 }
 
 static const sharded_case base = {
     .seed = 11,
     .optimizer = HOTBED_OPT_SGD,
-    .capacity = RIG_KEYS,
+    .capacity = FIXTURE_KEYS,
     .key_space = 30,
     .steps = 6,
 };
@@ -31,7 +31,7 @@ static void run_some(int num, uint32_t most, uint32_t others, const sharded_case
             continue; /* it has no windows */
         c.plan = plans[p];
         c.seed = how->seed + hotbed_test_seed() * 100;
-        sharded_rig_run(plans[p] == HOTBED_PLAN_FIXED ? most : others, run_case, &c);
+        sharded_fixture_run(plans[p] == HOTBED_PLAN_FIXED ? most : others, run_case, &c);
     }
 }
 
@@ -200,7 +200,7 @@ static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) 
     static float scales[] = {1.0F, 0.25F, 0.0F}; /* the last: 1/world */
     (void)backend;
     for (int i = 0; i < 3; i++)
-        sharded_rig_run(33, law_body, &scales[i]);
+        sharded_fixture_run(33, law_body, &scales[i]);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,5 +1,5 @@
 /* tests/dist/test_sharded_context.c - contexts: overflow, waits, what ranks do, several collections, graphs. */
-#include "tests/dist/sharded_rig.h"
+#include "tests/dist/sharded_fixture.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 static const sharded_case base = {
     .seed = 21,
     .optimizer = HOTBED_OPT_SGD,
-    .capacity = RIG_KEYS,
+    .capacity = FIXTURE_KEYS,
     .key_space = 30,
     .steps = 6,
 };
@@ -28,13 +28,13 @@ static void check_same(world_rank *me, uint64_t value) {
 }
 
 /* All stages of a batch up to `wait_input`. */
-static void arrive(sharded_rig *r) {
+static void arrive(sharded_fixture *r) {
     CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, r->me->stream));
     CHECK_OK(hotbed_sharded_wait_splits(r->context, r->me->stream));
     CHECK_OK(hotbed_sharded_wait_input(r->context, r->me->stream));
 }
 
-static void finish(sharded_rig *r) {
+static void finish(sharded_fixture *r) {
     CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, r->me->stream));
     CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, r->me->stream));
 }
@@ -49,16 +49,16 @@ typedef struct replay_case {
 
 static void replay_body(world_rank *me) {
     replay_case *c = me->argument;
-    sharded_rig r;
-    sharded_rig_open(&r, me, &c->how);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, &c->how);
     for (int step = 0; step < r.how->steps; step++) {
         bool overflowed;
-        sharded_rig_step(&r, step);
+        sharded_fixture_step(&r, step);
         CHECK_OK(hotbed_sharded_overflowed(r.context, &overflowed));
         check_same(me, overflowed);
         __atomic_add_fetch(overflowed ? &c->replayed : &c->whole, 1, __ATOMIC_RELAXED);
     }
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void an_overflow_is_replayed_whole(hotbed_backend backend) {
@@ -70,11 +70,11 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
             c.how.plan = (hotbed_plan)plan;
             c.how.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
             c.how.capacity = capacities[i / 2];
-            if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows())
+            if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows())
                 continue;
             if (hotbed_test_is_small() && i != 2 + plan / 2) /* some overflow, and some do not */
                 continue;
-            sharded_rig_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
+            sharded_fixture_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
             if (c.replayed + c.whole == 0)
                 return; /* no such ranks here: the test is skipped */
             CHECK(c.replayed > 0 || c.how.capacity == 20);
@@ -83,12 +83,12 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
 }
 
 static void report_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     int reported = 0;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     for (int step = 0; step < r.how->steps; step++) {
         bool overflowed;
-        sharded_rig_fill(&r, step);
+        sharded_fixture_fill(&r, step);
         arrive(&r);
         memset(r.output.host, 0xa5, r.output.bytes);
         world_upload(me, &r.output);
@@ -99,23 +99,23 @@ static void report_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_received(r.context, 0, 0, &got));
         world_download(me, &r.output);
         const sharded_batch *b = &r.batches[me->rank];
-        float zeros[RIG_DIM] = {0};
+        float zeros[FIXTURE_DIM] = {0};
         for (uint64_t i = 0; i < b->n && overflowed; i++)
-            if (r.all_at[(size_t)me->rank * RIG_KEYS + i] != UINT32_MAX)
+            if (r.all_at[(size_t)me->rank * FIXTURE_KEYS + i] != UINT32_MAX)
                 CHECK_BYTES(r.output.host + i * sizeof zeros, zeros, sizeof zeros);
         reported += overflowed;
         CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
     }
     CHECK(reported > 0);
     for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r.sharded); l++)
-        for (uint32_t t = 0; t < RIG_TABLES; t++) {
+        for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
             uint64_t pinned = 0;
             hotbed_storage *lookup = hotbed_sharded_lookup(r.sharded, l);
             if (t < hotbed_storage_num_tables(lookup))
                 CHECK_OK(hotbed_storage_size(lookup, t, NULL, &pinned, me->stream));
             CHECK_EQ(pinned, 0);
         }
-    sharded_rig_free(&r);
+    sharded_fixture_free(&r);
 }
 
 static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
@@ -123,7 +123,7 @@ static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
     sharded_case c = base;
     c.overflow = HOTBED_OVERFLOW_REPORT;
     c.capacity = 3;
-    sharded_rig_run(33, report_body, &c);
+    sharded_fixture_run(33, report_body, &c);
 }
 
 /* --- waits and order --------------------------------------------------------------------------------------- */
@@ -147,12 +147,12 @@ static void meet(world_rank *me, counted_case *c, uint32_t round) {
 static void counted_body(world_rank *me) {
     const uint32_t steps = hotbed_test_is_small() ? 2 : 5;
     counted_case *c = me->argument;
-    sharded_rig r;
-    hotbed_counters before, after;
-    sharded_rig_open(&r, me, &c->how);
-    sharded_rig_step(&r, 0);
-    sharded_rig_step(&r, 1);
-    sharded_rig_fill(&r, 4);
+    sharded_fixture r;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+    sharded_fixture_open(&r, me, &c->how);
+    sharded_fixture_step(&r, 0);
+    sharded_fixture_step(&r, 1);
+    sharded_fixture_fill(&r, 4);
     CHECK_OK(hotbed_stream_sync(me->stream));
     meet(me, c, 1);
     hotbed_counters_read(&before);
@@ -176,7 +176,7 @@ static void counted_body(world_rank *me) {
     CHECK_EQ(after.host_waits - before.host_waits, exact ? steps * ranks : 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_OK(hotbed_stream_sync(me->stream));
-    sharded_rig_free(&r); /* the model did not make these steps */
+    sharded_fixture_free(&r); /* the model did not make these steps */
 }
 
 static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
@@ -184,14 +184,15 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
     for (int plan = 0; plan < 3; plan++)
         for (int pooled = 0; pooled < 2; pooled++)
             for (const world *w = world_list(); w->size != 0; w++) {
-                if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_rig_has_windows()) ||
+                if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows()) ||
                     !world_is_wanted(w, 33) || (hotbed_test_is_small() && pooled != plan % 2) ||
                     (w->size > 8 && (plan != HOTBED_PLAN_FIXED || pooled == 1)))
                     continue;
                 counted_case c = {.how = base};
                 c.how.plan = (hotbed_plan)plan;
                 c.how.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_MEAN;
-                c.how.capacity = RIG_KEYS - 1; /* may overflow, so it is watched, but does not */
+                c.how.capacity =
+                    FIXTURE_KEYS - 1; /* may overflow, so it is watched, but does not */
                 const char *transport = getenv("HOTBED_TEST_TRANSPORT");
                 c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
                             (transport != NULL && strcmp(transport, "nccl") == 0);
@@ -200,15 +201,15 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
 }
 
 static void order_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     uint64_t calls, digest;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     for (int step = 0; step < r.how->steps; step++)
-        sharded_rig_step(&r, step);
+        sharded_fixture_step(&r, step);
     CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, &digest));
     check_same(me, calls);
     check_same(me, digest);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void all_ranks_do_the_same(hotbed_backend backend) {
@@ -218,8 +219,8 @@ static void all_ranks_do_the_same(hotbed_backend backend) {
         c.plan = (hotbed_plan)plan;
         c.capacity = 8; /* with replays */
         c.steps = hotbed_test_is_small() ? 2 : 8;
-        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, order_body, &c);
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+            sharded_fixture_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, order_body, &c);
     }
 }
 
@@ -233,12 +234,12 @@ static void several_body(world_rank *me) {
     cases[2].pooling = HOTBED_POOL_SUM;
     cases[2].weighted = true;
     cases[2].seed = 23;
-    sharded_rig rigs[3];
+    sharded_fixture rigs[3];
     hotbed_sharded *collections[3];
     hotbed_sharded_context *context;
     for (int i = 0; i < 3; i++) {
         cases[i].plan = *plan;
-        sharded_rig_open(&rigs[i], me, &cases[i]);
+        sharded_fixture_open(&rigs[i], me, &cases[i]);
         collections[i] = rigs[i].sharded;
     }
     CHECK_OK(hotbed_sharded_create_context(3, collections, me->stream, &context));
@@ -247,7 +248,7 @@ static void several_body(world_rank *me) {
         hotbed_kjt kjts[3];
         uint64_t calls, calls_after;
         for (int i = 0; i < 3; i++) {
-            sharded_rig_fill(&rigs[i], step);
+            sharded_fixture_fill(&rigs[i], step);
             kjts[i] = rigs[i].kjt;
         }
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
@@ -262,9 +263,9 @@ static void several_body(world_rank *me) {
                 hotbed_sharded_wait_output(context, i, rigs[i].output.device.data, 0, me->stream));
         }
         for (uint32_t i = 0; i < 3; i++) {
-            sharded_rig_model_forward(&rigs[i]);
-            sharded_rig_check_output(&rigs[i]);
-            sharded_rig_model_backward(&rigs[i]);
+            sharded_fixture_model_forward(&rigs[i]);
+            sharded_fixture_check_output(&rigs[i]);
+            sharded_fixture_model_backward(&rigs[i]);
             CHECK_OK(
                 hotbed_sharded_backward(context, i, rigs[i].gradient.device.data, 0, me->stream));
         }
@@ -272,35 +273,35 @@ static void several_body(world_rank *me) {
     }
     hotbed_sharded_context_destroy(context);
     for (int i = 0; i < 3; i++)
-        sharded_rig_close(&rigs[i]);
+        sharded_fixture_close(&rigs[i]);
 }
 
 static void splits_of_several_collections_are_one_exchange(hotbed_backend backend) {
     (void)backend;
     for (int p = 0; p < 3; p += hotbed_test_is_small() ? 2 : 1) {
         hotbed_plan plan = (hotbed_plan)p;
-        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, several_body, &plan);
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+            sharded_fixture_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, several_body, &plan);
     }
 }
 
 /* The keys of the next batch travel, on a stream of their own, before this one's rows do. */
 static void two_streams_body(world_rank *me) {
     const int steps = hotbed_test_is_small() ? 3 : 6;
-    sharded_rig r[2];
+    sharded_fixture r[2];
     hotbed_stream *early;
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
-    sharded_rig_open(&r[0], me, me->argument);
-    sharded_rig_open(&r[1], me, me->argument); /* its arrays are for every other batch */
+    sharded_fixture_open(&r[0], me, me->argument);
+    sharded_fixture_open(&r[1], me, me->argument); /* its arrays are for every other batch */
     hotbed_sharded_context *second;
     CHECK_OK(hotbed_sharded_create_context(1, &r[0].sharded, me->stream, &second));
     hotbed_sharded_context *contexts[2] = {r[0].context, second};
     for (int step = 0; step <= steps; step++) {
         hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
-        sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
+        sharded_fixture *n = &r[step % 2], *w = &r[(step + 1) % 2];
         if (step < steps) {
-            sharded_rig_fill(n, step);
+            sharded_fixture_fill(n, step);
             CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
             CHECK_OK(hotbed_sharded_wait_splits(next, early));
         }
@@ -314,9 +315,9 @@ static void two_streams_body(world_rank *me) {
             hotbed_ticket *ticket = w->ticket;
             w->model = r[0].model;
             w->ticket = r[0].ticket;
-            sharded_rig_model_forward(w);
-            sharded_rig_check_output(w);
-            sharded_rig_model_backward(w);
+            sharded_fixture_model_forward(w);
+            sharded_fixture_check_output(w);
+            sharded_fixture_model_backward(w);
             w->model = model;
             w->ticket = ticket;
             CHECK_OK(hotbed_sharded_backward(now, 0, w->gradient.device.data, 0, me->stream));
@@ -325,8 +326,8 @@ static void two_streams_body(world_rank *me) {
     }
     CHECK_OK(hotbed_stream_sync(early));
     hotbed_sharded_context_destroy(second);
-    sharded_rig_close(&r[0]);
-    sharded_rig_free(&r[1]);
+    sharded_fixture_close(&r[0]);
+    sharded_fixture_free(&r[1]);
     hotbed_stream_destroy(early);
 }
 
@@ -335,8 +336,8 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
     for (int plan = 0; plan < 3; plan += hotbed_test_is_small() ? 2 : 1) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
-        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, two_streams_body, &c);
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+            sharded_fixture_run(plan == HOTBED_PLAN_FIXED ? 33 : 8, two_streams_body, &c);
     }
 }
 
@@ -345,26 +346,26 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
 static void graph_body(world_rank *me) {
     if (!world_records(me))
         return;
-    sharded_rig r;
+    sharded_fixture r;
     hotbed_graph *graph;
     hotbed_stream *s = me->stream;
-    sharded_rig_open(&r, me, me->argument);
-    sharded_rig_step(&r, 0); /* so that workspaces are large enough */
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_step(&r, 0); /* so that workspaces are large enough */
     CHECK_OK(hotbed_graph_begin(s));
     arrive(&r);
     finish(&r);
     CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, s));
     CHECK_OK(hotbed_graph_end(s, &graph));
     for (int step = 1; step < r.how->steps; step++) {
-        sharded_rig_fill(&r, step);
-        sharded_rig_model_forward(&r);
-        sharded_rig_model_backward(&r);
+        sharded_fixture_fill(&r, step);
+        sharded_fixture_model_forward(&r);
+        sharded_fixture_model_backward(&r);
         CHECK_OK(hotbed_graph_launch(graph, s));
         CHECK_OK(hotbed_stream_sync(s));
-        sharded_rig_check_output(&r);
+        sharded_fixture_check_output(&r);
     }
     hotbed_graph_destroy(graph);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
@@ -379,8 +380,8 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
             uint32_t most = plan == HOTBED_PLAN_FIXED && pooled == 0 ? 33 : 8;
             if (hotbed_test_is_small())
                 most = 1; /* threads on a GPU record nothing */
-            if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-                sharded_rig_run(most, graph_body, &c);
+            if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+                sharded_fixture_run(most, graph_body, &c);
         }
 }
 

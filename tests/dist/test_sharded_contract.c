@@ -1,5 +1,5 @@
 /* tests/dist/test_sharded_contract.c - what the header promises: refusals, eval, the forward slot, views. */
-#include "tests/dist/sharded_rig.h"
+#include "tests/dist/sharded_fixture.h"
 
 #include "storage/storage.h"
 #include "tests/support/fault.h"
@@ -9,7 +9,7 @@
 static const sharded_case base = {
     .seed = 31,
     .optimizer = HOTBED_OPT_SGD,
-    .capacity = RIG_KEYS,
+    .capacity = FIXTURE_KEYS,
     .key_space = 30,
     .statics = true,
     .steps = 3,
@@ -18,26 +18,26 @@ static const sharded_case base = {
 /* --- eval and the forward slot ------------------------------------------------------------------------------ */
 
 static void eval_body(world_rank *me) {
-    sharded_rig r;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
     const int each = hotbed_test_is_small() ? 1 : 3;
     for (int step = 0; step < each; step++)
-        sharded_rig_step(&r, step);
+        sharded_fixture_step(&r, step);
     CHECK(hotbed_sharded_training(r.sharded));
     CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
     for (int step = 3; step < 3 + each; step++) {
-        sharded_rig_fill(&r, step); /* new keys among them, which close finds in neither */
+        sharded_fixture_fill(&r, step); /* new keys among them, which close finds in neither */
         CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
-        sharded_rig_model_eval(&r);
-        sharded_rig_check_output(&r);
+        sharded_fixture_model_eval(&r);
+        sharded_fixture_check_output(&r);
         CHECK_STATUS(
             hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream),
             HOTBED_ERR_STATE);
     }
     CHECK_OK(hotbed_sharded_set_training(r.sharded, true));
-    sharded_rig_step(&r, 6);
-    sharded_rig_close(&r);
+    sharded_fixture_step(&r, 6);
+    sharded_fixture_close(&r);
 }
 
 static void eval_changes_nothing(hotbed_backend backend) {
@@ -45,8 +45,8 @@ static void eval_changes_nothing(hotbed_backend backend) {
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         sharded_case c = base;
         c.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
-        c.capacity = i < 2 ? RIG_KEYS : 8; /* replayed */
-        sharded_rig_run(8, eval_body, &c);
+        c.capacity = i < 2 ? FIXTURE_KEYS : 8; /* replayed */
+        sharded_fixture_run(8, eval_body, &c);
     }
 }
 
@@ -65,11 +65,11 @@ static hotbed_status own_forward(
 }
 
 static void slot_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     slot_self self = {0};
     hotbed_sharded_forward_function function;
     void *held;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     hotbed_sharded_get_forward(r.sharded, &self.before, &self.before_self);
     CHECK_OK(hotbed_sharded_set_forward(r.sharded, own_forward, &self));
     hotbed_sharded_get_forward(r.sharded, &function, &held);
@@ -77,35 +77,35 @@ static void slot_body(world_rank *me) {
     for (int step = 0; step < 3; step++) {
         if (step == 2)
             CHECK_OK(hotbed_sharded_set_forward(r.sharded, self.before, self.before_self));
-        sharded_rig_fill(&r, step);
+        sharded_fixture_fill(&r, step);
         CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
-        sharded_rig_model_forward(&r);
-        sharded_rig_check_output(&r);
-        sharded_rig_model_backward(&r);
+        sharded_fixture_model_forward(&r);
+        sharded_fixture_check_output(&r);
+        sharded_fixture_model_backward(&r);
         CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     CHECK_EQ(self.calls, 2);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void forward_is_replaced_and_restored(hotbed_backend backend) {
     (void)backend;
-    sharded_rig_run(4, slot_body, (void *)(uintptr_t)&base);
+    sharded_fixture_run(4, slot_body, (void *)(uintptr_t)&base);
 }
 
 /* --- views ------------------------------------------------------------------------------------------------------ */
 
 static void views_body(world_rank *me) {
-    sharded_rig r;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
     uint32_t tables = 0;
     for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r.sharded); l++) {
         hotbed_storage *lookup = hotbed_sharded_lookup(r.sharded, l);
         for (uint32_t t = 0; t < hotbed_storage_num_tables(lookup); t++, tables++) {
-            hotbed_table_info info;
-            hotbed_sharded_table table;
+            hotbed_table_info info = {.size = sizeof info};
+            hotbed_sharded_table table = {.size = sizeof table};
             CHECK_OK(hotbed_storage_table(lookup, t, &info));
             uint32_t number = hotbed_sharded_find_table(r.sharded, info.name);
             CHECK_OK(hotbed_sharded_table_read(r.sharded, number, &table));
@@ -121,11 +121,11 @@ static void views_body(world_rank *me) {
         }
     }
     CHECK_EQ(tables, hotbed_sharded_num_tables(r.sharded));
-    CHECK_EQ(hotbed_sharded_find_table(r.sharded, "none"), RIG_TABLES);
-    CHECK_EQ(hotbed_sharded_num_features(r.sharded), RIG_FEATURES);
+    CHECK_EQ(hotbed_sharded_find_table(r.sharded, "none"), FIXTURE_TABLES);
+    CHECK_EQ(hotbed_sharded_num_features(r.sharded), FIXTURE_FEATURES);
     CHECK(hotbed_sharded_lookup(r.sharded, 9) == NULL);
     CHECK(hotbed_sharded_comm(r.sharded) == me->comm);
-    CHECK_EQ(hotbed_sharded_columns(r.sharded), hotbed_sharded_column(r.sharded, RIG_FEATURES));
+    CHECK_EQ(hotbed_sharded_columns(r.sharded), hotbed_sharded_column(r.sharded, FIXTURE_FEATURES));
     CHECK_OK(hotbed_sharded_set_learning_rate(r.sharded, 0.125F, me->stream));
     char text[4096], cut[20];
     size_t length, again;
@@ -142,18 +142,19 @@ static void views_body(world_rank *me) {
     CHECK_EQ(again, length);
     CHECK_EQ(strlen(cut), sizeof cut - 1);
     CHECK_BYTES(cut, text, sizeof cut - 1);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void what_is_inside_can_be_seen(hotbed_backend backend) {
     (void)backend;
-    sharded_rig_run(4, views_body, (void *)(uintptr_t)&base);
+    sharded_fixture_run(4, views_body, (void *)(uintptr_t)&base);
 }
 
 /* --- refusals ------------------------------------------------------------------------------------------------------ */
 
 /* Create with one thing wrong; says ARGUMENT and names it. */
-static void refuse(const sharded_rig *r, const hotbed_sharded_options *options, const char *text) {
+static void refuse(
+    const sharded_fixture *r, const hotbed_sharded_options *options, const char *text) {
     hotbed_sharded *sharded;
     CHECK_STATUS(
         hotbed_sharded_create(options, r->me->comm, r->me->stream, &sharded), HOTBED_ERR_ARGUMENT);
@@ -162,7 +163,7 @@ static void refuse(const sharded_rig *r, const hotbed_sharded_options *options, 
         CHECK_STRING(hotbed_last_error(), text);
 }
 
-static void refused_options(sharded_rig *r) {
+static void refused_options(sharded_fixture *r) {
     hotbed_sharded *sharded;
     hotbed_sharded_options o;
     CHECK_STATUS(
@@ -196,7 +197,7 @@ static void refused_options(sharded_rig *r) {
     refuse(r, &o, "both called a");
     o.features = nameless;
     refuse(r, &o, "feature 1");
-    hotbed_route_kind routes[RIG_TABLES] = {HOTBED_ROUTE_HASH_ROUND_ROBIN};
+    hotbed_route_kind routes[FIXTURE_TABLES] = {HOTBED_ROUTE_HASH_ROUND_ROBIN};
     o = r->options;
     o.routes = routes;
     refuse(r, &o, "table shop: a static table");
@@ -209,11 +210,11 @@ static void refused_options(sharded_rig *r) {
     r->tables[1].name = name;
 }
 
-static void refused_batches(sharded_rig *r) {
+static void refused_batches(sharded_fixture *r) {
     hotbed_stream *s = r->me->stream;
     hotbed_batch batch;
     bool yes;
-    sharded_rig_fill(r, 0);
+    sharded_fixture_fill(r, 0);
     CHECK_STATUS(hotbed_sharded_input_dist(NULL, &r->kjt, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, NULL, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &r->kjt, NULL), HOTBED_ERR_ARGUMENT);
@@ -232,16 +233,16 @@ static void refused_batches(sharded_rig *r) {
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "feature bought is missing") != NULL);
     kjt = r->kjt;
-    kjt.batch_size = RIG_BATCH + 1;
+    kjt.batch_size = FIXTURE_BATCH + 1;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
     kjt = r->kjt;
-    kjt.num_keys = RIG_KEYS + 1;
+    kjt.num_keys = FIXTURE_KEYS + 1;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
     /* None of it had an effect. */
-    sharded_rig_step(r, 0);
+    sharded_fixture_step(r, 0);
     CHECK_STATUS(
         hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s), HOTBED_ERR_STATE);
-    sharded_rig_fill(r, 1);
+    sharded_fixture_fill(r, 1);
     CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, s));
     CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
     CHECK_OK(hotbed_sharded_wait_input(r->context, s));
@@ -252,15 +253,15 @@ static void refused_batches(sharded_rig *r) {
         hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 1, s),
         HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_sharded_cancel(r->context, s)); /* unpinned, and the next batch goes on */
-    sharded_rig_model_forward(r);
+    sharded_fixture_model_forward(r);
     CHECK_OK(hotbed_ticket_cancel(r->ticket, s));
-    sharded_rig_step(r, 2);
+    sharded_fixture_step(r, 2);
 }
 
 static void refusals_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     hotbed_sharded_context *context;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     refused_options(&r);
     CHECK_STATUS(
         hotbed_sharded_create_context(0, &r.sharded, me->stream, &context), HOTBED_ERR_ARGUMENT);
@@ -268,19 +269,19 @@ static void refusals_body(world_rank *me) {
     refused_batches(&r);
     hotbed_sharded_context_destroy(NULL);
     hotbed_sharded_destroy(NULL);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void what_cannot_be_is_refused(hotbed_backend backend) {
     (void)backend;
-    sharded_rig_run(2, refusals_body, (void *)(uintptr_t)&base);
+    sharded_fixture_run(2, refusals_body, (void *)(uintptr_t)&base);
 }
 
 /* Lengths that cannot be: a fault on their rank, and its batch is empty; the others go on. */
 static void bad_batch_body(world_rank *me) {
-    sharded_rig r;
-    sharded_rig_open(&r, me, me->argument);
-    sharded_rig_fill(&r, 0);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_fill(&r, 0);
     if (me->rank == 0) {
         const int64_t bad = -5;
         memcpy(r.lengths.host, &bad, sizeof bad);
@@ -292,24 +293,24 @@ static void bad_batch_body(world_rank *me) {
         CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_RANGE);
     else
         CHECK_OK(hotbed_stream_sync(me->stream));
-    sharded_rig_model_forward(&r); /* of whole batches: other ranks' rows are the same */
+    sharded_fixture_model_forward(&r); /* of whole batches: other ranks' rows are the same */
     if (me->rank != 0)
-        sharded_rig_check_output(&r);
+        sharded_fixture_check_output(&r);
     CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
     CHECK_OK(hotbed_ticket_cancel(r.ticket, me->stream));
-    sharded_rig_free(&r);
+    sharded_fixture_free(&r);
 }
 
 static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
     (void)backend;
-    sharded_rig_run(4, bad_batch_body, (void *)(uintptr_t)&base);
+    sharded_fixture_run(4, bad_batch_body, (void *)(uintptr_t)&base);
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
 static void failing_body(world_rank *me) {
-    sharded_rig r;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
     for (uint64_t n = 1;; n++) {
         hotbed_sharded *sharded = NULL;
         fault_arm(n);
@@ -334,8 +335,8 @@ static void failing_body(world_rank *me) {
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
         CHECK(context == NULL);
     }
-    sharded_rig_step(&r, 0);
-    sharded_rig_close(&r);
+    sharded_fixture_step(&r, 0);
+    sharded_fixture_close(&r);
 }
 
 static void creation_survives_no_memory(hotbed_backend backend) {
@@ -343,7 +344,7 @@ static void creation_survives_no_memory(hotbed_backend backend) {
     for (int plan = 0; plan < 2; plan++) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
-        sharded_rig_run(1, failing_body, &c);
+        sharded_fixture_run(1, failing_body, &c);
     }
 }
 

@@ -1,5 +1,5 @@
 /* tests/dist/test_sharded_growth.c - collections whose tables begin small are those that had room from the start. */
-#include "tests/dist/sharded_rig.h"
+#include "tests/dist/sharded_fixture.h"
 #include "tests/support/fault.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 static const sharded_case base = {
     .seed = 41,
     .optimizer = HOTBED_OPT_SGD,
-    .capacity = RIG_KEYS,
+    .capacity = FIXTURE_KEYS,
     .key_space = 400,
     .steps = 24,
     .grows = true,
@@ -22,10 +22,10 @@ static sharded_case start(int small) {
     return c;
 }
 
-static void check_tables(const sharded_rig *r) {
+static void check_tables(const sharded_fixture *r) {
     char text[4096];
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
-        hotbed_sharded_table table;
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        hotbed_sharded_table table = {.size = sizeof table};
         CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
         CHECK_EQ(table.capacity, r->own_tables[t].capacity);
         CHECK_EQ(table.max_capacity, r->tables[t].capacity);
@@ -39,14 +39,16 @@ static void check_tables(const sharded_rig *r) {
 /* --- the same bytes ------------------------------------------------------------------------------------------ */
 
 static void grow_body(world_rank *me) {
-    sharded_rig r;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
     check_tables(&r);
-    CHECK_EQ(sharded_rig_growths(&r), 0);
+    CHECK_EQ(sharded_fixture_growths(&r), 0);
     for (int step = 0; step < r.how->steps; step++)
-        sharded_rig_step(&r, step);                             /* no key is refused */
-    CHECK(sharded_rig_growths(&r) >= (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
-    sharded_rig_close(&r);
+        sharded_fixture_step(&r, step); /* no key is refused */
+    CHECK(
+        sharded_fixture_growths(&r) >=
+        (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
+    sharded_fixture_close(&r);
 }
 
 /* All plans; where tests are small, only `small`. */
@@ -57,8 +59,8 @@ static void run_plans(const sharded_case *how, hotbed_plan small) {
         c.seed = how->seed + hotbed_test_seed() * 100;
         if (hotbed_test_is_small() && c.plan != small)
             continue;
-        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_rig_has_windows())
-            sharded_rig_run(4, grow_body, &c);
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+            sharded_fixture_run(4, grow_body, &c);
     }
 }
 
@@ -73,7 +75,7 @@ static void sequences_are_those_of_large_tables(hotbed_backend backend) {
     c = start(8);
     c.one_rule = false;
     c.key_space =
-        RIG_CAPACITY; /* so that every rank has its share of keys that are routed in one piece */
+        FIXTURE_CAPACITY; /* so that every rank has its share of keys that are routed in one piece */
     run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
@@ -108,12 +110,12 @@ static void cached_tables_are_those_of_large_ones(hotbed_backend backend) {
 /* A batch is prefetched, and tables grow, before the one before it is trained, on another stream. */
 static void ahead_body(world_rank *me) {
     const int steps = ((const sharded_case *)me->argument)->steps;
-    sharded_rig r[2]; /* the second's arrays are for every other batch */
+    sharded_fixture r[2]; /* the second's arrays are for every other batch */
     hotbed_stream *early;
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
-    sharded_rig_open(&r[0], me, me->argument);
-    sharded_rig_open(&r[1], me, me->argument);
+    sharded_fixture_open(&r[0], me, me->argument);
+    sharded_fixture_open(&r[1], me, me->argument);
     hotbed_sharded_context *second;
     CHECK_OK(hotbed_sharded_create_context(1, &r[0].sharded, me->stream, &second));
     hotbed_sharded_context *contexts[2] = {r[0].context, second};
@@ -123,11 +125,11 @@ static void ahead_body(world_rank *me) {
     r[1].ticket = r[0].ticket;
     for (int step = 0; step <= steps; step++) {
         hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
-        sharded_rig *n = &r[step % 2], *w = &r[(step + 1) % 2];
+        sharded_fixture *n = &r[step % 2], *w = &r[(step + 1) % 2];
         if (step < steps) {
-            hotbed_counters before, after;
-            uint32_t grown = sharded_rig_growths(&r[0]);
-            sharded_rig_fill(n, step);
+            hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+            uint32_t grown = sharded_fixture_growths(&r[0]);
+            sharded_fixture_fill(n, step);
             CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
             CHECK_OK(hotbed_sharded_wait_splits(next, early));
             CHECK_OK(hotbed_sharded_wait_input(next, early));
@@ -138,26 +140,26 @@ static void ahead_body(world_rank *me) {
                 CHECK_EQ(after.host_waits - before.host_waits, 0);
                 CHECK(
                     (after.allocations == before.allocations) ==
-                    (sharded_rig_growths(&r[0]) == grown));
+                    (sharded_fixture_growths(&r[0]) == grown));
             }
         }
         if (step > 0) {
             CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
             CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
-            sharded_rig_model_forward(w);
-            sharded_rig_check_output(w);
-            sharded_rig_model_backward(w);
+            sharded_fixture_model_forward(w);
+            sharded_fixture_check_output(w);
+            sharded_fixture_model_backward(w);
             CHECK_OK(hotbed_sharded_backward(now, 0, w->gradient.device.data, 0, me->stream));
         }
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     CHECK_OK(hotbed_stream_sync(early));
-    CHECK(sharded_rig_growths(&r[0]) >= 2);
+    CHECK(sharded_fixture_growths(&r[0]) >= 2);
     r[1].model = model;
     r[1].ticket = ticket;
     hotbed_sharded_context_destroy(second);
-    sharded_rig_close(&r[0]);
-    sharded_rig_free(&r[1]);
+    sharded_fixture_close(&r[0]);
+    sharded_fixture_free(&r[1]);
     hotbed_stream_destroy(early);
 }
 
@@ -168,23 +170,23 @@ static void batches_under_way_keep_their_rows(hotbed_backend backend) {
         c.plan = i < 2 ? HOTBED_PLAN_FIXED : HOTBED_PLAN_TWO_PHASE;
         c.cached = i % 2 == 1;
         c.seed = 45;
-        sharded_rig_run(4, ahead_body, &c);
+        sharded_fixture_run(4, ahead_body, &c);
     }
 }
 
 /* An eval on another stream looks for keys while tables grow: TSan sees whether the collection orders them. */
 static void eval_body(world_rank *me) {
-    sharded_rig r, e;
+    sharded_fixture r, e;
     hotbed_stream *aside;
     hotbed_sharded_context *eval;
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &aside));
-    sharded_rig_open(&r, me, me->argument);
-    sharded_rig_open(&e, me, me->argument); /* its arrays are for evals */
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_open(&e, me, me->argument); /* its arrays are for evals */
     CHECK_OK(hotbed_sharded_create_context(1, &r.sharded, aside, &eval));
     for (int step = 0; step < r.how->steps; step++) {
-        sharded_rig_fill(&r, step);
-        sharded_rig_fill(&e, step + 1000);
+        sharded_fixture_fill(&r, step);
+        sharded_fixture_fill(&e, step + 1000);
         CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
         CHECK_OK(hotbed_sharded_input_dist(eval, &e.kjt, aside));
         CHECK_OK(hotbed_sharded_set_training(r.sharded, true));
@@ -200,10 +202,10 @@ static void eval_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
-    CHECK(sharded_rig_growths(&r) >= 2);
+    CHECK(sharded_fixture_growths(&r) >= 2);
     hotbed_sharded_context_destroy(eval);
-    sharded_rig_free(&r);
-    sharded_rig_free(&e);
+    sharded_fixture_free(&r);
+    sharded_fixture_free(&e);
     hotbed_stream_destroy(aside);
 }
 
@@ -211,7 +213,7 @@ static void evals_run_beside_growths(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.seed = 46;
-    sharded_rig_run(4, eval_body, &c);
+    sharded_fixture_run(4, eval_body, &c);
 }
 
 /* --- graphs -------------------------------------------------------------------------------------------------- */
@@ -219,12 +221,12 @@ static void evals_run_beside_growths(hotbed_backend backend) {
 static void graph_body(world_rank *me) {
     if (!world_records(me))
         return;
-    sharded_rig r;
+    sharded_fixture r;
     hotbed_graph *graph;
     hotbed_stream *s = me->stream;
     uint32_t grown = 9, sum = 0;
-    sharded_rig_open(&r, me, me->argument);
-    sharded_rig_step(&r, 0); /* so that workspaces are large enough */
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_step(&r, 0); /* so that workspaces are large enough */
     CHECK_OK(hotbed_graph_begin(s));
     CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, s));
     CHECK_OK(hotbed_sharded_wait_splits(r.context, s));
@@ -237,22 +239,22 @@ static void graph_body(world_rank *me) {
     CHECK_OK(hotbed_graph_end(s, &graph));
     for (int step = 1; step < r.how->steps; step++) {
         uint64_t calls, calls_after;
-        sharded_rig_fill(&r, step);
-        sharded_rig_model_forward(&r);
-        sharded_rig_model_backward(&r);
+        sharded_fixture_fill(&r, step);
+        sharded_fixture_model_forward(&r);
+        sharded_fixture_model_backward(&r);
         CHECK_OK(hotbed_graph_launch(graph, s));
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
         CHECK_OK(hotbed_sharded_poll_growth(r.sharded, s, &grown));
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
         CHECK_EQ(calls_after, calls); /* a rank grows by itself */
         CHECK_OK(hotbed_stream_sync(s));
-        sharded_rig_check_output(&r);
+        sharded_fixture_check_output(&r);
         sum += grown;
     }
     CHECK(sum >= 2);
-    CHECK_EQ(sharded_rig_growths(&r), sum);
+    CHECK_EQ(sharded_fixture_growths(&r), sum);
     hotbed_graph_destroy(graph);
-    sharded_rig_close(&r);
+    sharded_fixture_close(&r);
 }
 
 static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
@@ -260,19 +262,19 @@ static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
     sharded_case c = start(8);
     c.steady = true;
     c.seed = 47;
-    sharded_rig_run(
+    sharded_fixture_run(
         hotbed_test_is_small() ? 1 : 4, graph_body, &c); /* threads on a GPU record nothing */
 }
 
 /* --- what goes wrong ----------------------------------------------------------------------------------------- */
 
 static void no_memory_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     int failures = 0;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     for (int step = 0; step < r.how->steps; step++) {
-        uint32_t grown = sharded_rig_growths(&r);
-        sharded_rig_fill(&r, step);
+        uint32_t grown = sharded_fixture_growths(&r);
+        sharded_fixture_fill(&r, step);
         CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, me->stream));
         CHECK_OK(hotbed_sharded_wait_splits(r.context, me->stream));
         CHECK_OK(hotbed_sharded_wait_input(r.context, me->stream));
@@ -280,38 +282,38 @@ static void no_memory_body(world_rank *me) {
         hotbed_status status = hotbed_sharded_prefetch(r.context, 0, me->stream);
         if (fault_disarm()) { /* the first growth */
             CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-            CHECK_EQ(sharded_rig_growths(&r), grown);
+            CHECK_EQ(sharded_fixture_growths(&r), grown);
             status = hotbed_sharded_prefetch(r.context, 0, me->stream);
-            CHECK_EQ(sharded_rig_growths(&r), grown);
+            CHECK_EQ(sharded_fixture_growths(&r), grown);
             failures++;
         }
         CHECK_OK(status);
         CHECK_OK(hotbed_sharded_compute_and_output_dist(r.context, 0, me->stream));
         CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
-        sharded_rig_model_forward(&r);
-        sharded_rig_check_output(&r);
-        sharded_rig_model_backward(&r);
+        sharded_fixture_model_forward(&r);
+        sharded_fixture_check_output(&r);
+        sharded_fixture_model_backward(&r);
         CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     CHECK_EQ(failures, 1);
-    CHECK(sharded_rig_growths(&r) >= 2);
-    sharded_rig_close(&r);
+    CHECK(sharded_fixture_growths(&r) >= 2);
+    sharded_fixture_close(&r);
 }
 
 static void without_memory_a_batch_is_prefetched_again(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.seed = 48;
-    sharded_rig_run(1, no_memory_body, &c);
+    sharded_fixture_run(1, no_memory_body, &c);
 }
 
 static void refusals_body(world_rank *me) {
-    sharded_rig r;
+    sharded_fixture r;
     hotbed_sharded *sharded;
     uint32_t grown = 9;
-    sharded_rig_open(&r, me, me->argument);
+    sharded_fixture_open(&r, me, me->argument);
     CHECK_STATUS(hotbed_sharded_poll_growth(NULL, me->stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, NULL, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_sharded_poll_growth(r.sharded, me->stream, &grown)); /* nothing grows */
@@ -332,14 +334,14 @@ static void refusals_body(world_rank *me) {
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
         CHECK(sharded == NULL);
     }
-    sharded_rig_free(&r);
+    sharded_fixture_free(&r);
 }
 
 static void what_cannot_grow_is_refused(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.grows = false;
-    sharded_rig_run(1, refusals_body, &c);
+    sharded_fixture_run(1, refusals_body, &c);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -185,7 +185,7 @@ static hotbed_sharded *create(const torchrec_case *c, const world_rank *me) {
 static void move_rows(
     const torchrec_case *c, const world_rank *me, hotbed_sharded *sharded, FILE *to) {
     for (uint32_t t = 0; t < c->tables; t++) {
-        hotbed_sharded_table table;
+        hotbed_sharded_table table = {.size = sizeof table};
         CHECK_OK(hotbed_sharded_table_read(sharded, t, &table));
         hotbed_storage *lookup = hotbed_sharded_lookup(sharded, table.lookup);
         uint64_t n = hotbed_route_rows(&table.route, me->rank);

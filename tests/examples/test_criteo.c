@@ -3,6 +3,7 @@
 #include "tests/support/harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LINE = 2048 };
@@ -79,6 +80,22 @@ static void ignores_a_carriage_return(hotbed_backend backend) {
     CHECK_EQ(fault.column, 39);
 }
 
+static void takes_every_64_bit_integer(hotbed_backend backend) {
+    (void)backend;
+    static const char *const integers[] = {
+        "-9223372036854775808", "9223372036854775807", "-0", "0"};
+    const int64_t values[] = {INT64_MIN, INT64_MAX, 0, 0};
+    char line[LINE];
+    int64_t keys[HOTBED_CRITEO_FIELDS];
+    float label;
+    hotbed_criteo_fault fault;
+    for (size_t i = 0; i < 4; i++) {
+        size_t length = make_line(line, 2, integers[i]);
+        CHECK(hotbed_criteo_parse(line, length, keys, 1, &label, &fault));
+        CHECK_EQ(keys[0], hotbed_criteo_bucket(values[i]));
+    }
+}
+
 static void names_the_column_of_a_fault(hotbed_backend backend) {
     (void)backend;
     static const char *const integers[] = {
@@ -153,6 +170,108 @@ static void random_bytes_never_crash(hotbed_backend backend) {
     }
 }
 
+/* Text of a random field: usual, at a limit, or unusual. */
+static void make_field(char *out, uint32_t column) {
+    static const char *const odd[] = {
+        "-0",
+        "-",
+        "007",
+        "00000000000000000000012",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "1.5",
+        "9999999",
+        "-999999",
+        "12345678",
+        "99999999999999999999",
+        "-12345678",
+        "--1",
+        "1-",
+        "0000000g",
+        "0000000G",
+        "ABCDEFab",
+        "\xb0\xb1",
+        " 1",
+        "0x00000a",
+        "12345678\r",
+        "/0000000",
+        ":0000000",
+        "@0000000",
+        "\r",
+        "`0000000",
+        "1234567",
+        "1234567890",
+        "\x81",
+        "{{{{{{{{"};
+    unsigned kind = (unsigned)hotbed_test_below(40);
+    if (kind == 0)
+        snprintf(out, 32, "%s", odd[hotbed_test_below(sizeof odd / sizeof *odd)]);
+    else if (kind < 8 && column > 1)
+        out[0] = '\0';
+    else if (column == 1)
+        snprintf(out, 32, "%u", (unsigned)hotbed_test_below(2));
+    else if (column > 14)
+        snprintf(
+            out, 32, hotbed_test_below(2) == 0 ? "%08x" : "%08X", (uint32_t)hotbed_test_random());
+    else
+        snprintf(
+            out, 32, "%lld", (long long)((int64_t)hotbed_test_random() >> hotbed_test_below(64)));
+}
+
+static size_t make_random_line(char *line) {
+    size_t length = 0;
+    uint32_t columns = HOTBED_CRITEO_COLUMNS;
+    if (hotbed_test_below(20) == 0)
+        columns = (uint32_t)hotbed_test_below(50);
+    for (uint32_t c = 1; c <= columns; c++) {
+        char field[32];
+        make_field(field, c);
+        length += (size_t)snprintf(line + length, LINE - length, "%s%s", c > 1 ? "\t" : "", field);
+    }
+    for (uint64_t damage = hotbed_test_below(40); damage < 3 && length > 0; damage++)
+        line[hotbed_test_below(length)] = (char)hotbed_test_random();
+    for (size_t i = 0; i < length; i++)
+        if (line[i] == '\n')
+            line[i] = '0';
+    if (hotbed_test_below(4) == 0)
+        line[length++] = '\r';
+    return length;
+}
+
+/* The fast parser against the slow one.  The line has memory of its own, so that ASan sees each byte that is read
+ * too far, and what follows it is random. */
+static void scanning_gives_what_parsing_gives(hotbed_backend backend) {
+    (void)backend;
+    char line[LINE];
+    int64_t keys[HOTBED_CRITEO_FIELDS], scanned[HOTBED_CRITEO_FIELDS];
+    float label = 0, scanned_label = 0;
+    hotbed_criteo_fault fault;
+    uint32_t accepted = 0, fallen_back = 0;
+    for (int round = 0; round < 20000; round++) {
+        size_t length = make_random_line(line);
+        char *text = malloc(length + 1 + HOTBED_CRITEO_PADDING);
+        CHECK(text != NULL);
+        memcpy(text, line, length);
+        text[length] = '\n';
+        for (int i = 1; i <= HOTBED_CRITEO_PADDING; i++)
+            text[length + (size_t)i] = "0\t-a\n\r"[hotbed_test_below(6)];
+        bool good = hotbed_criteo_parse(line, length, keys, 1, &label, &fault);
+        const char *next = hotbed_criteo_scan(text, scanned, 1, &scanned_label);
+        CHECK(next == NULL || good);
+        if (next != NULL) {
+            CHECK_EQ(next - text, length + 1);
+            CHECK_BYTES(scanned, keys, sizeof keys);
+            CHECK_NEAR(scanned_label, label, 0);
+            accepted++;
+        } else if (good) {
+            fallen_back++;
+        }
+        free(text);
+    }
+    CHECK(accepted > 2000);
+    CHECK(fallen_back * 50 < accepted); /* or it would be slow */
+}
+
 static void buckets_keep_the_order_and_are_few(hotbed_backend backend) {
     (void)backend;
     for (int64_t v = 0; v < 8; v++)
@@ -179,9 +298,11 @@ const hotbed_test hotbed_tests[] = {
     {"reads_label_and_keys", reads_label_and_keys},
     {"empty_fields_have_a_key_of_their_own", empty_fields_have_a_key_of_their_own},
     {"ignores_a_carriage_return", ignores_a_carriage_return},
+    {"takes_every_64_bit_integer", takes_every_64_bit_integer},
     {"names_the_column_of_a_fault", names_the_column_of_a_fault},
     {"refuses_too_few_and_too_many_columns", refuses_too_few_and_too_many_columns},
     {"random_bytes_never_crash", random_bytes_never_crash},
+    {"scanning_gives_what_parsing_gives", scanning_gives_what_parsing_gives},
     {"buckets_keep_the_order_and_are_few", buckets_keep_the_order_and_are_few},
     {"field_names_follow_the_file", field_names_follow_the_file},
     {NULL, NULL},

@@ -1,7 +1,9 @@
-/* tests/examples/test_log_reader.c - files to batches: gzip, ends of lines, bad lines, epochs, resuming. */
+/* tests/examples/test_log_reader.c - files to batches: gzip, ends of lines, bad lines, epochs, resuming, and any
+ * number of threads. */
 #include "examples/train/criteo.h"
 #include "examples/train/log_reader.h"
 #include "examples/train/plant.h"
+#include "examples/train/trainer.h"
 #include "tests/support/harness.h"
 
 #include <stdio.h>
@@ -171,7 +173,8 @@ static const char *make_bad(void) {
     for (int line = 1; p < text + length; line++) {
         const char *stop = memchr(p, '\n', (size_t)(text + length - p));
         if (line == 20) {
-            for (int i = 0; i < 600000; i++)
+            for (int i = 0; i < 2 * (1 << 18) + 6000;
+                 i++) /* the rest alone would not be too long */
                 fputc('7', file);
             fputc('\n', file);
         }
@@ -231,6 +234,11 @@ static void epochs_repeat_and_a_place_resumes(hotbed_backend backend) {
     options.first_line = LINES + 1;
     read_all(&options, &other);
     CHECK(strstr(other.error, "has 100 lines") != NULL);
+    write_file(
+        in_directory("cut.tsv"), text, make_text(text, "\n") - 1); /* its last line is one, too */
+    options.path = in_directory("cut.tsv");
+    read_all(&options, &other);
+    CHECK(strstr(other.error, "has 100 lines") != NULL);
 }
 
 static void bad_files_are_errors(hotbed_backend backend) {
@@ -252,11 +260,269 @@ static void bad_files_are_errors(hotbed_backend backend) {
     CHECK(strstr(other.error, "blank.tsv:1: field 1 (label)") != NULL);
 }
 
+/* What follows the gzip data of a log is more gzip data, padding with zero bytes, or an error. */
+static void what_follows_gzip_data_is_not_ignored(hotbed_backend backend) {
+    (void)backend;
+    static char packed[TEXT];
+    read_plain();
+    const char *path = in_directory("members.gz");
+    size_t length = make_text(text, "\n");
+    size_t half = length / 2; /* in the middle of a line */
+    for (int part = 0; part < 2; part++) {
+        gzFile gz = gzopen(path, part == 0 ? "wb" : "ab");
+        size_t bytes = part == 0 ? half : length - half;
+        CHECK(
+            gz != NULL &&
+            gzwrite(gz, text + (part == 0 ? 0 : half), (unsigned)bytes) == (int)bytes);
+        CHECK_EQ(gzclose(gz), Z_OK);
+    }
+    hotbed_reader_options options = options_of(&the_ring, path);
+    read_all(&options, &other);
+    check_same(LINES);
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL);
+    size_t bytes = fread(packed, 1, sizeof packed - 8, file);
+    fclose(file);
+    static const char *const behind[] = {"\0\0\0",   "garbage\n", "\0\0x",
+                                         "\x1f\x8c", "\x1f",      "\0\x1f\x8b"};
+    static const char *const messages[] = {
+        "",         "and something else follows", "and something else follows", "damaged",
+        "too soon", "and something else follows"};
+    static const size_t sizes[] = {3, 8, 3, 2, 1, 3};
+    for (int i = 0; i < 6; i++) {
+        memcpy(packed + bytes, behind[i], sizes[i]);
+        write_file(path, packed, bytes + sizes[i]);
+        options = options_of(&the_ring, path);
+        read_all(&options, &other);
+        CHECK_EQ(other.error[0] == '\0', i == 0);
+        CHECK(strstr(other.error, messages[i]) != NULL);
+        CHECK(i == 0 || strstr(other.error, "members.gz:101: the gzip data") != NULL);
+    }
+    char number[32];
+    snprintf(number, sizeof number, "at byte %zu, ", bytes);
+    write_file(path, packed, bytes);
+    file = fopen(path, "ab");
+    CHECK(file != NULL && fputs("0\t1\n", file) >= 0);
+    CHECK_EQ(fclose(file), 0);
+    read_all(&options, &other);
+    CHECK(strstr(other.error, number) != NULL);
+}
+
+/* --- against a reader that is slow and simple ------------------------------------------------------------- */
+
+enum { MODEL_LINES = 4 * LINES };
+
+/* What a reader is to give of one epoch. */
+typedef struct model {
+    uint32_t rows, batches;
+    int64_t keys[MODEL_LINES][HOTBED_CRITEO_FIELDS];
+    float labels[MODEL_LINES];
+    uint64_t lines[MODEL_LINES], bad[MODEL_LINES]; /* at the end of each batch */
+    uint64_t all_bad;
+    uint64_t failed_line; /* 0: none */
+    uint32_t failed_column;
+} model;
+
+static model expected;
+
+static void end_batch(uint64_t line, uint64_t bad) {
+    expected.lines[expected.batches] = line;
+    expected.bad[expected.batches++] = bad;
+}
+
+static void make_model(
+    const char *log, size_t length, uint32_t batch, uint64_t skip_bad, uint64_t first_line) {
+    const char *end = log + length;
+    uint64_t line = 0, bad = 0;
+    memset(&expected, 0, sizeof expected);
+    for (const char *p = log, *stop; p < end; p = stop + 1) {
+        stop = memchr(p, '\n', (size_t)(end - p));
+        stop = stop == NULL ? end : stop;
+        if (++line <= first_line)
+            continue;
+        hotbed_criteo_fault fault = {1, ""};
+        if (stop - p <= HOTBED_READER_LINE_BYTES &&
+            hotbed_criteo_parse(
+                p, (size_t)(stop - p), expected.keys[expected.rows], 1,
+                &expected.labels[expected.rows], &fault)) {
+            if (++expected.rows % batch == 0)
+                end_batch(line, bad);
+        } else if (bad++ == skip_bad) {
+            expected.failed_line = line;
+            expected.failed_column = fault.column;
+            expected.rows -= expected.rows % batch; /* whole batches come before the error */
+            expected.all_bad = skip_bad;
+            return;
+        }
+    }
+    expected.all_bad = bad;
+    if (expected.rows % batch != 0)
+        end_batch(line, bad);
+}
+
+/* Read by a reader, and compare each batch with the model's. */
+static void check_against_model(const hotbed_reader_options *options, const char *name) {
+    char message[512];
+    uint32_t n = 0, batches = 0;
+    hotbed_reader *reader = hotbed_reader_start(options, message, sizeof message);
+    CHECK(reader != NULL);
+    for (const hotbed_reader_batch *batch; (batch = hotbed_reader_take(reader)) != NULL;
+         batches++) {
+        CHECK(batches < expected.batches && n + batch->samples <= expected.rows);
+        CHECK_EQ(batch->rows, batch->samples);
+        CHECK_EQ(batch->lines, expected.lines[batches]);
+        CHECK_EQ(batch->bad, expected.bad[batches]);
+        CHECK(batch->fraction >= 0 && batch->fraction <= 1);
+        CHECK_BYTES(batch->labels, expected.labels + n, batch->samples * sizeof(float));
+        for (uint32_t s = 0; s < batch->samples; s++, n++)
+            for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++)
+                CHECK_EQ(batch->keys[f * batch->samples + s], expected.keys[n][f]);
+        hotbed_reader_give(reader);
+    }
+    CHECK_EQ(n, expected.rows);
+    CHECK_EQ(batches, expected.batches);
+    CHECK_EQ(hotbed_reader_bad(reader), expected.all_bad);
+    const char *error = hotbed_reader_error(reader);
+    CHECK_EQ(error != NULL, expected.failed_line > 0);
+    if (error != NULL) {
+        char place[64];
+        snprintf(
+            place, sizeof place, "%s:%llu: field %u (", name,
+            (unsigned long long)expected.failed_line, expected.failed_column);
+        CHECK(strstr(error, place) != NULL);
+    }
+    hotbed_reader_stop(reader);
+}
+
+/* A log of n lines, some of them damaged; `wild`: with overlong ones too. */
+static size_t make_damaged(char *log, uint32_t n, bool wild) {
+    hotbed_plant plant;
+    hotbed_plant_settings settings = {.seed = hotbed_test_random(), .alpha = 1.1, .vocab = 100};
+    hotbed_plant_init(&plant, &settings);
+    size_t used = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        hotbed_plant_row row;
+        hotbed_plant_draw(&plant, i, &row);
+        size_t begin = used;
+        used += hotbed_plant_print(&row, log + used);
+        uint64_t damage = hotbed_test_below(10);
+        if (damage == 0)
+            log[begin + hotbed_test_below(used - begin)] = "\n\t0-x\r"[hotbed_test_below(6)];
+        if (damage == 1)
+            used = begin + hotbed_test_below(used - begin); /* goes on with the next line */
+        if (damage == 2)
+            log[used++] = '\n';
+        if (wild && damage == 3) { /* zeros before the first integer: good up to the limit */
+            size_t length = hotbed_test_below(3) == 0 ? 40000 : HOTBED_READER_LINE_BYTES;
+            size_t zeros = length - 1 + hotbed_test_below(4) - (used - 1 - begin);
+            memmove(log + begin + 2 + zeros, log + begin + 2, used - begin - 2);
+            memset(log + begin + 2, '0', zeros);
+            used += zeros;
+        }
+    }
+    return used - hotbed_test_below(2); /* without the last newline, too */
+}
+
+/* Ends of chunks at every byte of a log, with any number of threads. */
+static void chunks_may_end_anywhere(hotbed_backend backend) {
+    (void)backend;
+    size_t length = make_damaged(text, 6, false);
+    const char *path = in_directory("chunks.tsv");
+    write_file(path, text, length);
+    for (uint32_t bytes = 1; bytes <= length + 2; bytes++) {
+        hotbed_reader_options options = options_of(&the_ring, path);
+        options.batch_size = 1 + bytes % 4;
+        options.skip_bad = bytes % 5 == 0 ? 0 : 100;
+        options.first_line = bytes % 7 == 0 ? 2 : 0;
+        options.chunk_bytes = bytes;
+        options.threads = 1 + bytes % 3;
+        make_model(text, length, options.batch_size, options.skip_bad, options.first_line);
+        check_against_model(&options, "chunks.tsv");
+    }
+}
+
+/* Chunks that are as long as the longest line, and a byte shorter and longer. */
+static void the_longest_line_is_read(hotbed_backend backend) {
+    (void)backend;
+    static char log[4 * HOTBED_READER_LINE_BYTES];
+    const char *path = in_directory("long.tsv");
+    size_t used = 0;
+    for (int longer = -1; longer < 2; longer++) {
+        size_t zeros = HOTBED_READER_LINE_BYTES - 40 + (size_t)(longer + 1) - 1;
+        log[used] = '0', log[used + 1] = '\t';
+        memset(log + used + 2, '0', zeros);
+        memset(log + used + 2 + zeros, '\t', 38);
+        used += zeros + 40;
+        log[used++] = '\n';
+    }
+    write_file(path, log, used);
+    for (int shift = -2; shift < 3; shift++) {
+        hotbed_reader_options options = options_of(&the_ring, path);
+        options.batch_size = 1;
+        options.skip_bad = 1;
+        options.chunk_bytes = (uint32_t)(HOTBED_READER_LINE_BYTES + shift);
+        make_model(log, used, 1, 1, 0);
+        CHECK_EQ(expected.rows, 2);
+        check_against_model(&options, "long.tsv");
+    }
+}
+
+static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
+    (void)backend;
+    static char log[MODEL_LINES * HOTBED_PLANT_LINE + 40 * 40000];
+    const char *path = in_directory("random.tsv");
+    for (int round = 0; round < 60; round++) {
+        bool wild = round % 4 == 0;
+        size_t length = make_damaged(log, 1 + (uint32_t)hotbed_test_below(wild ? 40 : 300), wild);
+        hotbed_reader_options options = options_of(&the_ring, path);
+        options.batch_size = 1 + (uint32_t)hotbed_test_below(BATCH);
+        options.skip_bad = hotbed_test_below(3) == 0 ? hotbed_test_below(10) : MODEL_LINES;
+        options.first_line = hotbed_test_below(2) == 0 ? 0 : hotbed_test_below(3);
+        options.threads = 1 + (uint32_t)hotbed_test_below(5);
+        options.chunk_bytes = 1 + (uint32_t)hotbed_test_below(wild ? 100000 : 3000);
+        if (round % 3 == 0) { /* packed */
+            gzFile gz = gzopen(path, "wb1");
+            CHECK(gz != NULL && gzwrite(gz, log, (unsigned)length) == (int)length);
+            CHECK_EQ(gzclose(gz), Z_OK);
+        } else {
+            write_file(path, log, length);
+        }
+        make_model(log, length, options.batch_size, options.skip_bad, options.first_line);
+        check_against_model(&options, "random.tsv");
+    }
+}
+
+static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
+    (void)backend;
+    static const struct {
+        double reading, parsing, linked, starved; /* seconds of 10; 4 threads parse */
+        const char *bound;
+    } runs[] = {
+        {9.5, 8, 1, 6, "reading"},  {2, 39, 1, 7, "parsing"},   {2, 12, 9.6, 0, "link"},
+        {2, 12, 3, 0.2, "compute"}, {11, 44, 0, 10, "reading"}, {0, 0, 0, 0, "compute"},
+    };
+    static hotbed_run run;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        run.seconds = 10;
+        run.reader_times = (hotbed_reader_times){runs[i].reading, runs[i].parsing, 4};
+        run.linked = runs[i].linked;
+        run.starved = runs[i].starved;
+        hotbed_run_waits waits = hotbed_run_waits_of(&run);
+        bool tie = i == 4; /* both are busy all the time */
+        CHECK(tie || strcmp(waits.bound, runs[i].bound) == 0);
+        CHECK(waits.reading >= 0 && waits.parsing >= 0 && waits.link >= 0 && waits.compute >= 0);
+        CHECK_NEAR(waits.parsing, runs[i].parsing > 40 ? 0 : 1 - runs[i].parsing / 40, 1e-12);
+        CHECK_NEAR(waits.compute, runs[i].starved / 10, 1e-12);
+    }
+}
+
 static void can_be_stopped_at_any_time(hotbed_backend backend) {
     (void)backend;
     read_plain();
     hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     options.epochs = 1000;
+    options.threads = 3;
+    options.chunk_bytes = 1000;
     char message[64];
     for (int taken = 0; taken < 5; taken++) {
         hotbed_reader *reader = hotbed_reader_start(&options, message, sizeof message);
@@ -283,6 +549,8 @@ static void shares_of_ranks_are_the_whole(hotbed_backend backend) {
             hotbed_reader_options options = options_of(&rings[r], in_directory("plain.tsv"));
             char message[200];
             options.rank = r;
+            options.threads = 2;
+            options.chunk_bytes = 1500; /* some chunks a batch */
             options.ranks = ranks;
             readers[r] = hotbed_reader_start(&options, message, sizeof message);
             CHECK(readers[r] != NULL);
@@ -318,6 +586,11 @@ const hotbed_test hotbed_tests[] = {
     {"bad_lines_are_named_or_skipped", bad_lines_are_named_or_skipped},
     {"epochs_repeat_and_a_place_resumes", epochs_repeat_and_a_place_resumes},
     {"bad_files_are_errors", bad_files_are_errors},
+    {"what_follows_gzip_data_is_not_ignored", what_follows_gzip_data_is_not_ignored},
+    {"chunks_may_end_anywhere", chunks_may_end_anywhere},
+    {"the_longest_line_is_read", the_longest_line_is_read},
+    {"random_logs_are_read_as_by_a_simple_reader", random_logs_are_read_as_by_a_simple_reader},
+    {"the_stage_that_waits_least_bounds_a_run", the_stage_that_waits_least_bounds_a_run},
     {"can_be_stopped_at_any_time", can_be_stopped_at_any_time},
     {"shares_of_ranks_are_the_whole", shares_of_ranks_are_the_whole},
     {NULL, NULL},

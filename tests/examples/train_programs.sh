@@ -5,6 +5,7 @@
 # Status 77: the backend cannot run here.
 set -u
 programs=$(cd "$1" && pwd) || exit 1
+tests=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 backend=$2
 pipelines="none sparse-dist prefetch jagged-prefetch jagged-prefetch-async sw-serial sw-pipelined sw-auto"
 cached="sparse-dist sw-pipelined sw-auto" worlds="2 3 5" optimizers="sgd adam adagrad rowwise-adagrad"
@@ -49,10 +50,13 @@ says() {
 "$datagen" --rows 4000 --skip 12000 --vocab 1000 --seed 3 -o eval.tsv 2>/dev/null || die "datagen --skip"
 "$datagen" --rows 16000 --vocab 1000 --seed 3 2>/dev/null | cmp - <(cat train.tsv eval.tsv) ||
     die "rows depend on where one begins"
+"$datagen" --rows 12000 --vocab 1000 --seed 3 --threads 5 --json planted-5.json 2>/dev/null | cmp - train.tsv ||
+    die "rows depend on the number of threads"
+cmp planted.json planted-5.json || die "the planted model depends on the number of threads"
 "$datagen" --rows 12000 --vocab 1000 --seed 4 2>/dev/null | cmp -s - train.tsv && die "the seed does nothing"
 grep -q '"auc": 0\.[78]' planted.json || die "planted AUC: $(cat planted.json)"
 gzip -k train.tsv
-ok "datagen: the same rows wherever one begins"
+ok "datagen: the same rows wherever one begins, by any number of threads"
 
 # --- wrong use ------------------------------------------------------------------------------------------
 "$datagen" 2>/dev/null
@@ -76,6 +80,10 @@ says 2 "--store needs --mode cache" --data train.tsv --store db
 says 2 "--max-capacity is below --capacity" --data train.tsv --max-capacity 1999
 says 2 "--max-capacity is not for --store" --data train.tsv --max-capacity 2000 --mode cache --store db
 says 2 "'0' is not a value of --growth-every" --data train.tsv --growth-every 0
+says 2 "'0' is not a value of --parse-threads" --data train.tsv --parse-threads 0
+says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode cache
+says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode default
+OMPI_COMM_WORLD_SIZE=2 says 2 "--ranks 2 makes threads of one process the ranks" --data train.tsv --ranks 2
 says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --lower-index host
 says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
@@ -85,13 +93,21 @@ says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --
     *UNSUPPORTED*) echo "skipped: $says_backend" && exit 77 ;;
     *) die "$says_backend" ;;
     esac
-says 1 "mode CACHE: table i01 has no upper_capacity" --data train.tsv --mode cache
 says 1 "none.tsv: No such file" --data none.tsv
 says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
+# refuses TEXT ARGUMENTS: before training
+refuses() { says 1 "$@" && ! grep -q trained err || die "hotbed-train ${*:2}: trained first"; }
+refuses ".: is a directory" --data .
+refuses ".: is a directory" --data train.tsv --eval .
+refuses "--save /proc/.hotbed-train.lock: No such file" --data train.tsv --save /proc
 says 1 "/nonexistent/j: No such file" --data train.tsv --json /nonexistent/j
 says 1 "/nonexistent/t: No such file" --data train.tsv --trace /nonexistent/t
 says 1 "no rows" --data /dev/null
 says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000
+if { (ulimit -v 20000000 && exec "$programs/hotbed-train" --version); } >/dev/null 2>&1; then # not with ASan's address space
+    (ulimit -v 20000000 && says 1 "no memory for batches of 1048576 rows of --dim 256: give a smaller --batch" \
+        --data train.tsv --dim 256 --batch 1048576 --backend host) || exit 1
+fi
 ok "wrong use: a message and status 2, or 1"
 
 # --- malformed lines -----------------------------------------------------------------------------------
@@ -112,11 +128,18 @@ ok "malformed lines: named, or skipped"
 [ "$(points a.json | wc -l)" -eq 2 ] || die "the loss curve has $(points a.json | wc -l) points"
 train --data train.tsv.gz --json b.json --quiet || die "gzip"
 diff <(points a.json) <(points b.json) >/dev/null || die "gzip changes the loss"
+for threads in 1 3; do
+    train --data train.tsv --json b.json --quiet --parse-threads $threads || die "--parse-threads $threads"
+    diff <(points a.json) <(points b.json) >/dev/null || die "--parse-threads $threads changes the loss"
+    [ "$(number b.json parse_threads)" = $threads ] || die "parse_threads is $(number b.json parse_threads)"
+done
+{ cat train.tsv.gz && echo garbage; } >garbage.gz
+says 1 "garbage.gz:12001: the gzip data ends at byte $(stat -c %s train.tsv.gz), and something else follows" --data garbage.gz
 train --data - --json b.json --quiet <train.tsv || die "standard input"
 diff <(points a.json) <(points b.json) >/dev/null || die "standard input changes the loss"
 train --data train.tsv --json b.json --quiet --backend host || die "host"
 diff <(points a.json) <(points b.json) >/dev/null || die "$backend and host differ"
-ok "file, gzip, standard input and host backend: the same loss, bit for bit"
+ok "file, gzip, standard input, host backend, any number of parsing threads: the same loss, bit for bit"
 
 # --- and whatever is done ahead -----------------------------------------------------------------------------
 # sw-auto changes its plan after 12 steps, in the middle of the data.
@@ -169,6 +192,14 @@ esac
 # --- reports ---------------------------------------------------------------------------------------------
 [ "$(number a.json host_waits_per_step)" = 0 ] || die "host waits a step: $(number a.json host_waits_per_step)"
 [ "$(number a.json allocations_per_step)" = 0 ] || die "allocations a step: $(number a.json allocations_per_step)"
+case $(number a.json bound) in
+'"reading"' | '"parsing"' | '"link"' | '"compute"') ;;
+*) die "bound: $(number a.json bound)" ;;
+esac
+for stage in reading parsing link compute; do
+    awk -v w="$(number a.json ${stage}_waits)" 'BEGIN { exit !(w != "" && w >= 0 && w <= 1) }' ||
+        die "${stage}_waits: $(number a.json ${stage}_waits)"
+done
 [ "$(number a.json rows)" = 12000 ] || die "rows: $(number a.json rows)"
 if command -v python3 >/dev/null; then
     python3 - <<'PY' || die "JSON"
@@ -193,7 +224,7 @@ ok "reports: counts, no host waits in a step, JSON and trace are well-formed"
 
 # --- a full table ----------------------------------------------------------------------------------------
 train --data train.tsv --json full.json --capacity 100 || die "training with full tables"
-grep -q 'warning: .*--capacity' err || die "no warning about full tables"
+grep -qE 'warning: table c[0-9]{2} is full: .*--capacity' err || die "no warning about full tables"
 grep -q '"refused": [1-9]' full.json || die "no key was refused"
 ok "full tables: a warning, and training goes on"
 
@@ -226,6 +257,7 @@ ok "tables that grow: the loss of large ones, bit for bit, and no host wait"
 # close FILE FILE: the same loss within a millionth, and the same AUC
 close() {
     [ "$(number "$1" auc)" = "$(number "$2" auc)" ] || return 1
+    awk -v a="$(number "$1" logloss)" -v b="$(number "$2" logloss)" 'BEGIN { d = a - b; exit !(d * d <= 1e-12 * a * a) }' || return 1
     paste -d, <(points "$1") <(points "$2") |
         awk -F, '{ d = $2 > $4 ? $2 - $4 : $4 - $2; if ($1 != $3 || d > 1e-6 * $2) exit 1 }'
 }
@@ -269,13 +301,26 @@ else
     ok "2 ranks: every pipeline has the loss of none, bit for bit"
     ok "$worlds ranks train as one does, with the same bytes by every plan"
     # What MPI itself does not free is not ours.
-    mpi() { ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        mpirun --oversubscribe -n "$1" "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
+    mpi() { ASAN_OPTIONS=detect_leaks=0 "$tests/support/mpirun.sh" mpirun -n "$1" "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
     if ! command -v mpirun >/dev/null; then
         echo "skipped: processes over MPI: no mpirun"
     elif mpi ${loading_worlds##* } --data train.tsv --eval eval.tsv --json mpi.json --quiet; then
         close one.json mpi.json || die "${loading_worlds##* } processes: another loss or AUC"
         ok "${loading_worlds##* } processes over MPI, too"
+        # Rank 1 is killed while it waits for rows.
+        cat >one_dies.sh <<'SH'
+[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec "$@" --data train.tsv
+"$@" --data - <feed &
+exec 3>feed
+head -n 3000 train.tsv >&3
+kill -9 $!
+SH
+        rm -f feed && mkfifo feed
+        ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 \
+            mpirun --oversubscribe --enable-recovery -n 2 bash one_dies.sh "$programs/hotbed-train" --backend "$backend" \
+            --capacity 2000 --batch 500 --dim 4 --quiet 2>err
+        grep -q '^hotbed-train: rank 0: rank 1 is gone: ' err || die "rank 0 does not say first that rank 1 is gone"
+        ok "a rank that is killed is what the others say first"
     else
         grep -q 'MPI is not in this build' err || die "${loading_worlds##* } processes"
         echo "skipped: processes over MPI: this build has none"
@@ -315,9 +360,13 @@ train --data train.tsv --load ck --epochs 2 --eval eval.tsv --json part.json --q
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC of the loaded tables differs"
 [ "$(number part.json steps)" = 0 ] || die "nothing was left to train"
 says 1 "of an earlier run" --data train.tsv --save ck
+rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
+says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
 says 1 "none: No such file" --data train.tsv --load none
 says 1 "--load" --data train.tsv --load ck --dim 9
+says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
+says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
 says 2 "--resume needs --save" --data train.tsv --resume
 train --data train.tsv --save fresh --resume --quiet || die "--resume without a checkpoint"
 rm -r ck/step-0000000048
@@ -327,7 +376,50 @@ grep -q "step-0000000042 is damaged" err || die "--resume does not say what is d
 [ "$(number part.json first_step)" = 28 ] || die "--resume: first step $(number part.json first_step)"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume differs"
 [ -d ck/step-0000000048 ] && [ -d ck/step-0000000042.damaged ] || die "after --resume: $(ls ck)"
+# A step that is empty, lacks its MANIFEST, or lacks its shard; step 42 is put aside a second time.
+mkdir ck/step-0000000060 ck/step-0000000050
+cp ck/step-0000000048/*.h5 ck/step-0000000050
+rm ck/step-0000000048/*.h5
+cp -r ck/step-0000000042.damaged ck/step-0000000042
+train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume beside what is incomplete"
+[ "$(grep -c 'is damaged, and put aside' err)" = 4 ] || die "--resume does not name four damaged checkpoints"
+[ "$(number part.json first_step)" = 28 ] || die "--resume beside what is incomplete: first step $(number part.json first_step)"
+[ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume beside what is incomplete differs"
+[ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside what is incomplete: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every place"
+
+# --- one run at a time in a directory ------------------------------------------------------------------
+# begin COMMAND...: a run that waits for rows from file descriptor 3, and has locked the directory
+begin() {
+    rm -rf feed shared
+    mkfifo feed
+    "$@" "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 --data - --save shared --quiet \
+        <feed 2>first &
+    first=$!
+    exec 3>feed
+    until [ -s shared/.hotbed-train.lock ]; do kill -0 $first 2>/dev/null || die "the first run: $(cat first)"; done
+}
+begin env
+grep -qx "process $first on $(hostname)" shared/.hotbed-train.lock || die "the lock: $(cat shared/.hotbed-train.lock)"
+refuses "--save shared: process $first on $(hostname) saves there" --data train.tsv --save shared
+refuses "process $first on $(hostname) saves there" --data train.tsv --save shared --resume
+mkdir shared/step-0000000024 # by what knows of no lock
+cat train.tsv >&3
+exec 3>&-
+wait $first && die "a step that another one has saved is taken for one's own"
+grep -q 'step-0000000024 exists already' first || die "the first run: $(cat first)"
+[ -e shared/.hotbed-train.lock ] && die "a run that has failed leaves its lock"
+begin env
+{ kill -9 $first && wait $first; } 2>/dev/null
+exec 3>&-
+[ -e shared/.hotbed-train.lock ] || die "a run that is killed removes its lock"
+train --data train.tsv --save shared --quiet || die "a dead run's lock is not taken over"
+[ -e shared/.hotbed-train.lock ] && die "a run leaves its lock"
+echo 'process 1 on elsewhere' >shared/.hotbed-train.lock
+refuses "process 1 on elsewhere may be saving there: if it has ended, remove that file" --data train.tsv --save shared --resume
+: >shared/.hotbed-train.lock # cut short when the machine went down
+train --data train.tsv --save shared --resume --quiet || die "an empty lock is not taken over"
+ok "one run at a time in a directory of checkpoints"
 
 # --- other numbers of ranks --------------------------------------------------------------------------------
 [ -n "$worlds" ] || exit 0

@@ -97,7 +97,7 @@ static void m_in_m_out_then_the_end(hotbed_backend backend) {
         parts_bind(&p, batches);
         CHECK_EQ(parts_run(&p), batches);
     }
-    hotbed_pipeline_stats stats;
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
     hotbed_pipeline_stats_read(p.pipeline, &stats);
     CHECK_EQ(stats.pulled, 11);
     CHECK_EQ(stats.iterations, 11);
@@ -277,7 +277,7 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
 static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     parts_open(&p, backend, three);
     parts_start(&p, 60);
     for (int i = 0; i < 5; i++)

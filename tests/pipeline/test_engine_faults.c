@@ -27,7 +27,7 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             char expected[64];
             int revoked = 0;
             const hotbed_iteration *iteration;
-            hotbed_pipeline_stats stats;
+            hotbed_pipeline_stats stats = {.size = sizeof stats};
             parts_open(&p, backend, three);
             p.options.revoke = count_call;
             p.options.revoke_self = &revoked;
@@ -139,26 +139,26 @@ static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
         status = hotbed_pipeline_progress(p.pipeline, &iteration);
     CHECK_EQ(status, HOTBED_ERR_RANGE);
     CHECK(
-        strstr(hotbed_last_error(), "task b of iteration 2: seen after it, on stream dist") !=
+        strstr(hotbed_last_error(), "task b of iteration 2: fault found after it on stream dist") !=
         NULL);
     CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
     parts_close(&p);
 }
 
-static bool forgive_range(void *self, hotbed_status fault) {
+static bool tolerate_range(void *self, hotbed_status fault) {
     CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
     ++*(int *)self;
     return fault == HOTBED_ERR_RANGE;
 }
 
-static void a_fault_that_is_forgiven_stops_nothing(hotbed_backend backend) {
+static void a_fault_that_is_tolerated_stops_nothing(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
     int asked = 0;
     parts_open(&p, backend, three);
     p.selves[1].work = latch;
-    p.options.forgive = forgive_range;
-    p.options.forgive_self = &asked;
+    p.options.tolerate = tolerate_range;
+    p.options.tolerate_self = &asked;
     parts_start(&p, 8);
     for (int i = 0; i < 8; i++) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
@@ -209,8 +209,42 @@ static void a_late_fault_is_told_by_the_end(hotbed_backend backend) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
     parts_release(&p);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_RANGE);
-    CHECK(strstr(hotbed_last_error(), "seen at the end, on stream default") != NULL);
+    CHECK(
+        strstr(hotbed_last_error(), "fault found on stream default when the pipeline ended") !=
+        NULL);
     CHECK(strstr(hotbed_last_error(), "key 9") != NULL);
+    parts_close(&p);
+}
+
+static hotbed_status fail_beside_b(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)stream;
+    if (hotbed_iteration_number(iteration) < 2)
+        return HOTBED_OK;
+    parts_await_waiting(((part_self *)self)->all, 1);
+    return hotbed_fail(HOTBED_ERR_FULL, "b is still running");
+}
+
+/* One task fails while another, on another thread, is still running: that one's entry appears once it has ended. */
+static void the_log_of_a_failed_pipeline_is_read_beside_a_running_task(hotbed_backend backend) {
+    parts p;
+    hotbed_log_entry log[64];
+    const hotbed_iteration *iteration;
+    uint64_t n = 0, before = 0;
+    parts_open(&p, backend, three);
+    p.options.log_entries = 64;
+    p.options.timed = true;
+    p.selves[0].work = fail_beside_b;
+    parts_hold(&p, "b", 0);
+    parts_start(&p, 8);
+    CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
+    CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &before));
+    CHECK(before > 0);
+    parts_release(&p);
+    while (n <= before)
+        CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
+    CHECK_EQ(n, before + 1);
+    CHECK_EQ(log[before].task, parts_find(&p, "b"));
+    CHECK_EQ(log[before].iteration, 0);
     parts_close(&p);
 }
 
@@ -292,8 +326,10 @@ const hotbed_test hotbed_tests[] = {
     {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
     {"a_failing_loader_is_named", a_failing_loader_is_named},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
-    {"a_fault_that_is_forgiven_stops_nothing", a_fault_that_is_forgiven_stops_nothing},
+    {"a_fault_that_is_tolerated_stops_nothing", a_fault_that_is_tolerated_stops_nothing},
     {"a_late_fault_is_told_by_the_end", a_late_fault_is_told_by_the_end},
+    {"the_log_of_a_failed_pipeline_is_read_beside_a_running_task",
+     the_log_of_a_failed_pipeline_is_read_beside_a_running_task},
     {"teardown_in_any_state", teardown_in_any_state},
     {"create_survives_any_allocation", create_survives_any_allocation},
     {"bad_arguments", bad_arguments},

@@ -2,8 +2,8 @@
  *
  * The entries of CTest set NVTX_INJECTION64_PATH to nvtx_record.c, which is loaded as a profiler is.
  */
+#include "tests/pipeline/example.h"
 #include "tests/pipeline/nvtx_record.h"
-#include "tests/pipeline/shop.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -30,16 +30,16 @@ static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
         SKIP("there is no tool for NVTX: NVTX_INJECTION64_PATH is not set, or the build has no "
              "NVTX");
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
-        shop s;
+        example s;
         const hotbed_step *steps;
         uint32_t num_steps;
         uint64_t n, ranges = 0;
         unsigned thread_of[GROUPS], at[GROUPS] = {0};
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, plans[p], 0);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, plans[p], 0);
         (void)take(records);
-        shop_bind(&s, train, 0, BATCHES);
-        CHECK_EQ(shop_run(train), BATCHES);
+        example_bind(&s, train, 0, BATCHES);
+        CHECK_EQ(example_run(train), BATCHES);
         CHECK_OK(hotbed_train_plan_steps(plans[p], &steps, &num_steps));
         CHECK_OK(hotbed_pipeline_log(hotbed_train_pipeline(train), LOG, log, &n));
         const unsigned num_records = take(records);
@@ -76,7 +76,7 @@ static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
         CHECK_EQ(records[0].depth, 1);
         CHECK_EQ(records[2 * num_steps - 1].depth, 0);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 

@@ -38,7 +38,7 @@ static void open_right(parts *p, hotbed_backend backend) {
 }
 
 static void check_fault(parts *p, hotbed_pipeline_plan_fault fault, const char *text) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_pipeline *pipeline = (hotbed_pipeline *)p;
     CHECK_STATUS(hotbed_pipeline_plan_check(&p->plan, &report), HOTBED_ERR_ARGUMENT);
     CHECK_EQ(report.fault, fault);
@@ -53,7 +53,7 @@ static void check_fault(parts *p, hotbed_pipeline_plan_fault fault, const char *
 
 static void a_right_plan_passes(hotbed_backend backend) {
     parts p;
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     open_right(&p, backend);
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report));
     CHECK_EQ(report.fault, HOTBED_PIPELINE_OK);
@@ -99,7 +99,7 @@ static void sizes_and_names(hotbed_backend backend) {
     p.plan.num_values = 4;
     check_fault(&p, HOTBED_PIPELINE_NAME, "keys");
     p.plan.size = 3;
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     CHECK_STATUS(hotbed_pipeline_plan_check(&p.plan, &report), HOTBED_ERR_ARGUMENT);
     parts_close(&p);
 }
@@ -152,14 +152,14 @@ static void tasks_after_each_other(hotbed_backend backend) {
     check_fault(&p, HOTBED_PIPELINE_CYCLE, "itself");
     p.steps[3].after = "prefetch";
     p.steps[0].after = "forward"; /* through stages 0, 1 and 2 */
-    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "after");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
     p.steps[0].after = NULL;
     /* dist of i after prefetch of i+1, which comes after dist of i: no period for them */
     p.steps[2].after = "dist-1";
     p.steps[1].after = "h2d prefetch+1";
     p.steps[2].stage = 0;
     p.steps[2].stream = "default";
-    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "after");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
     parts_close(&p);
 }
 
@@ -278,7 +278,7 @@ static void head_of_line_is_told(hotbed_backend backend) {
         {.name = "old", .stage = 1, .after = "young"},
         {.name = NULL}};
     parts p;
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     parts_open(&p, backend, sketch);
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report)); /* the oldest iteration goes first */
     CHECK_EQ(report.head_of_line, 0);

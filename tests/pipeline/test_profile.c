@@ -2,8 +2,8 @@
  *
  * Tasks take time of a clock that only they move, so that times are exact.
  */
+#include "tests/pipeline/example.h"
 #include "tests/pipeline/parts.h"
-#include "tests/pipeline/shop.h"
 
 #include "hotbed/profile.h"
 
@@ -155,6 +155,14 @@ static void predictions_follow_the_model(hotbed_backend backend) {
         p.steps[i].stage = 0;
     CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
     CHECK_NEAR(seconds, 6.0, 1e-9);
+    p.steps[0].after =
+        ""; /* the same by slots: there is one, which the iteration before has until its end */
+    p.plan.depth = 1;
+    CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
+    CHECK_NEAR(seconds, 6.0, 1e-9);
+    p.plan.depth = 2; /* with two the longest stream */
+    CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
+    CHECK_NEAR(seconds, 3.0, 1e-9);
     CHECK_STATUS(hotbed_schedule_predict(&p.plan, bad, &seconds), HOTBED_ERR_ARGUMENT);
     parts_close(&p);
 }
@@ -178,7 +186,7 @@ static void schedules_are_right_and_never_slower(hotbed_backend backend) {
     hotbed_schedule_options_init(&options);
     for (int round = 0; round < 60; round++) {
         hotbed_schedule *schedule, *again;
-        hotbed_pipeline_plan_report report;
+        hotbed_pipeline_plan_report report = {.size = sizeof report};
         uint32_t n, m;
         double serial = 0.0, predicted, ordered[PARTS_MOST];
         for (uint32_t s = 0; s < p.n; s++) {
@@ -268,7 +276,7 @@ static hotbed_schedule_options short_list(uint32_t candidates) {
 
 /* Stages of the plan that is taken, which is a plan. */
 static uint32_t check_taken(const parts *p, const hotbed_schedule *schedule) {
-    hotbed_pipeline_plan_report report;
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_pipeline_plan plan = p->plan;
     plan.steps = hotbed_schedule_steps(schedule, &plan.num_steps);
     plan.order = HOTBED_ORDER_LISTED;
@@ -336,16 +344,16 @@ static void a_younger_iteration_may_be_first(hotbed_backend backend) {
 
 /* A train pipeline of measured costs: the eleven tasks by a schedule that nobody wrote. */
 static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
-    static float expected[SHOP_BATCHES][SHOP_MODULES * SHOP_ROWS];
+    static float expected[EXAMPLE_BATCHES][EXAMPLE_MODULES * EXAMPLE_ROWS];
     static hotbed_profile profile;
     hotbed_schedule *schedule;
     const hotbed_step *serial;
     uint32_t num_serial;
-    shop s;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "sw-serial", 0);
-    shop_bind(&s, train, 0, 16);
-    CHECK_EQ(shop_run(train), 16);
+    example s;
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "sw-serial", 0);
+    example_bind(&s, train, 0, 16);
+    CHECK_EQ(example_run(train), 16);
     for (int b = 0; b < 16; b++)
         memcpy(expected[b], s.results[b], sizeof expected[b]);
     void *batches[2] = {&s.batches[20], &s.batches[21]};
@@ -361,9 +369,9 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     CHECK_OK(hotbed_train_schedule(train, &profile, 3, &schedule));
     CHECK(hotbed_schedule_seconds(schedule) <= hotbed_schedule_serial_seconds(schedule));
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
     CHECK_OK(hotbed_train_plan_steps("sw-serial", &serial, &num_serial));
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_train_options make;
     hotbed_train_options_init(&make);
     make.plan = "sw-serial";
@@ -372,12 +380,12 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     CHECK_EQ(make.num_steps, num_serial);
     CHECK_OK(hotbed_train_create(&s.trainer, &make, &train));
     hotbed_schedule_destroy(schedule);
-    shop_bind(&s, train, 0, 16);
-    CHECK_EQ(shop_run(train), 16);
+    example_bind(&s, train, 0, 16);
+    CHECK_EQ(example_run(train), 16);
     for (int b = 0; b < 16; b++)
         CHECK_BYTES(s.results[b], expected[b], sizeof expected[b]);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 /* A clock by which measurement i takes seconds[i % n]. */
@@ -393,10 +401,10 @@ static double read_script(void *self) {
 }
 
 /* A schedule of a made-up profile, in which prefetch, forward and the dense part take the same. */
-static hotbed_schedule *made_up_schedule(shop *s) {
+static hotbed_schedule *made_up_schedule(example *s) {
     hotbed_profile profile = {.num_tasks = 11, .baseline = 4.0};
     hotbed_schedule *schedule;
-    hotbed_train *train = shop_train(s, "sw-serial", 0);
+    hotbed_train *train = example_train(s, "sw-serial", 0);
     for (uint32_t t = 3; t < 9; t++)
         profile.tasks[t].exposed = profile.tasks[t].alone = 1.0;
     CHECK_OK(hotbed_train_schedule(train, &profile, 3, &schedule));
@@ -406,19 +414,19 @@ static hotbed_schedule *made_up_schedule(shop *s) {
 
 /* Whichever candidate it is, and all of them train as the plain loop does. */
 static void the_fastest_candidate_is_taken(hotbed_backend backend) {
-    static float expected[SHOP_BATCHES][SHOP_MODULES * SHOP_ROWS];
+    static float expected[EXAMPLE_BATCHES][EXAMPLE_MODULES * EXAMPLE_ROWS];
     double seconds[2 * HOTBED_SCHEDULE_CANDIDATES_MOST], best[HOTBED_SCHEDULE_CANDIDATES_MOST];
     hotbed_train_options options;
     hotbed_tune_options tune;
-    shop s;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "none", 0);
-    shop_bind(&s, train, 0, SHOP_BATCHES);
-    CHECK_EQ(shop_run(train), SHOP_BATCHES);
-    for (int b = 0; b < SHOP_BATCHES; b++)
+    example s;
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "none", 0);
+    example_bind(&s, train, 0, EXAMPLE_BATCHES);
+    CHECK_EQ(example_run(train), EXAMPLE_BATCHES);
+    for (int b = 0; b < EXAMPLE_BATCHES; b++)
         memcpy(expected[b], s.results[b], sizeof expected[b]);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
     hotbed_train_options_init(&options);
     options.plan = "sw-serial";
     options.backend = backend;
@@ -427,7 +435,7 @@ static void the_fastest_candidate_is_taken(hotbed_backend backend) {
     tune.iterations = 1;
     tune.now = read_script;
     for (uint32_t fastest = 0, n = 1; fastest < n; fastest += hotbed_test_is_small() ? 3 : 1) {
-        shop_open(&s, backend);
+        example_open(&s, backend);
         hotbed_schedule *schedule = made_up_schedule(&s);
         n = hotbed_schedule_candidates(schedule);
         CHECK(n >= 3);
@@ -437,25 +445,25 @@ static void the_fastest_candidate_is_taken(hotbed_backend backend) {
         tune.rounds = fastest == 0 ? 1 : 2;
         clock.calls = fastest == 0 ? 2 * n : 0; /* 64 batches are enough for one round of all */
         tune.now_self = &clock;
-        tune.loader = shop_loader(&s, 0, SHOP_BATCHES);
+        tune.loader = example_loader(&s, 0, EXAMPLE_BATCHES);
         CHECK_OK(hotbed_train_tune(&s.trainer, &options, &tune, schedule, best));
         CHECK_EQ(hotbed_schedule_taken(schedule), fastest);
         for (uint32_t c = 0; c < n; c++)
             CHECK_NEAR(best[c], c == fastest ? 1.0 : 2.0 + c * 0.5, 1e-9);
         CHECK_EQ(s.pulled, s.given_back);
-        CHECK_EQ(shop_pinned(&s), 0);
+        CHECK_EQ(example_pinned(&s), 0);
         for (uint64_t b = 0; b < s.pulled; b++)
             CHECK_BYTES(s.results[b], expected[b], sizeof expected[b]);
         hotbed_schedule_destroy(schedule);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
 static void tuning_fails_with_a_reason(hotbed_backend backend) {
     hotbed_train_options options;
     hotbed_tune_options tune;
-    shop s;
-    shop_open(&s, backend);
+    example s;
+    example_open(&s, backend);
     hotbed_schedule *schedule = made_up_schedule(&s);
     CHECK_OK(hotbed_schedule_take(schedule, 1));
     hotbed_train_options_init(&options);
@@ -464,19 +472,19 @@ static void tuning_fails_with_a_reason(hotbed_backend backend) {
     hotbed_tune_options_init(&tune);
     CHECK_STATUS(
         hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_ARGUMENT);
-    tune.loader =
-        shop_loader(&s, 0, 20); /* it ends in the second candidate's measurement, or the third's */
+    tune.loader = example_loader(
+        &s, 0, 20); /* it ends in the second candidate's measurement, or the third's */
     CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, NULL, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "the loader ended") != NULL);
     CHECK_EQ(hotbed_schedule_taken(schedule), 1);
-    CHECK_EQ(shop_pinned(&s), 0);
-    tune.loader = shop_loader(&s, 20, 20);
+    CHECK_EQ(example_pinned(&s), 0);
+    tune.loader = example_loader(&s, 20, 20);
     s.fail_batch = 23;
     CHECK_STATUS(hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_RANGE);
     CHECK(strstr(hotbed_last_error(), "task LossPostprocess") != NULL);
     hotbed_schedule_destroy(schedule);
-    shop_close(&s);
+    example_close(&s);
 }
 
 static void bad_arguments(hotbed_backend backend) {

@@ -1,6 +1,6 @@
 /* tests/pipeline/test_rewrite.c - modules found, arguments traced, forwards replaced and put back;
  * cells. */
-#include "tests/pipeline/shop.h"
+#include "tests/pipeline/example.h"
 
 #include "base/error.h"
 
@@ -202,7 +202,7 @@ static hotbed_rewrite *rewrite(lab *l) {
 
 static void check_report(
     hotbed_rewrite *r, uint32_t m, const char *name, bool pipelined, const char *text) {
-    hotbed_rewrite_report report;
+    hotbed_rewrite_report report = {.size = sizeof report};
     CHECK_OK(hotbed_rewrite_module(r, m, &report));
     CHECK_STRING(report.module, name);
     CHECK_STRING(report.text, text);
@@ -239,7 +239,7 @@ static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backe
     boxes[0].inner = &boxes[1];
     boxes[1].list[1] = &boxes[2];
     boxes[1].list[2] = &boxes[3];
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     hotbed_rewrite *r = rewrite(&l);
     hotbed_counters_read(&after);
@@ -358,7 +358,7 @@ static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
     options.find = HOTBED_FIND_DIRECT;
     CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
     for (uint32_t m = 0; m < MODULES; m++) {
-        hotbed_rewrite_report report;
+        hotbed_rewrite_report report = {.size = sizeof report};
         CHECK_OK(hotbed_rewrite_module(r, m, &report));
         CHECK(report.pipelined);
         CHECK_STRING(report.text, "batch.sparse");

@@ -177,7 +177,7 @@ static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
     float table[N], y[N];
     hotbed_log_entry log[64];
     uint64_t n, turns = 0;
-    hotbed_pipeline_stats stats;
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
     open_model(&p, backend);
     train_with(&p, 6, "dist", false, table, y);
     CHECK_EQ(runs(&p, "dist"), 1);

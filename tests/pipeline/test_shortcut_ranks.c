@@ -3,13 +3,13 @@
  * The batches of a slot are the same ones in every round, so training with stages skipped gives the bytes of
  * training without.
  */
-#include "tests/pipeline/team.h"
+#include "tests/pipeline/ranks.h"
 
 #include <string.h>
 
 enum { ROUNDS = 4 };
 
-static const char *skipped; /* one team at a time */
+static const char *skipped; /* one ranks at a time */
 
 static hotbed_status skip(hotbed_train *train, const char *tasks) {
     return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false);
@@ -61,22 +61,22 @@ static const skippable lists[] = {
 static void check_lists(
     hotbed_backend backend, hotbed_plan exchange, const uint32_t *sizes, uint64_t capacity,
     size_t plans) {
-    static team t;
-    team_open(&t);
+    static ranks t;
+    ranks_open(&t);
     t.capacity = capacity;
-    sizes = team_sizes_of(sizes);
+    sizes = ranks_sizes_of(sizes);
     for (int n = 0; sizes[n] != 0; n++)
         for (size_t l = 0; l < plans; l++) {
             skipped = NULL;
-            team_run(backend, sizes[n], exchange, lists[l].plan, train_expected, &t);
+            ranks_run(backend, sizes[n], exchange, lists[l].plan, train_expected, &t);
             for (int i = 0; lists[l].tasks[i] != NULL; i++) {
                 if (hotbed_test_is_small() && lists[l].tasks[i + 1] != NULL)
                     continue; /* the last has most tasks */
                 skipped = lists[l].tasks[i];
-                team_run(backend, sizes[n], exchange, lists[l].plan, train_and_compare, &t);
+                ranks_run(backend, sizes[n], exchange, lists[l].plan, train_and_compare, &t);
             }
         }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 static const uint32_t one[] = {1, 0}, one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0},
@@ -109,16 +109,17 @@ static void and_with_shuffled_batches(hotbed_backend backend) {
     static const char *const all =
         "copy_batch_to_gpu start_shuffle finish_shuffle start_sparse_data_dist "
         "wait_sparse_data_dist prefetch";
-    static team t;
-    team_open(&t);
+    static ranks t;
+    ranks_open(&t);
     t.shuffled = true;
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
         skipped = NULL;
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_expected, &t);
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_expected, &t);
         skipped = all;
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_and_compare, &t);
+        ranks_run(
+            backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch-async", train_and_compare, &t);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 /* A forward that is replayed: the same results, and no rank's rows change. */
@@ -153,14 +154,14 @@ static void train_three_rounds(rank *r) {
 
 static void replayed_forwards_train_nothing(hotbed_backend backend) {
     static const hotbed_plan exchanges[] = {HOTBED_PLAN_FIXED, HOTBED_PLAN_TWO_PHASE};
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++)
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++)
         for (int e = 0; e < (hotbed_test_is_small() ? 1 : 2); e++) {
-            team_run(backend, *size, exchanges[e], "prefetch", train_three_rounds, &t);
-            team_run(backend, *size, exchanges[e], "prefetch", replay_forwards, &t);
+            ranks_run(backend, *size, exchanges[e], "prefetch", train_three_rounds, &t);
+            ranks_run(backend, *size, exchanges[e], "prefetch", replay_forwards, &t);
         }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 /* Ranks that do not name the same tasks are told, and none has changed anything. */
@@ -177,7 +178,7 @@ static void name_different_tasks(rank *r) {
     CHECK_STATUS(
         skip(train, last ? "embedding_backward" : "prefetch"),
         last ? HOTBED_ERR_UNSUPPORTED : HOTBED_ERR_COMM);
-    CHECK_OK(rank_run(r, train, team_batches()));
+    CHECK_OK(rank_run(r, train, ranks_batches()));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     CHECK_OK(skip(train, "prefetch"));
     hotbed_train_destroy(train);
@@ -187,14 +188,14 @@ static void name_different_tasks(rank *r) {
 }
 
 static void ranks_skip_the_same_tasks(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
-    const uint32_t *size = team_sizes_of(hotbed_test_is_small() ? two : two_or_four);
+    static ranks t;
+    ranks_open(&t);
+    const uint32_t *size = ranks_sizes_of(hotbed_test_is_small() ? two : two_or_four);
     for (; *size != 0; size++) {
-        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", name_different_tasks, &t);
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", name_different_tasks, &t);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,9 +1,10 @@
 /* tests/pipeline/test_timeline.c - traces are JSON with every task in it, pictures have a box for
  * each. */
 #include "hotbed/timeline.h"
-#include "tests/pipeline/shop.h"
+#include "tests/pipeline/example.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,7 @@ static void check_xml(const char *text) {
 
 /* --- tests ------------------------------------------------------------------------------------ */
 
-static hotbed_train *train_of(shop *s, const char *plan, bool timed, int rank) {
+static hotbed_train *train_of(example *s, const char *plan, bool timed, int rank) {
     hotbed_train_options options;
     hotbed_train *train;
     hotbed_train_options_init(&options);
@@ -104,18 +105,18 @@ static hotbed_train *train_of(shop *s, const char *plan, bool timed, int rank) {
     options.pipeline.timed = timed;
     options.pipeline.rank = rank;
     CHECK_OK(hotbed_train_create(&s->trainer, &options, &train));
-    shop_bind(s, train, 0, 12);
-    CHECK_EQ(shop_run(train), 12);
+    example_bind(s, train, 0, 12);
+    CHECK_EQ(example_run(train), 12);
     return train;
 }
 
 static void a_trace_is_json_with_every_task(hotbed_backend backend) {
-    shop s;
+    example s;
     char path[512], word[64];
     const hotbed_step *steps;
     uint32_t n;
     (void)snprintf(path, sizeof path, "%s/trace.json", hotbed_test_directory());
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_train *train = train_of(&s, "sw-pipelined", true, 3);
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     CHECK_OK(hotbed_timeline_write_trace(1, &pipeline, path));
@@ -134,15 +135,15 @@ static void a_trace_is_json_with_every_task(hotbed_backend backend) {
     CHECK(strstr(text, "\"host io\"") != NULL);
     free(text);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 static void a_picture_has_a_box_for_every_task(hotbed_backend backend) {
     char path[512];
     (void)snprintf(path, sizeof path, "%s/picture.svg", hotbed_test_directory());
     for (int timed = 0; timed < 2; timed++) {
-        shop s;
-        shop_open(&s, backend);
+        example s;
+        example_open(&s, backend);
         hotbed_train *train = train_of(&s, "prefetch", timed == 1, 0);
         hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
         CHECK_OK(hotbed_timeline_write_picture(1, &pipeline, 0, path));
@@ -159,15 +160,15 @@ static void a_picture_has_a_box_for_every_task(hotbed_backend backend) {
         CHECK_EQ(count(text, "<title>forward 11:"), 1);
         free(text);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
 static void ranks_share_a_file(hotbed_backend backend) {
-    shop s;
+    example s;
     char path[512];
     (void)snprintf(path, sizeof path, "%s/ranks.json", hotbed_test_directory());
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_train *trains[2];
     hotbed_pipeline *pipelines[2];
     for (int r = 0; r < 2; r++) { /* one after the other: a model has one pipeline at a time */
@@ -187,12 +188,12 @@ static void ranks_share_a_file(hotbed_backend backend) {
     free(text);
     for (int r = 0; r < 2; r++)
         hotbed_train_destroy(trains[r]);
-    shop_close(&s);
+    example_close(&s);
 }
 
 static void what_cannot_be_written_is_an_error(hotbed_backend backend) {
-    shop s;
-    shop_open(&s, backend);
+    example s;
+    example_open(&s, backend);
     hotbed_train *train = train_of(&s, "none", false, 0);
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train), *none = NULL;
     CHECK_STATUS(hotbed_timeline_write_trace(0, &pipeline, "x"), HOTBED_ERR_ARGUMENT);
@@ -200,7 +201,9 @@ static void what_cannot_be_written_is_an_error(hotbed_backend backend) {
     CHECK_STATUS(hotbed_timeline_write_trace(1, &pipeline, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_timeline_write_picture(1, &pipeline, 0, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_timeline_write_trace(1, &pipeline, "/no/such/directory/x"), HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), strerror(ENOENT)) != NULL);
     CHECK_STATUS(hotbed_timeline_write_picture(1, &pipeline, 0, "/dev/full"), HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), strerror(ENOSPC)) != NULL);
     hotbed_train_destroy(train);
     train = NULL;
     hotbed_train_options options;
@@ -211,7 +214,7 @@ static void what_cannot_be_written_is_an_error(hotbed_backend backend) {
     pipeline = hotbed_train_pipeline(train);
     CHECK_STATUS(hotbed_timeline_write_trace(1, &pipeline, "x"), HOTBED_ERR_STATE);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,48 +1,51 @@
 /* tests/pipeline/test_train.c - every plan trains to the bytes of the plain loop, in the peers'
  * order. */
-#include "tests/pipeline/shop.h"
+#include "tests/pipeline/example.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESULT = SHOP_MODULES * SHOP_ROWS, TABLES = SHOP_MODULES * SHOP_KEYS * SHOP_DIM };
+enum {
+    RESULT = EXAMPLE_MODULES * EXAMPLE_ROWS,
+    TABLES = EXAMPLE_MODULES * EXAMPLE_KEYS * EXAMPLE_DIM
+};
 
 /* The plain loop: bytes of all results, and of the tables after it. */
 typedef struct expected {
-    float results[SHOP_BATCHES][RESULT];
+    float results[EXAMPLE_BATCHES][RESULT];
     float rows[TABLES];
 } expected;
 
 static void train_plainly(hotbed_backend backend, bool postproc, uint64_t n, expected *e) {
-    shop s;
-    shop_open(&s, backend);
+    example s;
+    example_open(&s, backend);
     s.with_postproc = postproc;
     const hotbed_trainer *t = &s.trainer;
     for (uint64_t b = 0; b < n; b++) {
         void *batch;
         CHECK_OK(t->copy_batch(&s, 0, &s.batches[b], s.stream, &batch));
-        CHECK_OK(s.inner.forward(&s, hotbed_ref_batch(&shop_batch_type, batch), s.stream));
+        CHECK_OK(s.inner.forward(&s, hotbed_ref_batch(&example_batch_type, batch), s.stream));
         CHECK_OK(t->loss(&s, 0, batch, s.stream));
-        for (int m = SHOP_MODULES; m-- > 0;)
+        for (int m = EXAMPLE_MODULES; m-- > 0;)
             CHECK_OK(hotbed_module_backward(&s.modules[m].module, s.stream));
         CHECK_OK(hotbed_stream_sync(s.stream));
         memcpy(e->results[b], s.results[b], sizeof e->results[b]);
     }
-    shop_rows(&s, e->rows);
-    shop_close(&s);
+    example_rows(&s, e->rows);
+    example_close(&s);
 }
 
-static void check_results(shop *s, const expected *e, uint64_t first, uint64_t n) {
+static void check_results(example *s, const expected *e, uint64_t first, uint64_t n) {
     for (uint64_t b = first; b < first + n; b++)
         CHECK_BYTES(s->results[b], e->results[b], sizeof e->results[b]);
 }
 
-static void check_rows(shop *s, const expected *e) {
+static void check_rows(example *s, const expected *e) {
     static float rows[TABLES];
-    shop_rows(s, rows);
+    example_rows(s, rows);
     CHECK_BYTES(rows, e->rows, sizeof rows);
-    CHECK_EQ(shop_pinned(s), 0);
+    CHECK_EQ(example_pinned(s), 0);
 }
 
 /* Equal bytes, M in and M out, nothing started or prefetched twice. */
@@ -53,18 +56,18 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
     for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL;
          p += hotbed_test_is_small() ? 4 : 1)
         for (uint32_t more = 0; more < (hotbed_test_is_small() ? 1 : 3); more += 2) {
-            shop s;
-            shop_open(&s, backend);
-            hotbed_train *train = shop_train(&s, plan, 0);
+            example s;
+            example_open(&s, backend);
+            hotbed_train *train = example_train(&s, plan, 0);
             uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train)) + more;
             hotbed_train_destroy(train);
-            train = shop_train(&s, plan, depth);
-            shop_bind(&s, train, 0, 20);
-            CHECK_EQ(shop_run(train), 20);
+            train = example_train(&s, plan, depth);
+            example_bind(&s, train, 0, 20);
+            CHECK_EQ(example_run(train), 20);
             check_results(&s, &e, 0, 20);
             CHECK_EQ(s.pulled, 20);
             CHECK_EQ(s.given_back, 20);
-            for (int m = 0; m < SHOP_MODULES; m++) {
+            for (int m = 0; m < EXAMPLE_MODULES; m++) {
                 CHECK_EQ(s.modules[m].starts, 20);
                 CHECK_EQ(s.modules[m].waits, 20);
                 CHECK_EQ(s.modules[m].prefetches, 20);
@@ -85,7 +88,7 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
             CHECK_STATUS(hotbed_train_set_training(NULL, true), HOTBED_ERR_ARGUMENT);
             hotbed_train_destroy(train);
             check_rows(&s, &e);
-            shop_close(&s);
+            example_close(&s);
         }
 }
 
@@ -95,13 +98,13 @@ static void few_batches_are_enough(hotbed_backend backend) {
     train_plainly(backend, false, 10, &e);
     const char *plan;
     for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++) {
-        shop s;
+        example s;
         const hotbed_iteration *iteration;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, plan, 0);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, plan, 0);
         for (uint64_t n = 0, first = 0; n < 5; first += n++) {
-            shop_bind(&s, train, first, n);
-            CHECK_EQ(shop_run(train), n);
+            example_bind(&s, train, first, n);
+            CHECK_EQ(example_run(train), n);
             CHECK_EQ(s.given_back, n);
             CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
             CHECK(iteration == NULL); /* the end, again */
@@ -109,7 +112,7 @@ static void few_batches_are_enough(hotbed_backend backend) {
         check_results(&s, &e, 0, 10);
         hotbed_train_destroy(train);
         check_rows(&s, &e);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -119,17 +122,17 @@ static void destroy_drops_what_is_in_flight(hotbed_backend backend) {
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
     for (int p = 0; p < 3; p++)
         for (uint64_t taken = 1; taken < 6; taken++) {
-            shop s;
+            example s;
             const hotbed_iteration *iteration;
-            shop_open(&s, backend);
-            hotbed_train *train = shop_train(&s, names[p], 0);
-            shop_bind(&s, train, 0, 40);
+            example_open(&s, backend);
+            hotbed_train *train = example_train(&s, names[p], 0);
+            example_bind(&s, train, 0, 40);
             for (uint64_t i = 0; i < taken; i++)
                 CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
             CHECK_EQ(s.pulled, taken + 2);
             hotbed_train_destroy(train);
-            CHECK_EQ(shop_pinned(&s), 0);
-            shop_close(&s);
+            CHECK_EQ(example_pinned(&s), 0);
+            example_close(&s);
         }
 }
 
@@ -229,15 +232,15 @@ static const progress_table tables[] = {
 
 static void the_order_of_steps_is_the_peers(hotbed_backend backend) {
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
-        shop s;
+        example s;
         const hotbed_step *steps;
         uint32_t num_steps;
         char expected_text[1024];
         size_t used = 0;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, tables[t].plan, 0);
-        shop_bind(&s, train, 0, 12);
-        CHECK_EQ(shop_run(train), 12);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, tables[t].plan, 0);
+        example_bind(&s, train, 0, 12);
+        CHECK_EQ(example_run(train), 12);
         CHECK_OK(hotbed_train_plan_steps(tables[t].plan, &steps, &num_steps));
         for (uint32_t i = 0; tables[t].order[i] != NULL; i++) {
             const char *plus = strchr(tables[t].order[i], '+');
@@ -253,7 +256,7 @@ static void the_order_of_steps_is_the_peers(hotbed_backend backend) {
         }
         CHECK_STRING(period_of(train, 5), expected_text);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -270,14 +273,14 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
     static hotbed_log_entry log[2048];
     for (int p = 0; p < 3; p++) {
-        shop s;
+        example s;
         const hotbed_step *steps;
         uint32_t num_steps, before = 0, after = 0;
         uint64_t n;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, names[p], 5);
-        shop_bind(&s, train, 0, 30);
-        CHECK_EQ(shop_run(train), 30);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, names[p], 5);
+        example_bind(&s, train, 0, 30);
+        CHECK_EQ(example_run(train), 30);
         CHECK_OK(hotbed_train_plan_steps(names[p], &steps, &num_steps));
         for (uint32_t i = 0; i < num_steps; i++) {
             if (strcmp(steps[i].task, p == 1 ? "EmbPrefetch" : "prefetch") == 0)
@@ -291,30 +294,30 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
             CHECK(place(log, n, after, i) < place(log, n, before, i + 2));
         }
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
 /* The states of the cells, and who made them. */
 static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
-    shop s;
+    example s;
     hotbed_cell_state state;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "prefetch", 0);
     const hotbed_iteration *iteration;
-    shop_bind(&s, train, 0, 8);
+    example_bind(&s, train, 0, 8);
     for (int i = 0; i < 8; i++) {
         CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
-        for (uint32_t m = 0; m < SHOP_MODULES; m++) {
+        for (uint32_t m = 0; m < EXAMPLE_MODULES; m++) {
             CHECK_OK(hotbed_context_state(
                 hotbed_train_rewrite(train), hotbed_iteration_slot(iteration), m, &state));
             CHECK_EQ(state, HOTBED_CELL_EMPTY);
         }
         CHECK(hotbed_train_batch(train, iteration) == &s.slots[hotbed_iteration_slot(iteration)]);
     }
-    CHECK_EQ(shop_run(train), 0);
+    CHECK_EQ(example_run(train), 0);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 /* Evaluation in between changes nothing and leaves nothing. */
@@ -324,16 +327,16 @@ static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
     const char *plan;
     for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL;
          p += hotbed_test_is_small() ? 4 : 1) {
-        shop s;
+        example s;
         const hotbed_iteration *iteration;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, plan, 0);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, plan, 0);
         hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-        shop_bind(&s, train, 0, 6);
-        CHECK_EQ(shop_run(train), 6);
+        example_bind(&s, train, 0, 6);
+        CHECK_EQ(example_run(train), 6);
         uint64_t steps = s.steps;
         CHECK_OK(hotbed_train_set_training(train, false));
-        shop_bind(&s, train, 0, 40); /* truncated */
+        example_bind(&s, train, 0, 40); /* truncated */
         for (int i = 0; i < 3; i++)
             CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
         CHECK_STATUS(
@@ -341,14 +344,14 @@ static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
         CHECK_OK(hotbed_pipeline_drain(pipeline));
         CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline)));
         CHECK_EQ(s.steps, steps);
-        CHECK_EQ(shop_pinned(&s), 0);
+        CHECK_EQ(example_pinned(&s), 0);
         CHECK_OK(hotbed_train_set_training(train, true));
-        shop_bind(&s, train, 6, 6);
-        CHECK_EQ(shop_run(train), 6);
+        example_bind(&s, train, 6, 6);
+        CHECK_EQ(example_run(train), 6);
         check_results(&s, &e, 6, 6);
         hotbed_train_destroy(train);
         check_rows(&s, &e);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -358,17 +361,17 @@ static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
     train_plainly(backend, true, 10, &e);
     static const char *const names[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
     for (int p = 0; p < 4; p++) {
-        shop s;
-        shop_open(&s, backend);
+        example s;
+        example_open(&s, backend);
         s.with_postproc = true;
-        hotbed_train *train = shop_train(&s, names[p], 0);
-        shop_bind(&s, train, 0, 10);
-        CHECK_EQ(shop_run(train), 10);
+        hotbed_train *train = example_train(&s, names[p], 0);
+        example_bind(&s, train, 0, 10);
+        CHECK_EQ(example_run(train), 10);
         CHECK_EQ(s.postproc_runs, 10);
         check_results(&s, &e, 0, 10);
         hotbed_train_destroy(train);
         check_rows(&s, &e);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -378,53 +381,53 @@ static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
     train_plainly(backend, true, 10, &e);
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch"};
     for (int p = 0; p < 3; p++) {
-        shop s;
-        hotbed_rewrite_report report;
-        shop_open(&s, backend);
+        example s;
+        hotbed_rewrite_report report = {.size = sizeof report};
+        example_open(&s, backend);
         s.with_postproc = true;
         s.postproc.trainable = true;
-        hotbed_train *train = shop_train(&s, names[p], 0);
+        hotbed_train *train = example_train(&s, names[p], 0);
         CHECK_OK(hotbed_rewrite_module(hotbed_train_rewrite(train), 1, &report));
         CHECK(!report.pipelined);
-        shop_bind(&s, train, 0, 10);
-        CHECK_EQ(shop_run(train), 10);
+        example_bind(&s, train, 0, 10);
+        CHECK_EQ(example_run(train), 10);
         check_results(&s, &e, 0, 10);
         hotbed_train_destroy(train);
         check_rows(&s, &e);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
 /* An error of the trainer, at any batch: named, and everything can be torn down. */
 static void an_error_gives_everything_back(hotbed_backend backend) {
     for (uint32_t at = 0; at < 4; at++) {
-        shop s;
+        example s;
         const hotbed_iteration *iteration;
-        shop_open(&s, backend);
+        example_open(&s, backend);
         s.fail_batch = at + 1;
-        hotbed_train *train = shop_train(&s, "jagged-prefetch-async", 0);
-        shop_bind(&s, train, 0, 10);
+        hotbed_train *train = example_train(&s, "jagged-prefetch-async", 0);
+        example_bind(&s, train, 0, 10);
         hotbed_status status = HOTBED_OK;
         while (status == HOTBED_OK)
             status = hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration);
         CHECK_EQ(status, HOTBED_ERR_RANGE);
         CHECK(strstr(hotbed_last_error(), "task loss of iteration") != NULL);
         hotbed_train_destroy(train);
-        CHECK_EQ(shop_pinned(&s), 0);
-        shop_close(&s);
+        CHECK_EQ(example_pinned(&s), 0);
+        example_close(&s);
     }
 }
 
 static void a_step_allocates_nothing_and_waits_for_nothing(hotbed_backend backend) {
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
     for (int p = 0; p < 3; p++) {
-        shop s;
+        example s;
         const hotbed_iteration *iteration;
-        hotbed_counters before, after;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, names[p], 0);
+        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, names[p], 0);
         hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-        shop_bind(&s, train, 0, 40);
+        example_bind(&s, train, 0, 40);
         for (int i = 0; i < 10; i++)
             CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
         hotbed_counters_read(&before);
@@ -433,14 +436,14 @@ static void a_step_allocates_nothing_and_waits_for_nothing(hotbed_backend backen
         hotbed_counters_read(&after);
         CHECK_EQ(after.allocations, before.allocations);
         CHECK_EQ(after.host_waits, before.host_waits);
-        CHECK_EQ(shop_run(train), 5);
+        CHECK_EQ(example_run(train), 5);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
 static void plans_are_found_by_name(hotbed_backend backend) {
-    shop s;
+    example s;
     hotbed_train *train;
     hotbed_train_options options;
     const hotbed_step *steps;
@@ -448,7 +451,7 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     CHECK_STATUS(hotbed_train_plan_steps("no-such", &steps, &n), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "jagged-prefetch-async") != NULL);
     CHECK_STATUS(hotbed_train_plan_steps("none", NULL, &n), HOTBED_ERR_ARGUMENT);
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_train_options_init(&options);
     options.backend = backend;
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
@@ -473,17 +476,17 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     options.num_steps = n;
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
     CHECK_EQ(strncmp(hotbed_last_error(), "STATE_ORDER", 11), 0);
-    shop_close(&s);
+    example_close(&s);
 }
 
 /* What runs ahead goes first, unless that is not wanted. */
 static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
     static const char *const names[] = {"memcpy", "dist", "prefetch", "default"};
     for (int same = 0; same < 2; same++) {
-        shop s;
+        example s;
         hotbed_train *train;
         hotbed_train_options options;
-        shop_open(&s, backend);
+        example_open(&s, backend);
         hotbed_train_options_init(&options);
         options.plan = "prefetch";
         options.backend = backend;
@@ -494,7 +497,7 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
                 hotbed_stream_priority(hotbed_train_stream(train, names[i])),
                 i < 3 && same == 0 ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 

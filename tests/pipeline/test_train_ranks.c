@@ -2,21 +2,21 @@
  *
  * Every plan gives the bytes of the plain loop, rank by rank.
  */
-#include "tests/pipeline/team.h"
+#include "tests/pipeline/ranks.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-static pthread_barrier_t meeting; /* of a team's ranks */
+static pthread_barrier_t meeting; /* of a ranks's ranks */
 
 /* --- bodies ----------------------------------------------------------------------------------- */
 
 static void train_by_plan(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
-    CHECK_OK(rank_run(r, train, team_batches()));
-    CHECK_EQ(r->iterations, team_batches());
+    CHECK_OK(rank_run(r, train, ranks_batches()));
+    CHECK_EQ(r->iterations, ranks_batches());
     r->order = hotbed_pipeline_order_hash(hotbed_train_pipeline(train));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
@@ -25,20 +25,20 @@ static void train_by_plan(rank *r) {
 }
 
 static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) {
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
         const char *plan;
-        team_run(backend, *size, exchange, NULL, rank_train_plainly, &t);
+        ranks_run(backend, *size, exchange, NULL, rank_train_plainly, &t);
         for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++)
             if ((all && !hotbed_test_is_small()) || strcmp(plan, "prefetch") == 0 ||
                 strcmp(plan, "sparse-dist") == 0) {
-                team_run(backend, *size, exchange, plan, train_by_plan, &t);
+                ranks_run(backend, *size, exchange, plan, train_by_plan, &t);
                 for (uint32_t r = 1; r < *size; r++) /* turns were the same */
                     CHECK_EQ(t.ranks[r].order, t.ranks[0].order);
             }
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 static void every_plan_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
@@ -59,15 +59,15 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
     static const char *const plans[] = {"jagged-none",     "jagged-sparse-dist",
                                         "jagged-prefetch", "jagged-prefetch-async",
                                         "sw-serial",       "sw-pipelined"};
-    static team t;
-    team_open(&t);
+    static ranks t;
+    ranks_open(&t);
     t.shuffled = true;
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
-        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
         for (int p = 0; p < 6; p += hotbed_test_is_small() ? 3 : 1)
-            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_by_plan, &t);
+            ranks_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_by_plan, &t);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 /* Rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
@@ -101,12 +101,12 @@ static void train_unequally(rank *r) {
 
 static void unequal_ranks_end_together(hotbed_backend backend) {
     static const char *const plans[] = {"prefetch", "jagged-prefetch-async", "sw-pipelined"};
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++)
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++)
         for (int p = hotbed_test_is_small() ? 2 : 0; p < 3; p++)
-            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_unequally, &t);
-    team_close(&t);
+            ranks_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_unequally, &t);
+    ranks_close(&t);
 }
 
 /* Evaluation of other batches in between, given up in the middle. */
@@ -120,7 +120,7 @@ static void train_and_evaluate(rank *r) {
     CHECK_OK(rank_run(r, train, before));
     CHECK_OK(hotbed_train_set_training(train, false));
     CHECK(!hotbed_sharded_training(r->collections[1]));
-    r->limit = team_batches();
+    r->limit = ranks_batches();
     CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
     for (uint64_t i = 0; i < before / 2; i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
@@ -128,7 +128,7 @@ static void train_and_evaluate(rank *r) {
     CHECK_EQ(rank_pinned(r), 0);
     CHECK_OK(hotbed_train_set_training(train, true));
     r->next = before;
-    CHECK_OK(rank_run(r, train, team_batches()));
+    CHECK_OK(rank_run(r, train, ranks_batches()));
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
@@ -136,19 +136,19 @@ static void train_and_evaluate(rank *r) {
 
 static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
     static const char *const plans[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
-        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
         for (int p = 0; p < 4; p += hotbed_test_is_small() ? 3 : 1)
-            team_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
+            ranks_run(backend, *size, HOTBED_PLAN_FIXED, plans[p], train_and_evaluate, &t);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 /* Once warm, no step of any rank allocates or waits on the host: counters are of all of them. */
 static void train_without_allocations(rank *r) {
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     const hotbed_iteration *iteration;
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
@@ -175,14 +175,14 @@ static void train_without_allocations(rank *r) {
 }
 
 static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
         CHECK_EQ(pthread_barrier_init(&meeting, NULL, *size), 0);
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
         CHECK_EQ(pthread_barrier_destroy(&meeting), 0);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 /* --- schedules -------------------------------------------------------------------------------- */
@@ -216,7 +216,7 @@ static void train_by_each_candidate(rank *r) {
         CHECK_OK(hotbed_schedule_take(schedule, c));
         options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
         CHECK_OK(hotbed_train_create(&r->trainer, &options, &train));
-        CHECK_OK(rank_run(r, train, team_batches()));
+        CHECK_OK(rank_run(r, train, ranks_batches()));
         CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
         hotbed_train_destroy(train);
         CHECK_EQ(rank_pinned(r), 0);
@@ -226,13 +226,13 @@ static void train_by_each_candidate(rank *r) {
 }
 
 static void every_candidate_gives_the_bytes_of_the_plain_loop(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
-        team_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", train_by_each_candidate, &t);
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, NULL, rank_train_plainly, &t);
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", train_by_each_candidate, &t);
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 typedef struct own_clock {
@@ -288,11 +288,11 @@ static void profile_on_a_rank(rank *r) {
 }
 
 static void ranks_have_the_same_profile(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++)
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", profile_on_a_rank, &t);
-    team_close(&t);
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++)
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", profile_on_a_rank, &t);
+    ranks_close(&t);
 }
 
 /* A clock by which measurement c takes 1 second on rank c, 3 on the others, and 2 on all when c is the number of
@@ -342,11 +342,11 @@ static void tune_on_a_rank(rank *r) {
 }
 
 static void ranks_take_the_same_candidate(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
-    for (const uint32_t *size = team_sizes(); *size != 0; size++)
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", tune_on_a_rank, &t);
-    team_close(&t);
+    static ranks t;
+    ranks_open(&t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++)
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "sw-serial", tune_on_a_rank, &t);
+    ranks_close(&t);
 }
 
 /* --- failing ---------------------------------------------------------------------------------- */
@@ -365,18 +365,18 @@ static void train_to_a_failure(rank *r) {
     options.revoke = revoke;
     options.revoke_self = r->comm;
     hotbed_train *train = rank_train(r, &options);
-    r->status = rank_run(r, train, team_batches());
+    r->status = rank_run(r, train, ranks_batches());
     (void)snprintf(r->text, sizeof r->text, "%s", hotbed_last_error());
     hotbed_train_destroy(train);
     rank_close(r);
 }
 
 static void a_failure_ends_all_ranks(hotbed_backend backend) {
-    static team t;
-    team_open(&t);
+    static ranks t;
+    ranks_open(&t);
     t.aborts = true;
-    for (const uint32_t *size = team_sizes(); *size != 0; size++) {
-        team_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch", train_to_a_failure, &t);
+    for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
+        ranks_run(backend, *size, HOTBED_PLAN_FIXED, "jagged-prefetch", train_to_a_failure, &t);
         for (uint32_t r = 0; r < *size; r++) {
             bool failed_here = r == *size - 1;
             CHECK_EQ(t.ranks[r].status, failed_here ? HOTBED_ERR_RANGE : HOTBED_ERR_COMM);
@@ -384,7 +384,7 @@ static void a_failure_ends_all_ranks(hotbed_backend backend) {
                 CHECK(strstr(t.ranks[r].text, "task loss of iteration 3: the loss is nan") != NULL);
         }
     }
-    team_close(&t);
+    ranks_close(&t);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -3,7 +3,7 @@
  * The batches of a slot are the same ones all the time, so that a task which is replayed must leave what it
  * would have left had it run: equal bytes of the trained rows.
  */
-#include "tests/pipeline/shop.h"
+#include "tests/pipeline/example.h"
 
 #include "hotbed/profile.h"
 #include "pipeline/train.h"
@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TABLES = SHOP_MODULES * SHOP_KEYS * SHOP_DIM, ROUNDS = 5 };
+enum { TABLES = EXAMPLE_MODULES * EXAMPLE_KEYS * EXAMPLE_DIM, ROUNDS = 5 };
 
 /* A loader whose batch number i is batch i % period. */
 typedef struct rounds {
-    shop *s;
+    example *s;
     uint64_t next, end, period;
 } rounds;
 
@@ -27,12 +27,12 @@ static hotbed_status next_batch(void *self, void **batch, bool *end) {
     return HOTBED_OK;
 }
 
-static void train_rounds(shop *s, hotbed_train *train, uint64_t n) {
+static void train_rounds(example *s, hotbed_train *train, uint64_t n) {
     const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
     rounds r = {.s = s, .end = n * depth, .period = depth};
     const hotbed_loader loader = {.next = next_batch, .self = &r};
     CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
-    CHECK_EQ(shop_run(train), n * depth);
+    CHECK_EQ(example_run(train), n * depth);
 }
 
 static void skip(hotbed_train *train, const char *tasks) {
@@ -42,23 +42,23 @@ static void skip(hotbed_train *train, const char *tasks) {
 /* Rows after so many rounds, the first of which runs all, with some tasks skipped in the others. */
 static void train_skipping(
     hotbed_backend backend, const char *plan, uint32_t more, const char *skipped, float *rows,
-    shop *s) {
-    shop_open(s, backend);
+    example *s) {
+    example_open(s, backend);
     s->with_postproc = true;
-    hotbed_train *train = shop_train(s, plan, 0);
+    hotbed_train *train = example_train(s, plan, 0);
     uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train)) + more;
     hotbed_train_destroy(train);
-    train = shop_train(s, plan, depth);
+    train = example_train(s, plan, depth);
     train_rounds(s, train, 1);
     skip(train, skipped);
     train_rounds(s, train, ROUNDS - 2);
     skip(train, NULL);
-    CHECK_EQ(shop_pinned(s), 0); /* those of snapshots are released */
+    CHECK_EQ(example_pinned(s), 0); /* those of snapshots are released */
     train_rounds(s, train, 1);
     hotbed_train_destroy(train);
-    shop_rows(s, rows);
-    CHECK_EQ(shop_pinned(s), 0);
-    shop_close(s);
+    example_rows(s, rows);
+    CHECK_EQ(example_pinned(s), 0);
+    example_close(s);
 }
 
 /* Tasks whose results are of the batch alone, by plan. */
@@ -91,7 +91,7 @@ static void a_skipped_stage_gives_the_bytes_of_one_that_runs(hotbed_backend back
     static float expected[TABLES], rows[TABLES];
     for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
         for (uint32_t more = 0; more < (hotbed_test_is_small() ? 1 : 2); more++) {
-            shop s;
+            example s;
             train_skipping(backend, lists[l].plan, more, NULL, expected, &s);
             for (int t = 0; lists[l].tasks[t] != NULL; t++) {
                 if (hotbed_test_is_small() && lists[l].tasks[t + 1] != NULL)
@@ -104,15 +104,15 @@ static void a_skipped_stage_gives_the_bytes_of_one_that_runs(hotbed_backend back
 
 /* What is skipped runs once in each slot; postprocs go with the start. */
 static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
-    shop s;
-    shop_open(&s, backend);
+    example s;
+    example_open(&s, backend);
     s.with_postproc = true;
-    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    hotbed_train *train = example_train(&s, "prefetch", 0);
     const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
-    hotbed_pipeline_stats stats;
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
     skip(train, "copy_batch_to_gpu start_sparse_data_dist wait_sparse_data_dist prefetch");
     train_rounds(&s, train, ROUNDS);
-    for (int m = 0; m < SHOP_MODULES; m++) {
+    for (int m = 0; m < EXAMPLE_MODULES; m++) {
         CHECK_EQ(s.modules[m].starts, depth);
         CHECK_EQ(s.modules[m].waits, depth);
         CHECK_EQ(s.modules[m].prefetches, depth);
@@ -123,15 +123,15 @@ static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
     hotbed_pipeline_stats_read(hotbed_train_pipeline(train), &stats);
     CHECK_EQ(stats.replays, 4 * (ROUNDS - 1) * depth);
     hotbed_train_destroy(train);
-    CHECK_EQ(shop_pinned(&s), 0);
-    shop_close(&s);
+    CHECK_EQ(example_pinned(&s), 0);
+    example_close(&s);
 }
 
 /* A stage that runs beside one that is replayed uses contexts of its own, which go again. */
 static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
-    shop s;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    example s;
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "prefetch", 0);
     const uint32_t depth = hotbed_pipeline_depth(hotbed_train_pipeline(train));
     skip(train, "wait_sparse_data_dist");
     train_rounds(&s, train, ROUNDS);
@@ -148,8 +148,8 @@ static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
     for (int i = 0; i < 5; i++) /* and it can be torn down in flight */
         CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
     hotbed_train_destroy(train);
-    CHECK_EQ(shop_pinned(&s), 0);
-    shop_close(&s);
+    CHECK_EQ(example_pinned(&s), 0);
+    example_close(&s);
 }
 
 /* Rows get zero gradients from a forward that is replayed; then training goes on as if that had not
@@ -159,28 +159,28 @@ static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
         {"sparse-dist", "forward"},  {"prefetch", "forward"},        {"jagged-prefetch", "forward"},
         {"sw-serial", "EmbForward"}, {"sw-pipelined", "EmbForward"},
     };
-    static float expected[TABLES], rows[TABLES], result[SHOP_MODULES * SHOP_ROWS];
+    static float expected[TABLES], rows[TABLES], result[EXAMPLE_MODULES * EXAMPLE_ROWS];
     for (size_t p = 0; p < sizeof names / sizeof *names; p += hotbed_test_is_small() ? 4 : 1) {
-        shop s;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, names[p][0], 0);
+        example s;
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, names[p][0], 0);
         train_rounds(&s, train, 2);
-        shop_rows(&s, expected);
+        example_rows(&s, expected);
         memcpy(result, s.results[0], sizeof result);
         train_rounds(&s, train, 2);
         hotbed_train_destroy(train);
-        shop_close(&s);
-        shop_open(&s, backend);
-        train = shop_train(&s, names[p][0], 0);
+        example_close(&s);
+        example_open(&s, backend);
+        train = example_train(&s, names[p][0], 0);
         train_rounds(&s, train, 1);
         skip(train, names[p][1]);
         train_rounds(&s, train, 1); /* captured, and trained */
-        shop_rows(&s, rows);
+        example_rows(&s, rows);
         CHECK_BYTES(rows, expected, sizeof rows);
         uint64_t backwards = s.modules[0].backwards;
         for (int more = 0; more < 2; more++) {
             train_rounds(&s, train, 2);
-            shop_rows(&s, rows);
+            example_rows(&s, rows);
             CHECK_BYTES(rows, expected, sizeof rows);
             CHECK_BYTES(s.results[0], result, sizeof result);
         }
@@ -188,16 +188,16 @@ static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
         skip(train, NULL);
         train_rounds(&s, train, 2);
         float after[TABLES];
-        shop_rows(&s, after);
+        example_rows(&s, after);
         hotbed_train_destroy(train);
-        shop_close(&s);
-        shop_open(&s, backend);
-        train = shop_train(&s, names[p][0], 0);
+        example_close(&s);
+        example_open(&s, backend);
+        train = example_train(&s, names[p][0], 0);
         train_rounds(&s, train, 4);
-        shop_rows(&s, expected);
+        example_rows(&s, expected);
         CHECK_BYTES(after, expected, sizeof after);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -205,8 +205,8 @@ static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
 
 /* A clock that only the modules' and the trainer's calls move. */
 static double calls_so_far(void *self) {
-    const shop *s = self;
-    const shop_module *m = &s->modules[0];
+    const example *s = self;
+    const example_module *m = &s->modules[0];
     return 1.0 * (double)m->starts + 0.5 * (double)m->waits + 3.0 * (double)m->prefetches +
            4.0 * (double)m->computes + 5.0 * (double)m->backwards + 2.0 * (double)s->losses +
            0.25 * (double)s->finalized;
@@ -248,10 +248,10 @@ static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
     static const char *const plans[] = {"sw-serial", "prefetch", "sparse-dist", "none"};
     static hotbed_profile profile;
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p += hotbed_test_is_small() ? 3 : 1) {
-        shop s;
+        example s;
         double sum = 0.0;
-        shop_open(&s, backend);
-        hotbed_train *train = shop_train(&s, plans[p], 0);
+        example_open(&s, backend);
+        hotbed_train *train = example_train(&s, plans[p], 0);
         void *batches[2] = {&s.batches[0], &s.batches[1]};
         hotbed_profile_options options;
         hotbed_profile_options_init(&options);
@@ -274,9 +274,9 @@ static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
             }
         }
         CHECK_NEAR(sum, profile.baseline, 1e-9);
-        CHECK_EQ(shop_pinned(&s), 0);
+        CHECK_EQ(example_pinned(&s), 0);
         hotbed_train_destroy(train);
-        shop_close(&s);
+        example_close(&s);
     }
 }
 
@@ -292,45 +292,45 @@ static void check_refusal(hotbed_train *train, const char *task, const char *why
 }
 
 static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
-    shop s;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "sw-serial", 0);
+    example s;
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "sw-serial", 0);
     check_refusal(train, "EmbBackward", "it changes rows of tables");
     check_refusal(train, "OptimStep", "it ends the batch");
     skip(train, "EmbPrefetch LossPostprocess");
     hotbed_train_destroy(train);
-    train = shop_train(&s, "prefetch", 0);
+    train = example_train(&s, "prefetch", 0);
     check_refusal(train, "embedding_backward", "it changes rows of tables");
     check_refusal(train, "dequeue_batch", "it ends the batch");
     hotbed_train_destroy(train);
-    train = shop_train(&s, "none", 0);
+    train = example_train(&s, "none", 0);
     check_refusal(train, "forward", "module 'ranker.sparse.users' is not pipelined");
     hotbed_train_destroy(train);
     s.trainer.num_io = 1; /* the copy alone */
-    train = shop_train(&s, "jagged-prefetch", 0);
+    train = example_train(&s, "jagged-prefetch", 0);
     check_refusal(train, "loss", "the trainer declares no io of loss");
     check_refusal(train, "forward", "the trainer declares no io of forward");
     skip(train, "copy_batch_to_gpu prefetch global_tokens");
     hotbed_train_destroy(train);
-    shop_close(&s);
-    shop_open(&s, backend);
+    example_close(&s);
+    example_open(&s, backend);
     s.with_postproc = true;
     s.postproc.trainable = true; /* items are not pipelined */
-    train = shop_train(&s, "prefetch", 0);
+    train = example_train(&s, "prefetch", 0);
     check_refusal(train, "forward", "module 'ranker.sparse.items' is not pipelined");
     skip(train, "prefetch");
     train_rounds(&s, train, 3);
     hotbed_train_destroy(train);
-    shop_close(&s);
-    shop_open(&s, backend);
+    example_close(&s);
+    example_open(&s, backend);
     hotbed_module_calls calls = *s.modules[1].module.calls;
     calls.capture = NULL;
     s.modules[1].module.calls = &calls;
-    train = shop_train(&s, "prefetch", 0);
+    train = example_train(&s, "prefetch", 0);
     check_refusal(train, "prefetch", "module 'ranker.sparse.items' cannot be captured");
     skip(train, "copy_batch_to_gpu");
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 /* Of each task of each plan it is known what it changes; of another one that is said. */
@@ -339,9 +339,9 @@ static void what_tasks_change_is_known(hotbed_backend backend) {
     const hotbed_step *steps;
     const char *plan;
     uint32_t n, num_io = 0;
-    shop s;
-    shop_open(&s, backend);
-    hotbed_train *train = shop_train(&s, "prefetch", 0);
+    example s;
+    example_open(&s, backend);
+    hotbed_train *train = example_train(&s, "prefetch", 0);
     for (uint32_t p = 0; (plan = hotbed_train_plan_name(p)) != NULL; p++) {
         CHECK_OK(hotbed_train_plan_steps(plan, &steps, &n));
         for (uint32_t t = 0; t < n; t++) {
@@ -353,7 +353,7 @@ static void what_tasks_change_is_known(hotbed_backend backend) {
     CHECK_STATUS(hotbed_train_declare(train, "EmbPrefetches", io, &num_io), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "'EmbPrefetches'") != NULL);
     hotbed_train_destroy(train);
-    shop_close(&s);
+    example_close(&s);
 }
 
 static hotbed_status restore_nothing(
@@ -366,11 +366,11 @@ static hotbed_status restore_nothing(
 }
 
 static void io_of_trainers_is_checked(hotbed_backend backend) {
-    shop s;
+    example s;
     hotbed_train *train;
     hotbed_train_options options;
     hotbed_trainer_io io = {.function = "los"};
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_train_options_init(&options);
     options.plan = "prefetch";
     options.backend = backend;
@@ -383,22 +383,22 @@ static void io_of_trainers_is_checked(hotbed_backend backend) {
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
     s.trainer.io = NULL;
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
-    shop_close(&s);
+    example_close(&s);
 }
 
 /* --- contexts --------------------------------------------------------------------------------- */
 
 static void snapshots_are_of_a_slot_and_a_state(hotbed_backend backend) {
-    shop s;
+    example s;
     hotbed_rewrite *rewrite;
     hotbed_rewrite_options options;
     hotbed_context_snapshot *started = NULL, *other = NULL;
     hotbed_cell_state state;
-    shop_open(&s, backend);
+    example_open(&s, backend);
     hotbed_rewrite_options_init(&options);
     options.depth = 2;
     options.model = &s.model;
-    options.batch = &shop_batch_type;
+    options.batch = &example_batch_type;
     options.kind = HOTBED_FORWARD_PREFETCH;
     CHECK_OK(hotbed_rewrite_create(&options, s.stream, &rewrite));
     CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, &started), HOTBED_ERR_STATE);
@@ -428,8 +428,8 @@ static void snapshots_are_of_a_slot_and_a_state(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(s.stream));
     CHECK_EQ(s.modules[0].contexts, 3);
     hotbed_rewrite_destroy(rewrite);
-    CHECK_EQ(shop_pinned(&s), 0);
-    shop_close(&s);
+    CHECK_EQ(example_pinned(&s), 0);
+    example_close(&s);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -38,7 +38,7 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     rig r;
     setup_start(&s, 1, 1, capacity);
     rig_open_bare(&r, backend, &s.options);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint64_t allowed =
         capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */

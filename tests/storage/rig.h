@@ -21,6 +21,10 @@ uint64_t rng_below(rng *random, uint64_t bound); /* bound > 0 */
 float rng_float(rng *random);                    /* [-1, 1), a multiple of 2^-23 */
 uint64_t rng_extreme_key(rng *random); /* one of about 40 keys at the edges of their range */
 
+/* --- memory of the process ------------------------------------------------------------------------- */
+
+uint64_t rig_resident(void); /* bytes that are in memory now */
+
 /* --- descriptions -------------------------------------------------------------------------------- */
 
 /* Options with all that they point to.  Not to be copied. */

@@ -436,7 +436,7 @@ static void weights_and_states_are_the_tables(hotbed_backend backend) {
     weights->deleter(weights);
     state->deleter(state);
     CHECK_OK(hotbed_dl_weights(r.storage, 1, &view));
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 1, &info));
     CHECK_EQ(view.element, HOTBED_ELEMENT_BF16);
     CHECK_EQ(view.rows, info.slots);

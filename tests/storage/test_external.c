@@ -212,7 +212,7 @@ static void *work(void *argument) {
         CHECK_BYTES(back, rows, sizeof rows);
         CHECK_OK(hotbed_external_erase(w->external, 1, 3, keys, found));
         CHECK_EQ(found[2], 1);
-        hotbed_external_stats stats;
+        hotbed_external_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_external_stats_read(w->external, &stats));
     }
     return NULL;
@@ -229,7 +229,7 @@ static void threads_take_turns(hotbed_backend backend) {
         }
         for (int i = 0; i < THREADS; i++)
             CHECK_EQ(pthread_join(workers[i].thread, NULL), 0);
-        hotbed_external_stats stats;
+        hotbed_external_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_external_stats_read(b->external, &stats));
         CHECK_EQ(stats.inserts, THREADS * ROUNDS * 16);
         CHECK_EQ(stats.hits, THREADS * ROUNDS * 16);
@@ -252,7 +252,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
     for (int k = 0; k < store_num_kinds(); k++) {
         store_box *b = store_box_open(store_kinds[k]);
         hotbed_external_request *put = NULL, *get = NULL;
-        hotbed_external_request_view p, g;
+        hotbed_external_request_view p = {.size = sizeof p}, g = {.size = sizeof g};
         CHECK_OK(hotbed_external_request_create(b->external, 1, 64, stream, &put));
         CHECK_OK(hotbed_external_request_create(b->external, 1, 64, stream, &get));
         CHECK_OK(hotbed_external_request_read(put, &p));
@@ -260,7 +260,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
         CHECK(p.table == 1 && p.capacity == 64 && p.row_bytes == 37 && *p.n == 0);
         CHECK_STATUS(hotbed_external_find_async(get, other), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_external_find_async(NULL, stream), HOTBED_ERR_ARGUMENT);
-        hotbed_counters before, after;
+        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         fill_request(&p, 40, 7);
         fill_request(&g, 64, 9);
         hotbed_counters_read(&before);
@@ -277,7 +277,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
             CHECK(i >= 40 || p.found[i] == 1);
         }
         CHECK_EQ(*g.status, HOTBED_OK);
-        hotbed_external_stats stats;
+        hotbed_external_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_external_stats_read(b->external, &stats));
         CHECK_EQ(stats.stream_waits, 3);
         CHECK(stats.stream_seconds > 0);
@@ -319,7 +319,7 @@ static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     store_box *b = store_box_open(STORE_BAD);
     hotbed_external_request *r = NULL;
-    hotbed_external_request_view v;
+    hotbed_external_request_view v = {.size = sizeof v};
     CHECK_STATUS(
         hotbed_external_request_create(b->external, 0, 0, stream, &r), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
@@ -365,8 +365,8 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_event_create(stream, &event));
     store_box *b = store_box_open(STORE_BAD);
     hotbed_external_request *r = NULL;
-    hotbed_external_request_view v;
-    hotbed_external_stats stats;
+    hotbed_external_request_view v = {.size = sizeof v};
+    hotbed_external_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_external_request_create(b->external, 0, 16, stream, &r));
     CHECK_OK(hotbed_external_request_read(r, &v));
     fill_request(&v, 16, 5);

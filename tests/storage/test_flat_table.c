@@ -53,6 +53,7 @@ static hotbed_flat_table_options options_of(
 static void open_box(
     box *b, hotbed_backend backend, const hotbed_flat_table_options *o, uint64_t chunk) {
     memset(b, 0, sizeof *b);
+    b->view.size = sizeof b->view;
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
     if (chunk > 0)
         CHECK_OK(hotbed_flat_table_create_staged(o, chunk, b->stream, &b->table));
@@ -326,7 +327,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
         random_slots(&b, MOST, true);
         upload(&b);
         hotbed_rows rows = rows_of(&b, 7);
-        hotbed_counters before, after;
+        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_flat_table_load(b.table, MOST, b.device->slots, &rows, b.stream));
         CHECK_OK(hotbed_flat_table_store(b.table, MOST, b.device->slots, &rows, b.stream));
@@ -342,7 +343,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
 static void bad_arguments_are_refused(hotbed_backend backend) {
     box b;
     hotbed_flat_table *none;
-    hotbed_flat_table_view view;
+    hotbed_flat_table_view view = {.size = sizeof view};
     hotbed_flat_table_options good =
         options_of(HOTBED_MEMORY_DEVICE, HOTBED_F32, HOTBED_OPT_ADAGRAD, 4);
     open_box(&b, backend, &good, 0);

@@ -53,7 +53,7 @@ static void bad_options_are_refused(hotbed_backend backend) {
 static void bad_arguments_are_refused(hotbed_backend backend) {
     index_box b;
     uint64_t keys = 7;
-    hotbed_index_info info;
+    hotbed_index_info info = {.size = sizeof info};
     index_box_open_one(&b, backend, 100, HOTBED_EVICT_NEVER);
     index_batch *d = b.device;
     hotbed_index *x = b.index;
@@ -137,7 +137,7 @@ static void tables_are_described(hotbed_backend backend) {
     uint64_t next = 0;
     CHECK_EQ(hotbed_index_num_tables(b.index), TABLES);
     for (uint32_t t = 0; t < TABLES; t++) {
-        hotbed_index_info info;
+        hotbed_index_info info = {.size = sizeof info};
         CHECK_OK(hotbed_index_table(b.index, t, &info));
         CHECK_EQ(info.capacity, capacities[t]);
         CHECK_EQ(info.first_slot, next);
@@ -155,8 +155,8 @@ static void a_slot_takes_16_bytes(hotbed_backend backend) {
     index_box b;
     hotbed_stream *stream;
     hotbed_index *index;
-    hotbed_index_info info;
-    hotbed_counters before, after;
+    hotbed_index_info info = {.size = sizeof info};
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     const uint64_t capacity = 100000;
     hotbed_index_options options;
     index_box_open_one(
@@ -234,7 +234,7 @@ static void a_table_takes_as_many_keys_as_it_was_made_for(hotbed_backend backend
                                           500, 512, 530, 1000, 4096, 10001, 60000};
     for (uint32_t c = 0; c < sizeof capacities / sizeof capacities[0]; c++) {
         index_box b;
-        hotbed_index_info info;
+        hotbed_index_info info = {.size = sizeof info};
         index_box_open_one(&b, backend, capacities[c], HOTBED_EVICT_NEVER);
         CHECK_EQ(fill(&b, capacities[c]), capacities[c]);
         CHECK_EQ(index_box_size(&b, 0), capacities[c]);
@@ -319,7 +319,7 @@ static void pins_keep_keys(hotbed_backend backend) {
     index_box b;
     uint64_t keys = 0, pinned = 0;
     index_box_open_one(&b, backend, 16, HOTBED_EVICT_LOWEST);
-    hotbed_index_info info;
+    hotbed_index_info info = {.size = sizeof info};
     CHECK_OK(hotbed_index_table(b.index, 0, &info));
     index_box_number_keys(&b, 0, 16);
     CHECK_OK(index_box_insert(&b, HOTBED_SCORE_ASSIGN, true));
@@ -373,7 +373,7 @@ static void pins_keep_keys(hotbed_backend backend) {
 static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
     for (int pins = 0; pins < 2; pins++) {
         index_box b;
-        hotbed_index_info info;
+        hotbed_index_info info = {.size = sizeof info};
         index_box_open_one(&b, backend, 16, HOTBED_EVICT_LOWEST);
         CHECK_OK(hotbed_index_table(b.index, 0, &info));
         for (uint64_t first = 0; index_box_size(&b, 0) < 16; first += 64) {
@@ -468,7 +468,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
     index_box_open_one(&b, backend, 1000, HOTBED_EVICT_LOWEST);
     index_box_number_keys(&b, 0, 1500);
     index_box_upload(&b);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     hotbed_index_insert o = index_box_insert_of(&b, HOTBED_SCORE_ASSIGN, true);
     index_batch *d = b.device;

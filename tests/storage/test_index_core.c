@@ -654,7 +654,144 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     }
 }
 
+/* What creation writes into memory that is zero is what clearing writes, slot for slot. */
+static void slots_that_start_are_free(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 200; i++) {
+        uint64_t capacity = 1 + hotbed_test_below((uint64_t)1 << (4 + i % 14));
+        uint64_t first = hotbed_test_below(5);
+        hotbed_index_range range = hotbed_index_range_make(capacity, i % 2 == 0, first);
+        range.region_bits = (uint16_t)(i % 3);
+        uint64_t slots = (range.first_bucket + range.buckets) * HOTBED_BUCKET_SLOTS;
+        uint64_t *keys = calloc(slots, sizeof *keys);
+        CHECK(keys != NULL);
+        const hotbed_index_view view = {keys, NULL, NULL};
+        hotbed_index_start(view, range);
+        for (uint64_t s = 0; s < first * HOTBED_BUCKET_SLOTS; s++)
+            CHECK_EQ(keys[s], 0);
+        for (uint32_t b = 0; b < range.buckets; b++)
+            for (uint64_t s = 0; s < HOTBED_BUCKET_SLOTS; s++)
+                if (keys[hotbed_index_slot(range, b) + s] != hotbed_index_marker(range, b, false))
+                    CHECK_EQ(
+                        keys[hotbed_index_slot(range, b) + s],
+                        hotbed_index_marker(range, b, false));
+        free(keys);
+    }
+}
+
+/* --- two tiles beside each other ---------------------------------------------------------------------------- */
+
+enum { BESIDE = 20 };
+
+/* What two tiles do to one table: `first` in the lanes below its width, `second` in the others. */
+typedef struct beside {
+    table *t;
+    uint64_t keys[BESIDE + 1], slots[BESIDE + 1];
+    void (*first)(struct beside *b, uint32_t width);
+    void (*second)(struct beside *b, uint32_t width);
+    bool over;
+} beside;
+
+static void beside_lane(void *argument) {
+    beside *b = argument;
+    (hotbed_emulate_lane() < b->t->width ? b->first : b->second)(b, b->t->width);
+}
+
+static void run_beside(beside *b) {
+    uint64_t random = hotbed_test_random();
+    hotbed_emulate_beside(2 * b->t->width, b->t->width, beside_lane, b, &random);
+}
+
+static void claim_one(beside *b, uint32_t n, uint32_t width) {
+    hotbed_index_result r =
+        hotbed_index_claim(b->t->view, b->t->range, b->keys[n], HOTBED_SCORE_ASSIGN, 2, 1, width);
+    CHECK(r.slot != HOTBED_SLOT_NONE);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (r.outcome != HOTBED_INDEX_FOUND)
+        hotbed_index_publish(b->t->view, r.slot, b->keys[n]);
+    b->slots[n] = r.slot;
+}
+
+/* The first key of the table, which is the next to be evicted. */
+static void claim_present(beside *b, uint32_t width) {
+    claim_one(b, 0, width);
+}
+
+static void claim_new(beside *b, uint32_t width) {
+    for (uint32_t n = 1; n < HOTBED_BUCKET_SLOTS; n++)
+        claim_one(b, n, width);
+}
+
+/* A key is claimed while others, which may take its slot, are.  All get a slot of their own, with one pin. */
+static void a_key_is_claimed_beside_evictions(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t round = 0; round < 60; round++) {
+        table *t = &tables[round % 2 == 0 ? 0 : 1];
+        beside b = {.t = t, .first = claim_new, .second = claim_present};
+        clear(
+            t, (hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1},
+            round % 2 == 0 ? 1 : 8);
+        uint32_t n = 0, more = 1;
+        for (uint64_t key = 1; more < HOTBED_BUCKET_SLOTS; key++) {
+            if (hotbed_index_candidates(t->range, key).first != 0)
+                continue;
+            if (n == HOTBED_BUCKET_SLOTS) { /* the bucket is full */
+                b.keys[more++] = key;
+                continue;
+            }
+            hotbed_index_result r =
+                hotbed_index_place(t->view, t->range, key, hotbed_meta_new(1, 0), 1);
+            hotbed_index_publish(t->view, r.slot, key);
+            if (r.slot == 0)
+                b.keys[0] = key; /* of equal scores the lowest slot's goes first */
+            n++;
+        }
+        run_beside(&b);
+        for (n = 0; n < HOTBED_BUCKET_SLOTS; n++) {
+            CHECK_EQ(hotbed_index_find(t->view, t->range, b.keys[n], 1), b.slots[n]);
+            CHECK_EQ(t->metas[b.slots[n]] & (HOTBED_META_PINS | HOTBED_META_LOCKED), 1);
+        }
+    }
+}
+
+static void erase_all(beside *b, uint32_t width) {
+    for (uint32_t n = 0; n < BESIDE; n++)
+        CHECK(hotbed_index_erase(b->t->view, b->t->range, b->keys[n], width));
+    if (hotbed_tile_rank(width) == 0)
+        b->over = true;
+}
+
+/* A slot whose meta is 0, and stays 0, has no key of the table. */
+static void look_at_free(beside *b, uint32_t width) {
+    (void)width;
+    while (!b->over)
+        for (uint32_t n = 0; n < BESIDE; n++)
+            if (hotbed_load_acquire_u64(&b->t->metas[b->slots[n]]) == 0)
+                CHECK(hotbed_load_acquire_u64(&b->t->keys[b->slots[n]]) != b->keys[n]);
+}
+
+static void a_slot_is_free_when_its_key_is_gone(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t round = 0; round < 20; round++) {
+        table *t = &tables[0];
+        beside b = {.t = t, .first = erase_all, .second = look_at_free};
+        clear(t, (hotbed_index_range){.buckets = 4, .choices = 3}, round % 2 == 0 ? 1 : 8);
+        for (uint32_t n = 0; n < BESIDE; n++) {
+            b.keys[n] = hotbed_test_random();
+            hotbed_index_result r =
+                hotbed_index_place(t->view, t->range, b.keys[n], hotbed_meta_new(1, 0), 1);
+            hotbed_index_publish(t->view, r.slot, b.keys[n]);
+            b.slots[n] = r.slot;
+        }
+        run_beside(&b);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"a_key_is_claimed_beside_evictions", a_key_is_claimed_beside_evictions},
+    {"a_slot_is_free_when_its_key_is_gone", a_slot_is_free_when_its_key_is_gone},
+    {"slots_that_start_are_free", slots_that_start_are_free},
     {"a_line_is_matched_word_by_word", a_line_is_matched_word_by_word},
     {"a_table_that_refuses_is_the_same_at_every_width",
      a_table_that_refuses_is_the_same_at_every_width},

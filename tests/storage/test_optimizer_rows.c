@@ -69,7 +69,7 @@ static void flat_step(
     rig *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
     const parts *out, uint64_t n, const float *gradients) {
     hotbed_flat_table_options options;
-    hotbed_flat_table_view view;
+    hotbed_flat_table_view view = {.size = sizeof view};
     hotbed_flat_table *table;
     hotbed_flat_table_options_init(&options);
     options.dim = before->dim;
@@ -110,7 +110,7 @@ static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3]
     rig *r = l->r;
     const hotbed_optimizer *o = hotbed_storage_optimizer(r->storage);
     const recipe how = {.batch_size = 100, .key_space = 60};
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     lane_fill(l, random, &how);
     lane_prefetch(l);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
@@ -222,7 +222,7 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind k
 static void recorded_steps_count_on(hotbed_backend backend) {
     bench eager, recorded;
     hotbed_graph *graph;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     bench_open(&eager, backend, HOTBED_OPT_ADAM);
     bench_open(&recorded, backend, HOTBED_OPT_ADAM);
     hotbed_row_update u = update_of(&eager.p, KEYS, eager.gradients);

@@ -62,9 +62,10 @@ static void forward_bags(void *argument) {
 static void eval_rows(void *argument) {
     const work *w = argument;
     uint32_t n = w->s.feature_starts[w->s.num_features];
+    uint64_t epoch = hotbed_eval_epoch(&w->s);
     for (uint32_t i = 0; i < n; i += w->width)
         hotbed_eval_rows(
-            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, true,
+            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, true, &epoch,
             w->width < 4 ? w->width : 4, w->width);
 }
 
@@ -72,7 +73,9 @@ static void eval_below(void *argument) {
     const work *w = argument;
     uint32_t n = w->s.move_bins[0], turn = TURN < w->width ? TURN : w->width;
     for (uint32_t i = 0; i < n; i += turn)
-        hotbed_eval_below(&w->s, i, n - i < turn ? n - i : turn, w->output, w->stride, w->width);
+        hotbed_eval_below(
+            &w->s, i, n - i < turn ? n - i : turn, w->output, w->stride,
+            w->width < 4 ? w->width : 4, w->width);
 }
 
 static void sum_leaves(void *argument) {
@@ -438,6 +441,11 @@ static void same_eval(lane *l) {
     s->move_order = order;
     s->move_bins = bins;
     s->feature_starts = starts;
+    uint64_t begun = 0;
+    uint32_t again = 0;
+    s->begun = &begun;
+    s->num_missing = &again;
+    hotbed_eval_begin(s);
     for (uint32_t f = 0; f <= s->num_features; f++)
         starts[f] = f * batch.batch_size;
     CHECK(starts[s->num_features] == batch.num_keys && batch.num_keys <= EVAL_KEYS);
@@ -464,6 +472,7 @@ static void same_eval(lane *l) {
             for (uint64_t b = 0; b < row; b++)
                 CHECK_EQ(((uint8_t *)l->output)[order[k] * row + b], FILL);
         hotbed_emulate_run(w.width, eval_below, &w);
+        CHECK_EQ(again, 0);
         CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
     }
 }

@@ -284,7 +284,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     sums sum;
     rng random = rng_start(25);
     hotbed_graph *graph;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     setup_start(&s, 2, 7, 500);
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
@@ -342,7 +342,7 @@ static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
     lane l;
     sums sum;
     rng random = rng_start(26);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     setup_start(&s, 2, 7, 500);
     rig_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 64);

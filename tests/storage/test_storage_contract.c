@@ -1,9 +1,12 @@
 /* tests/storage/test_storage_contract.c - every documented error, each leaving the storage usable. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "tests/storage/rig.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { DIM = 4, CAPACITY = 200, MAX_KEYS = 64, MAX_BATCH = 16 };
 
@@ -93,7 +96,7 @@ static void create_refuses_bad_names(hotbed_backend backend) {
     s.tables[1].name = "A.Z_09-z";
     rig r;
     rig_open_bare(&r, backend, &s.options);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     CHECK_STRING(info.name, long_name + 1);
     rig_close(&r);
@@ -265,6 +268,65 @@ static void fields_of_later_versions(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* On the host, memory comes with the rows: creation writes neither rows nor index.  With its gaps, two tiers, times,
+ * counters and a static table of zeros it would be about 3 GB. */
+static void creation_touches_no_memory(hotbed_backend backend) {
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("of the host");
+    for (int tiers = 0; tiers < 2; tiers++) {
+        setup s;
+        rig r;
+        setup_start(&s, 2, 50, UINT64_C(1) << 21);
+        s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
+        s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+        s.tables[0].admission_threshold = 2;
+        s.tables[1].kind = tiers == 0 ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+        s.tables[1].initializer = (hotbed_initializer){.kind = HOTBED_INIT_CONSTANT};
+        s.tables[1].dtype = HOTBED_F16;
+        s.options.mode = tiers == 0 ? HOTBED_MODE_HBM_DIRECT : HOTBED_MODE_CACHE;
+        s.tables[0].upper_capacity = s.tables[1].upper_capacity = UINT64_C(1) << 18;
+        s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+        uint64_t before = rig_resident();
+        rig_open_bare(&r, backend, &s.options);
+        CHECK(
+            rig_resident() < before + (UINT64_C(96) << 20)); /* a huge page or two of each array */
+        CHECK_EQ(rig_pinned(&r), 0);
+        rig_close(&r);
+    }
+}
+
+/* A struct that was not initialised ends where memory does: its size is no reason to read on. */
+static void a_garbage_size_reads_no_further(hotbed_backend backend) {
+    static const uint32_t sizes[] = {UINT32_MAX, 0xdeadbeefU, 1U << 20, 2050, 4095};
+    setup s;
+    setup_start(&s, 1, DIM, CAPACITY);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    CHECK_EQ(mprotect(pages + page, page, PROT_NONE), 0);
+    hotbed_storage_options *options = (void *)(pages + page - sizeof *options);
+    hotbed_table_options *table = (void *)(pages + page - sizeof *table);
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char words[32];
+        (void)snprintf(words, sizeof words, "size %u", sizes[i]);
+        memcpy(options, &s.options, sizeof *options);
+        options->size = sizes[i];
+        CHECK_STATUS(hotbed_storage_create(options, stream, &storage), HOTBED_ERR_ARGUMENT);
+        check_message(words);
+        hotbed_storage_options good = s.options;
+        memcpy(table, s.tables, sizeof *table);
+        table->size = sizes[i];
+        good.tables = table;
+        CHECK_STATUS(hotbed_storage_create(&good, stream, &storage), HOTBED_ERR_ARGUMENT);
+        check_message(words);
+    }
+    CHECK_EQ(munmap(pages, 2 * page), 0);
+    hotbed_stream_destroy(stream);
+}
+
 /* A struct of an older caller: fields beyond `size` are read as 0, whatever is there. */
 static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
     setup s;
@@ -381,7 +443,7 @@ static void prefetch_refuses(hotbed_backend backend) {
     check_message("17");
     bad.batch_size = UINT32_MAX;
     CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     CHECK_STATUS(hotbed_ticket_read(ticket, &view), HOTBED_ERR_STATE); /* none had an effect */
     victim_close(&v);
 }
@@ -456,7 +518,7 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
 
 static void cancel_and_read_refuse(hotbed_backend backend) {
     victim v;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     victim_open(&v, backend, HOTBED_POOL_SUM);
     CHECK_STATUS(hotbed_ticket_cancel(NULL, v.r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_ticket_cancel(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
@@ -602,9 +664,9 @@ static void descriptions_refuse(hotbed_backend backend) {
     victim_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
-    hotbed_storage_state state;
-    hotbed_table_info info;
-    hotbed_table_stats stats;
+    hotbed_storage_state state = {.size = sizeof state};
+    hotbed_table_info info = {.size = sizeof info};
+    hotbed_table_stats stats = {.size = sizeof stats};
     uint64_t keys, pinned;
     CHECK_STATUS(hotbed_storage_get_state(NULL, &state, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_get_state(t, NULL, s), HOTBED_ERR_ARGUMENT);
@@ -651,7 +713,7 @@ static void descriptions_say_what_was_asked(hotbed_backend backend) {
     static const hotbed_dtype dtypes[] = {HOTBED_BF16, HOTBED_F32, HOTBED_F32};
     uint64_t end = 0;
     for (uint32_t t = 0; t < 3; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(r.storage, t, &info));
         CHECK_STRING(info.name, s.names[t]);
         CHECK_EQ(info.dim, s.tables[t].dim);
@@ -696,7 +758,7 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
         const bool moves = way == CACHE || way == BY_SCORE || way == STORE;
         const bool probation[] = {moves, false, true, way == STORE};
         for (uint32_t t = 0; t < 4; t++) {
-            hotbed_table_info info;
+            hotbed_table_info info = {.size = sizeof info};
             CHECK_OK(hotbed_storage_table(r.storage, t, &info));
             CHECK_EQ(info.insertion, probation[t] ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN);
         }
@@ -711,14 +773,14 @@ static void slots_address_rows(hotbed_backend backend) {
     victim_open(&v, backend, HOTBED_POOL_SUM);
     lane_prefetch(&v.good);
     const oracle_ticket *m = v.good.model;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     CHECK_OK(hotbed_ticket_read(v.good.ticket, &view));
     uint32_t uniques = m->unique_offsets[3];
     uint64_t *slots = calloc(uniques, sizeof *slots);
     CHECK(slots != NULL);
     rig_download(&v.r, slots, view.slots, uniques * sizeof *slots);
     for (uint32_t t = 0; t < 3; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(v.r.storage, t, &info));
         for (uint32_t u = m->unique_offsets[t]; u < m->unique_offsets[t + 1]; u++) {
             float weights[2 * DIM];
@@ -746,6 +808,8 @@ const hotbed_test hotbed_tests[] = {
     {"create_refuses_bad_optimizers", create_refuses_bad_optimizers},
     {"create_refuses_bad_features", create_refuses_bad_features},
     {"fields_of_later_versions", fields_of_later_versions},
+    {"creation_touches_no_memory", creation_touches_no_memory},
+    {"a_garbage_size_reads_no_further", a_garbage_size_reads_no_further},
     {"fields_beyond_an_older_callers_size", fields_beyond_an_older_callers_size},
     {"ticket_create_refuses", ticket_create_refuses},
     {"prefetch_refuses", prefetch_refuses},

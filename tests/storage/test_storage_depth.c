@@ -19,7 +19,7 @@ static int by_key(const void *a, const void *b) {
 }
 
 static void take_image(rig *r, uint32_t table, image *m) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     memset(m, 0, sizeof *m);
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     CHECK_OK(hotbed_storage_export_keys(r->storage, table, ROWS, m->keys, NULL, &m->n, r->stream));

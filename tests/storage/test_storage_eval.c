@@ -127,7 +127,7 @@ static void eval_allocates_once(hotbed_backend backend) {
     rig r;
     lane l;
     rng random = rng_start(4);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     two_tables(&s, HOTBED_POOL_SUM);
     rig_open(&r, backend, &s.options);
     lane_open(&r, &l, 300, 32);
@@ -221,7 +221,7 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         batch.batch_size = 1;
         batch.num_keys = 1;
         hotbed_ticket *ticket;
-        hotbed_ticket_view view;
+        hotbed_ticket_view view = {.size = sizeof view};
         uint64_t slots[2];
         float output[2][DIM];
         CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &ticket));
@@ -237,8 +237,15 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         step.batch_size = 2;
         step.slots = rig_copy(&r, slots, sizeof slots);
         step.feature_starts = rig_copy(&r, starts, sizeof starts);
+        const uint64_t prefetches = 1; /* and nothing has happened since */
+        const uint32_t none = 0;
+        step.begun = rig_copy(&r, &prefetches, sizeof prefetches);
+        step.feature_tables = r.storage->device_feature_tables;
+        step.missing = rig_alloc(&r, 2 * sizeof *step.missing);
+        step.num_missing = rig_copy(&r, &none, sizeof none);
         void *device = rig_alloc(&r, sizeof output);
         CHECK_OK(r.storage->kernels.lookup->forward(&step, device, DIM, DIM, r.stream));
+        CHECK_OK(r.storage->kernels.lookup->again(&step, device, DIM, r.stream));
         rig_download(&r, output, device, sizeof output);
         for (int e = 0; e < DIM; e++) {
             CHECK(output[0][e] == 3.0F);

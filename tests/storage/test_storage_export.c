@@ -104,7 +104,7 @@ static void collect(desk *d, void *to, const hotbed_memory *from, uint64_t n, ui
 
 /* Run a batch, and add what it gives to the desk's. */
 static uint64_t run_batch(desk *d, const hotbed_export *e) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t n = UINT64_MAX;
     CHECK_OK(hotbed_storage_table(d->r.storage, e->table, &info));
     CHECK_OK(hotbed_storage_export(d->r.storage, e, d->stream));
@@ -123,7 +123,7 @@ static uint64_t run_batch(desk *d, const hotbed_export *e) {
 }
 
 static void run_all(desk *d, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(d->r.storage, table, &info));
     d->n = 0;
     for (uint64_t first = 0; first < info.slots + info.lower_slots; first += d->room) {
@@ -281,7 +281,7 @@ static void static_tables_have_score_0(hotbed_backend backend) {
 static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     enum { N = 60, ROOM = 21 };
     desk d;
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint64_t n = 0;
     numbered(&d, backend, N, N);
     CHECK_OK(hotbed_storage_table(d.r.storage, 0, &info));
@@ -324,7 +324,7 @@ static void windows_and_parts_at_their_edges(hotbed_backend backend) {
 static void keys_that_stay_are_given_once(hotbed_backend backend) {
     enum { N = 500, STAY = 200, ROOM = 64 };
     desk d;
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     uint32_t given[N + 1] = {0};
     uint64_t keys[N];
     rng random = rng_start(31);
@@ -359,7 +359,7 @@ static void a_batch_is_recorded(hotbed_backend backend) {
     enum { N = 90 };
     desk d;
     hotbed_graph *graph;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     uint64_t n = 0, key = 12345;
     numbered(&d, backend, N, 400);
     const void *another = rig_copy(&d.r, &key, sizeof key);

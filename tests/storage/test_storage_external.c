@@ -49,13 +49,13 @@ static void box_close(box *b) {
 }
 
 static hotbed_external_stats store_stats(const box *b) {
-    hotbed_external_stats stats;
+    hotbed_external_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_external_stats_read(b->external, &stats));
     return stats;
 }
 
 static hotbed_table_stats table_stats(box *b, uint32_t t) {
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(b->r.storage, t, &stats, b->r.stream));
     return stats;
 }
@@ -114,7 +114,7 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     CHECK_EQ(hotbed_storage_mode(b.r.storage), HOTBED_MODE_CACHE);
     CHECK_OK(hotbed_storage_explain(b.r.storage, text, sizeof text));
     CHECK(strstr(text, "CACHE over an external store") != NULL);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.r.storage, 1, &info));
     CHECK_EQ(info.row_bytes, tables[1].row_bytes);
     CHECK_EQ(info.lower_slots, 0);
@@ -290,7 +290,7 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
     CHECK_EQ(mallopt(M_PERTURB, 0x5a), PERTURBS);
     rig_open_bare(&b.r, backend, &b.s.options);
     CHECK_EQ(mallopt(M_PERTURB, 0), PERTURBS);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
     bool part[ROW_MOST] = {false};
     CHECK(info.row_bytes <= ROW_MOST && info.row_bytes > 6 + 2 * 12);
@@ -575,7 +575,7 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     box b;
     lane l;
     rng random = rng_start(2);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     box_start(&b, 2, 8, 500);
     box_open(&b, backend);
     lane_open(&b.r, &l, 24, 12);
@@ -622,7 +622,7 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     hotbed_external_table tables[2];
     hotbed_external_options o;
     hotbed_external *external;
-    hotbed_storage_state state;
+    hotbed_storage_state state = {.size = sizeof state};
     rng random = rng_start(5);
     (void)snprintf(path, sizeof path, "%s/rows-%d", hotbed_test_directory(), number++);
     setup_start(&s, 2, 8, 500);
@@ -660,7 +660,72 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     hotbed_external_destroy(external);
 }
 
+/* Evals on streams that come and go: what they needed goes with them, and streams at old addresses get new memory. */
+static void memory_goes_with_its_stream(hotbed_backend backend) {
+    enum { KEYS = 40000, STREAMS = 4, ROUNDS = 2 }; /* 18 MB a stream, and 5 of its own */
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("of the host");
+    box b;
+    lane l;
+    box_start(&b, 1, 64, 2 * KEYS);
+    box_open(&b, backend);
+    lane_open(&b.r, &l, KEYS, KEYS);
+    rng random = rng_start(3);
+    const recipe how = {.batch_size = KEYS, .key_space = 8};
+    lane_fill(&l, &random, &how);
+    lane_prefetch(&l);
+    lane_cancel(&l);
+    lane_eval(&l);
+    const hotbed_batch batch = lane_batch(&l);
+    const uint64_t before = rig_resident();
+    for (int round = 0; round < ROUNDS; round++) {
+        hotbed_stream *streams[STREAMS];
+        for (int i = 0; i < STREAMS; i++) {
+            CHECK_OK(hotbed_stream_create(backend, 0, &streams[i]));
+            CHECK_OK(hotbed_storage_eval(b.r.storage, &batch, l.output, l.stride, streams[i]));
+            CHECK_OK(hotbed_stream_sync(streams[i]));
+        }
+        for (int i = 0; i < STREAMS; i++)
+            hotbed_stream_destroy(streams[i]);
+    }
+    CHECK(rig_resident() < before + (UINT64_C(50) << 20));
+    lane_eval(&l);
+    lane_close(&l);
+    box_close(&b);
+}
+
+/* Steps before a clear write to the store while the caller is in the clear.  Nothing of theirs is there afterwards. */
+static void a_clear_comes_after_the_steps_before_it(hotbed_backend backend) {
+    for (int round = 0; round < 10; round++) {
+        box b;
+        lane l;
+        rng random = rng_start((uint64_t)round);
+        box_start(&b, 1, 8, 500);
+        box_open(&b, backend);
+        lane_open(&b.r, &l, 12, 12);
+        const recipe how = {.batch_size = 12, .key_space = 300};
+        CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, b.r.stream));
+        for (int step = 0; step < 20; step++) {
+            lane_fill(&l, &random, &how);
+            const hotbed_batch batch = lane_batch(&l);
+            CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
+            CHECK_OK(hotbed_storage_backward(b.r.storage, l.ticket, l.gradient, 0, b.r.stream));
+            if (step < 19)
+                CHECK_OK(hotbed_stream_sync(b.r.stream)); /* the last is under way */
+        }
+        CHECK_OK(hotbed_storage_clear(b.r.storage, 0, b.r.stream));
+        uint64_t stored = 1;
+        CHECK_OK(hotbed_external_size(b.external, 0, &stored));
+        CHECK_EQ(stored, 0);
+        CHECK_EQ(rig_size(&b.r, 0), 0);
+        lane_close(&l);
+        box_close(&b);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"a_clear_comes_after_the_steps_before_it", a_clear_comes_after_the_steps_before_it},
+    {"memory_goes_with_its_stream", memory_goes_with_its_stream},
     {"stores_must_fit_their_storage", stores_must_fit_their_storage},
     {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},
     {"only_what_was_used_is_written", only_what_was_used_is_written},

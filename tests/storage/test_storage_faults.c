@@ -148,8 +148,8 @@ static void eval_without_memory(hotbed_backend backend) {
 
 static hotbed_status read_back(victim *v, int call) {
     uint64_t keys[300], scores[300], n, pinned;
-    hotbed_storage_state state;
-    hotbed_table_stats stats;
+    hotbed_storage_state state = {.size = sizeof state};
+    hotbed_table_stats stats = {.size = sizeof stats};
     switch (call) {
     case 0:
         return hotbed_storage_export_keys(v->r.storage, 0, 300, keys, scores, &n, v->r.stream);

@@ -97,8 +97,8 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     setup_start(&s, 2, 3, 4);
     rig_open_bare(&r, backend, &s.options);
     uint64_t keys[128], n = 0, pinned = 0;
-    hotbed_storage_state state;
-    hotbed_table_stats stats;
+    hotbed_storage_state state = {.size = sizeof state};
+    hotbed_table_stats stats = {.size = sizeof stats};
     for (uint64_t i = 0; i < 128; i++)
         keys[i] = i;
     hotbed_batch batch;
@@ -229,7 +229,7 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
     for (uint64_t step = 1; step <= steps; step++) {
         uint64_t key = step % 3 == 2 ? 1000 + rng_below(&random, step) : 1000 + step;
         uint64_t slot = 0;
-        hotbed_ticket_view view;
+        hotbed_ticket_view view = {.size = sizeof view};
         batch_of(&l, &random, 1, &key);
         lane_prefetch(&l);
         CHECK_OK(hotbed_ticket_read(l.ticket, &view));
@@ -242,7 +242,7 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
         lane_backward(&l, &random);
     }
     CHECK(evictions > 50);
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.evictions, evictions);
     CHECK_EQ(stats.refused, 0);
@@ -260,7 +260,7 @@ static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     evicting_setup(&s, 4);
     rig_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 128);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint64_t keys[128], scores[128], n = 0;
     for (uint64_t i = 0; i < 100; i++) { /* one after the other, until all slots are taken */
@@ -280,7 +280,7 @@ static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     lane_check(&l);
     lane_forward(&l);
     lane_backward(&l, &random);
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.hits, r.model->tables[0].stats.hits);
     lane_close(&l);
@@ -308,7 +308,7 @@ static void eviction_serves_every_batch(hotbed_backend backend) {
         CHECK_OK(hotbed_stream_sync(r.stream));
     }
     CHECK(evictions > 500);
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.evictions, evictions);
     CHECK_EQ(stats.inserts - stats.evictions, rig_size(&r, 0));
@@ -325,7 +325,7 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     rng random = rng_start(9);
     evicting_setup(&s, 4);
     rig_open(&r, backend, &s.options);
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint32_t slots = (uint32_t)info.slots;
     CHECK(slots <= 64);
@@ -463,6 +463,60 @@ static void bad_offsets_are_a_fault(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* Three bags of each of two features, and the bag that the fault names: the one that ends at what cannot be. */
+typedef struct bad_offset {
+    int64_t offsets[7];
+    const char *text;
+    bool sequence; /* found with pooling NONE too */
+} bad_offset;
+
+static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
+    static const bad_offset bad[] = {
+        {{0, (int64_t)1 << 62, 1, 2, 3, 4, 5}, "bag 0 ends at 4611686018427387904,", false},
+        {{0, 2, 1, 2, 3, 4, 5}, "bag 1 ends at 1,", false},
+        {{0, 1, -7, 2, 3, 4, 5}, "bag 1 ends at -7,", false},
+        {{0, 1, 2, 3, INT64_MIN, 4, 5}, "bag 3 ends at -9223372036854775808,", false},
+        {{0, 1, 2, 3, 5, 6, 5}, "bag 4 ends at 6,", false},
+        {{3, 3, 3, 3, 4, 5, 6}, "the first is 3, not 0", true},
+        {{-1, 0, 0, 3, 4, 5, 6}, "the first is -1, not 0", true},
+        {{0, 1, 2, 99, 3, 4, 5}, "bag 2 ends at 99,", true},
+        {{0, 1, 2, -9, 3, 4, 5}, "bag 2 ends at -9,", true},
+        {{0, 1, 2, 3, 4, 5, 99}, "bag 5 ends at 99,", true},
+        {{0, 1, 2, 3, 4, 5, 2}, "bag 5 ends at 2,", true},
+    };
+    for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_MEAN; pooling++) {
+        setup s;
+        rig r;
+        lane l;
+        rng random = rng_start(13);
+        setup_start(&s, 2, 4, 200);
+        s.options.pooling = (hotbed_pooling)pooling;
+        rig_open(&r, backend, &s.options);
+        lane_open(&r, &l, 8, 3);
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            const recipe how = {.batch_size = 3, .max_bag = 1, .key_space = 20};
+            lane_fill(&l, &random, &how);
+            l.host.num_keys = 8;
+            memcpy((void *)l.host.offsets, bad[i].offsets, sizeof bad[i].offsets);
+            lane_upload(&l);
+            const hotbed_batch batch = lane_batch(&l);
+            bool found = bad[i].sequence || pooling != HOTBED_POOL_NONE;
+            for (int eval = 0; eval < 2; eval++) {
+                if (eval == 0)
+                    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+                else
+                    CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, 0, r.stream));
+                CHECK_STATUS(hotbed_stream_sync(r.stream), found ? HOTBED_ERR_RANGE : HOTBED_OK);
+                if (found && strstr(hotbed_last_error(), bad[i].text) == NULL)
+                    CHECK_STRING(hotbed_last_error(), bad[i].text);
+            }
+            CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+        }
+        lane_close(&l);
+        rig_close(&r);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_full_table_refuses_and_serves_the_rest", a_full_table_refuses_and_serves_the_rest},
     {"a_refused_key_is_named", a_refused_key_is_named},
@@ -475,5 +529,6 @@ const hotbed_test hotbed_tests[] = {
     {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
     {"keys_outside_of_a_static_table", keys_outside_of_a_static_table},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
+    {"the_bag_that_ends_badly_is_named", the_bag_that_ends_badly_is_named},
     {NULL, NULL},
 };

@@ -96,7 +96,7 @@ static void train(
     lane l;
     rng random = rng_start((uint64_t)kind);
     hotbed_graph *graph;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     void *gradients[RING];
     three_tables(&s, pooling, kind);
     rig_open(&r, backend, &s.options);
@@ -225,7 +225,7 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     rng random = rng_start(52);
     hotbed_graph *graph;
     hotbed_ticket *ticket = NULL;
-    hotbed_storage_state state;
+    hotbed_storage_state state = {.size = sizeof state};
     uint64_t n, pinned;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     rig_open(&r, backend, &s.options);
@@ -262,7 +262,7 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     rig r;
     lane l;
     rng random = rng_start(53);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
     rig_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
@@ -294,7 +294,7 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     hotbed_ticket *ticket;
     hotbed_graph *graph;
     hotbed_batch batch;
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     rng random = rng_start(40);
     uint64_t seen[KEYS] = {0}, score[KEYS] = {0}, rejected = 0;
     setup_start(&s, 1, 4, 100);
@@ -347,13 +347,166 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     CHECK(rejected > 0 && n < KEYS && n > KEYS / 4);
     for (uint64_t i = 0; i < n; i++)
         CHECK_EQ(scores[i], score[exported[i]]);
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.rejected, rejected);
     CHECK_EQ(rig_pinned(&r), 0);
     hotbed_graph_destroy(graph);
     hotbed_ticket_destroy(ticket);
     rig_close(&r);
+}
+
+/* --- graphs of half a step ------------------------------------------------------------------------- */
+
+/* Steps of a ticket in two graphs.  The host hears of neither: what is pinned follows from which was launched. */
+typedef struct halves {
+    rig r;
+    lane l;
+    rng random;
+    hotbed_graph *first, *second; /* prefetch and forward; backward */
+    uint64_t uniques;             /* of hash tables, in the batch that both launch */
+} halves;
+
+static void halves_open(halves *h, hotbed_backend backend) {
+    setup s;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
+    h->random = rng_start(40);
+    rig_open(&h->r, backend, &s.options);
+    lane_open(&h->r, &h->l, MAX_KEYS, BATCH);
+    const recipe how = {.batch_size = BATCH, .key_space = 19};
+    lane_fill(&h->l, &h->random, &how);
+    const hotbed_batch batch = lane_batch(&h->l);
+    hotbed_stream *stream = h->r.stream;
+    CHECK_OK(hotbed_graph_begin(stream));
+    CHECK_OK(hotbed_storage_prefetch(h->r.storage, &batch, h->l.ticket, stream));
+    CHECK_OK(hotbed_storage_forward(h->r.storage, h->l.ticket, h->l.output, h->l.stride, stream));
+    CHECK_OK(hotbed_graph_end(stream, &h->first));
+    CHECK_OK(hotbed_graph_begin(stream));
+    CHECK_OK(
+        hotbed_storage_backward(h->r.storage, h->l.ticket, h->l.gradient, h->l.stride, stream));
+    CHECK_OK(hotbed_graph_end(stream, &h->second));
+    CHECK_OK(hotbed_graph_launch(h->first, stream));
+    CHECK_OK(hotbed_graph_launch(h->second, stream));
+    h->uniques = rig_size(&h->r, 0) + rig_size(&h->r, 1);
+    CHECK(h->uniques > 0);
+    CHECK_EQ(rig_pinned(&h->r), 0);
+}
+
+static uint64_t hash_pins(halves *h) {
+    uint64_t pins[2];
+    for (uint32_t t = 0; t < 2; t++)
+        CHECK_OK(hotbed_storage_size(h->r.storage, t, NULL, &pins[t], h->r.stream));
+    return pins[0] + pins[1];
+}
+
+static void halves_close(halves *h) {
+    CHECK_EQ(rig_pinned(&h->r), 0);
+    for (uint32_t t = 0; t < 3; t++)
+        CHECK_OK(hotbed_storage_clear(h->r.storage, t, h->r.stream));
+    hotbed_graph_destroy(h->first);
+    hotbed_graph_destroy(h->second);
+    lane_close(&h->l);
+    rig_close(&h->r);
+}
+
+static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
+    halves h;
+    halves_open(&h, backend);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
+        CHECK_EQ(hash_pins(&h), h.uniques);
+        for (uint32_t t = 0; t < 3; t++)
+            CHECK_STATUS(hotbed_storage_clear(h.r.storage, t, h.r.stream), HOTBED_ERR_STATE);
+        CHECK_OK(hotbed_storage_reset(h.r.storage, h.r.stream)); /* leaves what is pinned */
+        CHECK_EQ(hash_pins(&h), h.uniques);
+        if (i == 0)
+            CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
+        else
+            CHECK_OK(hotbed_ticket_cancel(h.l.ticket, h.r.stream));
+        CHECK_EQ(rig_pinned(&h.r), 0);
+    }
+    halves_close(&h);
+}
+
+/* More launches than a slot can count pins. */
+static void forwards_are_launched_without_backwards(hotbed_backend backend) {
+    halves h;
+    halves_open(&h, backend);
+    for (int i = 0; i < 300; i++)
+        CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
+    CHECK_EQ(hash_pins(&h), h.uniques);
+    const hotbed_batch batch = lane_batch(&h.l);
+    CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, h.l.ticket, h.r.stream));
+    CHECK_EQ(hash_pins(&h), h.uniques);
+    CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
+    CHECK_EQ(rig_pinned(&h.r), 0);
+    CHECK_OK(hotbed_ticket_cancel(h.l.ticket, h.r.stream));
+    halves_close(&h);
+}
+
+static void a_ticket_is_destroyed_between_halves(hotbed_backend backend) {
+    for (int launched = 0; launched < 3; launched++) {
+        halves h;
+        halves_open(&h, backend);
+        if (launched == 1)
+            CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
+        hotbed_ticket *other; /* whose prefetch is recorded only, then whose backward is */
+        const hotbed_batch batch = lane_batch(&h.l);
+        CHECK_OK(hotbed_ticket_create(h.r.storage, MAX_KEYS, BATCH, h.r.stream, &other));
+        hotbed_graph *graph;
+        if (launched == 2)
+            CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, other, h.r.stream));
+        CHECK_OK(hotbed_graph_begin(h.r.stream));
+        if (launched == 2)
+            CHECK_OK(hotbed_storage_backward(h.r.storage, other, h.l.gradient, 0, h.r.stream));
+        else
+            CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, other, h.r.stream));
+        CHECK_OK(hotbed_graph_end(h.r.stream, &graph));
+        CHECK_EQ(hash_pins(&h), launched == 0 ? 0 : h.uniques);
+        hotbed_ticket_destroy(other);
+        CHECK_EQ(hash_pins(&h), launched == 1 ? h.uniques : 0);
+        hotbed_ticket_destroy(h.l.ticket);
+        h.l.ticket = NULL;
+        hotbed_graph_destroy(graph);
+        halves_close(&h);
+    }
+}
+
+/* What is eager and what is launched alternate, with batches of other sizes. */
+static void launches_and_calls_alternate(hotbed_backend backend) {
+    halves h;
+    halves_open(&h, backend);
+    const hotbed_batch whole = lane_batch(&h.l);
+    for (int i = 0; i < 60; i++) {
+        hotbed_batch small = whole;
+        small.batch_size = 0, small.num_keys = 0, small.offsets = NULL;
+        hotbed_stream *s = h.r.stream;
+        switch (rng_below(&h.random, 5)) {
+        case 0:
+            CHECK_OK(hotbed_storage_prefetch(h.r.storage, &whole, h.l.ticket, s));
+            CHECK_EQ(hash_pins(&h), h.uniques);
+            break;
+        case 1:
+            CHECK_OK(hotbed_storage_prefetch(h.r.storage, &small, h.l.ticket, s));
+            CHECK_EQ(hash_pins(&h), 0);
+            break;
+        case 2:
+            CHECK_OK(hotbed_ticket_cancel(h.l.ticket, s));
+            CHECK_EQ(hash_pins(&h), 0);
+            break;
+        case 3:
+            CHECK_OK(hotbed_graph_launch(h.first, s));
+            CHECK_EQ(hash_pins(&h), h.uniques);
+            break;
+        default:
+            CHECK_OK(hotbed_graph_launch(h.first, s));
+            CHECK_OK(hotbed_graph_launch(h.second, s));
+            CHECK_EQ(hash_pins(&h), 0);
+            break;
+        }
+    }
+    CHECK_OK(hotbed_ticket_cancel(h.l.ticket, h.r.stream));
+    halves_close(&h);
 }
 
 const hotbed_test hotbed_tests[] = {
@@ -364,5 +517,9 @@ const hotbed_test hotbed_tests[] = {
     {"waiting_calls_are_refused_while_recording", waiting_calls_are_refused_while_recording},
     {"eager_steps_neither_wait_nor_allocate", eager_steps_neither_wait_nor_allocate},
     {"admission_and_counts_are_recorded", admission_and_counts_are_recorded},
+    {"a_launched_prefetch_holds_rows", a_launched_prefetch_holds_rows},
+    {"forwards_are_launched_without_backwards", forwards_are_launched_without_backwards},
+    {"a_ticket_is_destroyed_between_halves", a_ticket_is_destroyed_between_halves},
+    {"launches_and_calls_alternate", launches_and_calls_alternate},
     {NULL, NULL},
 };

@@ -17,7 +17,7 @@ static void growing(setup *s, uint32_t num_tables) {
 }
 
 static hotbed_table_info info_of(const rig *r, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     return info;
 }
@@ -118,7 +118,7 @@ static void plain_close(plain *p) {
 static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     batch.batch_size = (uint32_t)n;
     batch.num_keys = n;
     batch.keys = p->device_keys + first;
@@ -175,7 +175,7 @@ static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
 static void eviction_takes_from_all_segments(hotbed_backend backend) {
     static plain p;
     setup s;
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     growing(&s, 1);
     s.tables[0].max_capacity = 4 * FIRST;
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
@@ -234,7 +234,7 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
         for (uint64_t e = 0; e < how.batch_size * stride; e++)
             gradient[e] = rng_float(&random);
         rig_upload(&r, l.gradient, gradient, how.batch_size * stride * sizeof(float));
-        hotbed_counters before, after;
+        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_graph_launch(graph, r.stream));
         hotbed_counters_read(&after);
@@ -265,8 +265,8 @@ static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
     const recipe how = {.batch_size = BATCH, .key_space = FIRST};
     lane_step(&l, &random, &how);
     for (uint64_t capacity = 2 * FIRST; capacity <= 16 * FIRST; capacity *= 2) {
-        hotbed_counters before, after;
-        hotbed_segment_info segment;
+        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+        hotbed_segment_info segment = {.size = sizeof segment};
         uint64_t index_bytes = info_of(&r, 0).index_bytes;
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_storage_grow(r.storage, 0, capacity, r.stream));
@@ -357,7 +357,7 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
         const int steps = (phase < 3 ? 60 : 30) / (hotbed_test_is_small() ? 2 : 1);
         for (int step = 0; step < steps; step++) {
             uint32_t grown;
-            hotbed_counters before, after;
+            hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
             const recipe how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
             lane_step(&l, &random, &how);
             hotbed_counters_read(&before);
@@ -402,7 +402,7 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
     CHECK_EQ(rig_size(&p.r, 0), 5 * FIRST);
     CHECK_EQ(info_of(&p.r, 0).capacity, 5 * FIRST);
     CHECK_EQ(growths, 3); /* 80, 160, 200 */
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
@@ -418,7 +418,7 @@ static uint64_t exported(plain *p) {
     hotbed_table_info info = info_of(&p->r, 0);
     uint64_t slots = info.slots + info.lower_slots;
     for (uint32_t g = 0; g < info.segments; g++) {
-        hotbed_segment_info segment;
+        hotbed_segment_info segment = {.size = sizeof segment};
         CHECK_OK(hotbed_storage_segment(p->r.storage, 0, g, &segment));
         slots += segment.slots;
     }
@@ -574,15 +574,16 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
 static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     setup s;
     rig r;
-    hotbed_segment_info segment;
+    hotbed_segment_info segment = {.size = sizeof segment};
     hotbed_storage *none = NULL;
     growing(&s, 2);
-    s.tables[1].max_capacity = 0;
+    s.tables[1].max_capacity = FIRST; /* as good as none */
     rig_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_storage_grow(NULL, 0, MOST, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 2, MOST, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 1, MOST, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "max_capacity is not above its capacity") != NULL);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST + 1, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_storage_grow(r.storage, 0, FIRST, r.stream));
     CHECK_OK(hotbed_storage_grow(r.storage, 0, 1, r.stream));
@@ -619,7 +620,49 @@ static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth ends, and
+ * all keys have rows. */
+static void tables_of_any_capacities_grow(hotbed_backend backend) {
+    static const uint64_t worst[][3] = {{29, 100, 100}, {64, 164, 164}, {114, 164, 164}};
+    const uint32_t rounds = hotbed_test_is_small() ? 6 : 60;
+    for (uint32_t round = 0; round < rounds; round++) {
+        static plain p;
+        setup s;
+        uint64_t most = 2 + hotbed_test_below(KEYS - 1), first = 1 + hotbed_test_below(most - 1);
+        uint64_t upper = 1 + hotbed_test_below(most);
+        upper = round % 3 == 0 ? most : upper;
+        if (round < sizeof worst / sizeof worst[0])
+            first = worst[round][0], most = worst[round][1], upper = worst[round][2];
+        setup_start(&s, 1, 4, first);
+        s.tables[0].max_capacity = most;
+        s.tables[0].upper_capacity = upper;
+        static const hotbed_mode modes[] = {
+            HOTBED_MODE_DEFAULT, HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT, HOTBED_MODE_HBM_DIRECT};
+        s.options.mode = modes[round % 4];
+        s.options.placement = round % 4 == 2 ? HOTBED_PLACE_BY_SCORE : HOTBED_PLACE_BY_HASH;
+        if (round < sizeof worst / sizeof worst[0]) {
+            s.options.mode = HOTBED_MODE_DEFAULT;
+            s.options.placement = HOTBED_PLACE_BY_HASH;
+        }
+        plain_open(&p, backend, &s);
+        for (uint64_t capacity = first; capacity < most;) {
+            capacity += 1 + hotbed_test_below(most - capacity);
+            CHECK_OK(hotbed_storage_grow(p.r.storage, 0, capacity, p.r.stream));
+        }
+        for (uint32_t n = 0; n < info_of(&p.r, 0).segments; n++) {
+            hotbed_segment_info segment = {.size = sizeof segment};
+            CHECK_OK(hotbed_storage_segment(p.r.storage, 0, n, &segment));
+            CHECK(segment.slots >= 32); /* two buckets: each needs a key that may not be in it */
+        }
+        CHECK_OK(plain_prefetch(&p, 0, most));
+        CHECK_EQ(rig_size(&p.r, 0), most);
+        CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
+        plain_close(&p);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"tables_of_any_capacities_grow", tables_of_any_capacities_grow},
     {"tables_grow_under_tickets_at_depth_1_to_8", tables_grow_under_tickets_at_depth_1_to_8},
     {"keys_keep_their_slots", keys_keep_their_slots},
     {"refused_keys_get_rows_after_a_growth", refused_keys_get_rows_after_a_growth},

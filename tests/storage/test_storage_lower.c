@@ -45,7 +45,7 @@ static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
 }
 
 static hotbed_table_info info_of(const rig *r, uint32_t table) {
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     return info;
 }
@@ -90,6 +90,7 @@ static void look(rig *r, image *out) {
             rig_download(r, out->states[t][s], rows.states[s], sizeof out->states[t][s]);
         rig_download(r, out->scores[t], scores, sizeof out->scores[t]);
         rig_download(r, out->found[t], found, sizeof out->found[t]);
+        out->stats[t].size = sizeof out->stats[t];
         CHECK_OK(hotbed_storage_stats(r->storage, t, &out->stats[t], r->stream));
         out->keys[t] = rig_size(r, t);
     }
@@ -164,7 +165,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
         rig r;
         hotbed_ticket *ticket;
         hotbed_batch batch;
-        hotbed_table_stats stats;
+        hotbed_table_stats stats = {.size = sizeof stats};
         uint64_t keys[BATCH];
         uint8_t found[BATCH];
         setup_start(&s, 1, DIM, CAPACITY);
@@ -205,7 +206,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
 
 /* What the library has allocated since `before`. */
 static hotbed_counters since(const hotbed_counters *before) {
-    hotbed_counters now;
+    hotbed_counters now = {.size = sizeof now};
     hotbed_counters_read(&now);
     for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
         now.memory_bytes[k] -= before->memory_bytes[k];
@@ -214,7 +215,7 @@ static hotbed_counters since(const hotbed_counters *before) {
 
 /* Open a storage, and count what that takes. */
 static hotbed_counters open_counted(rig *r, hotbed_backend backend, const setup *s) {
-    hotbed_counters before;
+    hotbed_counters before = {.size = sizeof before};
     hotbed_counters_read(&before);
     rig_open_bare(r, backend, &s->options);
     return since(&before);
@@ -308,7 +309,7 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
             lane_open(&r, &l, 2 * 16, 16);
             for (uint64_t capacity = 100; capacity <= 1600;
                  capacity *= hotbed_test_is_small() ? 4 : 2) {
-                hotbed_counters before;
+                hotbed_counters before = {.size = sizeof before};
                 hotbed_table_info then = info_of(&r, 1);
                 hotbed_counters_read(&before);
                 CHECK_OK(hotbed_storage_grow(r.storage, 1, capacity, r.stream));

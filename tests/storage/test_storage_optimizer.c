@@ -292,7 +292,7 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
     lane_fill(&l, &random, &how);
     record(&l, NULL, &plain);
     record(&l, recorded, &setting);
-    hotbed_storage_state state;
+    hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK(state.learning_rate == 0.02F); /* recorded, not run */
     for (int i = 0; i < (hotbed_test_is_small() ? 4 : 12); i++) {
@@ -329,11 +329,61 @@ static void rates_inside_and_outside_of_graphs(hotbed_backend backend) {
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 
+/* --- no numbers ------------------------------------------------------------------------------------- */
+
+/* Rows of one element after a step of ADAGRAD, a gradient each. */
+static void one_step(
+    hotbed_backend backend, float eps, float accumulator, float clamp, const float *gradients,
+    uint32_t n, float *weights) {
+    setup s;
+    rig r;
+    hotbed_ticket *ticket;
+    uint64_t keys[8];
+    for (uint64_t i = 0; i < n; i++)
+        keys[i] = i;
+    setup_start(&s, 1, 1, 100);
+    s.tables[0].initializer = (hotbed_initializer){.kind = HOTBED_INIT_CONSTANT, .value = 2.0F};
+    s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+    s.options.optimizer.eps = eps;
+    s.options.optimizer.initial_accumulator = accumulator;
+    s.options.optimizer.max_gradient = clamp;
+    rig_open_bare(&r, backend, &s.options);
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = n;
+    batch.num_keys = n;
+    batch.keys = rig_copy(&r, keys, n * sizeof *keys);
+    const float *device = rig_copy(&r, gradients, n * sizeof *gradients);
+    const hotbed_rows rows = {.weights = rig_alloc(&r, n * sizeof *weights)};
+    CHECK_OK(hotbed_ticket_create(r.storage, n, n, r.stream, &ticket));
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+    CHECK_OK(hotbed_storage_backward(r.storage, ticket, device, 0, r.stream));
+    CHECK_OK(hotbed_storage_get_rows(r.storage, 0, n, batch.keys, &rows, NULL, r.stream));
+    rig_download(&r, weights, rows.weights, n * sizeof *weights);
+    hotbed_ticket_destroy(ticket);
+    rig_close(&r);
+}
+
+/* As hotbed_optimizer says of max_gradient and eps. */
+static void nans_stay_and_come_where_the_header_says(hotbed_backend backend) {
+    const float gradients[] = {NAN, INFINITY, -INFINITY, 0.0F, 0.25F};
+    float weights[5];
+    one_step(backend, 1e-8F, 0.0F, 0.5F, gradients, 5, weights);
+    CHECK(isnan(weights[0]));
+    CHECK(weights[1] < 2.0F && weights[2] > 2.0F); /* clamped */
+    CHECK(weights[3] == 2.0F && weights[4] < 2.0F);
+    one_step(backend, 0.0F, 0.0F, 0.5F, gradients, 5, weights);
+    CHECK(isnan(weights[3]) && weights[4] < 2.0F);
+    one_step(backend, 0.0F, 0.125F, 0.5F, gradients, 5, weights);
+    CHECK(weights[3] == 2.0F && weights[4] < 2.0F);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"sgd_follows_double_precision", sgd_follows_double_precision},
     {"adam_follows_double_precision", adam_follows_double_precision},
     {"adagrad_follows_double_precision", adagrad_follows_double_precision},
     {"rowwise_adagrad_follows_double_precision", rowwise_adagrad_follows_double_precision},
     {"rates_inside_and_outside_of_graphs", rates_inside_and_outside_of_graphs},
+    {"nans_stay_and_come_where_the_header_says", nans_stay_and_come_where_the_header_says},
     {NULL, NULL},
 };

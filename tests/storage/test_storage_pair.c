@@ -143,7 +143,7 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
     uint64_t unique[MOST_KEYS], slots[MOST_KEYS], count = 0;
     uint64_t counts[MOST_KEYS];
     uint32_t new_key = UINT32_MAX;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     uint32_t uniques = prefetch(b, n, keys, &view);
     rig_download(&b->r, unique, view.unique_keys, uniques * sizeof *unique);
     rig_download(&b->r, slots, view.slots, uniques * sizeof *slots);
@@ -257,7 +257,7 @@ static void both_words_come_back(hotbed_backend backend) {
     static bench a, b;
     rng random = rng_start(3);
     words w;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     uint64_t slots[MOST_KEYS], count = 0, time = 0;
     bench_open(&a, backend, HOTBED_INSERT_PLAIN);
     bench_open(&b, backend, HOTBED_INSERT_PLAIN);
@@ -295,7 +295,7 @@ static void parts_are_set_alone(hotbed_backend backend) {
     uint64_t count = 0, time = 0;
     bench_open(&b, backend, HOTBED_INSERT_PLAIN);
     const uint64_t batch[] = {1, 1, 2}, keys[] = {1, 3}, counts[] = {77, 88}, times[] = {5, 6};
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     CHECK_EQ(prefetch(&b, 3, batch, &view), 2);
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     uint64_t now = 0;
@@ -369,7 +369,7 @@ static void launches_count_and_take_times(hotbed_backend backend) {
 static void other_tables_have_no_times(hotbed_backend backend) {
     setup s;
     rig r;
-    hotbed_table_info info;
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_export e;
     setup_start(&s, 3, 2, 100);
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;

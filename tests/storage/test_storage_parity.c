@@ -8,7 +8,7 @@ enum { TABLES = 4, BACKENDS = 2 };
 /* Rows of all tables equal, by the host's keys. */
 static void compare_tables(rig rigs[BACKENDS]) {
     for (uint32_t t = 0; t < TABLES; t++) {
-        hotbed_table_info info;
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(rigs[0].storage, t, &info));
         hotbed_optimizer_kind kind = hotbed_storage_optimizer(rigs[0].storage)->kind;
         bool hash = info.kind == HOTBED_TABLE_HASH;

@@ -1,4 +1,6 @@
 /* tests/storage/test_storage_race.c - several streams and threads on one storage; run under TSan. */
+#include "hotbed/growth.h"
+#include "storage/storage.h"
 #include "tests/storage/rig.h"
 
 #include <pthread.h>
@@ -136,7 +138,7 @@ static void two_streams_from_one_thread(hotbed_backend backend) {
 static void eviction_beside_a_forward(hotbed_backend backend) {
     static drill d;
     for (uint64_t seed = 3; seed < 8; seed++) {
-        hotbed_table_stats stats;
+        hotbed_table_stats stats = {.size = sizeof stats};
         memset(&d, 0, sizeof d);
         drill_open(&d, backend, seed, true);
         run_from_one_thread(&d);
@@ -286,6 +288,210 @@ static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
     hotbed_stream_destroy(e.stream);
 }
 
+/* --- eval beside training ----------------------------------------------------------------------------------- */
+
+/* Of a key's row each element is its number, and ROUND for each step that trained it: so an element says whose it is.  Atomic
+ * words: `done`, 1 + steps that are over, 0 before the first; `begun`, steps that may be under way. */
+enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
+
+typedef struct watch {
+    rig r;
+    hotbed_stream *other;
+    bool loses; /* keys may be missing though they were there */
+    uint64_t done[WATCHED], begun[WATCHED];
+    pthread_rwlock_t growth; /* a growth is ordered against evals */
+    uint32_t over;
+    uint64_t *device_keys;
+    float *device_output;
+} watch;
+
+static void check_watched(
+    const watch *w, const uint64_t *keys, const float *rows, const uint64_t *least) {
+    for (uint32_t i = 0; i < ASKED; i++)
+        for (uint32_t e = 0; e < WATCHED_DIM; e++) {
+            const int64_t value = (int64_t)rows[i * WATCHED_DIM + e];
+            if (value == -1) {
+                CHECK(w->loses || least[i] == 0);
+                continue;
+            }
+            const uint64_t steps = (uint64_t)value / ROUND;
+            CHECK_EQ(value % ROUND, keys[i]);
+            CHECK(steps <= hotbed_load_acquire_u64(&w->begun[keys[i]]));
+            CHECK(w->loses || steps + 1 >= least[i]);
+        }
+}
+
+static void *watch_rows(void *argument) {
+    watch *w = argument;
+    uint64_t state = 7, keys[ASKED], least[ASKED];
+    float rows[ASKED * WATCHED_DIM];
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.keys = w->device_keys;
+    batch.num_keys = ASKED;
+    batch.batch_size = ASKED;
+    while (hotbed_load_relaxed_u32(&w->over) == 0) {
+        for (uint32_t i = 0; i < ASKED; i++)
+            keys[i] = hotbed_test_random_r(&state) % WATCHED;
+        (void)pthread_rwlock_rdlock(&w->growth);
+        CHECK_OK(hotbed_copy(w->device_keys, keys, sizeof keys, w->other));
+        for (uint32_t i = 0; i < ASKED; i++)
+            least[i] = hotbed_load_acquire_u64(&w->done[keys[i]]);
+        CHECK_OK(hotbed_storage_eval(w->r.storage, &batch, w->device_output, 0, w->other));
+        CHECK_OK(hotbed_copy(rows, w->device_output, sizeof rows, w->other));
+        CHECK_OK(hotbed_stream_sync(w->other));
+        (void)pthread_rwlock_unlock(&w->growth);
+        check_watched(w, keys, rows, least);
+    }
+    return NULL;
+}
+
+/* Train keys that are drawn, all of them by one step, and grow the table now and then. */
+static void train_watched(watch *w, bool grows) {
+    enum { TRAINED = 48 };
+    uint64_t keys[TRAINED];
+    float gradient[TRAINED * WATCHED_DIM];
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    uint64_t *device_keys = rig_alloc(&w->r, sizeof keys);
+    float *output = rig_alloc(&w->r, sizeof gradient);
+    for (uint32_t i = 0; i < TRAINED * WATCHED_DIM; i++)
+        gradient[i] = -ROUND;
+    const float *device_gradient = rig_copy(&w->r, gradient, sizeof gradient);
+    batch.keys = device_keys;
+    batch.num_keys = TRAINED;
+    batch.batch_size = TRAINED;
+    CHECK_OK(hotbed_ticket_create(w->r.storage, TRAINED, TRAINED, w->r.stream, &ticket));
+    for (uint32_t step = 0; step < (hotbed_test_is_small() ? 30 : 800); step++) {
+        uint64_t first = hotbed_test_below(WATCHED), stride = 1 + 2 * hotbed_test_below(6);
+        for (uint32_t i = 0; i < TRAINED; i++) {
+            keys[i] = (first + i * stride) % WATCHED;
+            hotbed_store_release_u64(&w->begun[keys[i]], w->begun[keys[i]] + 1);
+        }
+        rig_upload(&w->r, device_keys, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_prefetch(w->r.storage, &batch, ticket, w->r.stream));
+        CHECK_OK(hotbed_storage_forward(w->r.storage, ticket, output, 0, w->r.stream));
+        CHECK_OK(hotbed_storage_backward(w->r.storage, ticket, device_gradient, 0, w->r.stream));
+        CHECK_OK(hotbed_stream_sync(w->r.stream));
+        for (uint32_t i = 0; i < TRAINED; i++)
+            hotbed_store_release_u64(&w->done[keys[i]], w->begun[keys[i]] + 1);
+        if (grows && step % 200 == 100) {
+            (void)pthread_rwlock_wrlock(&w->growth);
+            CHECK_OK(hotbed_storage_grow(w->r.storage, 0, 300 + step, w->r.stream));
+            CHECK_OK(hotbed_stream_sync(w->r.stream));
+            (void)pthread_rwlock_unlock(&w->growth);
+        }
+    }
+    hotbed_ticket_destroy(ticket);
+}
+
+/* In every mode, with and without eviction and growth: an element is its key's, as it was in the time of the eval. */
+static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
+#if defined(HOTBED_WITH_TSAN)
+    SKIP("an eval may read a row while it is updated");
+#endif
+    for (int kind = 0; kind < 4; kind++) {
+        static watch w;
+        setup s;
+        pthread_t thread;
+        const bool evicts = kind % 2 != 0, grows = kind / 2 != 0;
+        const char *mode = getenv("HOTBED_TEST_MODE");
+        if (grows && mode != NULL && strcmp(mode, "external") == 0)
+            continue; /* what a store keeps has no bound */
+        setup_start(&s, 1, WATCHED_DIM, grows ? 300 : evicts ? 400 : WATCHED);
+        s.tables[0].initializer.kind = HOTBED_INIT_DEBUG;
+        s.tables[0].eval_initializer.value = -1;
+        s.tables[0].max_capacity = grows ? 2 * WATCHED : 0;
+        if (evicts)
+            s.tables[0].evict = HOTBED_EVICT_LOWEST;
+        s.options.optimizer.learning_rate = 1;
+        s.options.check = HOTBED_CHECK_IGNORE;
+        memset(&w, 0, sizeof w);
+        rig_open_bare(&w.r, backend, &s.options);
+        /* A table that is full before it grows refuses keys, which then are missing. */
+        w.loses = evicts || grows || w.r.store != NULL;
+        w.device_keys = rig_alloc(&w.r, ASKED * sizeof *w.device_keys);
+        w.device_output = rig_alloc(&w.r, (uint64_t)ASKED * WATCHED_DIM * sizeof(float));
+        CHECK_OK(hotbed_stream_create(backend, 0, &w.other));
+        CHECK_EQ(pthread_rwlock_init(&w.growth, NULL), 0);
+        CHECK_EQ(pthread_create(&thread, NULL, watch_rows, &w), 0);
+        train_watched(&w, grows);
+        (void)hotbed_add_relaxed_u32(&w.over, 1);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_EQ(pthread_rwlock_destroy(&w.growth), 0);
+        hotbed_stream_destroy(w.other);
+        rig_close(&w.r);
+    }
+}
+
+/* --- a row is updated where it is, and comes up ------------------------------------------------------------ */
+
+/* Whether a slot of the table's lower tier has pins; the host looks into the index without ordering anything. */
+static bool pinned_below(const rig *r) {
+    const hotbed_table_view *view = &r->storage->tables[0].view;
+    for (uint64_t i = 0; i < view->lower_slots; i++)
+        if ((hotbed_load_relaxed_u64(hotbed_index_meta(r->storage->index, view->lower_first + i)) &
+             HOTBED_META_PINS) != 0)
+            return true;
+    return false;
+}
+
+/* A ticket's rows are used in the lower tier, because others' pins leave no room above.  When those are gone, its backward
+ * updates them there; as soon as its pins are off, a prefetch on another stream brings them up.  Nothing but the pins orders
+ * the two. */
+static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
+    enum { ABOVE = 16, FILL = 64, USED = 12 };
+    for (int mode = 0; mode < 2; mode++) {
+        setup s;
+        rig r;
+        uint64_t keys[FILL + USED];
+        hotbed_stream *other;
+        hotbed_event *prefetched;
+        hotbed_ticket *tickets[3];
+        hotbed_batch batch[3];
+        setup_start(&s, 1, 8, 400);
+        s.tables[0].upper_capacity = ABOVE;
+        s.options.mode = mode == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
+        rig_open_bare(&r, backend, &s.options);
+        CHECK_OK(hotbed_stream_create(backend, 0, &other));
+        CHECK_OK(hotbed_event_create(r.stream, &prefetched));
+        for (uint64_t i = 0; i < FILL + USED; i++)
+            keys[i] = i;
+        const uint64_t *device_keys = rig_copy(&r, keys, sizeof keys);
+        float *gradient = rig_alloc(&r, (uint64_t)FILL * 8 * sizeof(float));
+        CHECK_OK(hotbed_fill(gradient, 0, (uint64_t)FILL * 8 * sizeof(float), r.stream));
+        for (int t = 0; t < 3; t++) { /* one that fills the upper tier, two with the same keys */
+            hotbed_batch_init(&batch[t]);
+            batch[t].keys = t == 0 ? device_keys : device_keys + FILL;
+            batch[t].batch_size = t == 0 ? FILL : USED;
+            batch[t].num_keys = batch[t].batch_size;
+            CHECK_OK(hotbed_ticket_create(r.storage, FILL, FILL, r.stream, &tickets[t]));
+        }
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch[0], tickets[0], r.stream));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch[1], tickets[1], r.stream));
+        CHECK_OK(hotbed_ticket_cancel(tickets[0], r.stream));
+        CHECK_OK(hotbed_event_record(prefetched, r.stream));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        CHECK(backend != HOTBED_BACKEND_HOST || pinned_below(&r));
+        CHECK_OK(hotbed_stream_wait(other, prefetched));
+        CHECK_OK(hotbed_storage_backward(r.storage, tickets[1], gradient, 0, r.stream));
+        while (backend == HOTBED_BACKEND_HOST && pinned_below(&r))
+            continue;
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch[2], tickets[2], other));
+        CHECK_OK(hotbed_stream_sync(other));
+        CHECK_OK(hotbed_stream_sync(r.stream));
+        hotbed_table_stats stats = {.size = sizeof stats};
+        CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+        CHECK(backend != HOTBED_BACKEND_HOST || stats.fetches > 0);
+        for (int t = 0; t < 3; t++)
+            hotbed_ticket_destroy(tickets[t]);
+        hotbed_event_destroy(prefetched);
+        hotbed_stream_destroy(other);
+        rig_close(&r);
+    }
+}
+
 /* All threads of the host insert into a table of one candidate set: every key gets one slot. */
 static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     setup s;
@@ -310,8 +516,9 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     rig_close(&r);
 }
 
-/* Rows that are set in a full table that evicts: half of the keys are there, with low scores, and the other
- * half takes places of theirs and of others at the same time.  Whoever is in the table has its own row. */
+/* Rows are set in a full table that evicts: two thirds of the keys are there, the others look for slots at the same
+ * time.  Rows that are set hold their slots against them, and some find none; those that are offered may evict each
+ * other, and are left out where that does not help.  Every key in the table has its own row. */
 static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend) {
     enum { CAPACITY = 2000, SET = 3000, DIM = 32, ROUNDS = 6 };
     setup s;
@@ -348,8 +555,11 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
         rig_upload(&r, device_keys, keys, n * sizeof *keys);
         rig_upload(&r, device_scores, scores, n * sizeof *scores);
         rig_upload(&r, device_rows, rows, n * DIM * sizeof *rows);
-        CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device_keys, &set, r.stream));
-        CHECK_OK(hotbed_stream_sync(r.stream));
+        if (round % 2 == 0)
+            CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device_keys, &set, r.stream));
+        else
+            CHECK_OK(hotbed_storage_offer_rows(r.storage, 0, n, device_keys, &set, r.stream));
+        CHECK_STATUS(hotbed_stream_sync(r.stream), round % 2 == 0 ? HOTBED_ERR_FULL : HOTBED_OK);
         uint64_t stored = 0;
         CHECK_OK(
             hotbed_storage_export_keys(r.storage, 0, 2 * SET, keys, scores, &stored, r.stream));
@@ -376,5 +586,7 @@ const hotbed_test hotbed_tests[] = {
     {"evaluation_beside_prefetch_and_forward", evaluation_beside_prefetch_and_forward},
     {"all_keys_crowd_into_few_slots", all_keys_crowd_into_few_slots},
     {"rows_set_while_others_are_evicted_stay_whole", rows_set_while_others_are_evicted_stay_whole},
+    {"evals_beside_training_read_their_keys_rows", evals_beside_training_read_their_keys_rows},
+    {"a_row_comes_up_after_its_update_below", a_row_comes_up_after_its_update_below},
     {NULL, NULL},
 };

@@ -379,7 +379,7 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
         CHECK_OK(hotbed_storage_export_keys(r.storage, t, 2000, keys, NULL, &n, r.stream));
         move_table(&r, &moved, t, n, keys);
     }
-    hotbed_storage_state state;
+    hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK_OK(hotbed_storage_set_state(moved.storage, &state, moved.stream));
     for (uint32_t t = 0; t < 3; t++) /* counts of what happened stay behind */
@@ -402,8 +402,9 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
 static void state_round_trips(hotbed_backend backend) {
     setup s;
     rig r;
-    hotbed_storage_state state;
-    const hotbed_storage_state other = {12345678901U, 98765432109U, 0.25, 0.5, 0.0625F};
+    hotbed_storage_state state = {.size = sizeof state};
+    const hotbed_storage_state other = {sizeof other, 12345678901U, 98765432109U,
+                                        0.25,         0.5,          0.0625F};
     three_tables(&s, HOTBED_OPT_ADAM);
     rig_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
@@ -449,6 +450,178 @@ static void many_rows_at_once(hotbed_backend backend) {
     rig_close(&r);
 }
 
+/* --- tables that evict --------------------------------------------------------------------------- */
+
+enum { FULL_OF = 3000, CALL = 96 };
+
+/* A table that evicts, full of keys whose rows are 7 and whose scores are `score`. */
+typedef struct full_table {
+    rig r;
+    rng random;
+    uint64_t keys[FULL_OF];
+    uint64_t *device; /* [FULL_OF] keys of a call */
+    float *weights;   /* [FULL_OF] */
+    uint8_t *found;   /* [FULL_OF] */
+} full_table;
+
+static void full_open(full_table *f, hotbed_backend backend, uint64_t capacity, uint64_t score) {
+    setup s;
+    f->random = rng_start(30);
+    setup_start(&s, 1, 1, capacity);
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].score = HOTBED_SCORE_CUSTOM;
+    rig_open_bare(&f->r, backend, &s.options);
+    f->device = rig_alloc(&f->r, sizeof f->keys);
+    f->weights = rig_alloc(&f->r, FULL_OF * sizeof *f->weights);
+    f->found = rig_alloc(&f->r, FULL_OF);
+    float sevens[FULL_OF];
+    uint64_t scores[FULL_OF];
+    for (int i = 0; i < FULL_OF; i++) {
+        f->keys[i] = rng_next(&f->random);
+        sevens[i] = 7.0F;
+        scores[i] = score;
+    }
+    const hotbed_rows rows = {
+        .weights = rig_copy(&f->r, sevens, sizeof sevens),
+        .scores = rig_copy(&f->r, scores, sizeof scores)};
+    rig_upload(&f->r, f->device, f->keys, sizeof f->keys);
+    CHECK_OK(hotbed_storage_offer_rows(f->r.storage, 0, FULL_OF, f->device, &rows, f->r.stream));
+    CHECK_OK(hotbed_stream_sync(f->r.stream));
+    CHECK(rig_size(&f->r, 0) < FULL_OF); /* it could take no more */
+}
+
+/* Which of n keys the table has, and their rows. */
+static void full_look(
+    full_table *f, uint64_t n, const uint64_t *keys, uint8_t *found, float *weights) {
+    const hotbed_rows rows = {.weights = f->weights};
+    rig_upload(&f->r, f->device, keys, n * sizeof *keys);
+    CHECK_OK(hotbed_storage_get_rows(f->r.storage, 0, n, f->device, &rows, f->found, f->r.stream));
+    rig_download(&f->r, found, f->found, n);
+    rig_download(&f->r, weights, f->weights, n * sizeof *weights);
+}
+
+static uint64_t full_evictions(full_table *f) {
+    hotbed_table_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_storage_stats(f->r.storage, 0, &stats, f->r.stream));
+    return stats.evictions;
+}
+
+/* Keys of one call have the lowest scores of the table, present ones too: nothing but the call itself keeps a new key
+ * from taking the place of another key of the call. */
+static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
+    full_table f;
+    uint64_t keys[CALL], scores[CALL], present = 0;
+    uint8_t found[FULL_OF];
+    float weights[FULL_OF];
+    full_open(&f, backend, 1000, 1000);
+    for (int round = 0; round < 8; round++) {
+        full_look(&f, FULL_OF, f.keys, found, weights);
+        present = 0;
+        for (uint64_t i = 0; i < FULL_OF && present < CALL / 2; i++)
+            if (found[i] == 1 && i % 3 == (uint64_t)round % 3)
+                keys[present++] = f.keys[i];
+        for (uint64_t i = present; i < CALL; i++)
+            keys[i] = rng_next(&f.random);
+        for (uint64_t i = 0; i < CALL; i++)
+            scores[i] = 1;
+        uint64_t before = rig_size(&f.r, 0), evicted = full_evictions(&f);
+        const hotbed_rows rows = {.scores = rig_copy(&f.r, scores, sizeof scores)};
+        rig_upload(&f.r, f.device, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, CALL, f.device, &rows, f.r.stream));
+        CHECK_OK(hotbed_stream_sync(f.r.stream));
+        full_look(&f, CALL, keys, found, weights);
+        for (uint64_t i = 0; i < CALL; i++) {
+            CHECK_EQ(found[i], 1);
+            CHECK(i < present ? weights[i] == 7.0F : weights[i] != 7.0F); /* kept, or new */
+        }
+        CHECK_EQ(full_evictions(&f) - evicted, before + CALL - present - rig_size(&f.r, 0));
+        for (uint64_t i = 0; i < CALL; i++) /* those of the next round have higher scores */
+            scores[i] = 1000;
+        const hotbed_rows again = {.scores = rig_copy(&f.r, scores, sizeof scores)};
+        rig_upload(&f.r, f.device, keys, sizeof keys);
+        CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, CALL, f.device, &again, f.r.stream));
+    }
+    CHECK_EQ(rig_pinned(&f.r), 0);
+    rig_close(&f.r);
+}
+
+/* More keys than the table has slots: what set_rows cannot keep is a fault, and what it keeps is not lost again. */
+static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
+    full_table f;
+    uint8_t found[FULL_OF];
+    float weights[FULL_OF];
+    hotbed_table_info info = {.size = sizeof info};
+    full_open(&f, backend, 200, 5);
+    for (int i = 0; i < FULL_OF; i++)
+        f.keys[i] = rng_next(&f.random);
+    const hotbed_rows nothing = {0};
+    rig_upload(&f.r, f.device, f.keys, sizeof f.keys);
+    CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, FULL_OF, f.device, &nothing, f.r.stream));
+    CHECK_STATUS(hotbed_stream_sync(f.r.stream), HOTBED_ERR_FULL);
+    CHECK_EQ(rig_pinned(&f.r), 0);
+    uint64_t size = rig_size(&f.r, 0), kept = 0;
+    full_look(&f, FULL_OF, f.keys, found, weights);
+    for (int i = 0; i < FULL_OF; i++)
+        kept += found[i] == 1;
+    CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
+    CHECK(kept <= info.slots + info.lower_slots && kept + kept / 8 >= info.capacity);
+    CHECK(kept <= size);
+    rig_close(&f.r);
+}
+
+/* The same keys are offered: no fault, and those of the highest scores are there. */
+static void offered_rows_compete(hotbed_backend backend) {
+    full_table f;
+    uint8_t found[FULL_OF];
+    float weights[FULL_OF];
+    uint64_t scores[FULL_OF];
+    full_open(&f, backend, 300, 5);
+    CHECK_OK(hotbed_storage_clear(f.r.storage, 0, f.r.stream));
+    for (uint64_t i = 0; i < FULL_OF; i++) /* in no order of keys or places */
+        scores[i] = 1 + i * 7 % FULL_OF;
+    const hotbed_rows rows = {.scores = rig_copy(&f.r, scores, sizeof scores)};
+    rig_upload(&f.r, f.device, f.keys, sizeof f.keys);
+    uint64_t evicted = full_evictions(&f);
+    CHECK_OK(hotbed_storage_offer_rows(f.r.storage, 0, FULL_OF, f.device, &rows, f.r.stream));
+    CHECK_OK(hotbed_stream_sync(f.r.stream));
+    full_look(&f, FULL_OF, f.keys, found, weights);
+    uint64_t size = rig_size(&f.r, 0), high = 0;
+    for (uint64_t i = 0; i < FULL_OF; i++)
+        high += found[i] == 1 && scores[i] > FULL_OF / 2;
+    CHECK_EQ(full_evictions(&f) - evicted, FULL_OF - size);
+    /* Rows that came first stay in the upper tier, where the tiers hold different rows. */
+    hotbed_table_info info = {.size = sizeof info};
+    CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
+    bool apart = hotbed_storage_mode(f.r.storage) == HOTBED_MODE_DEFAULT;
+    CHECK(high * 10 >= (size - (apart ? info.slots : 0)) * 9);
+    CHECK_EQ(rig_pinned(&f.r), 0);
+    rig_close(&f.r);
+}
+
+/* What admission has counted is of keys without rows. */
+static void a_key_that_is_set_is_counted_no_more(hotbed_backend backend) {
+    enum { KEYS = 40 };
+    setup s;
+    rig r;
+    uint64_t keys[KEYS], counted[KEYS], counts[KEYS], n = 0;
+    setup_start(&s, 1, 2, 1000);
+    s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+    s.tables[0].admission_threshold = 10;
+    rig_open_bare(&r, backend, &s.options);
+    for (uint64_t i = 0; i < KEYS; i++)
+        keys[i] = i << 50, counts[i] = i + 1;
+    const uint64_t *device = rig_copy(&r, keys, sizeof keys);
+    const uint64_t *device_counts = rig_copy(&r, counts, sizeof counts);
+    CHECK_OK(hotbed_storage_import_counts(r.storage, 0, KEYS, device, device_counts, r.stream));
+    CHECK_OK(hotbed_storage_set_rows(r.storage, 0, KEYS / 2, device, NULL, r.stream));
+    CHECK_OK(hotbed_storage_export_counts(r.storage, 0, KEYS, counted, counts, &n, r.stream));
+    CHECK_EQ(n, KEYS / 2);
+    for (uint64_t i = 0; i < n; i++)
+        CHECK(counted[i] >> 50 >= KEYS / 2 && counts[i] == (counted[i] >> 50) + 1);
+    CHECK_EQ(rig_size(&r, 0), KEYS / 2);
+    rig_close(&r);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"random_operations_without_state", random_operations_without_state},
     {"random_operations_with_two_states", random_operations_with_two_states},
@@ -461,5 +634,9 @@ const hotbed_test hotbed_tests[] = {
      a_moved_storage_trains_on_with_the_same_bytes},
     {"state_round_trips", state_round_trips},
     {"many_rows_at_once", many_rows_at_once},
+    {"a_call_does_not_evict_its_own_keys", a_call_does_not_evict_its_own_keys},
+    {"keys_that_do_not_fit_are_faults", keys_that_do_not_fit_are_faults},
+    {"offered_rows_compete", offered_rows_compete},
+    {"a_key_that_is_set_is_counted_no_more", a_key_that_is_set_is_counted_no_more},
     {NULL, NULL},
 };

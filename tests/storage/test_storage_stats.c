@@ -45,7 +45,8 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     lane l;
     rng random = rng_start(1);
     hotbed_meter *meter;
-    hotbed_reading reading;
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     hotbed_table_stats before[3] = {{0}};
     uint64_t prefetches = 0, requests = 0, steps = 0;
     three_tables(&s);
@@ -57,9 +58,9 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
         before[t] = r.model->tables[t].stats;
     steps = prefetches = 1;
     CHECK_OK(hotbed_meter_create(r.storage, r.stream, &meter));
-    CHECK_OK(hotbed_meter_read(meter, 1, &reading));
+    CHECK_OK(hotbed_meter_read(meter, 1, &reading, &total, &step));
     CHECK_EQ(reading.request, 0);
-    CHECK_EQ(reading.total.keys, 0);
+    CHECK_EQ(total.keys, 0);
     for (int i = 0; i < 25; i++) {
         for (uint64_t k = rng_below(&random, 3); k > 0; k--, steps++)
             lane_step(&l, &random, &how);
@@ -68,13 +69,13 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
         requests++;
         for (uint32_t t = 0; t < 3; t++) {
             const hotbed_table_stats *now = &r.model->tables[t].stats;
-            hotbed_table_stats step = difference(now, &before[t]);
-            CHECK_OK(hotbed_meter_read(meter, t, &reading));
+            hotbed_table_stats expected = difference(now, &before[t]);
+            CHECK_OK(hotbed_meter_read(meter, t, &reading, &total, &step));
             CHECK_EQ(reading.request, requests);
             CHECK_EQ(reading.prefetches, steps);
             CHECK_EQ(reading.step_prefetches, steps - prefetches);
-            check_stats(&reading.total, now);
-            check_stats(&reading.step, &step);
+            check_stats(&total, now);
+            check_stats(&step, &expected);
             before[t] = *now;
         }
         prefetches = steps;
@@ -93,8 +94,9 @@ static void every_count_is_read(hotbed_backend backend) {
     rng random = rng_start(2);
     hotbed_ticket *ticket;
     hotbed_meter *meter;
-    hotbed_reading reading;
-    hotbed_table_stats stats, before = {0};
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
+    hotbed_table_stats stats = {.size = sizeof stats}, before = {0};
     uint64_t keys[64];
     setup_start(&s, 2, 2, 100);
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
@@ -120,13 +122,11 @@ static void every_count_is_read(hotbed_backend backend) {
         CHECK_OK(hotbed_stream_sync(r.stream));
     }
     for (uint32_t t = 0; t < 2; t++) {
-        CHECK_OK(hotbed_meter_read(meter, t, &reading));
+        CHECK_OK(hotbed_meter_read(meter, t, &reading, &total, &step));
         CHECK_OK(hotbed_storage_stats(r.storage, t, &stats, r.stream));
-        check_stats(&reading.total, &stats);
-        CHECK_EQ(reading.step.keys, 32);
-        CHECK_EQ(
-            reading.step.uniques, reading.step.hits + reading.step.inserts + reading.step.refused +
-                                      reading.step.rejected);
+        check_stats(&total, &stats);
+        CHECK_EQ(step.keys, 32);
+        CHECK_EQ(step.uniques, step.hits + step.inserts + step.refused + step.rejected);
         before.evictions += stats.evictions;
         before.refused += stats.refused;
         before.rejected += stats.rejected;
@@ -175,7 +175,8 @@ static void drill_close(drill *d) {
 static void requests_are_recorded(hotbed_backend backend) {
     drill d;
     hotbed_graph *graph;
-    hotbed_reading reading;
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     drill_open(&d, backend);
     CHECK_OK(hotbed_graph_begin(d.r.stream));
     drill_step(&d);
@@ -185,13 +186,13 @@ static void requests_are_recorded(hotbed_backend backend) {
         if (i % 7 != 0)
             continue;
         CHECK_OK(hotbed_stream_sync(d.r.stream));
-        CHECK_OK(hotbed_meter_read(d.meter, 1, &reading));
+        CHECK_OK(hotbed_meter_read(d.meter, 1, &reading, &total, &step));
         CHECK_EQ(reading.request, i);
         CHECK_EQ(reading.prefetches, i);
         CHECK_EQ(reading.step_prefetches, 1);
-        CHECK_EQ(reading.total.keys, i * BATCH);
-        CHECK_EQ(reading.step.keys, BATCH);
-        CHECK_EQ(reading.step.hits, BATCH);
+        CHECK_EQ(total.keys, i * BATCH);
+        CHECK_EQ(step.keys, BATCH);
+        CHECK_EQ(step.hits, BATCH);
     }
     CHECK_OK(hotbed_stream_sync(d.r.stream));
     hotbed_graph_destroy(graph);
@@ -200,15 +201,16 @@ static void requests_are_recorded(hotbed_backend backend) {
 
 static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backend) {
     drill d;
-    hotbed_counters before, after;
-    hotbed_reading reading;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     drill_open(&d, backend);
     drill_step(&d);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
     hotbed_counters_read(&before);
     for (int i = 0; i < 30; i++) {
         drill_step(&d);
-        CHECK_OK(hotbed_meter_read(d.meter, 0, &reading));
+        CHECK_OK(hotbed_meter_read(d.meter, 0, &reading, &total, &step));
         CHECK(reading.request >= 1);
     }
     hotbed_counters_read(&after);
@@ -227,14 +229,15 @@ typedef struct reader {
 
 static void *read_on(void *argument) {
     const reader *r = argument;
-    hotbed_reading reading = {0};
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     for (uint64_t seen = 0; seen < r->last; seen = reading.request) {
-        CHECK_OK(hotbed_meter_read(r->meter, 1, &reading));
+        CHECK_OK(hotbed_meter_read(r->meter, 1, &reading, &total, &step));
         CHECK(reading.request >= seen);
         CHECK_EQ(reading.prefetches, reading.request);
-        CHECK_EQ(reading.total.keys, reading.request * BATCH);
-        CHECK_EQ(reading.step.keys, reading.request == 0 ? 0 : BATCH);
-        CHECK_EQ(reading.total.hits + reading.total.inserts, reading.total.uniques);
+        CHECK_EQ(total.keys, reading.request * BATCH);
+        CHECK_EQ(step.keys, reading.request == 0 ? 0 : BATCH);
+        CHECK_EQ(total.hits + total.inserts, total.uniques);
     }
     return NULL;
 }
@@ -264,8 +267,8 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     rig r;
     rng random = rng_start(3);
     hotbed_ticket *ticket;
-    hotbed_ticket_view view;
-    hotbed_table_info info;
+    hotbed_ticket_view view = {.size = sizeof view};
+    hotbed_table_info info = {.size = sizeof info};
     hotbed_memory pinned;
     uint64_t keys[2 * STEP], slots[2 * STEP];
     setup_start(&s, 2, 1, CAPACITY);
@@ -309,7 +312,8 @@ static void documented_errors(hotbed_backend backend) {
     setup s;
     rig r;
     hotbed_meter *meter = (hotbed_meter *)&s, *good;
-    hotbed_reading reading;
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     three_tables(&s);
     s.options.mode = HOTBED_MODE_HBM_DIRECT; /* where static tables have no index */
     rig_open_bare(&r, backend, &s.options);
@@ -325,9 +329,9 @@ static void documented_errors(hotbed_backend backend) {
     CHECK_OK(hotbed_meter_create(r.storage, r.stream, &good));
     CHECK_STATUS(hotbed_meter_request(NULL, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_meter_request(good, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_meter_read(NULL, 0, &reading), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_meter_read(good, 3, &reading), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_meter_read(good, 0, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(NULL, 0, &reading, &total, &step), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(good, 3, &reading, &total, &step), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_meter_read(good, 0, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
     uint64_t *loads = rig_alloc(&r, HOTBED_LOADS * sizeof *loads);
     CHECK_STATUS(hotbed_storage_load_histogram(NULL, 0, loads, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 3, loads, r.stream), HOTBED_ERR_ARGUMENT);

@@ -1,6 +1,8 @@
 /* tests/storage/test_storage_tickets.c - many tickets in flight: pins, order, reuse, release. */
 #include "tests/storage/rig.h"
 
+#include <pthread.h>
+
 enum { MAX_DEPTH = 8 };
 
 /* Three tables of unequal size; at most MAX_DEPTH * 48 keys are pinned at once. */
@@ -28,7 +30,7 @@ static void refill(lane *l, rng *random) {
 /* One random thing to a lane, here and in the model. */
 static void act(rig *r, lane *l, rng *random) {
     if (!l->model->held) {
-        hotbed_ticket_view view;
+        hotbed_ticket_view view = {.size = sizeof view};
         CHECK_STATUS(hotbed_ticket_read(l->ticket, &view), HOTBED_ERR_STATE);
         refill(l, random);
         return;
@@ -161,7 +163,7 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     rig r;
     lane l;
     rng random = rng_start(4);
-    hotbed_counters before, after;
+    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     rig_open(&r, backend, &s.options);
     lane_open(&r, &l, 24, 4);
@@ -352,6 +354,138 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     hotbed_stream_destroy(ahead);
 }
 
+/* --- tickets that are released -------------------------------------------------------------------- */
+
+/* A ticket for each forward, given up without a backward: memory and pins stay as they are, and nothing waits. */
+static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    rng random = rng_start(8);
+    hotbed_counters before, after;
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 24, 4);
+    const recipe how = {.batch_size = 4, .key_space = 60};
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    const int forwards = hotbed_test_is_small() ? 100 : 10000;
+    for (int i = 0; i < forwards; i++) {
+        hotbed_ticket *ticket;
+        hotbed_counters_read(&before);
+        CHECK_OK(hotbed_ticket_create(r.storage, 24 - (uint64_t)i % 9, 4, r.stream, &ticket));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        CHECK_OK(hotbed_storage_forward(r.storage, ticket, l.output, l.stride, r.stream));
+        hotbed_ticket_release(ticket);
+        hotbed_counters_read(&after);
+        if (i > 0) {
+            CHECK_EQ(after.host_waits - before.host_waits, 0);
+            CHECK_EQ(after.allocations - before.allocations, 0);
+        }
+        if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
+            CHECK_OK(hotbed_stream_sync(r.stream));
+    }
+    CHECK(rig_pinned(&r) > 0);
+    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream)); /* nobody holds rows */
+    CHECK_EQ(rig_pinned(&r), 0);
+    lane_close(&l);
+    rig_close(&r);
+}
+
+static void released_tickets_make_room(hotbed_backend backend) {
+    setup s;
+    rig r;
+    lane l;
+    hotbed_ticket *tickets[255], *one;
+    hotbed_stream *other;
+    rng random = rng_start(9);
+    three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    lane_open(&r, &l, 12, 4);
+    const recipe how = {.batch_size = 4};
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    lane_close(&l);
+    for (int i = 0; i < 255; i++) {
+        CHECK_OK(
+            hotbed_ticket_create(r.storage, 12, 4, i % 2 == 0 ? r.stream : other, &tickets[i]));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, tickets[i], r.stream));
+    }
+    CHECK_STATUS(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one), HOTBED_ERR_STATE);
+    for (int i = 0; i < 255; i += 2)
+        hotbed_ticket_release(tickets[i]);
+    hotbed_ticket_release(NULL);
+    CHECK_OK(hotbed_ticket_create(r.storage, 30, 4, other, &one)); /* none of theirs fits */
+    hotbed_ticket_destroy(one);
+    CHECK(rig_pinned(&r) > 0);
+    for (int i = 1; i < 255; i += 2)
+        hotbed_ticket_release(tickets[i]);
+    CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
+    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one));
+    hotbed_ticket_view view = {.size = sizeof view};
+    CHECK_STATUS(hotbed_ticket_read(one, &view), HOTBED_ERR_STATE); /* as new */
+    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, one, other));
+    hotbed_ticket_release(one); /* to the storage's end, on a stream that is not the rig's */
+    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
+    CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, other, &one));
+    hotbed_ticket_release(one);
+    rig_close(&r);
+    hotbed_stream_destroy(other);
+}
+
+/* Finalisers: threads that release tickets while the storage is used. */
+typedef struct finaliser {
+    hotbed_ticket *tickets[32]; /* atomic; NULL: taken, or not there yet */
+    uint32_t stop;              /* atomic */
+} finaliser;
+
+static void *finalise(void *argument) {
+    finaliser *f = argument;
+    for (uint32_t i = 0, idle = 0; idle < 64; i = (i + 1) % 32) {
+        hotbed_ticket *ticket = __atomic_exchange_n(&f->tickets[i], NULL, __ATOMIC_ACQ_REL);
+        idle = ticket == NULL && __atomic_load_n(&f->stop, __ATOMIC_ACQUIRE) != 0 ? idle + 1 : 0;
+        hotbed_ticket_release(ticket);
+    }
+    return NULL;
+}
+
+static void tickets_are_released_by_other_threads(hotbed_backend backend) {
+    enum { THREADS = 3 };
+    setup s;
+    rig r;
+    lane l;
+    static finaliser f;
+    pthread_t threads[THREADS];
+    rng random = rng_start(10);
+    memset(&f, 0, sizeof f);
+    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
+    rig_open(&r, backend, &s.options);
+    lane_open(&r, &l, 24, 4);
+    const recipe how = {.batch_size = 4, .key_space = 60};
+    lane_fill(&l, &random, &how);
+    const hotbed_batch batch = lane_batch(&l);
+    for (int t = 0; t < THREADS; t++)
+        CHECK_EQ(pthread_create(&threads[t], NULL, finalise, &f), 0);
+    const uint32_t steps = hotbed_test_is_small() ? 60 : 600;
+    for (uint32_t i = 0; i < steps; i++) {
+        hotbed_ticket *ticket, *none = NULL;
+        CHECK_OK(hotbed_ticket_create(r.storage, 24, 4, r.stream, &ticket));
+        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+        while (!__atomic_compare_exchange_n(
+            &f.tickets[i % 32], &none, ticket, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            none = NULL;
+    }
+    __atomic_store_n(&f.stop, 1, __ATOMIC_RELEASE);
+    for (int t = 0; t < THREADS; t++)
+        CHECK_EQ(pthread_join(threads[t], NULL), 0);
+    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
+    CHECK_EQ(rig_pinned(&r), 0);
+    lane_close(&l);
+    rig_close(&r);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"random_traces_at_depth_1_to_3", random_traces_at_depth_1_to_3},
     {"random_traces_at_depth_4_to_8", random_traces_at_depth_4_to_8},
@@ -362,5 +496,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
     {"a_kept_batch_is_taken_again", a_kept_batch_is_taken_again},
     {"two_streams_ordered_by_events", two_streams_ordered_by_events},
+    {"a_ticket_a_forward_leaks_nothing", a_ticket_a_forward_leaks_nothing},
+    {"released_tickets_make_room", released_tickets_make_room},
+    {"tickets_are_released_by_other_threads", tickets_are_released_by_other_threads},
     {NULL, NULL},
 };

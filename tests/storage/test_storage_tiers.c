@@ -52,6 +52,31 @@ static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
 }
 
 /* The upper tiers share the budget by bytes, and stay within it. */
+/* dynamicemb's budgets are of keys * row_bytes. */
+static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) {
+    setup s;
+    rig r;
+    hotbed_table_info info = {.size = sizeof info};
+    setup_start(&s, 1, 16, 10000);
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    const uint64_t row_bytes = info.row_bytes;
+    CHECK(info.slots > 10000);
+    rig_close(&r);
+    s.options.hbm_bytes = 10000 * row_bytes;
+    explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by score");
+    s.options.budget = HOTBED_BUDGET_KEYS;
+    explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "needs", "HBM_DIRECT");
+    s.options.hbm_bytes = 10000 * row_bytes - 1;
+    explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by score");
+    s.options.mode = HOTBED_MODE_CACHE;
+    s.options.hbm_bytes = 1234 * row_bytes;
+    rig_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    CHECK_EQ(info.upper_capacity, 1234);
+    rig_close(&r);
+}
+
 static void upper_tiers_share_the_budget(hotbed_backend backend) {
     setup s;
     rig r;
@@ -62,8 +87,10 @@ static void upper_tiers_share_the_budget(hotbed_backend backend) {
     s.options.mode = HOTBED_MODE_CACHE;
     s.options.hbm_bytes = 1 << 20;
     rig_open_bare(&r, backend, &s.options);
-    for (uint32_t t = 0; t < 3; t++)
+    for (uint32_t t = 0; t < 3; t++) {
+        info[t].size = sizeof info[t];
         CHECK_OK(hotbed_storage_table(r.storage, t, &info[t]));
+    }
     CHECK(info[0].slots * info[0].row_bytes + info[1].slots * info[1].row_bytes <= 1 << 20);
     CHECK(info[1].upper_capacity * 10 > info[0].upper_capacity * 9); /* as many keys */
     CHECK(info[0].upper_capacity > 2000);
@@ -160,7 +187,7 @@ static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
 }
 
 static hotbed_table_stats work_stats(work *w) {
-    hotbed_table_stats stats;
+    hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(w->r.storage, 0, &stats, w->r.stream));
     return stats;
 }
@@ -336,7 +363,7 @@ static void pins_refuse_nothing(hotbed_backend backend) {
             }
         }
         rig_check(&r);
-        hotbed_table_stats stats;
+        hotbed_table_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_storage_stats(r.storage, 1, &stats, r.stream));
         CHECK(stats.in_place > 100);
         CHECK_EQ(stats.refused, 0);
@@ -465,7 +492,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
                     lane_eval(&l);
             }
             rig_check(&r);
-            hotbed_table_stats stats;
+            hotbed_table_stats stats = {.size = sizeof stats};
             CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
             if (way == 0 || way == 2)
                 CHECK(stats.fetches > 100 && stats.write_backs > 100);
@@ -502,6 +529,7 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"the_mode_follows_from_bytes_and_budget", the_mode_follows_from_bytes_and_budget},
+    {"a_budget_of_keys_does_not_count_spare_slots", a_budget_of_keys_does_not_count_spare_slots},
     {"upper_tiers_share_the_budget", upper_tiers_share_the_budget},
     {"tables_whose_rows_move_have_regions", tables_whose_rows_move_have_regions},
     {"only_changed_rows_go_down", only_changed_rows_go_down},

@@ -7,7 +7,7 @@
  * to rebuild the batch, which needs no model. */
 static void check_rebuilds(lane *l) {
     const oracle *m = l->r->model;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     uint32_t *offsets = malloc((m->num_tables + 1U) * sizeof *offsets);
     CHECK(offsets != NULL);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
@@ -98,7 +98,7 @@ static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     const recipe one = {.batch_size = 64, .one_key = true};
     dedup_random(&l, &random, &one);
     uint32_t uniques = 0;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     lane_prefetch(&l);
     CHECK_OK(hotbed_ticket_read(l.ticket, &view));
     rig_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);

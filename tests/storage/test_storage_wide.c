@@ -89,8 +89,8 @@ static void check_row(const uint16_t *row, int number) {
 /* Make keys 0 .. KEYS-1, and find those of the highest slots. */
 static void fill(wide *w) {
     uint64_t keys[KEYS], slots[KEYS];
-    hotbed_ticket_view view;
-    hotbed_table_info info;
+    hotbed_ticket_view view = {.size = sizeof view};
+    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(w->storage, 0, &info));
     CHECK(info.slots * DIM > UINT64_C(1) << 31);
     CHECK(info.slots * info.row_bytes > UINT64_C(1) << 32);

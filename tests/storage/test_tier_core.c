@@ -368,8 +368,60 @@ static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
     CHECK_EQ(works[0].fault.status, HOTBED_ERR_FULL);
 }
 
+/* --- walks ---------------------------------------------------------------------------------------------- */
+
+typedef struct claims {
+    work *k;
+    uint64_t keys[2], slots[2];
+} claims;
+
+static void claim_lanes(void *argument) {
+    claims *c = argument;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t slot = hotbed_claim_home(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
+        if (hotbed_tile_rank(c->k->width) == 0)
+            c->slots[i] = slot;
+    }
+}
+
+/* Two keys with the same two buckets, which have one free slot: the first takes it, the second goes on.  The second is
+ * published before the first, as rows that go down in one prefetch may be. */
+static void a_key_is_found_behind_a_slot_that_is_claimed(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t i = 0; i < WIDTHS; i++) {
+        work *k = &works[i];
+        start(k, widths[i], KEYS);
+        const hotbed_index_range range = k->tables[EITHER].lower;
+        claims c = {.k = k};
+        uint64_t key = 1;
+        for (uint32_t n = 0; n < 2 * HOTBED_BUCKET_SLOTS + 1; key++) {
+            const hotbed_candidates at = hotbed_index_candidates(range, key);
+            if (at.first + at.second != 1) /* buckets 0 and 1 */
+                continue;
+            if (n >= 2 * HOTBED_BUCKET_SLOTS - 1) {
+                c.keys[n++ - (2 * HOTBED_BUCKET_SLOTS - 1)] = key;
+                continue;
+            }
+            hotbed_index_result placed =
+                hotbed_index_place(k->s.index, range, key, hotbed_meta_new(1, 0), 1);
+            hotbed_index_publish(k->s.index, placed.slot, key);
+            n++;
+        }
+        hotbed_emulate_run(k->width, claim_lanes, &c);
+        CHECK(
+            c.slots[0] < hotbed_index_slot(range, 2) && c.slots[1] >= hotbed_index_slot(range, 2));
+        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[1], 1), HOTBED_SLOT_NONE);
+        hotbed_index_publish(k->s.index, c.slots[1], c.keys[1]);
+        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[1], 1), c.slots[1]);
+        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[0], 1), HOTBED_SLOT_NONE);
+        hotbed_index_publish(k->s.index, c.slots[0], c.keys[0]);
+        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[0], 1), c.slots[0]);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"prefetches_are_the_same_at_every_width", prefetches_are_the_same_at_every_width},
     {"full_lower_tiers_refuse_at_every_width", full_lower_tiers_refuse_at_every_width},
+    {"a_key_is_found_behind_a_slot_that_is_claimed", a_key_is_found_behind_a_slot_that_is_claimed},
     {NULL, NULL},
 };

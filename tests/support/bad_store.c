@@ -1,4 +1,4 @@
-/* tests/support/bad_store.c - an external store that misbehaves when it is told to. */
+/* tests/support/bad_store.c - an external store that misbehaves on request. */
 #include "tests/support/bad_store.h"
 
 #include "storage/external.h"
@@ -50,7 +50,7 @@ void bad_store_let_go(bad_store *b) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Wait while held, count the call, and say how it is to misbehave. */
+/* Wait while held, count the call, and return how it must misbehave. */
 static bad_way arrive(bad_store *b, hotbed_external_call *call) {
     pthread_mutex_lock(&b->lock);
     b->inside = true;
@@ -66,7 +66,7 @@ static bad_way arrive(bad_store *b, hotbed_external_call *call) {
         way = BAD_FAIL;
     if (way != BAD_NOT)
         snprintf(
-            call->reason, sizeof call->reason, "call %llu was told to",
+            call->reason, sizeof call->reason, "call %llu fails on request",
             (unsigned long long)b->calls);
     return way;
 }
@@ -78,7 +78,7 @@ static hotbed_status open_tables(
     for (uint32_t i = 0; i < num_tables && i < sizeof b->row_bytes / sizeof b->row_bytes[0]; i++)
         b->row_bytes[i] = tables[i].row_bytes;
     if (b->way == BAD_FAIL && b->to > 0) {
-        snprintf(call->reason, sizeof call->reason, "open was told to");
+        snprintf(call->reason, sizeof call->reason, "open fails on request");
         return b->status;
     }
     return good->open(b->self, num_tables, tables, call);

@@ -1,4 +1,5 @@
-/* tests/support/emulate.c - the tile emulator: ucontext fibres that meet at tile calls. */
+/* tests/support/emulate.c - the tile emulator: ucontext fibres that wait for each other at tile
+ * calls. */
 #define _XOPEN_SOURCE 700
 #include "tests/support/emulate.h"
 
@@ -17,7 +18,7 @@ typedef enum call_kind {
 } call_kind;
 
 typedef enum lane_state {
-    LANE_READY,   /* can run */
+    LANE_READY,   /* ready to run */
     LANE_WAITING, /* at a tile call */
     LANE_ENDED,
 } lane_state;
@@ -26,14 +27,14 @@ typedef struct lane {
     ucontext_t context;
     void *stack;
     lane_state state;
-    call_kind call; /* where it waits */
+    call_kind call; /* the call at which it waits */
     uint32_t width;
     uint32_t source;
-    uint64_t value; /* what it brings to the call, then the call's result */
-    uint64_t calls; /* calls made so far */
+    uint64_t value; /* its argument of the call, then the call's result */
+    uint64_t calls; /* number of calls made so far */
 } lane;
 
-/* One run; NULL when the thread is not in a run. */
+/* The current run of this thread; NULL outside of a run. */
 typedef struct run {
     ucontext_t scheduler;
     lane lanes[MAX_LANES];
@@ -41,6 +42,8 @@ typedef struct run {
     uint32_t current;
     void (*function)(void *arg);
     void *arg;
+    bool beside;   /* tiles switch at points */
+    uint64_t left; /* points until the next switch */
 } run;
 
 static _Thread_local run *active;
@@ -53,10 +56,10 @@ static const char *call_name(call_kind call) {
 static void lane_main(void) {
     active->function(active->arg);
     active->lanes[active->current].state = LANE_ENDED;
-    /* uc_link goes back to the scheduler */
+    /* uc_link returns to the scheduler */
 }
 
-/* Wait until all lanes of the tile are here; the result is in lane.value. */
+/* Wait until all lanes of the tile are at this call; the result is in lane.value. */
 static uint64_t meet(call_kind call, uint32_t width, uint64_t value, uint32_t source) {
     run *r = active;
     lane *self = &r->lanes[r->current];
@@ -73,6 +76,13 @@ static uint64_t meet(call_kind call, uint32_t width, uint64_t value, uint32_t so
     self->calls++;
     swapcontext(&self->context, &r->scheduler);
     return self->value;
+}
+
+void hotbed_emulate_point(void) {
+    run *r = active;
+    if (r == NULL || !r->beside || --r->left > 0)
+        return;
+    swapcontext(&r->lanes[r->current].context, &r->scheduler);
 }
 
 uint32_t hotbed_emulate_lane(void) {
@@ -95,7 +105,7 @@ uint64_t hotbed_emulate_shuffle(uint32_t width, uint64_t value, uint32_t source)
     return meet(CALL_SHUFFLE, width, value, source);
 }
 
-/* True when the lanes [first, first + width) are all at one call; they then have its result. */
+/* If the lanes [first, first + width) are all at one call, give them its result and return true. */
 static bool serve_tile(run *r, uint32_t first, uint32_t width) {
     const lane *leader = &r->lanes[first];
     uint64_t values[MAX_LANES], votes = 0;
@@ -114,7 +124,7 @@ static bool serve_tile(run *r, uint32_t first, uint32_t width) {
     return true;
 }
 
-/* True when at least one tile got on. */
+/* Complete the calls at which all lanes of a tile wait. True if there was such a tile. */
 static bool serve(run *r) {
     bool served = false;
     for (uint32_t i = 0; i < r->count;) {
@@ -166,7 +176,7 @@ static void start_lane(run *r, uint32_t number) {
     makecontext(&l->context, lane_main, 0);
 }
 
-/* Let each ready lane go on to its next call or its end; true when there was one. */
+/* Run each ready lane until its next call or its end. True if there was one. */
 static bool run_ready(run *r, bool falling) {
     bool any = false;
     for (uint32_t i = 0; i < r->count; i++) {
@@ -187,7 +197,7 @@ static bool all_ended(const run *r) {
     return true;
 }
 
-const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void *arg) {
+static run *start_run(uint32_t lanes, void (*function)(void *arg), void *arg) {
     CHECK(active == NULL);
     CHECK(lanes >= 1 && lanes <= MAX_LANES && (lanes & (lanes - 1)) == 0);
     run *r = calloc(1, sizeof *r);
@@ -198,6 +208,18 @@ const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void
     active = r;
     for (uint32_t i = 0; i < lanes; i++)
         start_lane(r, i);
+    return r;
+}
+
+static void end_run(run *r) {
+    active = NULL;
+    for (uint32_t i = 0; i < r->count; i++)
+        free(r->lanes[i].stack);
+    free(r);
+}
+
+const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void *arg) {
+    run *r = start_run(lanes, function, arg);
     const char *problem = NULL;
     for (bool falling = false; problem == NULL; falling = !falling) {
         (void)run_ready(r, falling);
@@ -208,10 +230,7 @@ const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void
             problem = report;
         }
     }
-    active = NULL;
-    for (uint32_t i = 0; i < lanes; i++)
-        free(r->lanes[i].stack);
-    free(r);
+    end_run(r);
     return problem;
 }
 
@@ -219,4 +238,41 @@ void hotbed_emulate_run(uint32_t lanes, void (*function)(void *arg), void *arg) 
     const char *problem = hotbed_emulate_try(lanes, function, arg);
     if (problem != NULL)
         hotbed_check_failed(__FILE__, __LINE__, "%s", problem);
+}
+
+/* Let the tile of lanes first .. run for r->left points, or to its end. */
+static void run_tile(run *r, uint32_t first, uint32_t width) {
+    while (r->left > 0) {
+        bool any = false, ended = true;
+        for (uint32_t i = first; i < first + width && r->left > 0; i++) {
+            ended = ended && r->lanes[i].state == LANE_ENDED;
+            if (r->lanes[i].state != LANE_READY)
+                continue;
+            any = true;
+            r->current = i;
+            swapcontext(&r->scheduler, &r->lanes[i].context);
+        }
+        if (any)
+            continue;
+        if (ended)
+            return;
+        if (!serve(r)) {
+            describe(r);
+            hotbed_check_failed(__FILE__, __LINE__, "%s", report);
+        }
+    }
+}
+
+void hotbed_emulate_beside(
+    uint32_t lanes, uint32_t width, void (*function)(void *arg), void *arg, uint64_t *random) {
+    CHECK(width >= 1 && (width & (width - 1)) == 0 && width <= lanes);
+    run *r = start_run(lanes, function, arg);
+    r->beside = true;
+    const uint32_t tiles = lanes / width;
+    for (uint32_t tile = 0; !all_ended(r); tile = (tile + 1) % tiles) {
+        const uint64_t draw = hotbed_test_random_r(random);
+        r->left = 1 + (draw >> 16) % ((uint64_t)1 << draw % (tile == 0 ? 13 : 9));
+        run_tile(r, tile * width, width);
+    }
+    end_run(r);
 }

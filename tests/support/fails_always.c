@@ -1,4 +1,5 @@
-/* tests/support/fails_always.c - every check of the harness, failing; see CMakeLists.txt. */
+/* tests/support/fails_always.c - a program in which every check of the harness fails; see
+ * CMakeLists.txt. */
 #include "tests/support/harness.h"
 
 static void check_fails(hotbed_backend backend) {

@@ -1,8 +1,7 @@
 /* tests/support/fault.c - wrappers of the allocation functions, see fault.h.
  *
- * The linker's --wrap=malloc sends calls of malloc to the symbol "__wrap_malloc" and gives the true one
- * as "__real_malloc"; asm labels keep reserved names out of the source.
- */
+ * The linker's --wrap=malloc redirects calls of malloc to the symbol "__wrap_malloc", and provides
+ * the original as "__real_malloc". The asm labels keep reserved names out of the source. */
 #define _DEFAULT_SOURCE
 #include "tests/support/fault.h"
 
@@ -14,7 +13,7 @@
 static uint64_t fail_at; /* 0: none */
 static uint64_t count;
 static bool failed;
-static void (*call_then)(void *argument); /* NULL: it fails */
+static void (*call_then)(void *argument); /* NULL: the allocation fails */
 static void *call_argument;
 
 void fault_arm(uint64_t n) {
@@ -39,7 +38,7 @@ uint64_t fault_count(void) {
     return __atomic_load_n(&count, __ATOMIC_SEQ_CST);
 }
 
-/* Counts one more; whether it is the n-th.  What was to be called then has been. */
+/* Count an allocation, and call the function to call if it is the n-th. Returns whether it is. */
 static bool passes(void) {
     uint64_t at = __atomic_load_n(&fail_at, __ATOMIC_SEQ_CST);
     if (at == 0 || __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST) != at)
@@ -101,8 +100,8 @@ void *wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off
 
 #if defined(HOTBED_WITH_CUDA)
 
-/* cudaError_t is an int.  Pinned memory of a GPU counts where something is called, as pinned memory of the host does;
- * it does not fail, since it is not the host's allocator that gives it. */
+/* cudaError_t is an int. Pinned memory of a GPU counts only if a function is to be called, like
+ * pinned memory of the host. It never fails, since the host's allocator does not provide it. */
 int real_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__real_cudaHostAlloc");
 int wrap_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__wrap_cudaHostAlloc");
 

@@ -15,7 +15,7 @@ enum { EXIT_SKIPPED = 77, MAX_DIRECTORIES = 64 };
 
 static uint64_t seed = 1;
 static uint64_t random_state;
-static const char *current = "(none)"; /* name of the test that runs */
+static const char *current = "(none)"; /* name of the running test */
 static const char *program = "test";
 static hotbed_backend backend = HOTBED_BACKEND_HOST;
 static bool skipped;
@@ -188,7 +188,7 @@ static int usage(const char *problem) {
     return 2;
 }
 
-/* Removes options from the front of argv; the rest are filters.  0, or the exit status. */
+/* Remove options from the front of argv; the rest are filters. Returns 0, or the exit status. */
 static int read_arguments(int *argc, char ***argv, bool *list) {
     program = (*argv)[0];
     (*argv)++;

@@ -1,16 +1,18 @@
-/* tests/support/harness.h - what a test program is made of.
+/* tests/support/harness.h - main(), checks, random numbers and files of a test program.
  *
  * A program defines hotbed_tests[]; the harness has main().  Options:
- *   --backend host|cuda  handed to each test (host unless given); exit 77 where it cannot run
- *   --list               names of the tests
- *   NAME...              only tests whose name contains one of these
- * The environment's HOTBED_TEST_SEED (1 unless set) seeds the random numbers; it is printed.  Each test
- * starts its numbers anew from the seed and its name, so a test run alone sees what it saw before.
+ *   --backend host|cuda  passed to each test (default host); exit status 77 if it cannot run
+ *   --list               print the names of the tests
+ *   NAME...              run only tests whose name contains one of these
+ * HOTBED_TEST_SEED in the environment (default 1) seeds the random numbers; the seed is printed.
+ * Each test restarts its numbers from the seed and its own name, so it sees the same numbers if it
+ * runs alone.
  * HOTBED_TEST_SMALL, set to anything, makes long tests small: hotbed_test_is_small().
- * HOTBED_TEST_TOOL is the tool that watches, if any does: hotbed_test_is_under().
+ * HOTBED_TEST_TOOL names the tool under which the test runs, if any: hotbed_test_is_under().
  *
- * A check that fails prints the place and the values, and ends the program with status 1: objects of the
- * library may hold threads, so no later test could be trusted.  Checks may be made on any thread.
+ * A check that fails prints the place and the values, and ends the program with status 1:
+ * objects of the library may hold threads, so no later test could be trusted.  Any thread may make
+ * checks.
  */
 #ifndef HOTBED_TESTS_HARNESS_H
 #define HOTBED_TESTS_HARNESS_H
@@ -36,7 +38,7 @@ extern const hotbed_test hotbed_tests[];
 #define CHECK(condition)                                                                           \
     ((condition) ? (void)0 : hotbed_check_failed(__FILE__, __LINE__, "CHECK(%s)", #condition))
 
-/* Two integers, enums, bools or pointers. */
+/* Check that two integers, enums, bools or pointers are equal. */
 #define CHECK_EQ(a, b)                                                                             \
     do {                                                                                           \
         static_assert(                                                                             \
@@ -46,22 +48,23 @@ extern const hotbed_test hotbed_tests[];
         hotbed_check_eq(__FILE__, __LINE__, #a, #b, (uint64_t)(a), (uint64_t)(b));                 \
     } while (0)
 
-/* Two numbers that differ by `tolerance` at most; a NaN fails. */
+/* Check that two numbers differ by `tolerance` at most. A NaN fails. */
 #define CHECK_NEAR(a, b, tolerance)                                                                \
     hotbed_check_near(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b), (double)(tolerance))
 
 #define CHECK_STRING(a, b) hotbed_check_string(__FILE__, __LINE__, #a, #b, (a), (b))
 
-/* The same `bytes` bytes at a and b; says where the first difference is. */
+/* Check that `bytes` bytes at a and b are equal. Prints the place of the first difference. */
 #define CHECK_BYTES(a, b, bytes) hotbed_check_bytes(__FILE__, __LINE__, #a, #b, (a), (b), (bytes))
 
-/* The call returns HOTBED_OK; prints hotbed_last_error() when it does not. */
+/* Check that the call returns HOTBED_OK. Prints hotbed_last_error() if it does not. */
 #define CHECK_OK(call) hotbed_check_status(__FILE__, __LINE__, #call, (call), HOTBED_OK)
 
-/* The call returns `status`, and, when that is an error, hotbed_last_error() has a text. */
+/* Check that the call returns `status`, and if that is an error, that hotbed_last_error() has a
+ * text. */
 #define CHECK_STATUS(call, status) hotbed_check_status(__FILE__, __LINE__, #call, (call), (status))
 
-/* Leave the test; it counts as skipped. */
+/* Leave the test, which then counts as skipped. */
 #define SKIP(reason)                                                                               \
     do {                                                                                           \
         hotbed_test_skip(reason);                                                                  \
@@ -87,30 +90,30 @@ void hotbed_test_skip(const char *reason);
 
 /* --- size --------------------------------------------------------------------------------------- */
 
-/* Whether HOTBED_TEST_SMALL is set, as it is under tools that take a hundred times as long for each launch.
- * Tests of more than about a thousand launches then take fewer steps, ranks and combinations, of each kind
- * some, and check all that they check without it. */
+/* Whether HOTBED_TEST_SMALL is set, as it is under tools that make each launch a hundred times as
+ * slow. Tests of more than about a thousand launches then run fewer steps, ranks and combinations,
+ * some of each kind, with all of their checks. */
 bool hotbed_test_is_small(void);
 
-/* Whether HOTBED_TEST_TOOL is `tool`, for what that tool gets wrong. */
+/* Whether HOTBED_TEST_TOOL is `tool`. For tests that the tool gets wrong. */
 bool hotbed_test_is_under(const char *tool);
 
 /* --- random numbers, from the seed ------------------------------------------------------------ */
 
-uint64_t hotbed_test_seed(void); /* as printed */
+uint64_t hotbed_test_seed(void); /* the seed that is printed */
 
-/* The next number of this test; from one thread at a time. */
+/* The next random number of this test. Called by one thread at a time. */
 uint64_t hotbed_test_random(void);
 uint64_t hotbed_test_below(uint64_t bound); /* in [0, bound); bound > 0 */
 float hotbed_test_float(void);              /* in [-1, 1), a multiple of 2^-23 */
 
-/* A generator of one's own, for threads: *state is any number at first. */
+/* The next number of the caller's own generator, for threads. *state may be any number at first. */
 uint64_t hotbed_test_random_r(uint64_t *state);
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* A new empty directory in TMPDIR or /tmp, removed with all in it when the program ends well.  The
- * string is valid until then. */
+/* Create an empty directory in TMPDIR or /tmp. It is removed with its contents if the program ends
+ * well; the string is valid until then. */
 const char *hotbed_test_directory(void);
 
 #endif

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define NONE UINT32_MAX /* no enumerator: it does not fit an int */
+#define NONE       UINT32_MAX /* no enumerator: it does not fit an int */
+#define SCORE_MOST (((uint64_t)1 << 52) - 1)
 enum { GROUP = 32 };
 
 static void *take(uint64_t count, size_t bytes) {
@@ -231,8 +232,45 @@ bool oracle_erase(oracle *model, uint32_t table, uint64_t key) {
     return true;
 }
 
+bool oracle_evict(oracle *model, uint32_t table, uint64_t key) {
+    bool evicted = oracle_erase(model, table, key);
+    model->tables[table].stats.evictions += evicted;
+    return evicted;
+}
+
+uint64_t *oracle_count(oracle *model, uint32_t table, uint64_t key) {
+    oracle_table *t = &model->tables[table];
+    for (uint32_t i = 0; i < t->num_counted; i++)
+        if (t->counted[i].key == key)
+            return &t->counted[i].count;
+    return NULL;
+}
+
+void oracle_set_count(oracle *model, uint32_t table, uint64_t key, uint64_t count) {
+    oracle_table *t = &model->tables[table];
+    uint64_t *place = oracle_count(model, table, key);
+    if (place == NULL) {
+        t->counted = realloc(t->counted, (t->num_counted + 1) * sizeof *t->counted);
+        if (t->counted == NULL)
+            abort();
+        t->counted[t->num_counted].key = key;
+        place = &t->counted[t->num_counted++].count;
+    }
+    *place = count < SCORE_MOST ? count : SCORE_MOST;
+}
+
+void oracle_forget_count(oracle *model, uint32_t table, uint64_t key) {
+    oracle_table *t = &model->tables[table];
+    for (uint32_t i = 0; i < t->num_counted; i++)
+        if (t->counted[i].key == key) {
+            t->counted[i] = t->counted[--t->num_counted];
+            return;
+        }
+}
+
 void oracle_clear(oracle *model, uint32_t table) {
     oracle_table *t = &model->tables[table];
+    t->num_counted = 0;
     for (uint32_t i = 0; i < t->num_rows; i++)
         if (t->rows[i].live)
             drop(&t->rows[i]);
@@ -281,6 +319,7 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
             table->options.dtype = HOTBED_F32;
         table->state_dim = hotbed_optimizer_state_dim(options->optimizer.kind, table->options.dim);
         table->free_rows = NONE;
+        table->custom_score = 1;
         more_room(table);
         oracle_clear(model, t); /* makes the rows of a static table */
         if (table->options.dim > model->max_dim)
@@ -307,6 +346,7 @@ void oracle_destroy(oracle *model) {
             drop(&model->tables[t].rows[i]);
         free(model->tables[t].rows);
         free(model->tables[t].heads);
+        free(model->tables[t].counted);
     }
     free(model->tables);
     free(model->feature_tables);
@@ -414,20 +454,54 @@ static void find_uniques(oracle_ticket *ticket) {
     free(seen);
 }
 
+/* Whether a key without a row is admitted; `refused`: the library gave it no slot. */
+static bool admits(oracle *model, uint32_t number, uint64_t key, uint64_t count, bool refused) {
+    oracle_table *table = &model->tables[number];
+    if (table->options.kind == HOTBED_TABLE_STATIC || table->options.admission == HOTBED_ADMIT_ALL)
+        return true;
+    if (table->options.admission == HOTBED_ADMIT_PROBABILISTIC)
+        return !refused;
+    const uint64_t *before = oracle_count(model, number, key);
+    uint64_t sum = (before == NULL ? 0 : *before) + count;
+    if (sum < table->options.admission_threshold) {
+        oracle_set_count(model, number, key, sum);
+        return false;
+    }
+    oracle_forget_count(model, number, key);
+    return true;
+}
+
+/* A batch has the key that many times. */
+static void score_row(
+    const oracle *model, const oracle_table *table, oracle_row *row, uint64_t count) {
+    hotbed_score_strategy kind = table->options.score;
+    if (kind == HOTBED_SCORE_LFU || kind == HOTBED_SCORE_TIMESTAMP_LFU)
+        row->score = row->score + count < SCORE_MOST ? row->score + count : SCORE_MOST;
+    else if (kind == HOTBED_SCORE_CUSTOM)
+        row->score = table->custom_score;
+    else if (kind == HOTBED_SCORE_STEP)
+        row->score = model->state.clock;
+    row->time = model->time;
+    row->set_time = false;
+}
+
 /* Row of a unique, pinned; first values from a block when it needs them. */
 static uint32_t unique_row(
     oracle_ticket *ticket, uint32_t number, uint32_t unique, bool refused, const void *block,
     uint64_t *used) {
     oracle *model = ticket->model;
     oracle_table *table = &model->tables[number];
-    uint64_t key = ticket->unique_keys[unique];
+    uint64_t key = ticket->unique_keys[unique], count = ticket->counts[unique];
     table->stats.keys += ticket->occurrences[unique];
     table->stats.uniques++;
+    bool absent = find(table, key) == NONE;
     uint32_t place = refused ? NONE : find(table, key);
     if (place != NONE)
         table->stats.hits++;
-    if (place == NONE && (refused || table->options.kind == HOTBED_TABLE_STATIC)) {
-        table->stats.refused++;
+    bool rejected = absent && !admits(model, number, key, count, refused);
+    if (place == NONE && (rejected || refused || table->options.kind == HOTBED_TABLE_STATIC)) {
+        table->stats.rejected += rejected;
+        table->stats.refused += !rejected;
         ticket->initials[unique] = initial_weights(table, block, (*used)++);
         return NONE;
     }
@@ -435,12 +509,8 @@ static uint32_t unique_row(
         table->stats.inserts++;
         place = put(model, number, key, block, (*used)++);
     }
-    bool adds = table->options.score == HOTBED_SCORE_LFU ||
-                table->options.score == HOTBED_SCORE_TIMESTAMP_LFU;
-    if (table->options.kind == HOTBED_TABLE_HASH && adds)
-        table->rows[place].score += ticket->counts[unique];
-    else if (table->options.kind == HOTBED_TABLE_HASH)
-        table->rows[place].score = model->state.clock;
+    if (table->options.kind == HOTBED_TABLE_HASH)
+        score_row(model, table, &table->rows[place], count);
     table->rows[place].pins++;
     return place;
 }
@@ -460,6 +530,7 @@ void oracle_prefetch(
     ticket->rows = take(uniques, sizeof *ticket->rows);
     ticket->initials = take(uniques, sizeof *ticket->initials);
     model->state.clock++;
+    model->time = model->state.clock;
     uint64_t *absent = take(uniques, sizeof *absent);
     for (uint32_t t = 0; t < model->num_tables; t++) {
         uint64_t n = 0, used = 0;
@@ -583,13 +654,18 @@ static float tree_sum(float *values, uint64_t n) {
     return values[0];
 }
 
+/* No decay is none, of an infinite weight too. */
+static float decayed(const hotbed_optimizer *o, float direction, float w) {
+    return o->weight_decay == 0.0F ? direction : direction + o->weight_decay * w;
+}
+
 static void adam(
     const oracle *model, float g, float *w, float *m, float *v, float unbias1, float unbias2) {
     const hotbed_optimizer *o = &model->options.optimizer;
     float lr = model->state.learning_rate;
     *m = o->beta1 * *m + (1.0F - o->beta1) * g;
     *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
-    *w = *w - lr * (*m / unbias1 / (sqrtf(*v / unbias2) + o->eps) + o->weight_decay * *w);
+    *w = *w - lr * decayed(o, *m / unbias1 / (sqrtf(*v / unbias2) + o->eps), *w);
 }
 
 /* The order that storage/optimizer_core.h fixes: elements in groups of four are dealt to 32 sums, which
@@ -607,7 +683,7 @@ static float mean_square(const float *g, uint32_t dim) {
 static void update_row(oracle *model, const oracle_table *table, oracle_row *row, const float *g) {
     const hotbed_optimizer *o = &model->options.optimizer;
     uint32_t dim = table->options.dim;
-    float lr = model->state.learning_rate, decay = o->weight_decay;
+    float lr = model->state.learning_rate;
     float unbias1 = (float)(1.0 - model->state.beta1_power);
     float unbias2 = (float)(1.0 - model->state.beta2_power);
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
@@ -617,17 +693,17 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
         float w = row->weights[e];
         switch (o->kind) {
         case HOTBED_OPT_SGD:
-            w = w - lr * (g[e] + decay * w);
+            w = w - lr * decayed(o, g[e], w);
             break;
         case HOTBED_OPT_ADAM:
             adam(model, g[e], &w, &row->states[0][e], &row->states[1][e], unbias1, unbias2);
             break;
         case HOTBED_OPT_ADAGRAD:
             row->states[0][e] += g[e] * g[e];
-            w = w - lr * (g[e] / (sqrtf(row->states[0][e]) + o->eps) + decay * w);
+            w = w - lr * decayed(o, g[e] / (sqrtf(row->states[0][e]) + o->eps), w);
             break;
         case HOTBED_OPT_ROWWISE_ADAGRAD:
-            w = w - lr * (g[e] / (sqrtf(row->states[0][0]) + o->eps) + decay * w);
+            w = w - lr * decayed(o, g[e] / (sqrtf(row->states[0][0]) + o->eps), w);
             break;
         }
         row->weights[e] = rounded(table->options.dtype, w);

@@ -2,7 +2,9 @@
  *
  * Written from include/hotbed/ alone, without the library's code.  Rows are floats in a chained hash map,
  * sums are loops, everything runs at once on host memory.  A table of the model has no bound: which key
- * a full table refuses is the library's choice, and is told to the model by the ticket's slots.
+ * a full table refuses or evicts is the library's choice, which the model takes from the ticket's slots and, by
+ * oracle_evict(), from the table's keys; and so is which key admission by chance draws.  Times are the model's own: the
+ * number of the prefetch, which orders keys as the library's times do.
  */
 #ifndef HOTBED_TESTS_ORACLE_H
 #define HOTBED_TESTS_ORACLE_H
@@ -15,13 +17,20 @@ typedef void (*oracle_initial)(
 
 typedef struct oracle_row {
     uint64_t key;
-    uint64_t score;
+    uint64_t score; /* 0 in TIMESTAMP tables */
+    uint64_t
+        time; /* TIMESTAMP, TIMESTAMP_LFU: number of the last prefetch that had the key, or as set */
     float *weights;   /* [dim], each a value of the table's dtype */
     float *states[2]; /* [state_dim] */
     uint32_t pins;
+    bool set_time; /* by key: `time` is a time of the library */
     uint32_t next; /* row after this one in its chain, or in the list of free rows */
     bool live;
 } oracle_row;
+
+typedef struct oracle_counted {
+    uint64_t key, count;
+} oracle_counted;
 
 typedef struct oracle_table {
     hotbed_table_options options;
@@ -33,6 +42,9 @@ typedef struct oracle_table {
     uint32_t *heads; /* [num_heads] */
     uint32_t num_heads;
     uint64_t size; /* live rows */
+    uint64_t custom_score;
+    oracle_counted *counted; /* [num_counted] keys that admission counts */
+    uint32_t num_counted;
     hotbed_table_stats stats;
 } oracle_table;
 
@@ -45,6 +57,7 @@ typedef struct oracle {
     uint64_t *columns; /* [num_features + 1] */
     uint32_t max_dim;
     hotbed_storage_state state;
+    uint64_t time; /* of the last prefetch */
     oracle_initial initial;
     void *self;
 } oracle;
@@ -74,7 +87,12 @@ oracle_row *oracle_find(oracle *model, uint32_t table, uint64_t key);
 /* The row of a key, made with initial values and score 0 when it is new. */
 oracle_row *oracle_put(oracle *model, uint32_t table, uint64_t key);
 bool oracle_erase(oracle *model, uint32_t table, uint64_t key); /* false: absent or pinned */
+bool oracle_evict(oracle *model, uint32_t table, uint64_t key); /* the same, and counted */
 void oracle_clear(oracle *model, uint32_t table);
+/* What admission has counted of a key without a row, or NULL. */
+uint64_t *oracle_count(oracle *model, uint32_t table, uint64_t key);
+void oracle_set_count(oracle *model, uint32_t table, uint64_t key, uint64_t count);
+void oracle_forget_count(oracle *model, uint32_t table, uint64_t key);
 uint64_t oracle_pinned(const oracle *model, uint32_t table);
 
 oracle_ticket *oracle_ticket_create(oracle *model);

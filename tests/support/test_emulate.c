@@ -1,4 +1,5 @@
-/* tests/support/test_emulate.c - the tile emulator gives GPU results, and finds lanes that do not meet. */
+/* tests/support/test_emulate.c - the tile emulator gives GPU results, and detects lanes that do not
+ * reach the same call. */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -7,7 +8,7 @@
 
 typedef struct work {
     uint32_t lanes;
-    uint32_t width; /* of the tiles among the lanes */
+    uint32_t width; /* width of the tiles among the lanes */
     uint64_t sums[32];
     uint32_t ballots[32];
     uint32_t order[32]; /* lanes in the order in which they ran */
@@ -97,10 +98,40 @@ static void lanes_that_do_not_meet_are_reported(hotbed_backend backend) {
     CHECK(hotbed_emulate_try(4, sum_of_lane_numbers, &w) == NULL);
 }
 
+static void each_lane_adds_in_two_accesses(void *arg) {
+    work *w = arg;
+    for (int round = 0; round < 20; round++) {
+        const uint64_t before = hotbed_load_relaxed_u64(&w->sums[0]);
+        hotbed_store_relaxed_u64(&w->sums[0], before + 1);
+        if (hotbed_tile_ballot(w->width, true) != (1U << w->width) - 1U)
+            hotbed_check_failed(__FILE__, __LINE__, "a tile met another's lanes");
+    }
+}
+
+/* Additions are lost, since tiles switch between the two accesses: with one seed always the same number. */
+static void tiles_switch_at_each_access(hotbed_backend backend) {
+    (void)backend;
+    bool lost = false;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        uint64_t sums[2];
+        for (int again = 0; again < 2; again++) {
+            work w = {.lanes = 8, .width = 4};
+            uint64_t random = seed;
+            hotbed_emulate_beside(w.lanes, w.width, each_lane_adds_in_two_accesses, &w, &random);
+            sums[again] = w.sums[0];
+        }
+        CHECK_EQ(sums[0], sums[1]);
+        CHECK(sums[0] <= 160);
+        lost = lost || sums[0] < 160;
+    }
+    CHECK(lost);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"tiles_of_every_width_give_their_sums", tiles_of_every_width_give_their_sums},
     {"floats_are_shuffled_by_their_bits", floats_are_shuffled_by_their_bits},
     {"lanes_take_turns_in_both_orders", lanes_take_turns_in_both_orders},
     {"lanes_that_do_not_meet_are_reported", lanes_that_do_not_meet_are_reported},
+    {"tiles_switch_at_each_access", tiles_switch_at_each_access},
     {NULL, NULL},
 };

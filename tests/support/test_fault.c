@@ -1,4 +1,4 @@
-/* tests/support/test_fault.c - allocations fail when they are told to, and at no other time. */
+/* tests/support/test_fault.c - allocations fail when a test asks for it, and at no other time. */
 #define _DEFAULT_SOURCE
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
@@ -9,7 +9,7 @@
 
 enum { PAGE = 4096, KINDS = 6 };
 
-/* Allocate with function number `kind`; NULL when it failed. */
+/* Allocate with function number `kind`. NULL if it failed. */
 static void *allocate(int kind) {
     void *out = NULL;
     switch (kind) {
@@ -71,7 +71,7 @@ static void only_the_nth_fails(hotbed_backend backend) {
     CHECK(!fault_disarm());
 }
 
-/* The library's own allocations go through the wrappers too. */
+/* The library's own allocations also use the wrappers. */
 static void the_librarys_allocations_fail(hotbed_backend backend) {
     for (uint64_t n = 1; n < 100; n++) {
         hotbed_stream *stream = NULL;

@@ -1,4 +1,5 @@
-/* tests/support/test_harness.c - the harness's checks pass where they should, and its numbers repeat. */
+/* tests/support/test_harness.c - the harness's checks pass where they should, and its numbers are
+ * repeatable. */
 #include "tests/support/harness.h"
 
 #include <math.h>
@@ -52,7 +53,7 @@ static void directories_are_new_and_empty(hotbed_backend backend) {
     CHECK(strcmp(a, b) != 0);
     CHECK(access(a, W_OK) == 0);
     (void)snprintf(path, sizeof path, "%s/file", a);
-    FILE *file = fopen(path, "w"); /* removed with the directory */
+    FILE *file = fopen(path, "w"); /* is removed with the directory */
     CHECK(file != NULL);
     CHECK(fclose(file) == 0);
 }

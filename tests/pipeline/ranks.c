@@ -1,5 +1,5 @@
-/* tests/pipeline/team.c - ranks and their trainers, see team.h. */
-#include "tests/pipeline/team.h"
+/* tests/pipeline/ranks.c - ranks and their trainers, see ranks.h. */
+#include "tests/pipeline/ranks.h"
 
 #include "base/error.h"
 #include "tests/dist/world.h"
@@ -68,7 +68,7 @@ static hotbed_status shuffle_start(void *self, uint32_t slot, void *b, hotbed_st
 static hotbed_status shuffle_finish(
     void *self, uint32_t slot, void *b, hotbed_stream *stream, void **out) {
     const rank *r = self;
-    hotbed_balanced balanced;
+    hotbed_balanced balanced = {.size = sizeof balanced};
     CHECK(b != NULL);
     HOTBED_TRY(hotbed_balance_finish(r->balances[slot], &balanced, stream));
     ((batch *)b)->kjts[1] = balanced.kjt;
@@ -109,25 +109,25 @@ static bool have_a_gpu_each(void) {
     return world_list()->transport == HOTBED_TRANSPORT_NCCL;
 }
 
-const uint32_t *team_sizes_of(const uint32_t *sizes) {
+const uint32_t *ranks_sizes_of(const uint32_t *sizes) {
     static uint32_t only[2];
     only[0] = world_list()->size;
     return have_a_gpu_each() ? only : sizes;
 }
 
-const uint32_t *team_sizes(void) {
+const uint32_t *ranks_sizes(void) {
     static const uint32_t all[] = {1, 2, 4, 0}, small[] = {2, 0};
-    return team_sizes_of(hotbed_test_is_small() ? small : all);
+    return ranks_sizes_of(hotbed_test_is_small() ? small : all);
 }
 
-uint64_t team_batches(void) {
+uint64_t ranks_batches(void) {
     return hotbed_test_is_small() ? DEPTH : BATCHES;
 }
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
 static void open_collection(rank *r, int c) {
-    static const char *const names[COLLECTIONS][FEATURES] = {{"user", "item"}, {"shop", "city"}};
+    static const char *const names[COLLECTIONS][FEATURES] = {{"user", "item"}, {"example", "city"}};
     hotbed_table_options tables[FEATURES];
     hotbed_storage_options storage;
     hotbed_sharded_options options;
@@ -256,7 +256,7 @@ uint64_t rank_pinned(rank *r) {
 }
 
 typedef struct job {
-    team *t;
+    ranks *t;
     rank_body body;
 } job;
 
@@ -268,9 +268,9 @@ static void run_body(world_rank *me) {
     j->body(r);
 }
 
-void team_run(
+void ranks_run(
     hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
-    team *t) {
+    ranks *t) {
     const world where = {
         have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
     hotbed_comm *agreeing[RANKS_MOST];
@@ -301,7 +301,7 @@ void team_run(
 /* The plain loop, written out: what all plans are to equal. */
 void rank_train_plainly(rank *r) {
     rank_open(r);
-    for (uint64_t b = 0; b < team_batches(); b++) {
+    for (uint64_t b = 0; b < ranks_batches(); b++) {
         void *device = NULL;
         CHECK_OK(copy_batch(r, 0, &r->batches[b], r->stream, &device));
         if (r->all->shuffled) {
@@ -359,7 +359,7 @@ hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit) {
     }
 }
 
-void team_open(team *t) {
+void ranks_open(ranks *t) {
     memset(t, 0, sizeof *t);
     for (int r = 0; r < RANKS_MOST; r++) {
         t->expected[r] = calloc(1, sizeof(results));
@@ -367,7 +367,7 @@ void team_open(team *t) {
     }
 }
 
-void team_close(team *t) {
+void ranks_close(ranks *t) {
     for (int r = 0; r < RANKS_MOST; r++)
         free(t->expected[r]);
 }

@@ -1,5 +1,5 @@
-/* tests/pipeline/shop.c - a small model over real tables, see shop.h. */
-#include "tests/pipeline/shop.h"
+/* tests/pipeline/example.c - a small model over real tables, see example.h. */
+#include "tests/pipeline/example.h"
 
 #include "base/error.h"
 
@@ -17,12 +17,12 @@ typedef struct module_context module_context;
 /* All modules' first exchanges in one: the result is an array of theirs. */
 typedef struct fused_exchange {
     uint32_t n;
-    module_context *contexts[SHOP_MODULES];
-    hotbed_awaitable splits[SHOP_MODULES], tensors[SHOP_MODULES];
+    module_context *contexts[EXAMPLE_MODULES];
+    hotbed_awaitable splits[EXAMPLE_MODULES], tensors[EXAMPLE_MODULES];
 } fused_exchange;
 
 struct module_context {
-    shop_module *of;
+    example_module *of;
     hotbed_ticket *ticket;
     hotbed_memory memory;
     int64_t *sent, *local; /* keys on their way, and here */
@@ -33,11 +33,12 @@ struct module_context {
 };
 
 static hotbed_status context_create(void *self, hotbed_stream *stream, void **out) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = calloc(1, sizeof *c);
     CHECK(c != NULL);
     c->of = m;
-    CHECK_OK(hotbed_ticket_create(m->storage, SHOP_SAMPLES, SHOP_SAMPLES, stream, &c->ticket));
+    CHECK_OK(
+        hotbed_ticket_create(m->storage, EXAMPLE_SAMPLES, EXAMPLE_SAMPLES, stream, &c->ticket));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 4096, NULL, &c->memory));
     unsigned char *at = c->memory.data;
     c->sent = (int64_t *)at;
@@ -60,7 +61,7 @@ static void context_destroy(void *self, void *context) {
 /* Exchange 2 is a copy; its end another. */
 static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **result) {
     module_context *c = self;
-    HOTBED_TRY(hotbed_copy(c->local, c->sent, SHOP_SAMPLES * sizeof *c->sent, stream));
+    HOTBED_TRY(hotbed_copy(c->local, c->sent, EXAMPLE_SAMPLES * sizeof *c->sent, stream));
     *result = c;
     return HOTBED_OK;
 }
@@ -68,7 +69,7 @@ static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **resu
 static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **result) {
     module_context *c = self;
     count(&c->of->waits);
-    HOTBED_TRY(hotbed_copy(c->sent, c->argument, SHOP_SAMPLES * sizeof *c->sent, stream));
+    HOTBED_TRY(hotbed_copy(c->sent, c->argument, EXAMPLE_SAMPLES * sizeof *c->sent, stream));
     c->tensors = (hotbed_awaitable){wait_tensors, c};
     *result = &c->tensors;
     return HOTBED_OK;
@@ -77,7 +78,7 @@ static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **resul
 static hotbed_status input_dist(
     void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_awaitable *splits) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = context;
     (void)stream;
     CHECK_EQ(n, 1);
@@ -101,9 +102,9 @@ static hotbed_status wait_fused(void *self, hotbed_stream *stream, void **result
 static hotbed_status fuse(
     void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
     hotbed_stream *stream, hotbed_awaitable *fused) {
-    shop *s = group;
+    example *s = group;
     (void)stream;
-    CHECK(n <= SHOP_MODULES);
+    CHECK(n <= EXAMPLE_MODULES);
     fused_exchange *f = &((module_context *)contexts[0])->fused;
     f->n = n;
     for (uint32_t i = 0; i < n; i++) {
@@ -116,14 +117,14 @@ static hotbed_status fuse(
 }
 
 static hotbed_status prefetch(void *self, void *context, void *input, hotbed_stream *stream) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = context;
     hotbed_batch batch;
     CHECK(input == c);
     count(&m->prefetches);
     hotbed_batch_init(&batch);
-    batch.batch_size = SHOP_SAMPLES;
-    batch.num_keys = SHOP_SAMPLES;
+    batch.batch_size = EXAMPLE_SAMPLES;
+    batch.num_keys = EXAMPLE_SAMPLES;
     batch.keys = c->local;
     batch.offsets = m->all->offsets;
     return hotbed_storage_prefetch(m->storage, &batch, c->ticket, stream);
@@ -131,24 +132,24 @@ static hotbed_status prefetch(void *self, void *context, void *input, hotbed_str
 
 static hotbed_status compute(
     void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = context;
     (void)input;
     count(&m->computes);
     *output = c->output;
     HOTBED_TRY(hotbed_storage_forward(m->storage, c->ticket, c->output, 0, stream));
-    return hotbed_copy(c->gradient, c->output, SHOP_ROWS * sizeof(float), stream);
+    return hotbed_copy(c->gradient, c->output, EXAMPLE_ROWS * sizeof(float), stream);
 }
 
 static hotbed_status backward(void *self, void *context, hotbed_stream *stream) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = context;
     count(&m->backwards);
     return hotbed_storage_backward(m->storage, c->ticket, c->gradient, 0, stream);
 }
 
 static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
-    shop_module *m = self;
+    example_module *m = self;
     module_context *c = context;
     count(&m->cancels);
     return hotbed_ticket_cancel(c->ticket, stream);
@@ -161,7 +162,7 @@ typedef struct module_mark {
 
 static hotbed_status capture(void *self, void *context, hotbed_stream *stream, void **out) {
     const module_context *c = context;
-    hotbed_ticket_view view;
+    hotbed_ticket_view view = {.size = sizeof view};
     module_mark *mark = calloc(1, sizeof *mark);
     (void)self;
     CHECK(mark != NULL);
@@ -187,7 +188,7 @@ static void forget(void *self, void *context, void *mark, hotbed_stream *stream)
 static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
     const module_context *c = context;
     (void)self;
-    return hotbed_fill(c->gradient, 0, SHOP_ROWS * sizeof(float), stream);
+    return hotbed_fill(c->gradient, 0, EXAMPLE_ROWS * sizeof(float), stream);
 }
 
 static hotbed_module_calls calls = {
@@ -207,15 +208,15 @@ static hotbed_module_calls calls = {
 /* --- batches ---------------------------------------------------------------------------------- */
 
 static const void *get_users(const void *batch) {
-    return ((const shop_batch *)batch)->keys[0];
+    return ((const example_batch *)batch)->keys[0];
 }
 
 static const void *get_items(const void *batch) {
-    return ((const shop_batch *)batch)->keys[1];
+    return ((const example_batch *)batch)->keys[1];
 }
 
 static const void *get_labels(const void *batch) {
-    return ((const shop_batch *)batch)->labels;
+    return ((const example_batch *)batch)->labels;
 }
 
 static const hotbed_field fields[] = {
@@ -224,17 +225,17 @@ static const hotbed_field fields[] = {
     {"labels", HOTBED_FIELD_JAGGED, true, get_labels, NULL},
 };
 
-const hotbed_batch_type shop_batch_type = {.name = "batch", .fields = fields, .num_fields = 3};
+const hotbed_batch_type example_batch_type = {.name = "batch", .fields = fields, .num_fields = 3};
 
 /* Swap neighbours, as a kernel would do something: by copies. */
 static hotbed_status process(
     void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
-    shop *s = self;
+    example *s = self;
     const int64_t *keys = arguments[0];
     CHECK_EQ(n, 1);
     count(&s->postproc_runs);
-    for (int i = 0; i < SHOP_SAMPLES; i++)
+    for (int i = 0; i < EXAMPLE_SAMPLES; i++)
         HOTBED_TRY(hotbed_copy(&s->processed[slot][i], &keys[i ^ 1], sizeof *keys, stream));
     *output = s->processed[slot];
     return HOTBED_OK;
@@ -242,18 +243,18 @@ static hotbed_status process(
 
 /* The model: both modules; where it computes nothing is told apart from the trace. */
 static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
-    shop *s = self;
-    hotbed_ref arguments[SHOP_MODULES] = {
+    example *s = self;
+    hotbed_ref arguments[EXAMPLE_MODULES] = {
         hotbed_ref_field(batch, "users"), hotbed_ref_field(batch, "items")};
     if (s->with_postproc)
         HOTBED_TRY(hotbed_postproc_call(&s->postproc, &arguments[1], 1, stream, &arguments[1]));
-    for (int m = 0; m < SHOP_MODULES; m++) {
+    for (int m = 0; m < EXAMPLE_MODULES; m++) {
         hotbed_ref output;
         HOTBED_TRY(hotbed_module_forward(&s->modules[m].module, &arguments[m], 1, stream, &output));
         if (hotbed_ref_traced(batch))
             continue;
-        const shop_batch *b = hotbed_ref_data(batch);
-        for (int slot = 0; slot < SHOP_DEPTH; slot++)
+        const example_batch *b = hotbed_ref_data(batch);
+        for (int slot = 0; slot < EXAMPLE_DEPTH; slot++)
             if (b == &s->slots[slot])
                 s->outputs[slot][m] = hotbed_ref_data(output);
     }
@@ -264,18 +265,19 @@ static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream
 
 static hotbed_status copy_batch(
     void *self, uint32_t slot, void *host, hotbed_stream *stream, void **out) {
-    shop *s = self;
-    const shop_batch *from = host;
-    shop_batch *to = &s->slots[slot];
+    example *s = self;
+    const example_batch *from = host;
+    example_batch *to = &s->slots[slot];
     to->number = from->number;
-    for (int m = 0; m < SHOP_MODULES; m++)
-        HOTBED_TRY(hotbed_copy(to->keys[m], from->keys[m], SHOP_SAMPLES * sizeof(int64_t), stream));
+    for (int m = 0; m < EXAMPLE_MODULES; m++)
+        HOTBED_TRY(
+            hotbed_copy(to->keys[m], from->keys[m], EXAMPLE_SAMPLES * sizeof(int64_t), stream));
     *out = to;
     return HOTBED_OK;
 }
 
 static hotbed_status shuffle_start(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    shop *s = self;
+    example *s = self;
     (void)slot;
     (void)batch;
     (void)stream;
@@ -285,7 +287,7 @@ static hotbed_status shuffle_start(void *self, uint32_t slot, void *batch, hotbe
 
 static hotbed_status shuffle_finish(
     void *self, uint32_t slot, void *batch, hotbed_stream *stream, void **out) {
-    shop *s = self;
+    example *s = self;
     (void)stream;
     CHECK(batch == &s->slots[slot]);
     count(&s->shuffles_finished);
@@ -294,7 +296,7 @@ static hotbed_status shuffle_finish(
 }
 
 static hotbed_status zero_grad(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    shop *s = self;
+    example *s = self;
     (void)slot;
     (void)stream;
     CHECK(batch == NULL);
@@ -303,21 +305,21 @@ static hotbed_status zero_grad(void *self, uint32_t slot, void *batch, hotbed_st
 }
 
 static hotbed_status keep_results(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    shop *s = self;
-    const shop_batch *b = batch;
+    example *s = self;
+    const example_batch *b = batch;
     count(&s->losses);
     if (s->fail_batch == b->number + 1)
         return hotbed_fail(
             HOTBED_ERR_RANGE, "the loss of batch %llu is nan", (unsigned long long)b->number);
-    for (int m = 0; m < SHOP_MODULES; m++)
+    for (int m = 0; m < EXAMPLE_MODULES; m++)
         HOTBED_TRY(hotbed_copy(
-            s->results[b->number] + (ptrdiff_t)m * SHOP_ROWS, s->outputs[slot][m],
-            SHOP_ROWS * sizeof(float), stream));
+            s->results[b->number] + (ptrdiff_t)m * EXAMPLE_ROWS, s->outputs[slot][m],
+            EXAMPLE_ROWS * sizeof(float), stream));
     return HOTBED_OK;
 }
 
 static hotbed_status finalize(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    shop *s = self;
+    example *s = self;
     (void)slot;
     (void)batch;
     (void)stream;
@@ -326,7 +328,7 @@ static hotbed_status finalize(void *self, uint32_t slot, void *batch, hotbed_str
 }
 
 static hotbed_status step(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
-    shop *s = self;
+    example *s = self;
     (void)slot;
     (void)batch;
     (void)stream;
@@ -343,15 +345,15 @@ static const hotbed_trainer_io trainer_io[] = {
 
 /* --- open and close --------------------------------------------------------------------------- */
 
-static void open_module(shop *s, int number) {
+static void open_module(example *s, int number) {
     static const char *const names[] = {"users", "items"};
-    shop_module *m = &s->modules[number];
+    example_module *m = &s->modules[number];
     hotbed_table_options table;
     hotbed_storage_options options;
     hotbed_table_options_init(&table);
     table.name = names[number];
-    table.dim = SHOP_DIM;
-    table.capacity = 4 * SHOP_KEYS;
+    table.dim = EXAMPLE_DIM;
+    table.capacity = 4 * EXAMPLE_KEYS;
     table.initializer.kind = HOTBED_INIT_UNIFORM;
     table.initializer.lower = -1.0F;
     table.initializer.upper = 1.0F;
@@ -368,50 +370,51 @@ static void open_module(shop *s, int number) {
     s->module_list[number] = &m->module;
 }
 
-static void open_batches(shop *s) {
-    size_t host = (size_t)SHOP_BATCHES * (SHOP_MODULES + 1) * SHOP_SAMPLES * sizeof(int64_t);
-    size_t results = (size_t)SHOP_BATCHES * SHOP_MODULES * SHOP_ROWS * sizeof(float);
-    size_t slots = (size_t)SHOP_DEPTH * (SHOP_MODULES + 1) * 256 + 256;
+static void open_batches(example *s) {
+    size_t host =
+        (size_t)EXAMPLE_BATCHES * (EXAMPLE_MODULES + 1) * EXAMPLE_SAMPLES * sizeof(int64_t);
+    size_t results = (size_t)EXAMPLE_BATCHES * EXAMPLE_MODULES * EXAMPLE_ROWS * sizeof(float);
+    size_t slots = (size_t)EXAMPLE_DEPTH * (EXAMPLE_MODULES + 1) * 256 + 256;
     CHECK_OK(hotbed_memory_alloc(
         s->stream, HOTBED_MEMORY_PINNED, host + results + slots, NULL, &s->memory));
     unsigned char *at = s->memory.data;
-    uint64_t random = hotbed_test_seed(); /* the same batches in every shop */
+    uint64_t random = hotbed_test_seed(); /* the same batches in every example */
     memset(at, 0, s->memory.bytes);
-    for (uint64_t b = 0; b < SHOP_BATCHES; b++) {
+    for (uint64_t b = 0; b < EXAMPLE_BATCHES; b++) {
         s->batches[b].number = b;
-        for (int m = 0; m < SHOP_MODULES; m++, at += SHOP_SAMPLES * sizeof(int64_t)) {
+        for (int m = 0; m < EXAMPLE_MODULES; m++, at += EXAMPLE_SAMPLES * sizeof(int64_t)) {
             s->batches[b].keys[m] = (int64_t *)at;
-            for (int i = 0; i < SHOP_SAMPLES; i++)
-                s->batches[b].keys[m][i] = (int64_t)(hotbed_test_random_r(&random) % SHOP_KEYS);
+            for (int i = 0; i < EXAMPLE_SAMPLES; i++)
+                s->batches[b].keys[m][i] = (int64_t)(hotbed_test_random_r(&random) % EXAMPLE_KEYS);
         }
         s->batches[b].labels = (int64_t *)at;
-        at += SHOP_SAMPLES * sizeof(int64_t);
+        at += EXAMPLE_SAMPLES * sizeof(int64_t);
         s->results[b] = (float *)at;
-        at += (size_t)SHOP_MODULES * SHOP_ROWS * sizeof(float);
+        at += (size_t)EXAMPLE_MODULES * EXAMPLE_ROWS * sizeof(float);
     }
-    for (int slot = 0; slot < SHOP_DEPTH; slot++) { /* the GPU reads pinned memory as its own */
-        for (int m = 0; m < SHOP_MODULES; m++, at += 256)
+    for (int slot = 0; slot < EXAMPLE_DEPTH; slot++) { /* the GPU reads pinned memory as its own */
+        for (int m = 0; m < EXAMPLE_MODULES; m++, at += 256)
             s->slots[slot].keys[m] = (int64_t *)at;
         s->processed[slot] = (int64_t *)at;
         at += 256;
     }
     s->offsets = (int64_t *)at;
-    for (int i = 0; i <= SHOP_SAMPLES; i++)
+    for (int i = 0; i <= EXAMPLE_SAMPLES; i++)
         s->offsets[i] = i;
 }
 
-void shop_open(shop *s, hotbed_backend backend) {
+void example_open(example *s, hotbed_backend backend) {
     memset(s, 0, sizeof *s);
     s->backend = backend;
     calls.group = s;
     CHECK_OK(hotbed_stream_create(backend, 0, &s->stream));
-    for (int m = 0; m < SHOP_MODULES; m++)
+    for (int m = 0; m < EXAMPLE_MODULES; m++)
         open_module(s, m);
     open_batches(s);
     s->inner = (hotbed_model){
         .name = "sparse",
         .modules = s->module_list,
-        .num_modules = SHOP_MODULES,
+        .num_modules = EXAMPLE_MODULES,
         .forward = forward,
         .self = s};
     s->inner_list[0] = &s->inner;
@@ -421,7 +424,7 @@ void shop_open(shop *s, hotbed_backend backend) {
     s->postproc = (hotbed_postproc){.name = "swap", .call = process, .self = s};
     hotbed_trainer_init(&s->trainer);
     s->trainer.model = &s->model;
-    s->trainer.batch = &shop_batch_type;
+    s->trainer.batch = &example_batch_type;
     s->trainer.self = s;
     s->trainer.copy_batch = copy_batch;
     s->trainer.shuffle_start = shuffle_start;
@@ -434,8 +437,8 @@ void shop_open(shop *s, hotbed_backend backend) {
     s->trainer.num_io = sizeof trainer_io / sizeof *trainer_io;
 }
 
-void shop_close(shop *s) {
-    for (int m = 0; m < SHOP_MODULES; m++) {
+void example_close(example *s) {
+    for (int m = 0; m < EXAMPLE_MODULES; m++) {
         hotbed_module_close(&s->modules[m].module);
         hotbed_storage_destroy(s->modules[m].storage);
     }
@@ -443,7 +446,7 @@ void shop_close(shop *s) {
     hotbed_stream_destroy(s->stream);
 }
 
-hotbed_train *shop_train(shop *s, const char *plan, uint32_t depth) {
+hotbed_train *example_train(example *s, const char *plan, uint32_t depth) {
     hotbed_train_options options;
     hotbed_train *train;
     hotbed_train_options_init(&options);
@@ -457,7 +460,7 @@ hotbed_train *shop_train(shop *s, const char *plan, uint32_t depth) {
 }
 
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
-    shop *s = self;
+    example *s = self;
     *end = s->pulled == s->limit;
     if (!*end)
         *batch = &s->batches[s->first + s->pulled++];
@@ -465,14 +468,14 @@ static hotbed_status next_batch(void *self, void **batch, bool *end) {
 }
 
 static void batch_done(void *self, void *batch, hotbed_event *event) {
-    shop *s = self;
+    example *s = self;
     CHECK(batch == &s->batches[s->first + s->given_back]);
     CHECK(event != NULL);
     s->given_back++;
 }
 
-hotbed_loader shop_loader(shop *s, uint64_t first, uint64_t n) {
-    CHECK(first + n <= SHOP_BATCHES);
+hotbed_loader example_loader(example *s, uint64_t first, uint64_t n) {
+    CHECK(first + n <= EXAMPLE_BATCHES);
     s->first = first;
     s->limit = n;
     s->pulled = 0;
@@ -480,12 +483,12 @@ hotbed_loader shop_loader(shop *s, uint64_t first, uint64_t n) {
     return (hotbed_loader){next_batch, batch_done, s};
 }
 
-void shop_bind(shop *s, hotbed_train *train, uint64_t first, uint64_t n) {
-    const hotbed_loader loader = shop_loader(s, first, n);
+void example_bind(example *s, hotbed_train *train, uint64_t first, uint64_t n) {
+    const hotbed_loader loader = example_loader(s, first, n);
     CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
 }
 
-uint64_t shop_run(hotbed_train *train) {
+uint64_t example_run(hotbed_train *train) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_iteration *iteration;
     for (uint64_t n = 0;; n++) {
@@ -497,28 +500,28 @@ uint64_t shop_run(hotbed_train *train) {
     }
 }
 
-void shop_rows(shop *s, float *rows) {
+void example_rows(example *s, float *rows) {
     hotbed_memory memory;
-    size_t bytes = (size_t)SHOP_KEYS * SHOP_DIM * sizeof(float);
+    size_t bytes = (size_t)EXAMPLE_KEYS * EXAMPLE_DIM * sizeof(float);
     CHECK_OK(hotbed_memory_alloc(s->stream, HOTBED_MEMORY_PINNED, 4096 + bytes, NULL, &memory));
     int64_t *keys = memory.data;
     float *weights = (float *)(void *)((unsigned char *)memory.data + 4096);
-    for (int64_t k = 0; k < SHOP_KEYS; k++)
+    for (int64_t k = 0; k < EXAMPLE_KEYS; k++)
         keys[k] = k;
-    for (int m = 0; m < SHOP_MODULES; m++) {
+    for (int m = 0; m < EXAMPLE_MODULES; m++) {
         const hotbed_rows out = {.weights = weights};
         memset(weights, 0, bytes);
         CHECK_OK(hotbed_storage_get_rows(
-            s->modules[m].storage, 0, SHOP_KEYS, keys, &out, NULL, s->stream));
+            s->modules[m].storage, 0, EXAMPLE_KEYS, keys, &out, NULL, s->stream));
         CHECK_OK(hotbed_stream_sync(s->stream));
-        memcpy(rows + (size_t)m * SHOP_KEYS * SHOP_DIM, weights, bytes);
+        memcpy(rows + (size_t)m * EXAMPLE_KEYS * EXAMPLE_DIM, weights, bytes);
     }
     hotbed_memory_free(&memory);
 }
 
-uint64_t shop_pinned(shop *s) {
+uint64_t example_pinned(example *s) {
     uint64_t all = 0;
-    for (int m = 0; m < SHOP_MODULES; m++) {
+    for (int m = 0; m < EXAMPLE_MODULES; m++) {
         uint64_t keys, pinned;
         CHECK_OK(hotbed_storage_size(s->modules[m].storage, 0, &keys, &pinned, s->stream));
         all += pinned;

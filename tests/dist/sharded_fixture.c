@@ -1,13 +1,13 @@
-/* tests/dist/sharded_rig.c - a sharded collection beside one storage that gets all ranks' batches at once. */
-#include "tests/dist/sharded_rig.h"
+/* tests/dist/sharded_fixture.c - a sharded collection beside one storage that gets all ranks' batches at once. */
+#include "tests/dist/sharded_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const char *const table_names[RIG_TABLES] = {"user", "item", "shop", "word"};
-static const char *const feature_names[RIG_FEATURES + 1] = {"user", "seen",  "bought",
-                                                            "shop", "words", "other"};
-static const uint32_t feature_tables[RIG_FEATURES] = {0, 1, 1, 2, 3};
+static const char *const table_names[FIXTURE_TABLES] = {"user", "item", "shop", "word"};
+static const char *const feature_names[FIXTURE_FEATURES + 1] = {"user", "seen",  "bought",
+                                                                "shop", "words", "other"};
+static const uint32_t feature_tables[FIXTURE_FEATURES] = {0, 1, 1, 2, 3};
 
 /* --- options ------------------------------------------------------------------------------------------ */
 
@@ -16,17 +16,17 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
 }
 
 /* The collection's tables are the model's, in other memory. */
-static void describe_own(sharded_rig *r) {
+static void describe_own(sharded_fixture *r) {
     r->own_options = r->storage_options;
     r->own_options.tables = r->own_tables;
     r->options.storage = &r->own_options;
     r->options.growth_every = 1;
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
         hotbed_table_options *o = &r->own_tables[t];
         *o = r->tables[t];
         if (r->how->grows && o->kind == HOTBED_TABLE_HASH) {
             o->capacity = (uint64_t)128 * r->me->size;
-            o->max_capacity = RIG_CAPACITY;
+            o->max_capacity = FIXTURE_CAPACITY;
             /* What is left has room for the batches until a poll knows. */
             o->growth_load = hotbed_test_is_small() ? 0.015625F : 0.0625F;
         }
@@ -37,16 +37,16 @@ static void describe_own(sharded_rig *r) {
         r->own_options.mode = HOTBED_MODE_CACHE;
 }
 
-static void describe(sharded_rig *r) {
+static void describe(sharded_fixture *r) {
     const sharded_case *how = r->how;
     uint64_t random = how->seed;
     bool dyadic = !how->own_keys;
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
         hotbed_table_options *o = &r->tables[t];
         hotbed_table_options_init(o);
         o->name = table_names[t];
-        o->dim = how->pooling == HOTBED_POOL_NONE ? RIG_DIM : 1 + t;
-        o->capacity = RIG_CAPACITY;
+        o->dim = how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : 1 + t;
+        o->capacity = FIXTURE_CAPACITY;
         o->initializer = (hotbed_initializer){.value = 0.5F};
         if (how->pooling == HOTBED_POOL_NONE)
             o->initializer =
@@ -71,9 +71,9 @@ static void describe(sharded_rig *r) {
     }
     hotbed_storage_options *s = &r->storage_options;
     hotbed_storage_options_init(s);
-    s->num_tables = RIG_TABLES;
+    s->num_tables = FIXTURE_TABLES;
     s->tables = r->tables;
-    s->num_features = RIG_FEATURES;
+    s->num_features = FIXTURE_FEATURES;
     s->feature_tables = feature_tables;
     s->pooling = how->pooling;
     s->output_dtype = how->output_dtype;
@@ -92,17 +92,17 @@ static void describe(sharded_rig *r) {
     o->gradient_scale = how->gradient_scale == 0.0F ? 1.0F : how->gradient_scale;
     if (how->scale_by_world)
         o->gradient_scale = 1.0F / (float)r->me->size;
-    o->max_batch_size = RIG_BATCH;
-    o->max_keys = RIG_KEYS;
+    o->max_batch_size = FIXTURE_BATCH;
+    o->max_keys = FIXTURE_KEYS;
     o->capacity = how->capacity;
-    o->kjt_features = RIG_FEATURES + 1;
+    o->kjt_features = FIXTURE_FEATURES + 1;
     o->weighted = how->weighted;
     if (how->grows || how->cached)
         describe_own(r);
 }
 
-static uint64_t width_of(const sharded_rig *r) {
-    return r->how->pooling == HOTBED_POOL_NONE ? RIG_DIM : hotbed_sharded_columns(r->sharded);
+static uint64_t width_of(const sharded_fixture *r) {
+    return r->how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : hotbed_sharded_columns(r->sharded);
 }
 
 /* Gradients of a rank's duplicates are summed, and the sums scaled; else they are scaled one by one. */
@@ -110,7 +110,7 @@ static bool sums_first(const sharded_case *how) {
     return how->pooling == HOTBED_POOL_NONE && how->dedup != HOTBED_DEDUP_OFF;
 }
 
-void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
+void sharded_fixture_open(sharded_fixture *r, world_rank *me, const sharded_case *how) {
     memset(r, 0, sizeof *r);
     r->how = how;
     r->me = me;
@@ -119,7 +119,7 @@ void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
                 (me->size & (me->size - 1)) != 0;
     CHECK_OK(hotbed_sharded_create(&r->options, me->comm, me->stream, &r->sharded));
     CHECK_OK(hotbed_sharded_create_context(1, &r->sharded, me->stream, &r->context));
-    uint64_t all = (uint64_t)me->size * RIG_KEYS, samples = (uint64_t)me->size * RIG_BATCH;
+    uint64_t all = (uint64_t)me->size * FIXTURE_KEYS, samples = (uint64_t)me->size * FIXTURE_BATCH;
     CHECK_OK(hotbed_storage_create(&r->storage_options, me->stream, &r->model));
     CHECK_OK(hotbed_ticket_create(r->model, all, (uint32_t)samples, me->stream, &r->ticket));
     uint64_t width = width_of(r);
@@ -127,27 +127,27 @@ void sharded_rig_open(sharded_rig *r, world_rank *me, const sharded_case *how) {
     r->batches = calloc(me->size, sizeof *r->batches);
     r->all_at = calloc(all, sizeof *r->all_at);
     CHECK(r->batches != NULL && r->all_at != NULL);
-    r->keys = world_alloc(me, RIG_KEYS * sizeof(uint64_t));
-    r->lengths = world_alloc(me, RIG_ROWS * sizeof(int64_t));
-    r->offsets = world_alloc(me, (RIG_ROWS + 1) * sizeof(int64_t));
-    r->weights = world_alloc(me, RIG_KEYS * sizeof(float));
-    r->output = world_alloc(me, (pooled ? RIG_BATCH : RIG_KEYS) * width * sizeof(float));
+    r->keys = world_alloc(me, FIXTURE_KEYS * sizeof(uint64_t));
+    r->lengths = world_alloc(me, FIXTURE_ROWS * sizeof(int64_t));
+    r->offsets = world_alloc(me, (FIXTURE_ROWS + 1) * sizeof(int64_t));
+    r->weights = world_alloc(me, FIXTURE_KEYS * sizeof(float));
+    r->output = world_alloc(me, (pooled ? FIXTURE_BATCH : FIXTURE_KEYS) * width * sizeof(float));
     r->gradient = world_alloc(me, r->output.bytes);
     r->all_keys = world_alloc(me, all * sizeof(uint64_t));
-    r->all_offsets = world_alloc(me, (RIG_FEATURES * samples + 1) * sizeof(int64_t));
+    r->all_offsets = world_alloc(me, (FIXTURE_FEATURES * samples + 1) * sizeof(int64_t));
     r->all_weights = world_alloc(me, all * sizeof(float));
     r->all_output = world_alloc(me, r->output.bytes * me->size);
     r->all_gradient = world_alloc(me, r->output.bytes * me->size);
     if (sums_first(how))
-        r->all_sums = world_alloc(me, all * RIG_DIM * sizeof(float));
+        r->all_sums = world_alloc(me, all * FIXTURE_DIM * sizeof(float));
 }
 
-void sharded_rig_close(sharded_rig *r) {
-    sharded_rig_check_rows(r);
-    sharded_rig_free(r);
+void sharded_fixture_close(sharded_fixture *r) {
+    sharded_fixture_check_rows(r);
+    sharded_fixture_free(r);
 }
 
-void sharded_rig_free(sharded_rig *r) {
+void sharded_fixture_free(sharded_fixture *r) {
     hotbed_sharded_context_destroy(r->context);
     hotbed_sharded_destroy(r->sharded);
     hotbed_ticket_destroy(r->ticket);
@@ -163,23 +163,25 @@ void sharded_rig_free(sharded_rig *r) {
 
 /* --- batches -------------------------------------------------------------------------------------------- */
 
-static uint64_t draw_key(const sharded_rig *r, uint64_t *random, uint32_t rank, uint32_t feature) {
+static uint64_t draw_key(
+    const sharded_fixture *r, uint64_t *random, uint32_t rank, uint32_t feature) {
     const uint64_t edges[4] = {(uint64_t)INT64_MIN, UINT64_MAX, 0, INT64_MAX};
     const sharded_case *how = r->how;
-    bool fixed = feature < RIG_FEATURES && how->statics && feature_tables[feature] == 2;
+    bool fixed = feature < FIXTURE_FEATURES && how->statics && feature_tables[feature] == 2;
     uint64_t key = draw(random, how->key_space);
     if (how->own_keys)
         return fixed ? rank : key * r->me->size + rank;
     return !fixed && draw(random, 6) == 0 ? edges[draw(random, 4)] : key;
 }
 
-static void make_batch(const sharded_rig *r, sharded_batch *b, int step, uint32_t rank) {
+static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uint32_t rank) {
     uint64_t random = r->how->seed * 1000003U + (uint64_t)step * 1009U + rank;
-    uint32_t features = RIG_FEATURES + 1, row = 0;
+    uint32_t features = FIXTURE_FEATURES + 1, row = 0;
     memset(b, 0, sizeof *b);
-    b->batch_size = (uint32_t)draw(&random, RIG_BATCH + 1); /* ranks differ, and some have none */
+    b->batch_size =
+        (uint32_t)draw(&random, FIXTURE_BATCH + 1); /* ranks differ, and some have none */
     if (r->how->steady) {
-        b->batch_size = RIG_BATCH;
+        b->batch_size = FIXTURE_BATCH;
         step = 0;
     }
     uint32_t empty = (uint32_t)draw(&random, 2 * features);
@@ -192,7 +194,7 @@ static void make_batch(const sharded_rig *r, sharded_batch *b, int step, uint32_
             (uint32_t)step % 3 == 2 ? (uint32_t)draw(&random, b->batch_size + 1) : b->batch_size;
         b->starts[f] = row;
         for (uint32_t s = 0; s < b->strides[f]; s++, row++) {
-            uint64_t n = f == empty || keyless ? 0 : draw(&random, RIG_BAG + 1);
+            uint64_t n = f == empty || keyless ? 0 : draw(&random, FIXTURE_BAG + 1);
             b->lengths[row] = (int64_t)n;
             b->offsets[row] = (int64_t)b->n;
             for (uint64_t i = 0; i < n; i++) {
@@ -206,25 +208,25 @@ static void make_batch(const sharded_rig *r, sharded_batch *b, int step, uint32_
 }
 
 /* The model's batch: by feature, rank, sample. */
-static void join_batches(sharded_rig *r) {
+static void join_batches(sharded_fixture *r) {
     uint64_t *keys = (uint64_t *)(void *)r->all_keys.host;
     int64_t *offsets = (int64_t *)(void *)r->all_offsets.host;
     float *weights = (float *)(void *)r->all_weights.host;
     uint64_t n = 0, bag = 0;
-    memset(r->all_at, 0xff, (size_t)r->me->size * RIG_KEYS * sizeof *r->all_at);
-    for (uint32_t feature = 0; feature < RIG_FEATURES; feature++)
+    memset(r->all_at, 0xff, (size_t)r->me->size * FIXTURE_KEYS * sizeof *r->all_at);
+    for (uint32_t feature = 0; feature < FIXTURE_FEATURES; feature++)
         for (uint32_t rank = 0; rank < r->me->size; rank++) {
             const sharded_batch *b = &r->batches[rank];
             uint32_t f = 0;
             while (b->features[f] != feature)
                 f++;
-            for (uint32_t s = 0; s < RIG_BATCH; s++) {
+            for (uint32_t s = 0; s < FIXTURE_BATCH; s++) {
                 offsets[bag++] = (int64_t)n;
                 if (s >= b->strides[f])
                     continue;
                 uint32_t row = b->starts[f] + s;
                 for (int64_t i = b->offsets[row]; i < b->offsets[row + 1]; i++) {
-                    r->all_at[(size_t)rank * RIG_KEYS + (size_t)i] = (uint32_t)n;
+                    r->all_at[(size_t)rank * FIXTURE_KEYS + (size_t)i] = (uint32_t)n;
                     weights[n] = b->weights[i];
                     keys[n++] = b->keys[i];
                 }
@@ -233,7 +235,7 @@ static void join_batches(sharded_rig *r) {
     offsets[bag] = (int64_t)n;
 }
 
-void sharded_rig_fill(sharded_rig *r, int step) {
+void sharded_fixture_fill(sharded_fixture *r, int step) {
     bool steady = r->how->steady, strides = !steady && step % 3 == 2;
     for (uint32_t rank = 0; rank < r->me->size; rank++)
         make_batch(r, &r->batches[rank], step, rank);
@@ -251,11 +253,11 @@ void sharded_rig_fill(sharded_rig *r, int step) {
     world_upload(r->me, &r->all_offsets);
     world_upload(r->me, &r->all_weights);
     hotbed_kjt_init(&r->kjt);
-    r->kjt.num_features = RIG_FEATURES + 1;
+    r->kjt.num_features = FIXTURE_FEATURES + 1;
     r->kjt.features = b->names;
     r->kjt.batch_size = b->batch_size;
     r->kjt.strides = strides ? b->strides : NULL;
-    r->kjt.num_keys = steady ? RIG_KEYS : b->n;
+    r->kjt.num_keys = steady ? FIXTURE_KEYS : b->n;
     r->kjt.keys = r->keys.device.data;
     if (step % 2 == 0 && !steady)
         r->kjt.lengths = r->lengths.device.data;
@@ -266,18 +268,18 @@ void sharded_rig_fill(sharded_rig *r, int step) {
 
 /* --- the model ---------------------------------------------------------------------------------------------- */
 
-static hotbed_batch model_batch(const sharded_rig *r) {
+static hotbed_batch model_batch(const sharded_fixture *r) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
-    batch.batch_size = r->me->size * RIG_BATCH;
-    batch.num_keys = (uint64_t)r->me->size * RIG_KEYS;
+    batch.batch_size = r->me->size * FIXTURE_BATCH;
+    batch.num_keys = (uint64_t)r->me->size * FIXTURE_KEYS;
     batch.keys = r->all_keys.device.data;
     batch.offsets = r->all_offsets.device.data;
     batch.weights = r->how->weighted ? r->all_weights.device.data : NULL;
     return batch;
 }
 
-void sharded_rig_model_forward(sharded_rig *r) {
+void sharded_fixture_model_forward(sharded_fixture *r) {
     hotbed_batch batch = model_batch(r);
     CHECK_OK(hotbed_storage_prefetch(r->model, &batch, r->ticket, r->me->stream));
     CHECK_OK(hotbed_storage_forward(
@@ -286,7 +288,7 @@ void sharded_rig_model_forward(sharded_rig *r) {
     world_download(r->me, &r->all_output);
 }
 
-void sharded_rig_model_eval(sharded_rig *r) {
+void sharded_fixture_model_eval(sharded_fixture *r) {
     hotbed_batch batch = model_batch(r);
     CHECK_OK(hotbed_storage_eval(
         r->model, &batch, r->all_output.device.data, width_of(r), r->me->stream));
@@ -302,7 +304,7 @@ static void check_floats(const void *got, const void *want, uint64_t n, bool rou
         CHECK_NEAR(a[i], b[i], 1e-6 * fabs((double)b[i]));
 }
 
-void sharded_rig_check_output(sharded_rig *r) {
+void sharded_fixture_check_output(sharded_fixture *r) {
     hotbed_pooling pooling = r->how->pooling;
     bool sums = pooling == HOTBED_POOL_MEAN || /* of rows that are no dyadic numbers any more */
                 (pooling == HOTBED_POOL_SUM && r->how->scale_by_world);
@@ -313,21 +315,22 @@ void sharded_rig_check_output(sharded_rig *r) {
     const sharded_batch *b = &r->batches[r->me->rank];
     if (pooling != HOTBED_POOL_NONE) {
         check_floats(
-            r->output.host, r->all_output.host + r->me->rank * RIG_BATCH * row,
+            r->output.host, r->all_output.host + r->me->rank * FIXTURE_BATCH * row,
             b->batch_size * row / sizeof(float), round);
         return;
     }
     for (uint64_t i = 0; i < b->n; i++) {
-        uint32_t at = r->all_at[(size_t)r->me->rank * RIG_KEYS + i];
+        uint32_t at = r->all_at[(size_t)r->me->rank * FIXTURE_KEYS + i];
         if (at != UINT32_MAX && round)
-            check_floats(r->output.host + i * row, r->all_output.host + at * row, RIG_DIM, true);
+            check_floats(
+                r->output.host + i * row, r->all_output.host + at * row, FIXTURE_DIM, true);
         else if (at != UINT32_MAX)
             CHECK_BYTES(r->output.host + i * row, r->all_output.host + at * row, row);
     }
 }
 
 /* Gradient of element e of row i of a rank. */
-static float gradient_of(const sharded_rig *r, uint32_t rank, uint64_t i, uint64_t e) {
+static float gradient_of(const sharded_fixture *r, uint32_t rank, uint64_t i, uint64_t e) {
     uint64_t state = r->how->seed + rank * 7919U + i * 104729U + e * 31U;
     float g = ((float)draw(&state, 33) - 16.0F) / 16.0F;
     /* Those of pooled rows are summed by the owner, in one process's order: they may round. */
@@ -337,12 +340,12 @@ static float gradient_of(const sharded_rig *r, uint32_t rank, uint64_t i, uint64
 }
 
 /* The model's step where sums are scaled. */
-static void apply_scaled_sums(sharded_rig *r) {
+static void apply_scaled_sums(sharded_fixture *r) {
     hotbed_stream *s = r->me->stream;
     float *sums = (float *)(void *)r->all_sums.host;
     void *device = r->all_sums.device.data;
     CHECK_OK(hotbed_storage_reduce(
-        r->model, r->ticket, r->all_gradient.device.data, RIG_DIM, false, device, s));
+        r->model, r->ticket, r->all_gradient.device.data, FIXTURE_DIM, false, device, s));
     world_download(r->me, &r->all_sums);
     for (uint64_t i = 0; i < r->all_sums.bytes / sizeof *sums; i++)
         sums[i] = sums[i] * r->options.gradient_scale;
@@ -350,7 +353,7 @@ static void apply_scaled_sums(sharded_rig *r) {
     CHECK_OK(hotbed_storage_apply(r->model, r->ticket, device, s));
 }
 
-void sharded_rig_model_backward(sharded_rig *r) {
+void sharded_fixture_model_backward(sharded_fixture *r) {
     uint64_t width = width_of(r);
     bool sums = sums_first(r->how);
     float *own = (float *)(void *)r->gradient.host;
@@ -361,9 +364,9 @@ void sharded_rig_model_backward(sharded_rig *r) {
     for (uint32_t rank = 0; rank < r->me->size; rank++) {
         const sharded_batch *b = &r->batches[rank];
         for (uint64_t i = 0; i < (pooled ? b->batch_size : b->n); i++) {
-            uint64_t at = (uint64_t)rank * RIG_BATCH + i;
+            uint64_t at = (uint64_t)rank * FIXTURE_BATCH + i;
             if (!pooled)
-                at = r->all_at[(size_t)rank * RIG_KEYS + i];
+                at = r->all_at[(size_t)rank * FIXTURE_KEYS + i];
             for (uint64_t e = 0; e < width; e++) {
                 float g = gradient_of(r, rank, i, e), most = r->how->max_gradient;
                 if (rank == r->me->rank)
@@ -385,9 +388,9 @@ void sharded_rig_model_backward(sharded_rig *r) {
     r->moved = true;
 }
 
-void sharded_rig_step(sharded_rig *r, int step) {
+void sharded_fixture_step(sharded_fixture *r, int step) {
     hotbed_stream *s = r->me->stream;
-    sharded_rig_fill(r, step);
+    sharded_fixture_fill(r, step);
     CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, s));
     CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
     CHECK_OK(hotbed_sharded_wait_input(r->context, s));
@@ -395,18 +398,18 @@ void sharded_rig_step(sharded_rig *r, int step) {
     CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, s));
     CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s));
     CHECK_OK(hotbed_stream_sync(s));
-    sharded_rig_model_forward(r);
-    sharded_rig_check_output(r);
-    sharded_rig_model_backward(r);
+    sharded_fixture_model_forward(r);
+    sharded_fixture_check_output(r);
+    sharded_fixture_model_backward(r);
     CHECK_OK(hotbed_sharded_backward(r->context, 0, r->gradient.device.data, 0, s));
     CHECK_OK(hotbed_stream_sync(s));
 }
 
 /* --- rows ----------------------------------------------------------------------------------------------------- */
 
-static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, uint64_t n) {
+static void check_table(sharded_fixture *r, uint32_t table, const uint64_t *keys, uint64_t n) {
     world_rank *me = r->me;
-    hotbed_sharded_table info;
+    hotbed_sharded_table info = {.size = sizeof info};
     CHECK_OK(hotbed_sharded_table_read(r->sharded, table, &info));
     hotbed_storage *lookup = hotbed_sharded_lookup(r->sharded, info.lookup);
     size_t row = r->tables[table].dim * sizeof(float);
@@ -454,9 +457,9 @@ static void check_table(sharded_rig *r, uint32_t table, const uint64_t *keys, ui
 }
 
 /* What admission has counted here is what the model has counted of this rank's keys. */
-static void check_counts(sharded_rig *r, uint32_t table) {
+static void check_counts(sharded_fixture *r, uint32_t table) {
     enum { MOST = 4000 };
-    hotbed_sharded_table info;
+    hotbed_sharded_table info = {.size = sizeof info};
     CHECK_OK(hotbed_sharded_table_read(r->sharded, table, &info));
     uint64_t *words = malloc(4 * MOST * sizeof *words), n = 0, all = 0, own = 0;
     CHECK(words != NULL);
@@ -481,11 +484,11 @@ static void check_counts(sharded_rig *r, uint32_t table) {
     free(words);
 }
 
-void sharded_rig_check_rows(sharded_rig *r) {
+void sharded_fixture_check_rows(sharded_fixture *r) {
     uint64_t capacity = r->how->key_space * (r->how->own_keys ? r->me->size : 1) + 4;
     uint64_t *keys = malloc(capacity * sizeof *keys);
     CHECK(keys != NULL);
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
         bool fixed = r->tables[t].kind == HOTBED_TABLE_STATIC;
         uint64_t n = fixed ? r->tables[t].capacity : capacity - 4;
         for (uint64_t i = 0; i < n; i++)
@@ -499,11 +502,11 @@ void sharded_rig_check_rows(sharded_rig *r) {
     free(keys);
 }
 
-uint32_t sharded_rig_growths(const sharded_rig *r) {
+uint32_t sharded_fixture_growths(const sharded_fixture *r) {
     uint32_t sum = 0;
-    for (uint32_t t = 0; t < RIG_TABLES; t++) {
-        hotbed_sharded_table table;
-        hotbed_table_info info;
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        hotbed_sharded_table table = {.size = sizeof table};
+        hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
         CHECK_OK(hotbed_storage_table(
             hotbed_sharded_lookup(r->sharded, table.lookup), table.table, &info));
@@ -514,7 +517,7 @@ uint32_t sharded_rig_growths(const sharded_rig *r) {
 
 /* --- worlds ------------------------------------------------------------------------------------------------ */
 
-void sharded_rig_run(uint32_t most, world_body body, void *argument) {
+void sharded_fixture_run(uint32_t most, world_body body, void *argument) {
     if (world_missing() != NULL)
         SKIP(world_missing());
     for (const world *w = world_list(); w->size != 0; w++)
@@ -522,6 +525,6 @@ void sharded_rig_run(uint32_t most, world_body body, void *argument) {
             world_run_kept(w, body, argument);
 }
 
-bool sharded_rig_has_windows(void) {
+bool sharded_fixture_has_windows(void) {
     return world_list()[0].transport != HOTBED_TRANSPORT_MPI;
 }

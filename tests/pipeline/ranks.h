@@ -1,11 +1,11 @@
-/* tests/pipeline/team.h - sharded collections on ranks that are threads, each with a trainer.
+/* tests/pipeline/ranks.h - sharded collections on ranks that are threads, each with a trainer.
  *
  * They share a device, or have a GPU each where HOTBED_TEST_TRANSPORT is nccl (tests/dist/world.h).  Two collections, a
  * sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has batches of its own, of its own
  * sizes.
  */
-#ifndef HOTBED_TESTS_TEAM_H
-#define HOTBED_TESTS_TEAM_H
+#ifndef HOTBED_TESTS_PIPELINE_RANKS_H
+#define HOTBED_TESTS_PIPELINE_RANKS_H
 
 #include "hotbed/balance.h"
 #include "hotbed/sharded_module.h"
@@ -32,11 +32,11 @@ typedef struct batch {
 
 typedef float results[BATCHES][COLLECTIONS][ROWS];
 
-typedef struct team team;
+typedef struct ranks ranks;
 
 /* What a rank has. */
 typedef struct rank {
-    team *all;
+    ranks *all;
     uint32_t number;
     int device;
     hotbed_comm *comm, *agreeing; /* agreeing: threads, whatever comm is */
@@ -59,7 +59,7 @@ typedef struct rank {
     char text[512];
 } rank;
 
-struct team {
+struct ranks {
     hotbed_backend backend;
     uint32_t size;
     hotbed_plan exchange;
@@ -72,13 +72,13 @@ struct team {
 };
 
 /* Sizes of teams to try, ends with 0: 1, 2, 4.  Small tests have 2; teams with a GPU each, as many as are asked for. */
-const uint32_t *team_sizes(void);
+const uint32_t *ranks_sizes(void);
 
 /* These sizes, or the one there is. */
-const uint32_t *team_sizes_of(const uint32_t *sizes);
+const uint32_t *ranks_sizes_of(const uint32_t *sizes);
 
 /* Batches to train with: BATCHES, or, small, as many as fill a pipeline. */
-uint64_t team_batches(void);
+uint64_t ranks_batches(void);
 
 /* A rank's stream, batches, collections, model and trainer; they are closed after its train pipeline. */
 void rank_open(rank *r);
@@ -90,7 +90,7 @@ hotbed_comm_agreement *rank_agree(rank *r, hotbed_stream **stream);
 /* Rows that are pinned, of all its tables. */
 uint64_t rank_pinned(rank *r);
 
-/* The plan of the team for this rank; `pipeline` NULL: its defaults. */
+/* The plan of the ranks for this rank; `pipeline` NULL: its defaults. */
 hotbed_train *rank_train(rank *r, const hotbed_pipeline_options *pipeline);
 
 /* Batches from r->next on up to r->limit, which may be above BATCHES: number i is i % period. */
@@ -99,18 +99,18 @@ hotbed_loader rank_loader(rank *r);
 /* Train up to batch `limit`. */
 hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
 
-/* What a rank does in a team. */
+/* What a rank does in a ranks. */
 typedef void (*rank_body)(rank *r);
 
 /* The plain loop, a body: what all plans are to equal goes to `expected`. */
 void rank_train_plainly(rank *r);
 
-void team_open(team *t);
-void team_close(team *t);
+void ranks_open(ranks *t);
+void ranks_close(ranks *t);
 
 /* Run a body on ranks 0 .. size - 1, to their ends. */
-void team_run(
+void ranks_run(
     hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
-    team *t);
+    ranks *t);
 
 #endif

@@ -1,0 +1,339 @@
+/* tests/abi/test_abi.c - structs of callers that are older or newer than the library, and sizes that are none. */
+#include "hotbed/hotbed.h"
+#include "tests/support/harness.h"
+
+#include <string.h>
+
+enum { ROOM = 2048, CANARY = 0xa5 };
+
+/* --- a storage to ask ------------------------------------------------------------------------- */
+
+typedef struct box {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_ticket *ticket;
+    hotbed_state_dict *dict;
+    hotbed_meter *meter;
+    hotbed_index *index;
+    hotbed_flat_table *flat;
+} box;
+
+static void open_box(box *b) {
+    hotbed_stream_options stream;
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_index_options index;
+    hotbed_flat_table_options flat;
+    const uint64_t capacity = 100;
+    const int64_t key = 7;
+    memset(b, 0, sizeof *b);
+    hotbed_stream_options_init(&stream);
+    stream.backend = HOTBED_BACKEND_HOST;
+    stream.run_inline = true;
+    CHECK_OK(hotbed_stream_create_with(&stream, &b->stream));
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = capacity;
+    table.max_capacity = 2 * capacity;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_storage_create(&options, b->stream, &b->storage));
+    CHECK_OK(hotbed_storage_grow(b->storage, 0, 2 * capacity, b->stream));
+    CHECK_OK(hotbed_ticket_create(b->storage, 8, 8, b->stream, &b->ticket));
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = 1, .num_keys = 1, .keys = &key};
+    CHECK_OK(hotbed_storage_prefetch(b->storage, &batch, b->ticket, b->stream));
+    CHECK_OK(hotbed_state_dict_create(b->storage, NULL, &b->dict));
+    CHECK_OK(hotbed_meter_create(b->storage, b->stream, &b->meter));
+    hotbed_index_options_init(&index);
+    index.num_tables = 1;
+    index.capacities = &capacity;
+    CHECK_OK(hotbed_index_create(&index, b->stream, &b->index));
+    hotbed_flat_table_options_init(&flat);
+    flat.dim = 4;
+    flat.capacity = 8;
+    CHECK_OK(hotbed_flat_table_create(&flat, b->stream, &b->flat));
+}
+
+static void close_box(box *b) {
+    hotbed_flat_table_destroy(b->flat);
+    hotbed_index_destroy(b->index);
+    hotbed_meter_destroy(b->meter);
+    hotbed_state_dict_destroy(b->dict);
+    hotbed_ticket_destroy(b->ticket);
+    hotbed_storage_destroy(b->storage);
+    hotbed_stream_destroy(b->stream);
+}
+
+/* --- outputs ---------------------------------------------------------------------------------- */
+
+static hotbed_status get_info(const box *b, void *out) {
+    return hotbed_storage_table(b->storage, 0, out);
+}
+
+static hotbed_status get_stats(const box *b, void *out) {
+    return hotbed_storage_stats(b->storage, 0, out, b->stream);
+}
+
+static hotbed_status get_state(const box *b, void *out) {
+    return hotbed_storage_get_state(b->storage, out, b->stream);
+}
+
+static hotbed_status get_ticket(const box *b, void *out) {
+    return hotbed_ticket_read(b->ticket, out);
+}
+
+static hotbed_status get_segment(const box *b, void *out) {
+    return hotbed_storage_segment(b->storage, 0, 0, out);
+}
+
+static hotbed_status get_tensor(const box *b, void *out) {
+    return hotbed_state_dict_tensor(b->dict, 0, out);
+}
+
+static hotbed_status get_reading(const box *b, void *out) {
+    return hotbed_meter_read(b->meter, 0, out, NULL, NULL);
+}
+
+static hotbed_status get_total(const box *b, void *out) {
+    hotbed_reading reading = {.size = sizeof reading};
+    return hotbed_meter_read(b->meter, 0, &reading, out, NULL);
+}
+
+static hotbed_status get_index(const box *b, void *out) {
+    return hotbed_index_table(b->index, 0, out);
+}
+
+static hotbed_status get_flat(const box *b, void *out) {
+    return hotbed_flat_table_read(b->flat, out);
+}
+
+static hotbed_status get_counters(const box *b, void *out) {
+    (void)b;
+    return hotbed_counters_read(out);
+}
+
+/* Call `get` for a caller whose struct has `size` bytes. */
+static hotbed_status ask(
+    const box *b, hotbed_status (*get)(const box *b, void *out), uint32_t size,
+    unsigned char room[ROOM]) {
+    memset(room, CANARY, ROOM);
+    memcpy(room, &size, sizeof size);
+    return get(b, room);
+}
+
+static bool is_filled(const unsigned char *from, size_t n, unsigned char value) {
+    for (size_t i = 0; i < n; i++)
+        if (from[i] != value)
+            return false;
+    return true;
+}
+
+static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
+    (void)backend;
+    static const struct {
+        const char *name;
+        hotbed_status (*get)(const box *b, void *out);
+    } outputs[] = {
+        {"hotbed_table_info", get_info},      {"hotbed_table_stats", get_stats},
+        {"hotbed_storage_state", get_state},  {"hotbed_ticket_view", get_ticket},
+        {"hotbed_segment_info", get_segment}, {"hotbed_state_tensor", get_tensor},
+        {"hotbed_reading", get_reading},      {"hotbed_table_stats", get_total},
+        {"hotbed_index_info", get_index},     {"hotbed_flat_table_view", get_flat},
+        {"hotbed_counters", get_counters},
+    };
+    static const uint32_t none[] = {0, 4, 7, 10, 1025, 1028, 0xa5a5a5a5, UINT32_MAX};
+    static _Alignas(16) unsigned char room[ROOM], whole[ROOM];
+    box b;
+    open_box(&b);
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        const uint32_t known = (uint32_t)hotbed_struct_bytes(outputs[i].name);
+        CHECK(known > 8 && known < 1024);
+        CHECK_OK(ask(&b, outputs[i].get, known, whole));
+        CHECK(is_filled(whole + known, ROOM - known, CANARY));
+        for (uint32_t size = 8; size < known; size += 4) { /* older callers */
+            CHECK_OK(ask(&b, outputs[i].get, size, room));
+            if (outputs[i].get != get_counters) /* which count */
+                CHECK_BYTES(room + 4, whole + 4, size - 4);
+            CHECK(is_filled(room + size, ROOM - size, CANARY));
+        }
+        CHECK_OK(ask(&b, outputs[i].get, known + 24, room)); /* a newer caller */
+        if (outputs[i].get != get_counters)
+            CHECK_BYTES(room + 4, whole + 4, known - 4);
+        CHECK(is_filled(room + known, 24, 0));
+        CHECK(is_filled(room + known + 24, ROOM - known - 24, CANARY));
+        for (size_t j = 0; j < sizeof none / sizeof *none; j++) {
+            CHECK_STATUS(ask(&b, outputs[i].get, none[j], room), HOTBED_ERR_ARGUMENT);
+            CHECK(is_filled(room + 4, ROOM - 4, CANARY));
+            CHECK(strstr(hotbed_last_error(), outputs[i].name) != NULL);
+        }
+        if (outputs[i].get != get_total) /* may be NULL */
+            CHECK_STATUS(outputs[i].get(&b, NULL), HOTBED_ERR_ARGUMENT);
+    }
+    close_box(&b);
+}
+
+/* --- inputs ----------------------------------------------------------------------------------- */
+
+static hotbed_status use_stream_options(const box *b, const void *from) {
+    hotbed_stream *stream = NULL;
+    (void)b;
+    hotbed_status status = hotbed_stream_create_with(from, &stream);
+    hotbed_stream_destroy(stream);
+    return status;
+}
+
+static hotbed_status use_storage_options(const box *b, const void *from) {
+    hotbed_storage *storage = NULL;
+    hotbed_status status = hotbed_storage_create(from, b->stream, &storage);
+    hotbed_storage_destroy(storage);
+    return status;
+}
+
+static hotbed_status use_table_options(const box *b, const void *from) {
+    hotbed_storage_options options;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = from;
+    return use_storage_options(b, &options);
+}
+
+static hotbed_status use_batch(const box *b, const void *from) {
+    return hotbed_storage_prefetch(b->storage, from, b->ticket, b->stream);
+}
+
+static hotbed_status use_kjt(const box *b, const void *from) {
+    (void)b;
+    return hotbed_kjt_check(from);
+}
+
+static hotbed_status use_state(const box *b, const void *from) {
+    return hotbed_storage_set_state(b->storage, from, b->stream);
+}
+
+static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
+    (void)backend;
+    static const int64_t key = 7;
+    hotbed_stream_options stream;
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = 1, .num_keys = 1, .keys = &key};
+    hotbed_kjt kjt;
+    hotbed_storage_state state = {.size = sizeof state};
+    hotbed_stream_options_init(&stream);
+    stream.backend = HOTBED_BACKEND_HOST;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = 10;
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = 1;
+    storage.tables = &table;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = kjt.batch_size = 1;
+    kjt.num_keys = 1;
+    kjt.keys = &key;
+    const struct {
+        const char *name;
+        const void *from;
+        size_t least; /* of the oldest caller */
+        hotbed_status (*use)(const box *b, const void *from);
+    } inputs[] = {
+        {"hotbed_stream_options", &stream, 8, use_stream_options},
+        {"hotbed_table_options", &table, 24, use_table_options},
+        {"hotbed_storage_options", &storage, 16, use_storage_options},
+        {"hotbed_batch", &batch, offsetof(hotbed_batch, weights), use_batch},
+        {"hotbed_kjt", &kjt, offsetof(hotbed_kjt, weights), use_kjt},
+        {"hotbed_storage_state", &state, 44, use_state},
+    };
+    static const uint32_t none[] = {0, 4, 1026, 1028, 0xa5a5a5a5, UINT32_MAX};
+    static _Alignas(16) unsigned char room[ROOM];
+    box b;
+    open_box(&b);
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        const uint32_t known = (uint32_t)hotbed_struct_bytes(inputs[i].name);
+        for (uint32_t size = (uint32_t)inputs[i].least; size <= known + 24; size += 4) {
+            if (strcmp(inputs[i].name, "hotbed_storage_options") == 0 && size < known &&
+                size > offsetof(hotbed_storage_options, optimizer))
+                continue; /* between them is half an optimizer, which is frozen */
+            memset(room, CANARY, ROOM);
+            memset(room, 0, known + 24);
+            memcpy(room, inputs[i].from, known);
+            memset(
+                room + (size < known ? size : known), 0,
+                known + 24 - (size < known ? size : known));
+            if (size < known)
+                memset(room + size, CANARY, known + 24 - size);
+            memcpy(room, &size, sizeof size);
+            CHECK_OK(inputs[i].use(&b, room));
+            if (size > known) { /* a field that only the newer caller knows */
+                room[size - 1] = 1;
+                CHECK_STATUS(inputs[i].use(&b, room), HOTBED_ERR_ARGUMENT);
+            }
+        }
+        for (size_t j = 0; j < sizeof none / sizeof *none; j++) {
+            memcpy(room, &none[j], sizeof none[j]);
+            CHECK_STATUS(inputs[i].use(&b, room), HOTBED_ERR_ARGUMENT);
+            CHECK(strstr(hotbed_last_error(), inputs[i].name) != NULL);
+        }
+    }
+    close_box(&b);
+}
+
+static void reserved_words_are_refused(hotbed_backend backend) {
+    (void)backend;
+    box b;
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    open_box(&b);
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = 10;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    options.optimizer.reserved[6] = 1;
+    CHECK_STATUS(use_storage_options(&b, &options), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "reserved[6]") != NULL);
+    close_box(&b);
+}
+
+/* --- sizes and init functions ----------------------------------------------------------------- */
+
+static void structs_are_known_by_name(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(hotbed_struct_bytes("hotbed_batch"), sizeof(hotbed_batch));
+    CHECK_EQ(hotbed_struct_bytes("hotbed_optimizer"), 64);
+    CHECK_EQ(hotbed_struct_bytes("hotbed_stream"), 0); /* opaque */
+    CHECK_EQ(hotbed_struct_bytes(""), 0);
+    CHECK_EQ(hotbed_struct_bytes(NULL), 0);
+}
+
+static void init_writes_what_the_caller_has(hotbed_backend backend) {
+    (void)backend;
+    unsigned char room[ROOM];
+    hotbed_storage_options *options = (hotbed_storage_options *)(void *)room;
+    memset(room, CANARY, sizeof room);
+    hotbed_storage_options_init_sized(options, 16); /* an older caller */
+    CHECK_EQ(options->size, 16);
+    CHECK(is_filled(room + 4, 12, 0));
+    CHECK(is_filled(room + 16, ROOM - 16, CANARY));
+    hotbed_storage_options_init_sized(options, sizeof *options + 64);
+    CHECK_EQ(options->size, sizeof *options + 64);
+    CHECK(options->optimizer.size == sizeof options->optimizer && options->optimizer.beta1 == 0.9F);
+    CHECK(is_filled(room + sizeof *options, 64, 0));
+    CHECK(is_filled(room + sizeof *options + 64, ROOM - sizeof *options - 64, CANARY));
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"outputs_fit_older_and_newer_callers", outputs_fit_older_and_newer_callers},
+    {"inputs_of_older_and_newer_callers_are_read", inputs_of_older_and_newer_callers_are_read},
+    {"reserved_words_are_refused", reserved_words_are_refused},
+    {"structs_are_known_by_name", structs_are_known_by_name},
+    {"init_writes_what_the_caller_has", init_writes_what_the_caller_has},
+    {NULL, NULL},
+};

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# tools/test_python.sh - build the Python package's wheel, and test it in virtual environments of its own.
+#
+#   HOTBED_PYTHON_FULL=1   also test with two more versions of PyTorch, and run the tests that take minutes
+#
+# Virtual environments are kept in HOTBED_PYTHON_ENVS (default ~/.cache/hotbed-python), one per version of PyTorch, since
+# PyTorch's wheels on PyPI take gigabytes: only the first run on a machine downloads them.
+set -eu
+if command -v ccache >/dev/null; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache
+fi
+cd "$(dirname "$0")/.."
+root=$PWD
+python=${PYTHON:-python3}
+most="numpy pytest h5py pandas cffi"
+checkers="scikit-build-core ruff mypy types-cffi cmake ninja"
+torchrecs="tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
+datagen=build/host/examples/train/hotbed-datagen
+
+environment() { # directory, requirements: created again if they change
+    local folder=$1
+    shift
+    if [ "$(cat "$folder/made-of" 2>/dev/null)" != "$*" ]; then
+        rm -rf "$folder"
+        "$python" -m venv "$folder"
+        "$folder/bin/pip" install -q --disable-pip-version-check "$@"
+        printf '%s' "$*" >"$folder/made-of"
+    fi
+}
+
+tests() { # environment
+    "$1/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps build/python/dist/hotbed-*.whl
+    (cd build/python && "$1/bin/python" -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" \
+        --rootdir "$root" "$root/python/tests")
+}
+
+environments=${HOTBED_PYTHON_ENVS:-${XDG_CACHE_HOME:-$HOME/.cache}/hotbed-python}
+mkdir -p "$environments" build/python
+main=$environments/torch-2.14.1
+# shellcheck disable=SC2086 # lists
+environment "$main" torch==2.14.1 $torchrecs $most $checkers
+# TorchRec requires FBGEMM's CUDA build, which is large and needs a driver, so install the CPU build without checks.
+"$main"/bin/python -c "import importlib.util as i, sys; sys.exit(i.find_spec('torchrec') is None)" ||
+    "$main"/bin/pip install -q --disable-pip-version-check --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
+rm -rf build/python/dist
+"$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
+ls -l build/python/dist
+"$main"/bin/ruff check python examples/python tools/abi.py tools/declarations.py
+"$main"/bin/ruff format --check python
+"$main"/bin/mypy
+tests "$main"
+
+# Run the program of README.md, and the example on a log that is generated here.
+sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.py
+(cd build/python && "$main/bin/python" readme.py)
+if [ -x $datagen ]; then
+    $datagen --rows 4000 -o build/python/train.tsv
+    (cd build/python && "$main/bin/python" "$root/examples/python/dlrm.py" train.tsv --batch 128 --steps 30)
+fi
+
+if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then
+    for version in 2.4.1 2.9.1; do
+        # shellcheck disable=SC2086
+        environment "$environments/torch-$version" torch==$version $most "numpy<2.3"
+        tests "$environments/torch-$version"
+    done
+fi

@@ -367,6 +367,8 @@ def check_imports(root):
 def check_cut_short(root):
     """An export that is killed leaves no directory of its name, and what it leaves is no input."""
     path, out = os.path.join(root, "ranks"), os.path.join(root, "npy")
+    if tool_run("--version", **limited(resource.RLIMIT_FSIZE, 0)).returncode < 0:
+        return  # TSan's runtime writes files of its own
     for size in (0, 64, 3000):
         before = set(os.listdir(root))
         killed = tool_run("convert", path, out, "--to", "npy", **limited(resource.RLIMIT_FSIZE, size))

@@ -131,14 +131,6 @@ hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_st
     return create(backend, &(hotbed_stream_spec){.device = device}, out);
 }
 
-hotbed_status hotbed_stream_create_with_priority(
-    hotbed_backend backend, int device, hotbed_priority priority, hotbed_stream **out) {
-    if (out == NULL)
-        return fail_null("hotbed_stream_create_with_priority", "out");
-    *out = NULL;
-    return create(backend, &(hotbed_stream_spec){.device = device, .priority = priority}, out);
-}
-
 hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out) {
     hotbed_stream_options o;
     if (out == NULL)

@@ -293,11 +293,10 @@ static void run_load(bench_state *state) {
         bench_ok(state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
     while (good && bench_next(state)) {
         drop_pages(f.path);
-        good =
-            begin_round(state, &f, false, &r) &&
-            bench_ok(
-                state,
-                hotbed_checkpoint_load(f.path, f.storage, NULL, NULL, NULL, bench_stream(state)));
+        good = begin_round(state, &f, false, &r) &&
+               bench_ok(
+                   state, hotbed_checkpoint_load(
+                              f.path, f.storage, NULL, NULL, NULL, NULL, bench_stream(state)));
         end_round(state, &f, &r);
     }
     report(state, &f);

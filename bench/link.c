@@ -87,8 +87,11 @@ static hotbed_status open_streams(program *p) {
     for (int m = 0; m < 3; m++)
         HOTBED_TRY(hotbed_event_create(p->stream, &p->marks[m]));
     for (int way = 0; way < WAYS; way++) {
-        HOTBED_TRY(
-            hotbed_stream_create_with_priority(HOTBED_BACKEND_CUDA, 0, priority, &p->ways[way]));
+        hotbed_stream_options options;
+        hotbed_stream_options_init(&options);
+        options.backend = HOTBED_BACKEND_CUDA;
+        options.priority = priority;
+        HOTBED_TRY(hotbed_stream_create_with(&options, &p->ways[way]));
         HOTBED_TRY(hotbed_event_create(p->stream, &p->starts[way]));
         for (int e = 0; e < 2; e++)
             HOTBED_TRY(hotbed_event_create(p->stream, &p->ends[way][e]));

@@ -35,9 +35,12 @@ static hotbed_status create(overlap *o) {
     o->marks = calloc((size_t)o->steps * NUM_MARKS, sizeof(hotbed_event *));
     if (!o->marks)
         return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
-    HOTBED_TRY(hotbed_stream_create_with_priority(
-        hotbed_stream_backend(run->stream), hotbed_stream_device(run->stream), HOTBED_PRIORITY_HIGH,
-        &o->side));
+    hotbed_stream_options side;
+    hotbed_stream_options_init(&side);
+    side.backend = hotbed_stream_backend(run->stream);
+    side.device = hotbed_stream_device(run->stream);
+    side.priority = HOTBED_PRIORITY_HIGH;
+    HOTBED_TRY(hotbed_stream_create_with(&side, &o->side));
     HOTBED_TRY(hotbed_ticket_create(
         run->storage, workload_keys_a_step(shape), shape->samples, o->side, &o->second));
     HOTBED_TRY(bench_model_open(&o->model, run->stream));

@@ -141,27 +141,20 @@ hotbed_status hotbed_checkpoint_snapshot_put(
 }
 
 hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
-    hotbed_stream *stream) {
-    hotbed_checkpoint_load_options options;
-    hotbed_checkpoint_load_options_init(&options);
-    return hotbed_checkpoint_load_with(path, storage, &options, step, extra, extra_bytes, stream);
-}
-
-hotbed_status hotbed_checkpoint_load_with(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
     enum { INCREMENTS_MOST = 65535 };
     hotbed_checkpoint_load_options read;
-    if (path == NULL || storage == NULL || options == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage, options or stream is NULL");
+    if (path == NULL || storage == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage or stream is NULL");
     if (extra != NULL && extra_bytes == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: extra needs extra_bytes, its capacity");
-    HOTBED_TRY(hotbed_options_read(
-        &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
-        "hotbed_checkpoint_load_options"));
+    hotbed_checkpoint_load_options_init(&read);
+    if (options != NULL)
+        HOTBED_TRY(hotbed_options_read(
+            &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
+            "hotbed_checkpoint_load_options"));
     HOTBED_TRY(check_comm(read.comm, &read.share, stream));
     if (read.num_increments > INCREMENTS_MOST)
         return hotbed_fail(

@@ -702,6 +702,6 @@ hotbed_status hotbed_state_dict_load_checkpoint(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "state_dict_load_checkpoint: dict or stream is NULL");
     HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
-    HOTBED_TRY(hotbed_checkpoint_load_with(path, d->storage, options, step, NULL, NULL, stream));
+    HOTBED_TRY(hotbed_checkpoint_load(path, d->storage, options, step, NULL, NULL, stream));
     return call(d, HOTBED_STATE_AFTER_LOAD, stream);
 }

@@ -16,18 +16,6 @@ hotbed_status hotbed_checkpoint_save(
     return unsupported();
 }
 
-hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
-    hotbed_stream *stream) {
-    (void)path;
-    (void)storage;
-    (void)step;
-    (void)extra;
-    (void)extra_bytes;
-    (void)stream;
-    return unsupported();
-}
-
 hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
     (void)path;
     (void)id;
@@ -57,7 +45,7 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
     (void)id;
 }
 
-hotbed_status hotbed_checkpoint_load_with(
+hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
     (void)path;

@@ -403,9 +403,12 @@ hotbed_status hotbed_train_schedule(
 static hotbed_status make(hotbed_train *train, const hotbed_train_options *options) {
     for (uint32_t s = 0; s < STREAMS; s++) {
         bool ahead = s + 1 < STREAMS && !options->same_priority;
-        HOTBED_TRY(hotbed_stream_create_with_priority(
-            options->backend, options->device,
-            ahead ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL, &train->streams[s]));
+        hotbed_stream_options stream;
+        hotbed_stream_options_init(&stream);
+        stream.backend = options->backend;
+        stream.device = options->device;
+        stream.priority = ahead ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL;
+        HOTBED_TRY(hotbed_stream_create_with(&stream, &train->streams[s]));
     }
     HOTBED_TRY(make_pipeline(train, options));
     hotbed_rewrite_options rewrite;

@@ -81,8 +81,8 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     if (!share_of(t, routes, &options.share))
         return false;
     memset(&t->loaded, 0, sizeof t->loaded);
-    *status = hotbed_checkpoint_load_with(
-        path, t->storage, &options, &step, &t->loaded, &bytes, t->stream);
+    *status =
+        hotbed_checkpoint_load(path, t->storage, &options, &step, &t->loaded, &bytes, t->stream);
     if (bytes != sizeof t->loaded)
         t->loaded.magic[0] = 0;
     return true;

@@ -22,7 +22,7 @@
  *     hotbed_checkpoint_load_options_init(&load);
  *     load.num_increments = 1;
  *     load.increments = increments;
- *     status = hotbed_checkpoint_load_with("run/1000", storage, &load, &step, NULL, NULL, stream);
+ *     status = hotbed_checkpoint_load("run/1000", storage, &load, &step, NULL, NULL, stream);
  *
  * Several ranks save together if all of them call hotbed_checkpoint_save() with a communicator. All
  * ranks must see the directory in their file system. Ranks that communicate by other means save in
@@ -227,32 +227,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* Load the checkpoint at `path` into the storage. Tables are matched by name, and the digest of
- * every block is checked before its rows are used. Keys that the storage had are removed first.
- * Synchronous.
- *
- * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
- * dtype, key type and kind of optimizer must be the same. Times of TIMESTAMP_LFU tables are loaded
- * only into such tables; if the checkpoint has none, rows get the times of new rows. If not all
- * rows fit, a table that evicts keeps those with the highest scores, and a table that does not
- * evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more rows
- * than its capacity. A table of the same size then cannot place every row, since rows arrive in
- * another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
- * capacity 99.94 %).
- *
- *   step         out     may be NULL
- *   extra        out     host buffer of extra_bytes; may be NULL
- *   extra_bytes  in/out  in: size of `extra`; out: bytes saved. May be NULL
- *
- * Errors: ARGUMENT (`extra` is too small, with the bytes needed), IO (the directory `path` does not
- * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
- * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (a table is
- * missing or has another shape, with both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
- * After an error in the middle of the rows, the storage's tables are empty. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, uint64_t *step, void *extra, uint64_t *extra_bytes,
-    hotbed_stream *stream);
-
 /* Options of a load. Call hotbed_checkpoint_load_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_load_options {
     uint32_t size; /* set by init */
@@ -274,8 +248,18 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
     hotbed_checkpoint_load_options_init_sized(options, sizeof *options);
 }
 
-/* Load a checkpoint and its increments, or the rows of one rank; otherwise like
- * hotbed_checkpoint_load().
+/* Load the checkpoint at `path`, and its increments if `options` lists any, into the storage.
+ * Tables are matched by name, and the digest of every block is checked before its rows are used.
+ * Keys that the storage had are removed first. Synchronous.
+ *
+ * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
+ * dtype, key type and kind of optimizer must be the same. Times of TIMESTAMP_LFU tables are loaded
+ * only into such tables; if the checkpoint has none, rows get the times of new rows. If not all
+ * rows fit, a table that evicts keeps those with the highest scores, and a table that does not
+ * evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more rows
+ * than its capacity. A table of the same size then cannot place every row, since rows arrive in
+ * another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
+ * capacity 99.94 %).
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files
@@ -283,10 +267,20 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * each rank reads the rows of static tables that it needs, and all rows of hash tables, and drops
  * the rows of other ranks. An increment that is missing, listed twice, or belongs to another
  * checkpoint is refused before anything changes.
- * Errors: as hotbed_checkpoint_load(), STATE (`path` is an increment; the increments do not follow
- * each other), ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that
- * is not CONTINUOUS). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load_with(
+ *
+ *   options      in      NULL: no increments, and this rank alone
+ *   step         out     may be NULL
+ *   extra        out     host buffer of extra_bytes; may be NULL
+ *   extra_bytes  in/out  in: size of `extra`; out: bytes saved. May be NULL
+ *
+ * Errors: ARGUMENT (`extra` is too small, with the bytes needed; `share`: rank not below world,
+ * routes of other worlds, a static table that is not CONTINUOUS), IO (the directory `path` does not
+ * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
+ * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
+ * increment; the increments do not follow each other; a table is missing or has another shape, with
+ * both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
+ * After an error in the middle of the rows, the storage's tables are empty. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
 

@@ -199,7 +199,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);
 
-/* Call hotbed_checkpoint_save() or hotbed_checkpoint_load_with(), with the hooks before and after;
+/* Call hotbed_checkpoint_save() or hotbed_checkpoint_load(), with the hooks before and after;
  * a save also collects.
  * Errors: as those functions, and those returned by a hook. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_save_checkpoint(

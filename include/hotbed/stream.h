@@ -76,19 +76,13 @@ typedef enum hotbed_priority {
     HOTBED_PRIORITY_HIGH = 1,
 } hotbed_priority;
 
-/* Create a stream as hotbed_stream_create() does, with a priority that the stream keeps.
- * Synchronous.
- * Errors: as hotbed_stream_create(); ARGUMENT (priority out of range). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_create_with_priority(
-    hotbed_backend backend, int device, hotbed_priority priority, hotbed_stream **out);
-
 /* Options of a stream. Call hotbed_stream_options_init(), then set fields; 0 is the default of
  * every other field. */
 typedef struct hotbed_stream_options {
     uint32_t size;            /* set by init */
     hotbed_backend backend;   /* required */
     int device;               /* as for hotbed_stream_create() */
-    hotbed_priority priority; /* 0 is NORMAL */
+    hotbed_priority priority; /* the stream keeps it; 0 is NORMAL */
     /* HOST: each call does its work on the calling thread, with the help of the library's threads,
      * before it returns. For callers that read the output immediately and would otherwise wait
      * after every call: hotbed_stream_sync() finds nothing to wait for, and no thread is started

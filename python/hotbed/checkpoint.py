@@ -132,7 +132,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         room = ffi.new("char[]", max(1, size[0]))
         with storage.lock:
             stream = storage.streams.current()
-            check(lib.hotbed_checkpoint_load_with(place, storage.pointer, options, step, room, size, stream))
+            check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, room, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(room, size[0])))

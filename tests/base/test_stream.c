@@ -109,9 +109,13 @@ static void streams_know_where_they_are(hotbed_backend backend) {
 static void streams_keep_their_priority(hotbed_backend backend) {
     static const hotbed_priority priorities[] = {HOTBED_PRIORITY_NORMAL, HOTBED_PRIORITY_HIGH};
     hotbed_stream *stream = NULL;
+    hotbed_stream_options options;
+    hotbed_stream_options_init(&options);
+    options.backend = backend;
     int data = 0;
     for (int i = 0; i < 2; i++) {
-        CHECK_OK(hotbed_stream_create_with_priority(backend, 0, priorities[i], &stream));
+        options.priority = priorities[i];
+        CHECK_OK(hotbed_stream_create_with(&options, &stream));
         CHECK_EQ(hotbed_stream_priority(stream), priorities[i]);
         CHECK_OK(hotbed_stream_call(stream, add_one, &data));
         CHECK_OK(hotbed_stream_sync(stream));
@@ -121,12 +125,9 @@ static void streams_keep_their_priority(hotbed_backend backend) {
     stream = cases_stream(backend);
     CHECK_EQ(hotbed_stream_priority(stream), HOTBED_PRIORITY_NORMAL);
     hotbed_stream_destroy(stream);
-    CHECK_STATUS(
-        hotbed_stream_create_with_priority(backend, 0, HOTBED_PRIORITY_HIGH, NULL),
-        HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(
-        hotbed_stream_create_with_priority(backend, 0, (hotbed_priority)2, &stream),
-        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);
+    options.priority = (hotbed_priority)2;
+    CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_ARGUMENT);
     CHECK(stream == NULL);
 }
 

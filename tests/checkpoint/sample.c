@@ -278,7 +278,7 @@ void sample_check_formula(const char *path, const char *optimizer, hotbed_backen
     uint64_t step = 0, bytes = 100;
     char extra[100] = "";
     sample_fill_formula(&s, a, stream);
-    CHECK_OK(hotbed_checkpoint_load(path, b, &step, extra, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, &step, extra, &bytes, stream));
     CHECK_EQ(step, 1234);
     CHECK_EQ(bytes, strlen(SAMPLE_EXTRA));
     CHECK_STRING(extra, SAMPLE_EXTRA);

@@ -24,7 +24,7 @@ static void round_trip(hotbed_backend backend, const sample *from, const sample 
     sample_fill(from, a, stream);
     sample_fill(to, b, stream); /* rows that a load has to remove */
     save(path, a, stream);
-    CHECK_OK(hotbed_checkpoint_load(path, b, &step, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, &step, NULL, NULL, stream));
     CHECK_EQ(step, 77);
     sample_check_same(a, b, stream);
     hotbed_storage_destroy(a);
@@ -70,13 +70,13 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     sample_fill(&from, a, stream);
     sample_fill(&to, b, stream);
     save(path, a, stream);
-    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, NULL, stream));
     CHECK_OK(hotbed_storage_table(b, 0, &info));
     CHECK_EQ(info.capacity, 5000);
     CHECK_EQ(info.segments, 1);
     sample_check_same(a, b, stream);
     save(again, b, stream);
-    CHECK_OK(hotbed_checkpoint_load(again, c, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(again, c, NULL, NULL, NULL, NULL, stream));
     sample_check_same(a, c, stream);
     hotbed_checkpoint_options options;
     hotbed_checkpoint_snapshot *snapshot;
@@ -85,7 +85,7 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_snapshot_take(b, &options, stream, &snapshot));
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, copied));
     hotbed_checkpoint_snapshot_destroy(snapshot);
-    CHECK_OK(hotbed_checkpoint_load(copied, c, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(copied, c, NULL, NULL, NULL, NULL, stream));
     sample_check_same(a, c, stream);
     hotbed_storage_destroy(a);
     hotbed_storage_destroy(b);
@@ -122,16 +122,17 @@ static void extra_bytes_come_back(hotbed_backend backend) {
     options.extra = extra;
     options.extra_bytes = sizeof extra;
     CHECK_OK(hotbed_checkpoint_save(path, storage, &options, stream));
-    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, back, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, back, &bytes, stream));
     CHECK_EQ(bytes, sizeof extra);
     CHECK_BYTES(extra, back, sizeof extra);
     bytes = 0;
-    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, &bytes, stream));
     CHECK_EQ(bytes, sizeof extra);
     bytes = sizeof extra - 1;
     memset(back, 7, sizeof back);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, storage, NULL, back, &bytes, stream), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, storage, NULL, NULL, back, &bytes, stream),
+        HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "5000") != NULL);
     CHECK_EQ(bytes, sizeof extra - 1);
     CHECK_EQ(back[0], 7);
@@ -146,7 +147,7 @@ static void saves_twice_the_same_payload(hotbed_backend backend) {
     size_t bytes[2];
     sample_fill(&s, a, stream);
     save(sample_path("one"), a, stream);
-    CHECK_OK(hotbed_checkpoint_load(sample_path("one"), b, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("one"), b, NULL, NULL, NULL, NULL, stream));
     save(sample_path("two"), b, stream);
     unsigned char *x = sample_read_file(sample_path("one/shard-00000-of-00001.h5"), &bytes[0]);
     unsigned char *y = sample_read_file(sample_path("two/shard-00000-of-00001.h5"), &bytes[1]);
@@ -189,7 +190,8 @@ static void takes_paths_of_any_shape(hotbed_backend backend) {
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
     save(sample_path("slashes///"), storage, stream);
-    CHECK_OK(hotbed_checkpoint_load(sample_path("slashes"), storage, NULL, NULL, NULL, stream));
+    CHECK_OK(
+        hotbed_checkpoint_load(sample_path("slashes"), storage, NULL, NULL, NULL, NULL, stream));
     const char *bad[] = {"", "/", "..", "a/..", "x/.tmp-1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK_STATUS(
@@ -227,13 +229,15 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
         hotbed_checkpoint_save(path, storage, &wider.options, stream), HOTBED_ERR_ARGUMENT);
     char room[4];
     CHECK_STATUS(
-        hotbed_checkpoint_load(NULL, storage, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_checkpoint_load(path, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(NULL, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, NULL, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, storage, NULL, room, NULL, stream), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, stream), HOTBED_ERR_IO);
+        hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, NULL, room, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_IO);
     CHECK(access(path, F_OK) != 0);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
@@ -302,7 +306,7 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         hotbed_storage *other = create_shape(&others[i], stream);
         CHECK_STATUS(
-            hotbed_checkpoint_load(path, other, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
+            hotbed_checkpoint_load(path, other, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
         CHECK(strstr(hotbed_last_error(), others[i].words[0]) != NULL);
         CHECK(strstr(hotbed_last_error(), others[i].words[1]) != NULL);
         hotbed_storage_destroy(other);
@@ -314,7 +318,8 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     save(path, storage, stream);
     hotbed_storage_destroy(storage);
     storage = create_shape(&saved, stream);
-    CHECK_STATUS(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
@@ -326,7 +331,7 @@ static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
     const char *path = sample_path("large");
     sample_fill(&from, a, stream);
     save(path, a, stream);
-    CHECK_STATUS(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, stream), HOTBED_ERR_FULL);
+    CHECK_STATUS(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_FULL);
     sample_check_empty(b, stream);
     sample_fill(&to, b, stream); /* it can be used */
     CHECK_OK(hotbed_stream_sync(stream));
@@ -361,7 +366,7 @@ static void many_tables_are_saved(hotbed_backend backend) {
     options.seed = 2;
     hotbed_storage *other = NULL;
     CHECK_OK(hotbed_storage_create(&options, stream, &other));
-    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), other, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), other, NULL, NULL, NULL, NULL, stream));
     sample_check_same(storage, other, stream);
     hotbed_storage_destroy(storage);
     hotbed_storage_destroy(other);
@@ -403,7 +408,7 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_set_rows(from, 0, ROWS, memory.data, &parts, stream));
     CHECK_OK(hotbed_stream_sync(stream));
     save(sample_path("many"), from, stream);
-    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), to, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("many"), to, NULL, NULL, NULL, NULL, stream));
     CHECK_OK(hotbed_storage_table(to, 0, &info));
     CHECK_OK(hotbed_storage_export_keys(to, 0, ROWS, keys, NULL, &rows, stream));
     CHECK(rows >= 250 && rows <= info.slots);
@@ -440,10 +445,10 @@ static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) 
     CHECK_OK(hotbed_storage_size(from, 0, &rows, NULL, stream));
     CHECK_EQ(rows, info.slots);
     save(sample_path("full"), from, stream);
-    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), to, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), to, NULL, NULL, NULL, NULL, stream));
     CHECK_OK(hotbed_storage_size(to, 0, &rows, NULL, stream));
     CHECK(rows >= info.capacity && rows <= info.slots);
-    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), larger, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), larger, NULL, NULL, NULL, NULL, stream));
     sample_check_same(from, larger, stream);
     hotbed_memory_free(&memory);
     hotbed_storage_destroy(from);
@@ -474,7 +479,7 @@ static void refuses_while_tickets_hold_rows(hotbed_backend backend) {
     CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_STATE);
     CHECK(access(path, F_OK) != 0);
     CHECK_STATUS(
-        hotbed_checkpoint_load(sample_path("free"), storage, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(sample_path("free"), storage, NULL, NULL, NULL, NULL, stream),
         HOTBED_ERR_STATE);
     CHECK_OK(hotbed_ticket_cancel(ticket, stream));
     CHECK_OK(hotbed_checkpoint_save(sample_path("held"), storage, &options, stream));

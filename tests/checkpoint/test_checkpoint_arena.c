@@ -161,7 +161,7 @@ static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
         const char *saved = sample_path(names[i]);
         sample_fill(&cases[i], storage, stream);
         check_image(storage, saved, HOTBED_MEMORY_PINNED, stream);
-        CHECK_OK(hotbed_checkpoint_load(saved, grown, NULL, NULL, NULL, stream));
+        CHECK_OK(hotbed_checkpoint_load(saved, grown, NULL, NULL, NULL, NULL, stream));
         sample_check_same(storage, grown, stream);
         sample_remove(sample_path("image"));
         hotbed_storage_destroy(storage);

@@ -151,7 +151,7 @@ static void load_chain(box *b, const char *full, const char *const *increments, 
     hotbed_checkpoint_load_options_init(&options);
     options.increments = increments;
     options.num_increments = n;
-    CHECK_OK(hotbed_checkpoint_load_with(full, b->storage, &options, NULL, NULL, NULL, b->stream));
+    CHECK_OK(hotbed_checkpoint_load(full, b->storage, &options, NULL, NULL, NULL, b->stream));
 }
 
 /* Saved from a store, loaded into memory and into another store; increments and snapshots too. */
@@ -198,7 +198,7 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     load_chain(&memory, full, more, 2);
     load_chain(&other, full, more, 2);
     sample_check_same(memory.storage, other.storage, memory.stream);
-    CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, from.stream));
+    CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, NULL, from.stream));
     sample_check_same(memory.storage, from.storage, memory.stream);
     hotbed_checkpoint_mark_destroy(mark);
     close_box(&from);

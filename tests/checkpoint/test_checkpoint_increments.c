@@ -171,7 +171,7 @@ static hotbed_status load_all(
     options.share = ranks_options(r, 0).share;
     options.num_increments = n;
     options.increments = increments;
-    return hotbed_checkpoint_load_with(path, r->storages[0], &options, NULL, NULL, NULL, r->stream);
+    return hotbed_checkpoint_load(path, r->storages[0], &options, NULL, NULL, NULL, r->stream);
 }
 
 /* Gaps, repeats, another order: refused, and the storage is as before. */
@@ -398,12 +398,12 @@ static void counts_go_on_after_a_load(hotbed_backend backend) {
     options.parent = full;
     CHECK_OK(hotbed_checkpoint_save(one, a, &options, stream));
     see(b, stream);
-    CHECK_OK(hotbed_checkpoint_load(full, b, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, b, NULL, NULL, NULL, NULL, stream));
     see(b, stream);
     CHECK_EQ(size_of(b, stream), 0); /* seen twice: what b had counted itself is forgotten */
     load.increments = &one;
     load.num_increments = 1;
-    CHECK_OK(hotbed_checkpoint_load_with(full, b, &load, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, b, &load, NULL, NULL, NULL, stream));
     uint64_t keys[COUNTED], counts[COUNTED], n = 0;
     CHECK_OK(hotbed_storage_export_counts(b, 0, COUNTED, keys, counts, &n, stream));
     CHECK_EQ(n, COUNTED);

@@ -320,7 +320,7 @@ static void check_misplaced(const char *path, ranks *loaders) {
         hotbed_checkpoint_load_options_init(&options);
         options.share = ranks_options(loaders, rank).share;
         CHECK_STATUS(
-            hotbed_checkpoint_load_with(
+            hotbed_checkpoint_load(
                 path, loaders->storages[rank], &options, NULL, NULL, NULL, loaders->stream),
             HOTBED_ERR_CORRUPT);
         check_says("is in the wrong shard: the route");
@@ -441,16 +441,16 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
         HOTBED_ERR_ARGUMENT);
     share->rank = 2;
     CHECK_STATUS(
-        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     share->rank = 0;
     share->world = 3;
     CHECK_STATUS(
-        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     share->routes = NULL;
     CHECK_STATUS(
-        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     hotbed_route routes[RANKS_TABLES];
     share->world = 2;
@@ -458,7 +458,7 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     for (int t = 0; t < RANKS_TABLES; t++)
         CHECK_OK(hotbed_route_init(&routes[t], HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     CHECK_STATUS(
-        hotbed_checkpoint_load_with(path, a.storages[0], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "static") != NULL);
     hotbed_checkpoint_id id = {.low = 1};

@@ -55,8 +55,8 @@ static void load_body(world_rank *me) {
     hotbed_checkpoint_load_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
-    CHECK_OK(hotbed_checkpoint_load_with(c->path, lookup, &options, NULL, NULL, NULL, me->stream));
-    CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, me->stream));
+    CHECK_OK(hotbed_checkpoint_load(c->path, lookup, &options, NULL, NULL, NULL, me->stream));
+    CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, NULL, me->stream));
     CHECK(
         me->size > 1 ||
         sharded_fixture_growths(&r) > 0); /* one rank has not begun with room for all */

@@ -69,7 +69,7 @@ static void a_snapshot_is_one_cut(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, b.path, NULL));
     char extra[8] = "";
     uint64_t bytes = sizeof extra;
-    CHECK_OK(hotbed_checkpoint_load(again, to.storages[0], NULL, extra, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(again, to.storages[0], NULL, NULL, extra, &bytes, stream));
     CHECK_EQ(bytes, 5);
     CHECK_BYTES(extra, "extra", 5);
     ranks_fill(&r, 1);

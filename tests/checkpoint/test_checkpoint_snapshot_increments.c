@@ -202,7 +202,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_checkpoint_load_options_init(&load);
     load.increments = &one;
     load.num_increments = 1;
-    CHECK_OK(hotbed_checkpoint_load_with(full, to, &load, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, to, &load, NULL, NULL, NULL, stream));
     sample_check_same(storage, to, stream);
     sample_free(&before);
     sample_free(&after);

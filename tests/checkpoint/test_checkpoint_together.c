@@ -506,7 +506,7 @@ static void another_rank_than_the_communicators_is_refused(hotbed_backend backen
     CHECK_STATUS(
         hotbed_checkpoint_save(path, r.storages[1], &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load_with(path, r.storages[1], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, r.storages[1], &load, NULL, NULL, NULL, stream),
         HOTBED_ERR_ARGUMENT);
     hotbed_comm_destroy(comm);
     ranks_destroy(&r);

@@ -26,8 +26,8 @@ static size_t batch_bytes(const plans_trainer *s) {
     return workload_keys_a_step(&s->input.shape) * sizeof(int64_t);
 }
 
-void *plans_batch(const plans_trainer *s, uint64_t i) {
-    return (uint8_t *)s->host.data + i % s->input.shape.batches * batch_bytes(s);
+void *plans_batch(const plans_trainer *example, uint64_t i) {
+    return (uint8_t *)example->host.data + i % example->input.shape.batches * batch_bytes(example);
 }
 
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
@@ -159,19 +159,19 @@ hotbed_status plans_open(
     return status;
 }
 
-void plans_close(plans_trainer *s) {
-    hotbed_sharded_modules_destroy(s->modules);
-    hotbed_sharded_destroy(s->collection);
-    hotbed_comm_destroy(s->comm);
-    hotbed_memory_free(&s->host);
-    hotbed_memory_free(&s->device);
-    hotbed_memory_free(&s->gradient);
-    bench_model_close(&s->dense);
+void plans_close(plans_trainer *example) {
+    hotbed_sharded_modules_destroy(example->modules);
+    hotbed_sharded_destroy(example->collection);
+    hotbed_comm_destroy(example->comm);
+    hotbed_memory_free(&example->host);
+    hotbed_memory_free(&example->device);
+    hotbed_memory_free(&example->gradient);
+    bench_model_close(&example->dense);
     for (int i = 0; i < 2; i++)
-        hotbed_event_destroy(s->passed[i]);
-    hotbed_stream_destroy(s->stream);
-    workload_input_destroy(&s->input);
-    *s = (plans_trainer){0};
+        hotbed_event_destroy(example->passed[i]);
+    hotbed_stream_destroy(example->stream);
+    workload_input_destroy(&example->input);
+    *example = (plans_trainer){0};
 }
 
 /* --- time ------------------------------------------------------------------------------------- */

@@ -4,8 +4,6 @@
 
 #include "pipeline/state.h"
 
-double hotbed_pipeline_now(void); /* monotonic seconds */
-
 /* Run, capture, replay or graft one task on `stream`, without waiting for its dependencies; *mode says which. */
 hotbed_status hotbed_task_run(
     hotbed_pipeline *pipeline, uint32_t step, hotbed_iteration *iteration, hotbed_stream *stream,

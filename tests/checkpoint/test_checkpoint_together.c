@@ -49,6 +49,7 @@ static hotbed_status do_call(
 static void arm(const rank_call *c) {
     if (c->no_memory == 0)
         return;
+    /* NOLINTNEXTLINE(bugprone-posix-return): glibc's PTHREAD_BARRIER_SERIAL_THREAD is -1 */
     if (pthread_barrier_wait(c->ready) == PTHREAD_BARRIER_SERIAL_THREAD)
         fault_arm(c->no_memory);
     (void)pthread_barrier_wait(c->ready);

@@ -45,7 +45,7 @@ environment "$main" torch==2.14.1 $torchrecs $most $checkers
 rm -rf build/python/dist
 "$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
 ls -l build/python/dist
-"$main"/bin/ruff check python examples/python tools/abi.py tools/declarations.py
+"$main"/bin/ruff check python examples/python docs/site tests/headers tools/abi.py tools/declarations.py
 "$main"/bin/ruff format --check python
 "$main"/bin/mypy
 tests "$main"

@@ -35,8 +35,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Give the states of all rows by table, and the steps of each storage.
 
         Returns:
-            ``{"state": {table: {state: tensor [rows, width], "keys": int64 [rows] of hash tables}}, "clocks": [...],
-            "param_groups": ...}``.  States of static tables in device memory are views of the memory that trains.
+            A dict with ``state``: for each table a dict of tensors ``[rows, width]`` by the state's name, and for a
+            hash table ``keys``, int64 ``[rows]``; with ``clocks``, one for each storage; and with ``param_groups``.
+            States of static tables in device memory are views of the memory that trains.
         """
         state: Dict[str, Dict[str, torch.Tensor]] = {}
         for storage in self._storages:

@@ -112,23 +112,32 @@ static hid_t open_space(uint64_t rows, uint64_t width) {
     return H5Screate_simple(width == 0 ? 1 : 2, dims, NULL);
 }
 
-/* Return link creation properties that create intermediate groups. */
-static hid_t open_way(void) {
-    hid_t way = H5Pcreate(H5P_LINK_CREATE);
-    if (H5Pset_create_intermediate_group(way, 1) < 0) {
-        H5Pclose(way);
-        return H5I_INVALID_HID;
+/* Make the groups above `path` that are missing. libhdf5 would make them, too, but with the time of day in each. */
+static bool make_parents(hotbed_h5 *h5, const char *path) {
+    char *parent = hotbed_new(strlen(path) + 1);
+    bool good = parent != NULL;
+    h5->no_memory |= !good;
+    for (const char *end = strchr(path + 1, '/'); good && end != NULL; end = strchr(end + 1, '/')) {
+        memcpy(parent, path, (size_t)(end - path));
+        parent[end - path] = 0;
+        if (H5Lexists(h5->file, parent, H5P_DEFAULT) > 0)
+            continue;
+        hid_t list = H5Pcreate(H5P_GROUP_CREATE);
+        good = H5Pset_obj_track_times(list, false) >= 0;
+        hid_t group =
+            good ? H5Gcreate2(h5->file, parent, H5P_DEFAULT, list, H5P_DEFAULT) : H5I_INVALID_HID;
+        good = group >= 0 && H5Gclose(group) >= 0;
+        H5Pclose(list);
     }
-    return way;
+    hotbed_delete(parent);
+    return good;
 }
 
-static void close_all(hid_t type, hid_t space, hid_t way, hid_t list) {
+static void close_all(hid_t type, hid_t space, hid_t list) {
     if (type >= 0)
         H5Tclose(type);
     if (space >= 0)
         H5Sclose(space);
-    if (way >= 0)
-        H5Pclose(way);
     if (list >= 0)
         H5Pclose(list);
 }
@@ -324,14 +333,14 @@ void hotbed_h5_destroy(hotbed_h5 *h5) {
 
 hotbed_status hotbed_h5_group(hotbed_h5 *h5, const char *path) {
     quiet before = enter();
-    hid_t way = open_way();
     hid_t list = H5Pcreate(H5P_GROUP_CREATE);
     hid_t group = H5I_INVALID_HID;
-    if (H5Pset_attr_phase_change(list, 64, 0) >= 0 && H5Pset_obj_track_times(list, false) >= 0)
-        group = H5Gcreate2(h5->file, path, way, list, H5P_DEFAULT);
+    if (make_parents(h5, path) && H5Pset_attr_phase_change(list, 64, 0) >= 0 &&
+        H5Pset_obj_track_times(list, false) >= 0)
+        group = H5Gcreate2(h5->file, path, H5P_DEFAULT, list, H5P_DEFAULT);
     hotbed_status status =
         group < 0 || H5Gclose(group) < 0 ? fail(h5, "make group", path) : HOTBED_OK;
-    close_all(H5I_INVALID_HID, H5I_INVALID_HID, way, list);
+    close_all(H5I_INVALID_HID, H5I_INVALID_HID, list);
     leave(before);
     return status;
 }
@@ -353,8 +362,9 @@ hotbed_status hotbed_h5_dataset(
     hotbed_h5 *h5, const char *path, hotbed_h5_shape shape, uint64_t *offset) {
     quiet before = enter();
     hid_t type = open_type(shape.type), space = open_space(shape.rows, shape.width);
-    hid_t way = open_way(), list = open_contiguous();
-    hid_t data = H5Dcreate2(h5->file, path, type, space, way, list, H5P_DEFAULT);
+    hid_t list = open_contiguous(), data = H5I_INVALID_HID;
+    if (make_parents(h5, path))
+        data = H5Dcreate2(h5->file, path, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
     hotbed_status status = data < 0 ? fail(h5, "make dataset", path) : HOTBED_OK;
     if (status == HOTBED_OK) {
         haddr_t at = H5Dget_offset(data);
@@ -369,7 +379,7 @@ hotbed_status hotbed_h5_dataset(
         if (H5Dclose(data) < 0 && status == HOTBED_OK)
             status = fail(h5, "close dataset", path);
     }
-    close_all(type, space, way, list);
+    close_all(type, space, list);
     leave(before);
     return status;
 }
@@ -410,27 +420,26 @@ hotbed_status hotbed_h5_view(
     uint32_t num_sources) {
     quiet before = enter();
     hid_t type = open_type(shape.type), space = open_space(shape.rows, shape.width);
-    hid_t way = open_way(), list = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     int good = H5Pset_obj_track_times(list, false) >= 0 && set_fill(list, shape.type) >= 0;
     for (uint32_t i = 0; i < num_sources && good; i++)
         if (sources[i].rows > 0)
             good = add_source(list, space, shape, &sources[i]) >= 0;
     hid_t data = H5I_INVALID_HID;
-    if (good && H5Sselect_all(space) >= 0)
-        data = H5Dcreate2(h5->file, path, type, space, way, list, H5P_DEFAULT);
+    if (good && H5Sselect_all(space) >= 0 && make_parents(h5, path))
+        data = H5Dcreate2(h5->file, path, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
     hotbed_status status = data < 0 || H5Dclose(data) < 0 ? fail(h5, "make view", path) : HOTBED_OK;
-    close_all(type, space, way, list);
+    close_all(type, space, list);
     leave(before);
     return status;
 }
 
 hotbed_status hotbed_h5_link(hotbed_h5 *h5, const char *path, const char *target) {
     quiet before = enter();
-    hid_t way = open_way();
     hotbed_status status = HOTBED_OK;
-    if (H5Lcreate_soft(target, h5->file, path, way, H5P_DEFAULT) < 0)
+    if (!make_parents(h5, path) ||
+        H5Lcreate_soft(target, h5->file, path, H5P_DEFAULT, H5P_DEFAULT) < 0)
         status = fail(h5, "link", path);
-    close_all(H5I_INVALID_HID, H5I_INVALID_HID, way, H5I_INVALID_HID);
     leave(before);
     return status;
 }
@@ -447,7 +456,7 @@ static hotbed_status set_attribute(
         status = fail(h5, "set an attribute of", path);
     if (set >= 0 && H5Aclose(set) < 0 && status == HOTBED_OK)
         status = fail(h5, "close an attribute of", path);
-    close_all(H5I_INVALID_HID, space, H5I_INVALID_HID, H5I_INVALID_HID);
+    close_all(H5I_INVALID_HID, space, H5I_INVALID_HID);
     return status;
 }
 
@@ -462,7 +471,7 @@ hotbed_status hotbed_h5_text(
         status = fail(h5, "set an attribute of", path);
     else
         status = set_attribute(h5, path, attribute, type, type, value);
-    close_all(type, H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID);
+    close_all(type, H5I_INVALID_HID, H5I_INVALID_HID);
     leave(before);
     return status;
 }

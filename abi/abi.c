@@ -44,7 +44,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_export),
     KNOWN(hotbed_external_call),
     KNOWN(hotbed_external_calls),
-    KNOWN(hotbed_external_note),
+    KNOWN(hotbed_external_metadata),
     KNOWN(hotbed_external_options),
     KNOWN(hotbed_external_request_view),
     KNOWN(hotbed_external_stats),

@@ -317,7 +317,7 @@ static hotbed_status init_static(
     hotbed_table_options table = c->tables[g->tables[t]];
     hotbed_storage_options o = *storage;
     uint64_t rows = hotbed_route_rows(&info->route, c->rank);
-    hotbed_storage *nursery = NULL;
+    hotbed_storage *initial = NULL;
     hotbed_memory weights = {0}, keys = {0}, numbers = {0}, host = {0};
     table.kind = HOTBED_TABLE_HASH;
     table.capacity = CHUNK;
@@ -326,7 +326,7 @@ static hotbed_status init_static(
     o.num_features = 0;
     o.mode = HOTBED_MODE_HBM_DIRECT;
     o.external = NULL;
-    hotbed_status status = hotbed_storage_create(&o, stream, &nursery);
+    hotbed_status status = hotbed_storage_create(&o, stream, &initial);
     size_t row_bytes = table.dim * hotbed_dtype_bytes(table.dtype == 0 ? HOTBED_F32 : table.dtype);
     hotbed_memory *const memories[] = {&weights, &keys, &numbers};
     const size_t bytes[] = {CHUNK * row_bytes, CHUNK * sizeof(uint64_t), CHUNK * sizeof(uint64_t)};
@@ -347,18 +347,18 @@ static hotbed_status init_static(
         if (status == HOTBED_OK)
             status = hotbed_copy(numbers.data, at + CHUNK, n * sizeof *at, stream);
         if (status == HOTBED_OK)
-            status = hotbed_storage_set_rows(nursery, 0, n, keys.data, NULL, stream);
+            status = hotbed_storage_set_rows(initial, 0, n, keys.data, NULL, stream);
         if (status == HOTBED_OK)
-            status = hotbed_storage_get_rows(nursery, 0, n, keys.data, &part, NULL, stream);
+            status = hotbed_storage_get_rows(initial, 0, n, keys.data, &part, NULL, stream);
         if (status == HOTBED_OK)
             status = hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream);
         if (status == HOTBED_OK)
-            status = hotbed_storage_clear(nursery, 0, stream); /* waits: `at` can be reused */
+            status = hotbed_storage_clear(initial, 0, stream); /* waits: `at` can be reused */
     }
     hotbed_memory_free(&host);
     for (int i = 0; i < 3; i++)
         hotbed_memory_free(memories[i]);
-    hotbed_storage_destroy(nursery);
+    hotbed_storage_destroy(initial);
     return status;
 }
 

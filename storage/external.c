@@ -43,7 +43,7 @@ struct hotbed_external {
     char broken[TEXT_BYTES]; /* why; "": it is not */
     /* For one batch: */
     uint64_t scratch; /* how many of each there are */
-    hotbed_external_note *notes, *back;
+    hotbed_external_metadata *metadata, *back;
     uint8_t *flags;
     uint64_t *kept_keys;
 
@@ -68,7 +68,7 @@ uint64_t hotbed_external_now(void) {
     return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
 }
 
-/* --- seals -------------------------------------------------------------------------------------- */
+/* --- checksums -------------------------------------------------------------------------------------- */
 
 /* A word of the row changes its lane for sure: x -> (x ^ word) * odd is a bijection either way. */
 static uint64_t absorb(uint64_t lane, uint64_t word) {
@@ -82,8 +82,8 @@ static uint64_t load_word(const uint8_t *from, size_t bytes) {
     return word;
 }
 
-/* Four lanes, so that one multiplication need not wait for the other.  Frozen: stores keep seals. */
-static uint64_t seal(
+/* Four lanes, so that one multiplication need not wait for the other.  Frozen: stores keep checksums. */
+static uint64_t checksum(
     const own_table *t, uint64_t key, const void *row, uint64_t score, uint64_t stamp) {
     const uint8_t *bytes = row;
     uint64_t lanes[4] = {t->name_hash, hotbed_hash_u64(key), score, stamp};
@@ -216,7 +216,7 @@ static hotbed_status check_flags(
     return HOTBED_OK;
 }
 
-static hotbed_status check_seals(
+static hotbed_status check_checksums(
     const hotbed_external *external, uint32_t number, uint64_t n, const uint64_t *keys,
     const uint8_t *found, const void *rows) {
     const own_table *t = &external->tables[number];
@@ -224,8 +224,8 @@ static hotbed_status check_seals(
         if (found != NULL && found[i] == 0)
             continue;
         const uint8_t *row = (const uint8_t *)rows + i * t->row_bytes;
-        const hotbed_external_note *note = &external->notes[i];
-        if (seal(t, keys[i], row, note->score, note->stamp) != note->seal)
+        const hotbed_external_metadata *one = &external->metadata[i];
+        if (checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "store %s: table %s, key %llu: the row is damaged",
                 external->calls.name, t->name, (unsigned long long)keys[i]);
@@ -245,11 +245,11 @@ hotbed_status hotbed_external_failed(hotbed_external *external, hotbed_status st
 }
 
 static void free_scratch(hotbed_external *external) {
-    hotbed_delete(external->notes);
+    hotbed_delete(external->metadata);
     hotbed_delete(external->back);
     hotbed_delete(external->flags);
     hotbed_delete(external->kept_keys);
-    external->notes = external->back = NULL;
+    external->metadata = external->back = NULL;
     external->flags = NULL;
     external->kept_keys = NULL;
     external->scratch = 0;
@@ -263,11 +263,11 @@ static hotbed_status reserve(hotbed_external *external, uint64_t n) {
     if (larger < SCRATCH_LEAST)
         larger = SCRATCH_LEAST;
     free_scratch(external);
-    external->notes = hotbed_new(larger * sizeof *external->notes);
+    external->metadata = hotbed_new(larger * sizeof *external->metadata);
     external->back = hotbed_new(larger * sizeof *external->back);
     external->flags = hotbed_new(larger);
     external->kept_keys = hotbed_new(larger * sizeof *external->kept_keys);
-    if (external->notes == NULL || external->back == NULL || external->flags == NULL ||
+    if (external->metadata == NULL || external->back == NULL || external->flags == NULL ||
         external->kept_keys == NULL) {
         free_scratch(external);
         return hotbed_fail(
@@ -430,16 +430,16 @@ static hotbed_status find(
     memset(found, 0, n); /* a plug-in may set only the ones */
     uint64_t start = begin(external);
     hotbed_status status = external->calls.find(
-        external->self, t, n, keys, found, rows, external->notes, &external->call);
+        external->self, t, n, keys, found, rows, external->metadata, &external->call);
     HOTBED_TRY(end(external, start, status, "find", n, external->tables[t].name));
     HOTBED_TRY(check_flags(external, t, n, keys, found));
     if (rows != NULL)
-        HOTBED_TRY(check_seals(external, t, n, keys, found, rows));
+        HOTBED_TRY(check_checksums(external, t, n, keys, found, rows));
     uint64_t hits = 0;
     for (uint64_t i = 0; i < n; i++) {
         hits += found[i];
         if (scores != NULL && found[i] == 1)
-            scores[i] = external->notes[i].score;
+            scores[i] = external->metadata[i].score;
     }
     count(external, &external->stats.finds, n);
     count(external, &external->stats.hits, hits);
@@ -468,14 +468,15 @@ static hotbed_status insert(
     const own_table *t = &external->tables[number];
     uint64_t stamp = ++external->stamp;
     for (uint64_t i = 0; i < n; i++) {
-        hotbed_external_note *note = &external->notes[i];
-        note->score = scores == NULL ? 0 : scores[i];
-        note->stamp = stamp;
-        note->seal = seal(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, note->score, stamp);
+        hotbed_external_metadata *one = &external->metadata[i];
+        one->score = scores == NULL ? 0 : scores[i];
+        one->stamp = stamp;
+        one->checksum =
+            checksum(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, one->score, stamp);
     }
     uint64_t start = begin(external);
     hotbed_status status = external->calls.insert(
-        external->self, number, n, keys, rows, external->notes, &external->call);
+        external->self, number, n, keys, rows, external->metadata, &external->call);
     status = end(external, start, status, "insert", n, t->name);
     if (status == HOTBED_OK && !external->verify_writes) {
         count(external, &external->stats.inserts, n);
@@ -607,7 +608,7 @@ static hotbed_status check_export(
             HOTBED_ERR_CORRUPT, "store %s: table %s: export gave %llu rows, %llu were asked for",
             external->calls.name, external->tables[cursor->table].name, (unsigned long long)given,
             (unsigned long long)capacity);
-    return check_seals(external, cursor->table, given, keys, NULL, rows);
+    return check_checksums(external, cursor->table, given, keys, NULL, rows);
 }
 
 static hotbed_status next(
@@ -621,7 +622,7 @@ static hotbed_status next(
             external->calls.name, name);
     uint64_t given = 0, start = begin(external);
     hotbed_status status = external->calls.cursor_next(
-        external->self, cursor->inner, capacity, keys, rows, external->notes, &given,
+        external->self, cursor->inner, capacity, keys, rows, external->metadata, &given,
         &external->call);
     HOTBED_TRY(end(external, start, status, "export", capacity, name));
     status = check_export(cursor, capacity, keys, rows, given);
@@ -630,7 +631,7 @@ static hotbed_status next(
         return status;
     }
     for (uint64_t i = 0; scores != NULL && i < given; i++)
-        scores[i] = external->notes[i].score;
+        scores[i] = external->metadata[i].score;
     *n = given;
     return HOTBED_OK;
 }

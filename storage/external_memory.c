@@ -1,6 +1,6 @@
 /* storage/external_memory.c - an external store in this process's memory: the plug-in to read first.
  *
- * A table is three dense arrays, of keys, notes and rows, and a hash table of places in them.  A batch that
+ * A table is three dense arrays, of keys, metadata and rows, and a hash table of places in them.  A batch that
  * is inserted gets all its memory first, so that from the first row on nothing can fail.
  */
 #include "storage/external.h"
@@ -18,7 +18,7 @@ typedef struct table {
     uint64_t row_bytes;
     uint64_t count, room; /* rows that there are, and fit */
     uint64_t *keys;
-    hotbed_external_note *notes;
+    hotbed_external_metadata *metadata;
     uint8_t *rows;
     uint64_t *places; /* [num_places] of a key's row, or NOWHERE; at most half of them taken */
     uint64_t num_places;
@@ -65,16 +65,16 @@ static bool grow(table *t, uint64_t rows) {
         larger.num_places *= 2;
     larger.room = larger.num_places / 2;
     larger.keys = hotbed_new(larger.room * sizeof *larger.keys);
-    larger.notes = hotbed_new(larger.room * sizeof *larger.notes);
+    larger.metadata = hotbed_new(larger.room * sizeof *larger.metadata);
     larger.rows = hotbed_new(larger.room * t->row_bytes);
     larger.places = hotbed_new(larger.num_places * sizeof *larger.places);
     table *unused = &larger;
-    bool grown =
-        larger.keys != NULL && larger.notes != NULL && larger.rows != NULL && larger.places != NULL;
+    bool grown = larger.keys != NULL && larger.metadata != NULL && larger.rows != NULL &&
+                 larger.places != NULL;
     if (grown) {
         if (t->count > 0) {
             memcpy(larger.keys, t->keys, t->count * sizeof *t->keys);
-            memcpy(larger.notes, t->notes, t->count * sizeof *t->notes);
+            memcpy(larger.metadata, t->metadata, t->count * sizeof *t->metadata);
             memcpy(larger.rows, t->rows, t->count * t->row_bytes);
         }
         for (uint64_t p = 0; p < larger.num_places; p++)
@@ -86,7 +86,7 @@ static bool grow(table *t, uint64_t rows) {
         larger = before;
     }
     hotbed_delete(unused->keys);
-    hotbed_delete(unused->notes);
+    hotbed_delete(unused->metadata);
     hotbed_delete(unused->rows);
     hotbed_delete(unused->places);
     return grown;
@@ -96,8 +96,8 @@ static bool grow(table *t, uint64_t rows) {
 static void free_place(table *t, uint64_t p) {
     uint64_t mask = t->num_places - 1;
     for (uint64_t q = (p + 1) & mask; t->places[q] != NOWHERE; q = (q + 1) & mask) {
-        uint64_t home = hotbed_hash_u64(t->keys[t->places[q]]) & mask;
-        if (((q - home) & mask) >= ((q - p) & mask)) { /* p is on the way from home to q */
+        uint64_t ideal = hotbed_hash_u64(t->keys[t->places[q]]) & mask;
+        if (((q - ideal) & mask) >= ((q - p) & mask)) { /* p is on the way from ideal to q */
             t->places[p] = t->places[q];
             p = q;
         }
@@ -113,7 +113,7 @@ static void remove_row(table *t, uint64_t i) {
         return;
     t->places[place_of(t, t->keys[last])] = i;
     t->keys[i] = t->keys[last];
-    t->notes[i] = t->notes[last];
+    t->metadata[i] = t->metadata[last];
     memcpy(t->rows + i * t->row_bytes, t->rows + last * t->row_bytes, t->row_bytes);
 }
 
@@ -134,7 +134,7 @@ static hotbed_status open_tables(
 
 static hotbed_status find(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
-    hotbed_external_note *notes, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, hotbed_external_call *call) {
     const table *t = &((store *)self)->tables[number];
     (void)call;
     for (uint64_t i = 0; i < n; i++) {
@@ -142,7 +142,7 @@ static hotbed_status find(
         found[i] = at != NOWHERE;
         if (at == NOWHERE)
             continue;
-        notes[i] = t->notes[at];
+        metadata[i] = t->metadata[at];
         if (rows != NULL)
             memcpy((uint8_t *)rows + i * t->row_bytes, t->rows + at * t->row_bytes, t->row_bytes);
     }
@@ -151,7 +151,7 @@ static hotbed_status find(
 
 static hotbed_status insert(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, const void *rows,
-    const hotbed_external_note *notes, hotbed_external_call *call) {
+    const hotbed_external_metadata *metadata, hotbed_external_call *call) {
     table *t = &((store *)self)->tables[number];
     uint64_t added = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -164,7 +164,7 @@ static hotbed_status insert(
             *place = t->count++;
             t->keys[*place] = keys[i];
         }
-        t->notes[*place] = notes[i];
+        t->metadata[*place] = metadata[i];
         memcpy(
             t->rows + *place * t->row_bytes, (const uint8_t *)rows + i * t->row_bytes,
             t->row_bytes);
@@ -208,7 +208,7 @@ static hotbed_status cursor_open(
 
 static hotbed_status cursor_next(
     void *self, void *cursor_of, uint64_t capacity, uint64_t *keys, void *rows,
-    hotbed_external_note *notes, uint64_t *n, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, uint64_t *n, hotbed_external_call *call) {
     cursor *c = cursor_of;
     const table *t = &((store *)self)->tables[c->table];
     uint64_t given = 0;
@@ -218,7 +218,7 @@ static hotbed_status cursor_next(
         if (at == NOWHERE)
             continue; /* erased since */
         keys[given] = t->keys[at];
-        notes[given] = t->notes[at];
+        metadata[given] = t->metadata[at];
         memcpy((uint8_t *)rows + given * t->row_bytes, t->rows + at * t->row_bytes, t->row_bytes);
         given++;
     }
@@ -244,7 +244,7 @@ static void close_store(void *self) {
     store *s = self;
     for (uint32_t i = 0; i < s->num_tables; i++) {
         hotbed_delete(s->tables[i].keys);
-        hotbed_delete(s->tables[i].notes);
+        hotbed_delete(s->tables[i].metadata);
         hotbed_delete(s->tables[i].rows);
         hotbed_delete(s->tables[i].places);
     }

@@ -3,7 +3,7 @@
  * Format 1, integers little-endian unless said otherwise:
  *   "hotbed"            -> u32 format
  *   "t" name            -> u32 format, u32 id, u64 row_bytes, u64 check of these and the name
- *   "r" u32 id, u64 key -> u64 score, u64 stamp, u64 seal, the row; id and key big-endian, so that rows
+ *   "r" u32 id, u64 key -> u64 score, u64 stamp, u64 checksum, the row; id and key big-endian, so that rows
  *                          are in the order of table and key, the key as an unsigned number
  */
 #include "storage/external.h"
@@ -21,7 +21,7 @@ enum {
     CHUNK = 1024, /* keys of one call of RocksDB's */
     KEY_BYTES = 13,
     BOUND_BYTES = 5, /* "r" and a table's id */
-    NOTE_BYTES = 24,
+    METADATA_BYTES = 24,
     TABLE_BYTES = 24,
     NAME_KEY_BYTES = 64, /* "t" and the longest name */
     BLOOM_BITS = 10
@@ -110,14 +110,14 @@ static uint64_t key_of(const uint8_t *from) {
     return key;
 }
 
-static void put_note(uint8_t *to, const hotbed_external_note *note) {
-    put_u64(to, note->score);
-    put_u64(to + 8, note->stamp);
-    put_u64(to + 16, note->seal);
+static void put_metadata(uint8_t *to, const hotbed_external_metadata *one) {
+    put_u64(to, one->score);
+    put_u64(to + 8, one->stamp);
+    put_u64(to + 16, one->checksum);
 }
 
-static hotbed_external_note get_note(const uint8_t *from) {
-    return (hotbed_external_note){get_u64(from), get_u64(from + 8), get_u64(from + 16)};
+static hotbed_external_metadata get_metadata(const uint8_t *from) {
+    return (hotbed_external_metadata){get_u64(from), get_u64(from + 8), get_u64(from + 16)};
 }
 
 /* --- errors ------------------------------------------------------------------------------------- */
@@ -142,7 +142,7 @@ static hotbed_status fail_rocksdb(hotbed_external_call *call, char *error) {
 
 static hotbed_status fail_length(
     hotbed_external_call *call, const table *t, uint64_t key, size_t bytes) {
-    unsigned long long want = NOTE_BYTES + t->row_bytes;
+    unsigned long long want = METADATA_BYTES + t->row_bytes;
     snprintf(
         call->reason, sizeof call->reason, "key %llu: a value of %zu bytes where rows have %llu",
         (unsigned long long)key, bytes, want);
@@ -377,7 +377,7 @@ static void close_store(void *self) {
 /* One value of RocksDB's, or why there is none, into the caller's arrays; frees both. */
 static hotbed_status take_value(
     const table *t, uint64_t key, rocksdb_pinnableslice_t *value, char *error, uint8_t *found,
-    uint8_t *row, hotbed_external_note *note, hotbed_external_call *call) {
+    uint8_t *row, hotbed_external_metadata *one, hotbed_external_call *call) {
     if (error != NULL) {
         if (value != NULL)
             rocksdb_pinnableslice_destroy(value);
@@ -389,12 +389,12 @@ static hotbed_status take_value(
     size_t bytes = 0;
     const uint8_t *data = (const uint8_t *)rocksdb_pinnableslice_value(value, &bytes);
     hotbed_status status = HOTBED_OK;
-    if (bytes != NOTE_BYTES + t->row_bytes) {
+    if (bytes != METADATA_BYTES + t->row_bytes) {
         status = fail_length(call, t, key, bytes);
     } else {
-        *note = get_note(data);
+        *one = get_metadata(data);
         if (row != NULL)
-            memcpy(row, data + NOTE_BYTES, t->row_bytes);
+            memcpy(row, data + METADATA_BYTES, t->row_bytes);
     }
     rocksdb_pinnableslice_destroy(value);
     return status;
@@ -403,7 +403,7 @@ static hotbed_status take_value(
 /* Up to CHUNK keys. */
 static hotbed_status find_chunk(
     store *s, const table *t, size_t n, const uint64_t *keys, uint8_t *found, uint8_t *rows,
-    hotbed_external_note *notes, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, hotbed_external_call *call) {
     for (size_t i = 0; i < n; i++) {
         put_key(s->keys[i], t->id, keys[i]);
         s->values[i] = NULL;
@@ -416,7 +416,7 @@ static hotbed_status find_chunk(
     for (size_t i = 0; i < n; i++) { /* all of them: what is not wanted is freed */
         hotbed_status one = take_value(
             t, keys[i], s->values[i], s->errors[i], &found[i],
-            rows == NULL ? NULL : rows + i * t->row_bytes, &notes[i], call);
+            rows == NULL ? NULL : rows + i * t->row_bytes, &metadata[i], call);
         if (status == HOTBED_OK)
             status = one;
     }
@@ -425,30 +425,31 @@ static hotbed_status find_chunk(
 
 static hotbed_status find(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
-    hotbed_external_note *notes, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, hotbed_external_call *call) {
     store *s = self;
     const table *t = &s->tables[number];
     for (uint64_t first = 0; first < n; first += CHUNK) {
         size_t count = (size_t)(n - first < CHUNK ? n - first : CHUNK);
         uint8_t *to = rows == NULL ? NULL : (uint8_t *)rows + first * t->row_bytes;
-        HOTBED_TRY(find_chunk(s, t, count, keys + first, found + first, to, notes + first, call));
+        HOTBED_TRY(
+            find_chunk(s, t, count, keys + first, found + first, to, metadata + first, call));
     }
     return HOTBED_OK;
 }
 
 static hotbed_status insert(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, const void *rows,
-    const hotbed_external_note *notes, hotbed_external_call *call) {
+    const hotbed_external_metadata *metadata, hotbed_external_call *call) {
     store *s = self;
     const table *t = &s->tables[number];
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
     for (uint64_t i = 0; i < n; i++) {
-        uint8_t key[KEY_BYTES], note[NOTE_BYTES];
+        uint8_t key[KEY_BYTES], head[METADATA_BYTES];
         put_key(key, t->id, keys[i]);
-        put_note(note, &notes[i]);
+        put_metadata(head, &metadata[i]);
         const char *key_parts[] = {(const char *)key};
-        const char *value_parts[] = {(const char *)note, (const char *)rows + i * t->row_bytes};
-        const size_t key_bytes[] = {KEY_BYTES}, value_bytes[] = {NOTE_BYTES, t->row_bytes};
+        const char *value_parts[] = {(const char *)head, (const char *)rows + i * t->row_bytes};
+        const size_t key_bytes[] = {KEY_BYTES}, value_bytes[] = {METADATA_BYTES, t->row_bytes};
         rocksdb_writebatch_putv(batch, 1, key_parts, key_bytes, 2, value_parts, value_bytes);
     }
     return write_batch(s, batch, call);
@@ -458,10 +459,10 @@ static hotbed_status insert(
 static hotbed_status look(
     store *s, const table *t, uint64_t n, const uint64_t *keys, uint8_t *found,
     hotbed_external_call *call) {
-    hotbed_external_note notes[CHUNK];
+    hotbed_external_metadata metadata[CHUNK];
     for (uint64_t first = 0; first < n; first += CHUNK) {
         size_t count = (size_t)(n - first < CHUNK ? n - first : CHUNK);
-        HOTBED_TRY(find_chunk(s, t, count, keys + first, found + first, NULL, notes, call));
+        HOTBED_TRY(find_chunk(s, t, count, keys + first, found + first, NULL, metadata, call));
     }
     return HOTBED_OK;
 }
@@ -522,7 +523,7 @@ static hotbed_status cursor_open(
 
 /* One row of the walk. */
 static hotbed_status take_row(
-    const cursor *c, uint64_t *key, uint8_t *row, hotbed_external_note *note,
+    const cursor *c, uint64_t *key, uint8_t *row, hotbed_external_metadata *one,
     hotbed_external_call *call) {
     size_t key_bytes = 0, bytes = 0;
     const uint8_t *key_data = (const uint8_t *)rocksdb_iter_key(c->at, &key_bytes);
@@ -534,16 +535,16 @@ static hotbed_status take_row(
         return HOTBED_ERR_CORRUPT;
     }
     *key = key_of(key_data);
-    if (bytes != NOTE_BYTES + c->table->row_bytes)
+    if (bytes != METADATA_BYTES + c->table->row_bytes)
         return fail_length(call, c->table, *key, bytes);
-    *note = get_note(data);
-    memcpy(row, data + NOTE_BYTES, c->table->row_bytes);
+    *one = get_metadata(data);
+    memcpy(row, data + METADATA_BYTES, c->table->row_bytes);
     return HOTBED_OK;
 }
 
 static hotbed_status cursor_next(
     void *self, void *cursor_of, uint64_t capacity, uint64_t *keys, void *rows,
-    hotbed_external_note *notes, uint64_t *n, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, uint64_t *n, hotbed_external_call *call) {
     cursor *c = cursor_of;
     uint64_t given = 0;
     char *error = NULL;
@@ -552,7 +553,7 @@ static hotbed_status cursor_next(
         cursor_seek(c);
     for (; given < capacity && rocksdb_iter_valid(c->at); rocksdb_iter_next(c->at), given++) {
         uint8_t *row = (uint8_t *)rows + given * c->table->row_bytes;
-        hotbed_status status = take_row(c, &keys[given], row, &notes[given], call);
+        hotbed_status status = take_row(c, &keys[given], row, &metadata[given], call);
         if (status != HOTBED_OK) {
             c->lost = true; /* the caller gets none of this call's rows: again from `from` */
             return status;

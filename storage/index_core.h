@@ -478,19 +478,19 @@ HOTBED_HD bool hotbed_index_touch(
 /* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
 typedef struct hotbed_bucket_scan {
     uint32_t free;        /* bits of free slots, all lanes' */
-    uint64_t victim_rank; /* UINT64_MAX: none */
-    uint64_t victim_time; /* where the range has times */
-    uint64_t victim_meta;
-    uint64_t victim_slot;
+    uint64_t lowest_rank; /* UINT64_MAX: none */
+    uint64_t lowest_time; /* where the range has times */
+    uint64_t evicted_meta;
+    uint64_t lowest_slot;
     bool busy; /* a slot is locked and not pinned: it may be a victim soon */
 } hotbed_bucket_scan;
 
 /* Whether a slot comes before the victim so far in the order of eviction. */
-HOTBED_HD bool hotbed_victim_before(
+HOTBED_HD bool hotbed_evicted_before(
     const hotbed_bucket_scan *scan, uint64_t rank, uint64_t time, uint64_t slot) {
-    if (rank != scan->victim_rank)
-        return rank < scan->victim_rank;
-    return time < scan->victim_time || (time == scan->victim_time && slot < scan->victim_slot);
+    if (rank != scan->lowest_rank)
+        return rank < scan->lowest_rank;
+    return time < scan->lowest_time || (time == scan->lowest_time && slot < scan->lowest_slot);
 }
 
 /* Where the time of a slot is, in a range that has times. */
@@ -530,11 +530,11 @@ HOTBED_HD uint32_t hotbed_index_scan(
             uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half, time = 0;
             if (range.times != NULL && (meta & HOTBED_META_PROBATION) == 0)
                 time = hotbed_load_relaxed_u64(hotbed_index_time(range, slot));
-            if (hotbed_victim_before(scan, rank, time, slot)) {
-                scan->victim_rank = rank;
-                scan->victim_time = time;
-                scan->victim_meta = meta;
-                scan->victim_slot = slot;
+            if (hotbed_evicted_before(scan, rank, time, slot)) {
+                scan->lowest_rank = rank;
+                scan->lowest_time = time;
+                scan->evicted_meta = meta;
+                scan->lowest_slot = slot;
             }
         }
     }
@@ -617,18 +617,18 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         /* The first of all lanes' victims. */
         for (uint32_t step = 1; step < width; step *= 2) {
             uint32_t other = hotbed_tile_rank(width) ^ step;
-            uint64_t rank = hotbed_tile_shuffle_u64(width, scan.victim_rank, other);
-            uint64_t time = hotbed_tile_shuffle_u64(width, scan.victim_time, other);
-            uint64_t slot = hotbed_tile_shuffle_u64(width, scan.victim_slot, other);
-            uint64_t old = hotbed_tile_shuffle_u64(width, scan.victim_meta, other);
-            if (hotbed_victim_before(&scan, rank, time, slot)) {
-                scan.victim_rank = rank;
-                scan.victim_time = time;
-                scan.victim_slot = slot;
-                scan.victim_meta = old;
+            uint64_t rank = hotbed_tile_shuffle_u64(width, scan.lowest_rank, other);
+            uint64_t time = hotbed_tile_shuffle_u64(width, scan.lowest_time, other);
+            uint64_t slot = hotbed_tile_shuffle_u64(width, scan.lowest_slot, other);
+            uint64_t old = hotbed_tile_shuffle_u64(width, scan.evicted_meta, other);
+            if (hotbed_evicted_before(&scan, rank, time, slot)) {
+                scan.lowest_rank = rank;
+                scan.lowest_time = time;
+                scan.lowest_slot = slot;
+                scan.evicted_meta = old;
             }
         }
-        if (scan.victim_rank == UINT64_MAX) {
+        if (scan.lowest_rank == UINT64_MAX) {
             if (hotbed_tile_ballot(width, scan.busy) != 0)
                 continue; /* until another tile has written its row */
             result.outcome = HOTBED_INDEX_PINNED;
@@ -636,19 +636,19 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         }
         bool won = false;
         uint64_t evicted = 0;
-        uint64_t *word = hotbed_index_meta(index, scan.victim_slot);
+        uint64_t *word = hotbed_index_meta(index, scan.lowest_slot);
         if (hotbed_tile_rank(width) == 0 &&
-            (stay ? hotbed_cas_pass_u64(word, scan.victim_meta, meta)
-                  : hotbed_cas_u64(word, scan.victim_meta, meta))) {
+            (stay ? hotbed_cas_pass_u64(word, scan.evicted_meta, meta)
+                  : hotbed_cas_u64(word, scan.evicted_meta, meta))) {
             won = true;
-            evicted = hotbed_load_relaxed_u64(hotbed_index_key(index, scan.victim_slot));
+            evicted = hotbed_load_relaxed_u64(hotbed_index_key(index, scan.lowest_slot));
             if (!stay)
-                hotbed_index_forget(index, range, scan.victim_slot);
+                hotbed_index_forget(index, range, scan.lowest_slot);
         }
         if (hotbed_tile_ballot(width, won) != 0) {
-            result.slot = scan.victim_slot;
+            result.slot = scan.lowest_slot;
             result.evicted_key = hotbed_tile_shuffle_u64(width, evicted, 0);
-            result.evicted_meta = scan.victim_meta;
+            result.evicted_meta = scan.evicted_meta;
             result.outcome = HOTBED_INDEX_EVICTED;
             return result;
         }

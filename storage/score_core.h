@@ -90,7 +90,7 @@ HOTBED_HD hotbed_index_view hotbed_admission_index(const hotbed_step_view *s) {
  * or counters, so a count that is found is this tile's to change. */
 HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
-    if (s->moves != NULL && s->moves[i].home != HOTBED_SLOT_NONE)
+    if (s->moves != NULL && s->moves[i].backing != HOTBED_SLOT_NONE)
         return; /* only the upper tier lacks it */
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];

@@ -18,9 +18,9 @@ typedef struct hotbed_tally {
 
 /* What becomes of a unique that the upper tier does not have, in tables whose rows move. */
 typedef struct hotbed_move {
-    uint64_t home;        /* its slot in the lower tier; HOTBED_SLOT_NONE: none */
-    uint64_t victim_home; /* the slot there of the row that makes room for it */
-    uint64_t victim_meta; /* of that row; 0: the slot was free */
+    uint64_t backing;         /* its slot in the lower tier; HOTBED_SLOT_NONE: none */
+    uint64_t evicted_backing; /* the slot there of the row that makes room for it */
+    uint64_t evicted_meta;    /* of that row; 0: the slot was free */
     uint32_t flags;
     uint32_t unused;
 } hotbed_move;

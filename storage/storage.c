@@ -94,7 +94,7 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
 }
 
 /* Where rows are that are not in device memory. */
-static hotbed_status check_home(const hotbed_storage_options *o) {
+static hotbed_status check_backing(const hotbed_storage_options *o) {
     if ((int)o->lower_memory != 0 &&
         (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
         return hotbed_fail(
@@ -156,7 +156,7 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
     if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown budget %d", (int)o->budget);
-    HOTBED_TRY(check_home(o));
+    HOTBED_TRY(check_backing(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
     return HOTBED_OK;
@@ -455,7 +455,7 @@ static hotbed_status create(
     storage->check = options->check;
     storage->external = options->external;
     if (storage->external != NULL)
-        pthread_mutex_init(&storage->desks_lock, NULL);
+        pthread_mutex_init(&storage->buffers_lock, NULL);
     storage->num_tables = options->num_tables;
     storage->num_features =
         options->num_features == 0 ? options->num_tables : options->num_features;

@@ -69,11 +69,11 @@ typedef struct hotbed_table {
 
 /* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart, and in whose pinned
  * workspace it is.  It stays as long as the storage, since graphs may point to it; its memory as long as the stream. */
-typedef struct hotbed_desk {
-    struct hotbed_desk *next;
+typedef struct hotbed_store_buffer {
+    struct hotbed_store_buffer *next;
     const hotbed_stream *stream;
     hotbed_external_batch batch;
-} hotbed_desk;
+} hotbed_store_buffer;
 
 /* An export of a table over an external store, window by window. */
 typedef struct hotbed_store_walk {
@@ -147,8 +147,8 @@ struct hotbed_storage {
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
     hotbed_external *external; /* the home of all rows; NULL: there is none */
-    pthread_mutex_t desks_lock;
-    hotbed_desk *desks;
+    pthread_mutex_t buffers_lock;
+    hotbed_store_buffer *buffers;
     hotbed_store_walk *walks; /* [num_tables] of exports; NULL before the first */
 };
 
@@ -286,7 +286,7 @@ static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
 
 /* Whether the store is one for these tables.  Errors: ARGUMENT. */
 hotbed_status hotbed_storage_check_external(const hotbed_storage *storage);
-void hotbed_storage_close_external(hotbed_storage *storage); /* free all desks */
+void hotbed_storage_close_external(hotbed_storage *storage); /* free all buffers */
 
 /* What a ticket has beside its other arrays, in device and in pinned memory. */
 void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve);
@@ -296,34 +296,34 @@ hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *
 hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream);
 
 /* How many of n rows go into one batch. */
-uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n);
+uint64_t hotbed_store_buffer_rows(const hotbed_storage *storage, uint64_t n);
 
 /* A batch for up to `capacity` rows, for work that is enqueued on `stream` next.
  * Errors: MEMORY, STATE (it would have to be allocated while a graph is recorded). */
-hotbed_status hotbed_desk_take(
+hotbed_status hotbed_store_buffer_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_external_batch **out);
 
 /* Device memory that goes with a batch of n items: part of a workspace, or all of it. */
-typedef struct hotbed_desk_scratch {
+typedef struct hotbed_store_scratch {
     uint32_t *ranks;           /* [n + 1] */
     hotbed_table_view *tables; /* [num_tables] */
     void *scan;
     size_t scan_bytes;
-} hotbed_desk_scratch;
+} hotbed_store_scratch;
 
-void hotbed_desk_carve(
-    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_desk_scratch *out);
-hotbed_status hotbed_desk_workspace(
-    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_desk_scratch *out);
+void hotbed_store_scratch_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_store_scratch *out);
+hotbed_status hotbed_store_scratch_workspace(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_store_scratch *out);
 
 /* Prefix sums of the n ranks. */
-hotbed_status hotbed_desk_scan(
-    const hotbed_desk_scratch *scratch, uint64_t n, hotbed_stream *stream);
+hotbed_status hotbed_store_scan(
+    const hotbed_store_scratch *scratch, uint64_t n, hotbed_stream *stream);
 
 /* Keys without a slot, in step->slots, get those of the batch where the store has them; step->tables are then
  * tables of the scratch.  Async. */
 hotbed_status hotbed_storage_eval_external(
-    hotbed_storage *storage, hotbed_step_view *step, const hotbed_desk_scratch *scratch,
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_store_scratch *scratch,
     hotbed_external_batch *batch, hotbed_stream *stream);
 
 /* hotbed_storage_flush_table(). */

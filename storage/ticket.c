@@ -503,7 +503,7 @@ hotbed_status hotbed_storage_eval(
     hotbed_step_view step = hotbed_storage_step(storage);
     put_batch(storage, &step, &b, stream);
     step.eval = 1;
-    hotbed_desk_scratch scratch;
+    hotbed_store_scratch scratch;
     hotbed_external_batch *missing = NULL;
     HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
@@ -523,14 +523,14 @@ hotbed_status hotbed_storage_eval(
             step.move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
         }
         if (storage->external != NULL)
-            hotbed_desk_carve(storage, b.num_keys, &carve, &scratch);
+            hotbed_store_scratch_carve(storage, b.num_keys, &carve, &scratch);
         if (pass == 0) {
             HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
             carve.base = memory;
         }
     }
     if (storage->external != NULL && b.num_keys > 0)
-        HOTBED_TRY(hotbed_desk_take(storage, b.num_keys, stream, &missing));
+        HOTBED_TRY(hotbed_store_buffer_take(storage, b.num_keys, stream, &missing));
     const hotbed_lookup_kernels *lookup = storage->kernels.lookup;
     HOTBED_TRY(lookup->layout(&step, stream));
     if (storage->pooling == HOTBED_POOL_NONE && missing == NULL) {

@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view vie
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
-        hotbed_seek_homes(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
+        hotbed_seek_backing(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
     for (uint64_t i = hotbed_cuda_thread(); i < HOTBED_MOVE_WORDS; i += hotbed_cuda_threads())
         s.move_bins[i] = 0;
 }
@@ -101,7 +101,7 @@ enum { TURN = 8 };
 
 /* Copy the rows of the first `count` lanes, which may have none (0 bytes).  However short they are, each lane has
  * HOTBED_COPY_AHEAD words on their way. */
-static __device__ void copy_rows(hotbed_haul mine, uint32_t count) {
+static __device__ void copy_rows(hotbed_transfer mine, uint32_t count) {
     const uint32_t lane = hotbed_tile_rank(ROW), all = UINT32_MAX;
     const uint64_t mine_to = (uintptr_t)mine.to, mine_from = (uintptr_t)mine.from;
     if (!__all_sync(all, mine.bytes % sizeof(hotbed_u64x2) == 0)) {
@@ -139,7 +139,7 @@ static __device__ void copy_rows(hotbed_haul mine, uint32_t count) {
 typedef struct swap_turn {
     uint32_t move;
     bool mine;
-    hotbed_haul down, up;
+    hotbed_transfer down, up;
 } swap_turn;
 
 /* The next moves of a warp, one for each of its first `lanes` threads; whether there are any. */
@@ -153,9 +153,9 @@ static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap
         const uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, s->missing[i]);
         turn->move = i;
         if (hotbed_move_writes(&s->tables[t], &move))
-            turn->down = hotbed_haul_of(s, i, true);
+            turn->down = hotbed_transfer_of(s, i, true);
         if (hotbed_move_fetches(&move))
-            turn->up = hotbed_haul_of(s, i, false);
+            turn->up = hotbed_transfer_of(s, i, false);
     }
     return first < n;
 }
@@ -175,7 +175,7 @@ static __device__ void swap_by_warps(const hotbed_step_view *s) {
 }
 
 /* The same through shared memory, where a thread has two mbarriers and room for two rows of bulk_bytes: the row that comes
- * up is on its way while the victim leaves, and neither takes registers. */
+ * up is on its way while the evicted leaves, and neither takes registers. */
 enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
 
 #if defined(HOTBED_WITH_BULK)
@@ -183,7 +183,7 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
     const uint32_t lane = hotbed_tile_rank(ROW), thread = threadIdx.x / ROW * lanes + lane;
     uint64_t *read = (uint64_t *)(void *)shared + 2 * (uint64_t)thread, *come = read + 1;
     uint8_t *rows = shared + (uint64_t)BULK_BARRIERS * (blockDim.x / ROW * lanes);
-    uint8_t *victim = rows + 2 * (uint64_t)thread * s->bulk_bytes, *row = victim + s->bulk_bytes;
+    uint8_t *evicted = rows + 2 * (uint64_t)thread * s->bulk_bytes, *row = evicted + s->bulk_bytes;
     uint32_t reads = 0, comes = 0; /* parities */
     if (lane < lanes) {
         hotbed_bulk_init(read);
@@ -197,12 +197,12 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
         if (turn.up.bytes != 0)
             hotbed_bulk_load(row, turn.up.from, (uint32_t)turn.up.bytes, come);
         if (turn.down.bytes != 0)
-            hotbed_bulk_load(victim, turn.down.from, (uint32_t)turn.down.bytes, read);
+            hotbed_bulk_load(evicted, turn.down.from, (uint32_t)turn.down.bytes, read);
         more = take_turn(s, lanes, &next);
         if (turn.down.bytes != 0) {
             hotbed_bulk_wait(read, reads);
             reads ^= 1;
-            hotbed_bulk_store(turn.down.to, victim, (uint32_t)turn.down.bytes);
+            hotbed_bulk_store(turn.down.to, evicted, (uint32_t)turn.down.bytes);
             hotbed_bulk_drain();
         }
         if (turn.mine)

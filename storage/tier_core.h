@@ -34,21 +34,21 @@
 /* --- seek --------------------------------------------------------------------------------------- */
 
 /* Homes of missing first .. first+count-1, at most as many as the tile has lanes. */
-HOTBED_HD void hotbed_seek_homes(
+HOTBED_HD void hotbed_seek_backing(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
     bool mine = lane < count;
     uint32_t u = s->missing[first + (mine ? lane : 0)];
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
-    uint64_t home = hotbed_index_find_each(
+    uint64_t backing = hotbed_index_find_each(
         s->index, table->lower, s->unique_keys[u], hotbed_tile_ballot(width, mine), width);
     if (!mine)
         return;
-    if (home != HOTBED_SLOT_NONE)
-        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, home), HOTBED_META_PIN);
+    if (backing != HOTBED_SLOT_NONE)
+        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, backing), HOTBED_META_PIN);
     hotbed_move move = {
-        home, HOTBED_SLOT_NONE, 0, home == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
+        backing, HOTBED_SLOT_NONE, 0, backing == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
     s->moves[first + lane] = move;
 }
 
@@ -58,7 +58,7 @@ HOTBED_HD void hotbed_seek_homes(
  *
  * A slot that was free still has EMPTY for its key, at which an eval's walk ends.  With SCORE a key of the table may go
  * down to a slot behind it, and can be found there before this slot's key is published: so walks have to go on. */
-HOTBED_HD uint64_t hotbed_claim_home(
+HOTBED_HD uint64_t hotbed_claim_backing(
     const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
     hotbed_index_result r =
@@ -73,23 +73,25 @@ HOTBED_HD uint64_t hotbed_claim_home(
 }
 
 /* The row is used in the lower tier.  SCORE: a new key gets its place there now. */
-HOTBED_HD void hotbed_stay_home(
+HOTBED_HD void hotbed_use_backing(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint64_t score,
     uint32_t width) {
-    if (move->home == HOTBED_SLOT_NONE)
-        move->home = hotbed_claim_home(s, t, s->unique_keys[u], score, width);
+    if (move->backing == HOTBED_SLOT_NONE)
+        move->backing = hotbed_claim_backing(s, t, s->unique_keys[u], score, width);
     else if ((move->flags & HOTBED_MOVE_NEW) == 0 && hotbed_tile_rank(width) == 0)
-        hotbed_index_touch_found(s->index, move->home, hotbed_unique_rule(&s->tables[t]), score, 0);
+        hotbed_index_touch_found(
+            s->index, move->backing, hotbed_unique_rule(&s->tables[t]), score, 0);
     move->flags &= ~HOTBED_MOVE_UP;
 }
 
 /* The meta of a slot of the upper tier that is claimed. */
 HOTBED_HD uint64_t hotbed_upper_meta(
-    const hotbed_table_view *table, const hotbed_move *move, uint64_t home_meta, uint64_t score) {
+    const hotbed_table_view *table, const hotbed_move *move, uint64_t backing_meta,
+    uint64_t score) {
     uint64_t meta = hotbed_meta_new(score, 1);
     if ((move->flags & HOTBED_MOVE_NEW) == 0) {
         /* What it scored before is in the lower tier's meta. */
-        uint64_t before = home_meta >> HOTBED_META_SCORE_SHIFT << HOTBED_META_SCORE_SHIFT;
+        uint64_t before = backing_meta >> HOTBED_META_SCORE_SHIFT << HOTBED_META_SCORE_SHIFT;
         meta = hotbed_meta_rescore(
             before | HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | HOTBED_META_PIN,
             hotbed_unique_rule(table), score);
@@ -108,30 +110,30 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u], score = hotbed_unique_score(s, table, t, u);
     hotbed_move move = s->moves[i];
-    if (move.home == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
-        move.home = hotbed_claim_home(s, t, key, score, width);
+    if (move.backing == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
+        move.backing = hotbed_claim_backing(s, t, key, score, width);
     uint64_t slot = HOTBED_SLOT_NONE;
-    if (move.home != HOTBED_SLOT_NONE || table->tiers == HOTBED_TIERS_SCORE) {
+    if (move.backing != HOTBED_SLOT_NONE || table->tiers == HOTBED_TIERS_SCORE) {
         bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
-        uint64_t home_meta = 0;
+        uint64_t backing_meta = 0;
         if (!fresh && hotbed_tile_rank(width) == 0)
-            home_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.home));
-        home_meta = hotbed_tile_shuffle_u64(width, home_meta, 0);
+            backing_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.backing));
+        backing_meta = hotbed_tile_shuffle_u64(width, backing_meta, 0);
         /* One pin is this batch's.  Where there are others, a ticket may be about to update the row in the lower tier, and
          * this one uses it there, too.  Where there are none, those updates come before this load. */
-        if (fresh || (home_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
+        if (fresh || (backing_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
             hotbed_index_result r = hotbed_index_place_over(
-                s->index, table->range, key, hotbed_upper_meta(table, &move, home_meta, score),
+                s->index, table->range, key, hotbed_upper_meta(table, &move, backing_meta, score),
                 true, width);
             slot = r.slot;
             if (r.outcome == HOTBED_INDEX_EVICTED)
-                move.victim_meta = r.evicted_meta;
+                move.evicted_meta = r.evicted_meta;
         }
         if (slot != HOTBED_SLOT_NONE) {
             move.flags |= HOTBED_MOVE_UP;
         } else {
-            hotbed_stay_home(s, t, u, &move, score, width);
-            slot = move.home;
+            hotbed_use_backing(s, t, u, &move, score, width);
+            slot = move.backing;
         }
     }
     if (hotbed_tile_rank(width) != 0)
@@ -142,43 +144,43 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
 
 /* --- settle and order ----------------------------------------------------------------------------- */
 
-/* Whether a victim's row has to be written, not just forgotten. */
+/* Whether a evicted's row has to be written, not just forgotten. */
 HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
-    return move->victim_meta != 0 &&
-           (table->tiers == HOTBED_TIERS_SCORE || (move->victim_meta & HOTBED_META_MARKED) != 0);
+    return move->evicted_meta != 0 &&
+           (table->tiers == HOTBED_TIERS_SCORE || (move->evicted_meta & HOTBED_META_MARKED) != 0);
 }
 
 HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
 
-/* Whether it has a part in the pass that swaps rows: one comes up, or a victim leaves. */
+/* Whether it has a part in the pass that swaps rows: one comes up, or a evicted leaves. */
 HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
-    return hotbed_move_fetches(move) || move->victim_meta != 0;
+    return hotbed_move_fetches(move) || move->evicted_meta != 0;
 }
 
-/* The part of the lower tier that a move that swaps reads; one that reads nothing there, the part where its victim
+/* The part of the lower tier that a move that swaps reads; one that reads nothing there, the part where its evicted
  * is at home. */
 HOTBED_HD uint32_t
 hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const hotbed_move *move) {
     return hotbed_lower_bin(
-        index, table, hotbed_move_fetches(move) ? move->home : move->victim_home);
+        index, table, hotbed_move_fetches(move) ? move->backing : move->evicted_backing);
 }
 
-/* SCORE, the lower tier has no room for the victim: it keeps its slot. */
-HOTBED_HD void hotbed_keep_victim(
+/* SCORE, the lower tier has no room for the evicted: it keeps its slot. */
+HOTBED_HD void hotbed_cancel_eviction(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint32_t width) {
     uint64_t slot = s->slots[u];
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_store_relaxed_u64(hotbed_index_meta(s->index, slot), move->victim_meta);
-    move->victim_meta = 0;
-    hotbed_stay_home(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
+        hotbed_store_relaxed_u64(hotbed_index_meta(s->index, slot), move->evicted_meta);
+    move->evicted_meta = 0;
+    hotbed_use_backing(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
     if (hotbed_tile_rank(width) == 0)
-        s->slots[u] = move->home;
+        s->slots[u] = move->backing;
 }
 
-/* Where the victim of move i goes. */
+/* Where the evicted of move i goes. */
 HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -186,15 +188,15 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     hotbed_move move = s->moves[i];
-    if (move.victim_meta != 0) {
-        uint64_t victim = hotbed_load_relaxed_u64(hotbed_index_key(s->index, s->slots[u]));
+    if (move.evicted_meta != 0) {
+        uint64_t evicted = hotbed_load_relaxed_u64(hotbed_index_key(s->index, s->slots[u]));
         if (table->tiers == HOTBED_TIERS_CACHE)
-            move.victim_home = hotbed_index_find(s->index, table->lower, victim, width);
+            move.evicted_backing = hotbed_index_find(s->index, table->lower, evicted, width);
         else
-            move.victim_home =
-                hotbed_claim_home(s, t, victim, hotbed_meta_score(move.victim_meta), width);
-        if (move.victim_home == HOTBED_SLOT_NONE)
-            hotbed_keep_victim(s, t, u, &move, width);
+            move.evicted_backing =
+                hotbed_claim_backing(s, t, evicted, hotbed_meta_score(move.evicted_meta), width);
+        if (move.evicted_backing == HOTBED_SLOT_NONE)
+            hotbed_cancel_eviction(s, t, u, &move, width);
         hotbed_tile_sync(width);
         if (hotbed_tile_rank(width) == 0)
             s->moves[i] = move;
@@ -237,61 +239,62 @@ HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes,
     }
 }
 
-/* One lane, CACHE: the row at `home` has left the upper tier, where its meta was `meta`. */
-HOTBED_HD void hotbed_home_alone(hotbed_index_view index, uint64_t home, uint64_t meta) {
-    uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, home));
+/* One lane, CACHE: the row at `backing` has left the upper tier, where its meta was `meta`. */
+HOTBED_HD void hotbed_backing_alone(hotbed_index_view index, uint64_t backing, uint64_t meta) {
+    uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, backing));
     uint64_t rescored = hotbed_meta_rescore(old, HOTBED_SCORE_ASSIGN, hotbed_meta_score(meta));
-    hotbed_store_release_u64(hotbed_index_meta(index, home), rescored & ~HOTBED_META_MARKED);
+    hotbed_store_release_u64(hotbed_index_meta(index, backing), rescored & ~HOTBED_META_MARKED);
 }
 
 /* A row on its way between the tiers. */
-typedef struct hotbed_haul {
+typedef struct hotbed_transfer {
     uint8_t *to;
     const uint8_t *from;
     uint64_t bytes;
-} hotbed_haul;
+} hotbed_transfer;
 
-/* One lane: the row of move i comes up, or that of its victim goes down. */
-HOTBED_HD hotbed_haul hotbed_haul_of(const hotbed_step_view *s, uint32_t i, bool down) {
+/* One lane: the row of move i comes up, or that of its evicted goes down. */
+HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t i, bool down) {
     uint32_t u = s->missing[i];
     const hotbed_table_view *table =
         &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
     uint8_t *above = hotbed_row_at(s->index, table, s->slots[u]);
     uint8_t *below =
-        hotbed_row_at(s->index, table, down ? s->moves[i].victim_home : s->moves[i].home);
-    hotbed_haul haul = {down ? below : above, down ? above : below, table->row_bytes};
-    return haul;
+        hotbed_row_at(s->index, table, down ? s->moves[i].evicted_backing : s->moves[i].backing);
+    hotbed_transfer transfer = {down ? below : above, down ? above : below, table->row_bytes};
+    return transfer;
 }
 
-/* One lane: the victim of move i, if it has one, is at home from now on, where its row is already. */
+/* One lane: the evicted of move i, if it has one, is at home from now on, where its row is already. */
 HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
-    if ((u & HOTBED_MISSING_REJECTED) != 0 || move.victim_meta == 0)
+    if ((u & HOTBED_MISSING_REJECTED) != 0 || move.evicted_meta == 0)
         return;
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t slot = s->slots[u];
-    hotbed_table_copy_time(s->index, table, move.victim_home, slot);
+    hotbed_table_copy_time(s->index, table, move.evicted_backing, slot);
     if (table->tiers == HOTBED_TIERS_CACHE) {
-        hotbed_home_alone(s->index, move.victim_home, move.victim_meta);
+        hotbed_backing_alone(s->index, move.evicted_backing, move.evicted_meta);
     } else {
         hotbed_index_publish(
-            s->index, move.victim_home, hotbed_load_relaxed_u64(hotbed_index_key(s->index, slot)));
-        hotbed_index_unpin(s->index, move.victim_home, true);
+            s->index, move.evicted_backing,
+            hotbed_load_relaxed_u64(hotbed_index_key(s->index, slot)));
+        hotbed_index_unpin(s->index, move.evicted_backing, true);
     }
     hotbed_index_forget(s->index, table->range, slot);
 }
 
-/* One lane, CACHE: the row at `home`, locked when it is new, has a copy in the upper tier now. */
-HOTBED_HD void hotbed_home_copied(
-    hotbed_index_view index, uint64_t home, uint64_t key, bool fresh) {
+/* One lane, CACHE: the row at `backing`, locked when it is new, has a copy in the upper tier now. */
+HOTBED_HD void hotbed_backing_copied(
+    hotbed_index_view index, uint64_t backing, uint64_t key, bool fresh) {
     uint64_t taken = HOTBED_META_PIN;
     if (fresh) {
-        hotbed_store_release_u64(hotbed_index_key(index, home), key);
+        hotbed_store_release_u64(hotbed_index_key(index, backing), key);
         taken += HOTBED_META_LOCKED;
     }
-    hotbed_add_release_u64(hotbed_index_meta(index, home), HOTBED_META_MARKED - taken);
+    hotbed_add_release_u64(hotbed_index_meta(index, backing), HOTBED_META_MARKED - taken);
 }
 
 /* Add the number of lanes that count one. */
@@ -353,10 +356,10 @@ HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t w
     if (hotbed_tile_rank(width) == 0) {
         hotbed_index_publish(s->index, slot, key);
         if (up && table->tiers == HOTBED_TIERS_CACHE)
-            hotbed_home_copied(s->index, move.home, key, fresh);
+            hotbed_backing_copied(s->index, move.backing, key, fresh);
     }
     if (!fresh && table->tiers == HOTBED_TIERS_SCORE)
-        (void)hotbed_index_vacate(s->index, table->lower, move.home, HOTBED_META_PIN, width);
+        (void)hotbed_index_vacate(s->index, table->lower, move.backing, HOTBED_META_PIN, width);
 }
 
 /* --- flush ---------------------------------------------------------------------------------------- */
@@ -380,21 +383,21 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     if (meta == 0)
         return;
     uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
-    uint64_t home = hotbed_index_find(a->index, a->table.lower, key, width);
-    if (home == HOTBED_SLOT_NONE)
+    uint64_t backing = hotbed_index_find(a->index, a->table.lower, key, width);
+    if (backing == HOTBED_SLOT_NONE)
         return;
     bool writes = (meta & HOTBED_META_MARKED) != 0;
     if (writes)
         hotbed_row_copy(
-            hotbed_row_at(a->index, &a->table, home), hotbed_row_at(a->index, &a->table, slot),
+            hotbed_row_at(a->index, &a->table, backing), hotbed_row_at(a->index, &a->table, slot),
             a->table.row_bytes, width);
     hotbed_tile_sync(width);
     bool drops = a->drop != 0 && (meta & HOTBED_META_PINS) == 0;
     if (hotbed_tile_rank(width) == 0) {
-        hotbed_table_copy_time(a->index, &a->table, home, slot);
-        hotbed_home_alone(a->index, home, meta);
+        hotbed_table_copy_time(a->index, &a->table, backing, slot);
+        hotbed_backing_alone(a->index, backing, meta);
         if (!drops)
-            hotbed_add_release_u64(hotbed_index_meta(a->index, home), HOTBED_META_MARKED);
+            hotbed_add_release_u64(hotbed_index_meta(a->index, backing), HOTBED_META_MARKED);
         if (writes) {
             hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
             hotbed_add_relaxed_u64(&a->tally->write_backs, 1);

@@ -86,7 +86,7 @@ hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream) 
 enum { DESK_LEAST = 256 };
 #define DESK_BYTES ((uint64_t)32 << 20) /* of rows: calls with more take several batches */
 
-uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n) {
+uint64_t hotbed_store_buffer_rows(const hotbed_storage *storage, uint64_t n) {
     uint64_t longest = 1;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         if (storage->tables[t].view.row_bytes > longest)
@@ -96,79 +96,79 @@ uint64_t hotbed_desk_rows(const hotbed_storage *storage, uint64_t n) {
 }
 
 /* A new batch, for a power of two of rows. */
-static hotbed_status open_desk(
-    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_desk **out) {
+static hotbed_status open_buffer(
+    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_store_buffer **out) {
     uint64_t larger = DESK_LEAST;
     while (larger < capacity)
         larger *= 2;
-    hotbed_desk *desk = hotbed_new(sizeof *desk);
-    if (desk == NULL)
+    hotbed_store_buffer *buffer = hotbed_new(sizeof *buffer);
+    if (buffer == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch");
     hotbed_status status =
-        hotbed_external_batch_borrow(&desk->batch, storage->external, larger, stream);
+        hotbed_external_batch_borrow(&buffer->batch, storage->external, larger, stream);
     if (status != HOTBED_OK) {
-        hotbed_delete(desk);
+        hotbed_delete(buffer);
         return status;
     }
-    desk->stream = stream;
-    desk->next = storage->desks;
-    storage->desks = desk;
-    *out = desk;
+    buffer->stream = stream;
+    buffer->next = storage->buffers;
+    storage->buffers = buffer;
+    *out = buffer;
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_desk_take(
+hotbed_status hotbed_store_buffer_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream,
     hotbed_external_batch **out) {
     void *memory =
         NULL; /* a stream may be at the address of one that is gone, whose memory went with it */
     HOTBED_TRY(hotbed_stream_pinned_workspace(stream, 0, &memory));
     hotbed_status status = HOTBED_OK;
-    pthread_mutex_lock(&storage->desks_lock);
-    hotbed_desk *desk = storage->desks;
-    while (desk != NULL && (desk->stream != stream || desk->batch.capacity < capacity ||
-                            desk->batch.view.starts != memory))
-        desk = desk->next;
-    if (desk == NULL)
-        status = open_desk(storage, capacity, stream, &desk);
-    pthread_mutex_unlock(&storage->desks_lock);
+    pthread_mutex_lock(&storage->buffers_lock);
+    hotbed_store_buffer *buffer = storage->buffers;
+    while (buffer != NULL && (buffer->stream != stream || buffer->batch.capacity < capacity ||
+                              buffer->batch.view.starts != memory))
+        buffer = buffer->next;
+    if (buffer == NULL)
+        status = open_buffer(storage, capacity, stream, &buffer);
+    pthread_mutex_unlock(&storage->buffers_lock);
     if (status == HOTBED_OK)
-        *out = &desk->batch;
+        *out = &buffer->batch;
     return status;
 }
 
 void hotbed_storage_close_external(hotbed_storage *storage) {
     hotbed_export_close_external(storage);
-    while (storage->desks != NULL) {
-        hotbed_desk *desk = storage->desks;
-        storage->desks = desk->next;
-        hotbed_delete(desk);
+    while (storage->buffers != NULL) {
+        hotbed_store_buffer *buffer = storage->buffers;
+        storage->buffers = buffer->next;
+        hotbed_delete(buffer);
     }
     if (storage->external != NULL)
-        pthread_mutex_destroy(&storage->desks_lock);
+        pthread_mutex_destroy(&storage->buffers_lock);
 }
 
-void hotbed_desk_carve(
-    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_desk_scratch *out) {
+void hotbed_store_scratch_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_store_scratch *out) {
     out->scan_bytes = hotbed_scan_scratch(storage->backend, n + 1);
     out->ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
     out->tables = hotbed_carve_take(carve, storage->num_tables * sizeof *out->tables);
     out->scan = hotbed_carve_take(carve, out->scan_bytes);
 }
 
-hotbed_status hotbed_desk_workspace(
-    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_desk_scratch *out) {
+hotbed_status hotbed_store_scratch_workspace(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_store_scratch *out) {
     hotbed_carve carve = {NULL, 0};
     void *memory;
-    hotbed_desk_carve(storage, n, &carve, out);
+    hotbed_store_scratch_carve(storage, n, &carve, out);
     HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
     carve = (hotbed_carve){memory, 0};
-    hotbed_desk_carve(storage, n, &carve, out);
+    hotbed_store_scratch_carve(storage, n, &carve, out);
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_desk_scan(
-    const hotbed_desk_scratch *scratch, uint64_t n, hotbed_stream *stream) {
+hotbed_status hotbed_store_scan(
+    const hotbed_store_scratch *scratch, uint64_t n, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_fill(scratch->ranks + n, 0, sizeof *scratch->ranks, stream));
     return hotbed_scan(
         n + 1, scratch->ranks, scratch->ranks, scratch->scan, scratch->scan_bytes, stream);
@@ -177,14 +177,14 @@ hotbed_status hotbed_desk_scan(
 /* --- eval ------------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_eval_external(
-    hotbed_storage *storage, hotbed_step_view *step, const hotbed_desk_scratch *scratch,
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_store_scratch *scratch,
     hotbed_external_batch *batch, hotbed_stream *stream) {
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_store_eval args = {
         .s = *step, .asked = {batch->view, scratch->ranks}, .batch_tables = scratch->tables};
     HOTBED_TRY(hotbed_fill(scratch->ranks, 0, step->bound * sizeof *scratch->ranks, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_WANT, stream));
-    HOTBED_TRY(hotbed_desk_scan(scratch, step->bound, stream));
+    HOTBED_TRY(hotbed_store_scan(scratch, step->bound, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ASK, stream));
     HOTBED_TRY(hotbed_external_batch_find(batch, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ANSWER, stream));
@@ -198,11 +198,11 @@ hotbed_status hotbed_storage_flush_external(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_table_view *view = &storage->tables[table].view;
-    hotbed_desk_scratch scratch;
+    hotbed_store_scratch scratch;
     hotbed_external_batch *batch;
-    uint64_t window = hotbed_desk_rows(storage, view->slots);
-    HOTBED_TRY(hotbed_desk_take(storage, window, stream, &batch));
-    HOTBED_TRY(hotbed_desk_workspace(storage, window, stream, &scratch));
+    uint64_t window = hotbed_store_buffer_rows(storage, view->slots);
+    HOTBED_TRY(hotbed_store_buffer_take(storage, window, stream, &batch));
+    HOTBED_TRY(hotbed_store_scratch_workspace(storage, window, stream, &scratch));
     for (uint64_t first = 0; first < view->slots; first += window) {
         uint64_t left = view->slots - first;
         const hotbed_store_flush args = {
@@ -217,7 +217,7 @@ hotbed_status hotbed_storage_flush_external(
             .table_number = table,
         };
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_WANT, stream));
-        HOTBED_TRY(hotbed_desk_scan(&scratch, args.count, stream));
+        HOTBED_TRY(hotbed_store_scan(&scratch, args.count, stream));
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEAVE, stream));
         HOTBED_TRY(hotbed_external_batch_insert(batch, stream));
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEFT, stream));

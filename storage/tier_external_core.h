@@ -125,7 +125,7 @@ HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
     uint8_t found = a->asked.batch.found[place];
     hotbed_move move = {place, HOTBED_SLOT_NONE, 0, 0, 0};
     if (found == HOTBED_EXTERNAL_MISSING) {
-        move.home = HOTBED_SLOT_NONE;
+        move.backing = HOTBED_SLOT_NONE;
         move.flags = HOTBED_MOVE_NEW;
     } else if (found != HOTBED_EXTERNAL_FOUND) {
         move.flags = HOTBED_MOVE_UNKNOWN;
@@ -143,8 +143,8 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t before = 0;
-    if (move.home != HOTBED_SLOT_NONE)
-        before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.home]);
+    if (move.backing != HOTBED_SLOT_NONE)
+        before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.backing]);
     uint64_t meta = hotbed_upper_meta(table, &move, before, hotbed_unique_score(s, table, t, u));
     hotbed_index_result r = hotbed_index_place_over(
         s->index, table->range, s->unique_keys[u], meta | HOTBED_META_MARKED, true, width);
@@ -153,7 +153,7 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
     s->slots[u] = r.slot;
     if (r.outcome != HOTBED_INDEX_EVICTED)
         return;
-    s->moves[i].victim_meta = r.evicted_meta;
+    s->moves[i].evicted_meta = r.evicted_meta;
     if ((r.evicted_meta & HOTBED_META_MARKED) != 0)
         a->leaving.ranks[u] = 1;
 }
@@ -176,18 +176,18 @@ HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t
         return;
     hotbed_row_leaves(s->index, table, row, slot);
     batch->keys[place] = hotbed_load_relaxed_u64(&s->index.keys[slot]);
-    batch->scores[place] = hotbed_meta_score(s->moves[i].victim_meta);
+    batch->scores[place] = hotbed_meta_score(s->moves[i].evicted_meta);
 }
 
-/* One lane: the victim of move i is in the store, so its slot is free; false when it is not. */
-HOTBED_HD bool hotbed_victim_left(
+/* One lane: the evicted of move i is in the store, so its slot is free; false when it is not. */
+HOTBED_HD bool hotbed_evicted_left(
     const hotbed_store_step *a, uint32_t t, uint32_t u, const hotbed_move *move) {
     const hotbed_step_view *s = &a->s;
-    if (move->victim_meta == 0)
+    if (move->evicted_meta == 0)
         return true;
     if (hotbed_list_has(&a->leaving, u)) {
         if (a->leaving.batch.status[t] != HOTBED_OK) {
-            hotbed_store_relaxed_u64(&s->index.metas[s->slots[u]], move->victim_meta);
+            hotbed_store_relaxed_u64(&s->index.metas[s->slots[u]], move->evicted_meta);
             return false;
         }
         hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
@@ -209,7 +209,7 @@ HOTBED_HD bool hotbed_arrives(
         hotbed_add_relaxed_u64(&tally->refused, 1);
         return false;
     }
-    if (!hotbed_victim_left(a, t, u, move)) {
+    if (!hotbed_evicted_left(a, t, u, move)) {
         s->slots[u] = HOTBED_SLOT_NONE;
         hotbed_add_relaxed_u64(&tally->refused, 1);
         return false;
@@ -234,7 +234,7 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
-    hotbed_tile_sync(width); /* the victim can no longer be found; then its row is overwritten */
+    hotbed_tile_sync(width); /* the evicted can no longer be found; then its row is overwritten */
     uint8_t *row = hotbed_row_at(s->index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
         hotbed_row_init(table, row, s->unique_keys[u], width);
@@ -242,7 +242,8 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
         hotbed_row_copy(
             row,
             hotbed_batch_row(
-                &a->asked.batch, a->asked.ranks[s->unique_offsets[t]], move.home, table->row_bytes),
+                &a->asked.batch, a->asked.ranks[s->unique_offsets[t]], move.backing,
+                table->row_bytes),
             table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)

@@ -32,13 +32,13 @@ static hotbed_status ask(
 hotbed_status hotbed_storage_rows_external(
     hotbed_storage *storage, const hotbed_rows_args *rows, hotbed_store_pass pass,
     hotbed_stream *stream) {
-    hotbed_desk_scratch scratch;
+    hotbed_store_scratch scratch;
     hotbed_external_batch *batch;
-    uint64_t window = hotbed_desk_rows(storage, rows->n);
+    uint64_t window = hotbed_store_buffer_rows(storage, rows->n);
     if (rows->n == 0)
         return HOTBED_OK;
-    HOTBED_TRY(hotbed_desk_take(storage, window, stream, &batch));
-    HOTBED_TRY(hotbed_desk_workspace(storage, window, stream, &scratch));
+    HOTBED_TRY(hotbed_store_buffer_take(storage, window, stream, &batch));
+    HOTBED_TRY(hotbed_store_scratch_workspace(storage, window, stream, &scratch));
     for (uint64_t first = 0; first < rows->n; first += window) {
         uint64_t left = rows->n - first;
         const hotbed_store_rows args = {
@@ -49,7 +49,7 @@ hotbed_status hotbed_storage_rows_external(
             .num_tables = storage->num_tables,
         };
         HOTBED_TRY(storage->kernels.external->rows(&args, pass, stream));
-        HOTBED_TRY(hotbed_desk_scan(&scratch, args.count, stream));
+        HOTBED_TRY(hotbed_store_scan(&scratch, args.count, stream));
         HOTBED_TRY(ask(storage, &args, pass, batch, stream));
     }
     return HOTBED_OK;

@@ -92,12 +92,12 @@ static inline void hotbed_external_options_init(hotbed_external_options *options
 
 /* Metadata that the store keeps with each row, unchanged; the plug-in chooses its bytes in a file.
  * Frozen: the struct has no `size`, since stores keep arrays of it. */
-typedef struct hotbed_external_note {
+typedef struct hotbed_external_metadata {
     uint64_t score; /* the caller's, as in hotbed_rows.scores */
     uint64_t stamp; /* identifies the batch that wrote the row */
     /* Hotbed's checksum over the name of the table, the key, the row and the fields above */
-    uint64_t seal;
-} hotbed_external_note;
+    uint64_t checksum;
+} hotbed_external_metadata;
 
 enum { HOTBED_EXTERNAL_REASON_BYTES = 256 };
 
@@ -125,15 +125,16 @@ typedef struct hotbed_external_calls {
         hotbed_external_call *call);
 
     /* Look up n keys; keys may repeat. Set found[i] to 1 or 0. Write the rows and metadata of found
-     * keys, and leave the others unchanged. rows may be NULL: then write only found and notes. */
+     * keys, and leave the others unchanged. rows may be NULL: then write only found and metadata. */
     hotbed_status (*find)(
         void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found,
-        void *rows /* [n, row_bytes] */, hotbed_external_note *notes, hotbed_external_call *call);
+        void *rows /* [n, row_bytes] */, hotbed_external_metadata *metadata,
+        hotbed_external_call *call);
 
     /* Insert or overwrite n distinct keys: all of them, or none with an error. */
     hotbed_status (*insert)(
         void *self, uint32_t table, uint64_t n, const uint64_t *keys,
-        const void *rows /* [n, row_bytes] */, const hotbed_external_note *notes,
+        const void *rows /* [n, row_bytes] */, const hotbed_external_metadata *metadata,
         hotbed_external_call *call);
 
     /* Remove n distinct keys, and skip the absent ones: all of them, or none with an error. Set
@@ -149,7 +150,7 @@ typedef struct hotbed_external_calls {
         void *self, uint32_t table, void **cursor, hotbed_external_call *call);
     hotbed_status (*cursor_next)(
         void *self, void *cursor, uint64_t capacity, uint64_t *keys, void *rows,
-        hotbed_external_note *notes, uint64_t *n, hotbed_external_call *call);
+        hotbed_external_metadata *metadata, uint64_t *n, hotbed_external_call *call);
     void (*cursor_close)(void *self, void *cursor);
 
     /* Count the keys of a table, exactly. */

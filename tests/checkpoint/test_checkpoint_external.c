@@ -217,9 +217,9 @@ static void a_table_in_rocksdb_is_saved_and_loaded(hotbed_backend backend) {
 /* --- exports ------------------------------------------------------------------------------------------- */
 
 /* Device arrays of a window. */
-typedef struct desk {
+typedef struct arrays {
     hotbed_memory keys, numbers, weights, scores, times, count;
-} desk;
+} arrays;
 
 static hotbed_memory take(box *b, size_t bytes) {
     hotbed_memory memory;
@@ -227,8 +227,8 @@ static hotbed_memory take(box *b, size_t bytes) {
     return memory;
 }
 
-static desk desk_open(box *b, uint64_t room) {
-    return (desk){
+static arrays arrays_open(box *b, uint64_t room) {
+    return (arrays){
         .keys = take(b, room * 8),
         .numbers = take(b, room * 8),
         .weights = take(b, room * 7 * 4),
@@ -238,7 +238,7 @@ static desk desk_open(box *b, uint64_t room) {
     };
 }
 
-static void desk_close(desk *d) {
+static void arrays_close(arrays *d) {
     hotbed_memory *all[] = {&d->keys, &d->numbers, &d->weights, &d->scores, &d->times, &d->count};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         hotbed_memory_free(all[i]);
@@ -247,7 +247,7 @@ static void desk_close(desk *d) {
 /* All windows of a table give each wanted key once, with its row. */
 static void check_export(
     box *b, uint32_t table, uint64_t slots, uint64_t min_score, uint64_t min_time) {
-    desk d = desk_open(b, slots);
+    arrays d = arrays_open(b, slots);
     sample_image right = sample_read(b->storage, table, b->stream);
     hotbed_export e;
     uint64_t end = 0, n = 0, last = 0, wanted = 0, seen = 0;
@@ -296,7 +296,7 @@ static void check_export(
     }
     CHECK_EQ(seen, wanted);
     sample_free(&right);
-    desk_close(&d);
+    arrays_close(&d);
 }
 
 /* Arrays for fewer keys than there are: the first ones, and the count of all. */
@@ -308,7 +308,7 @@ static void check_room(box *b, uint32_t table) {
     e.table = table;
     e.slots = 1000;
     for (int i = 0; i < 2; i++) {
-        desk d = desk_open(b, i == 0 ? 1000 : ROOM);
+        arrays d = arrays_open(b, i == 0 ? 1000 : ROOM);
         e.keys = d.keys.data;
         e.rows.weights = d.weights.data;
         e.count = d.count.data;
@@ -317,7 +317,7 @@ static void check_room(box *b, uint32_t table) {
         CHECK_OK(hotbed_copy(keys[i], d.keys.data, sizeof keys[i], b->stream));
         CHECK_OK(hotbed_copy(&n[i], d.count.data, sizeof n[i], b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
-        desk_close(&d);
+        arrays_close(&d);
     }
     CHECK(n[0] > ROOM);
     CHECK_EQ(n[1], n[0]);
@@ -351,7 +351,7 @@ static void exports_of_a_store_fail_as_it_does(hotbed_backend backend) {
     box b;
     CHECK(open_box(&b, backend, BAD, NULL));
     fill(&b, 0, 1);
-    desk d = desk_open(&b, 32);
+    arrays d = arrays_open(&b, 32);
     hotbed_export e;
     hotbed_export_init(&e);
     e.slots = 32;
@@ -368,7 +368,7 @@ static void exports_of_a_store_fail_as_it_does(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_IO);
     CHECK_OK(hotbed_stream_sync(b.stream));
-    desk_close(&d);
+    arrays_close(&d);
     for (uint32_t t = 0; t < TABLES; t++)
         check_export(&b, t, 40, 0, 0);
     close_box(&b);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VICTIM = 1, BYTES = 4 << 20, ROUNDS = 16, DEADLINE_MS = 120000 };
+enum { DYING_RANK = 1, BYTES = 4 << 20, ROUNDS = 16, DEADLINE_MS = 120000 };
 
 static void die(void *argument) {
     (void)argument;
@@ -55,26 +55,26 @@ static void check_in_time(uint64_t start) {
 
 static void live_and_die(world_rank *me, const char *phase) {
     uint64_t start = hotbed_comm_now();
-    bool victim = me->rank == VICTIM;
+    bool dies = me->rank == DYING_RANK;
     world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, BYTES);
-    if (strcmp(phase, "idle") == 0 && victim)
+    if (strcmp(phase, "idle") == 0 && dies)
         die(NULL);
     if (strcmp(phase, "before") == 0) { /* the others are in an operation, it is not */
         CHECK_OK(barrier(me));
-        if (victim)
+        if (dies)
             CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
     }
     if (strcmp(phase, "between") == 0) /* all are between two operations of a stream */
         for (uint32_t i = 0; i < 50; i++)
-            if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && victim)
+            if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && dies)
                 CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
     exchange(me, &send, &recv);
-    if (strcmp(phase, "middle") == 0 && victim)
+    if (strcmp(phase, "middle") == 0 && dies)
         die(NULL); /* its stream is on the way */
     (void)!hotbed_stream_sync(me->stream);
     if (strcmp(phase, "end") == 0) { /* all is done and the communicator gone */
         hotbed_comm_destroy(me->comm);
-        if (victim)
+        if (dies)
             die(NULL);
         say(me->rank, "end");
         _exit(0); /* MPI_Finalize would wait for it */
@@ -84,7 +84,7 @@ static void live_and_die(world_rank *me, const char *phase) {
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
-    CHECK_EQ(fault.rank, VICTIM);
+    CHECK_EQ(fault.rank, DYING_RANK);
     hotbed_comm_destroy(me->comm);
     world_free(&send);
     world_free(&recv);
@@ -101,7 +101,7 @@ static void go_on(world_rank *me, const world *where) {
     char text[16];
     (void)snprintf(text, sizeof text, "%u", me->size - 1);
     CHECK_EQ(setenv("WORLD_SIZE", text, 1), 0);
-    (void)snprintf(text, sizeof text, "%u", me->rank > VICTIM ? me->rank - 1 : me->rank);
+    (void)snprintf(text, sizeof text, "%u", me->rank > DYING_RANK ? me->rank - 1 : me->rank);
     CHECK_EQ(setenv("RANK", text, 1), 0);
     CHECK_OK(create(where, DEADLINE_MS, me->rank, &me->comm));
     CHECK_EQ(hotbed_comm_size(me->comm), me->size - 1);
@@ -125,7 +125,7 @@ static void run(hotbed_backend backend) {
         mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
     if (strcmp(phase, "create") == 0) { /* it was there, but does not come */
         hotbed_comm *second = NULL;
-        if (me.rank == VICTIM)
+        if (me.rank == DYING_RANK)
             die(NULL);
         CHECK_STATUS(create(where, mpi ? 1000 : 15000, me.rank, &second), HOTBED_ERR_COMM);
         CHECK(second == NULL);

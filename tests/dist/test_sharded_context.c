@@ -234,13 +234,13 @@ static void several_body(world_rank *me) {
     cases[2].pooling = HOTBED_POOL_SUM;
     cases[2].weighted = true;
     cases[2].seed = 23;
-    sharded_fixture rigs[3];
+    sharded_fixture fixtures[3];
     hotbed_sharded *collections[3];
     hotbed_sharded_context *context;
     for (int i = 0; i < 3; i++) {
         cases[i].plan = *plan;
-        sharded_fixture_open(&rigs[i], me, &cases[i]);
-        collections[i] = rigs[i].sharded;
+        sharded_fixture_open(&fixtures[i], me, &cases[i]);
+        collections[i] = fixtures[i].sharded;
     }
     CHECK_OK(hotbed_sharded_create_context(3, collections, me->stream, &context));
     const int steps = hotbed_test_is_small() ? 2 : 4;
@@ -248,8 +248,8 @@ static void several_body(world_rank *me) {
         hotbed_kjt kjts[3];
         uint64_t calls, calls_after;
         for (int i = 0; i < 3; i++) {
-            sharded_fixture_fill(&rigs[i], step);
-            kjts[i] = rigs[i].kjt;
+            sharded_fixture_fill(&fixtures[i], step);
+            kjts[i] = fixtures[i].kjt;
         }
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
         CHECK_OK(hotbed_sharded_input_dist(context, kjts, me->stream));
@@ -259,21 +259,21 @@ static void several_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
         for (uint32_t i = 0; i < 3; i++) {
             CHECK_OK(hotbed_sharded_compute_and_output_dist(context, i, me->stream));
-            CHECK_OK(
-                hotbed_sharded_wait_output(context, i, rigs[i].output.device.data, 0, me->stream));
+            CHECK_OK(hotbed_sharded_wait_output(
+                context, i, fixtures[i].output.device.data, 0, me->stream));
         }
         for (uint32_t i = 0; i < 3; i++) {
-            sharded_fixture_model_forward(&rigs[i]);
-            sharded_fixture_check_output(&rigs[i]);
-            sharded_fixture_model_backward(&rigs[i]);
-            CHECK_OK(
-                hotbed_sharded_backward(context, i, rigs[i].gradient.device.data, 0, me->stream));
+            sharded_fixture_model_forward(&fixtures[i]);
+            sharded_fixture_check_output(&fixtures[i]);
+            sharded_fixture_model_backward(&fixtures[i]);
+            CHECK_OK(hotbed_sharded_backward(
+                context, i, fixtures[i].gradient.device.data, 0, me->stream));
         }
         CHECK_OK(hotbed_stream_sync(me->stream));
     }
     hotbed_sharded_context_destroy(context);
     for (int i = 0; i < 3; i++)
-        sharded_fixture_close(&rigs[i]);
+        sharded_fixture_close(&fixtures[i]);
 }
 
 static void splits_of_several_collections_are_one_exchange(hotbed_backend backend) {

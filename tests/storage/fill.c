@@ -1,7 +1,7 @@
 /* tests/storage/fill.c - fills a table to the first refused key. */
 #include "tests/storage/fill.h"
 
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -35,9 +35,9 @@ key_maker *const key_makers[KEY_MAKERS] = {sequential,   multiples_of_1024, high
 
 void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch) {
     setup s;
-    rig r;
+    fixture r;
     setup_start(&s, 1, 1, capacity);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint64_t allowed =
@@ -49,18 +49,18 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     CHECK(keys != NULL);
     for (uint64_t i = 0; i < total; i++)
         keys[i] = maker(i);
-    const uint64_t *device = rig_copy(&r, keys, total * sizeof *keys);
+    const uint64_t *device = fixture_copy(&r, keys, total * sizeof *keys);
     const hotbed_rows nothing = {0};
     for (uint64_t i = 0; i < capacity; i += batch) {
         uint64_t n = capacity - i < batch ? capacity - i : batch;
         CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device + i, &nothing, r.stream));
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
-    CHECK_EQ(rig_size(&r, 0), capacity);
-    uint8_t *found = rig_alloc(&r, total), *host = malloc(total);
+    CHECK_EQ(fixture_size(&r, 0), capacity);
+    uint8_t *found = fixture_alloc(&r, total), *host = malloc(total);
     CHECK(host != NULL);
     CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
-    rig_download(&r, host, found, total);
+    fixture_download(&r, host, found, total);
     for (uint64_t i = 0; i < total; i++)
         CHECK_EQ(host[i], i < capacity);
     /* More than the slots: it must fill up, refuse the rest, and count right. */
@@ -69,15 +69,15 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL);
     CHECK_OK(hotbed_stream_sync(r.stream));
     CHECK_OK(hotbed_storage_get_rows(r.storage, 0, total, device, &nothing, found, r.stream));
-    rig_download(&r, host, found, total);
+    fixture_download(&r, host, found, total);
     uint64_t kept = 0;
     for (uint64_t i = 0; i < total; i++) {
         CHECK(host[i] == 1 || i >= capacity);
         kept += host[i];
     }
-    CHECK_EQ(kept, rig_size(&r, 0));
+    CHECK_EQ(kept, fixture_size(&r, 0));
     CHECK(kept <= slots);
     free(host);
     free(keys);
-    rig_close(&r);
+    fixture_close(&r);
 }

@@ -1,5 +1,5 @@
-/* tests/storage/rig.c - drives a storage and its model with the same batches. */
-#include "tests/storage/rig.h"
+/* tests/storage/fixture.c - drives a storage and its model with the same batches. */
+#include "tests/storage/fixture.h"
 
 #include "hotbed/growth.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { NURSERY_BATCH = 256, GUARD = 0xA5 };
+enum { INITIAL_BATCH = 256, GUARD = 0xA5 };
 
 /* --- random numbers ------------------------------------------------------------------------------ */
 
@@ -37,7 +37,7 @@ uint64_t rng_extreme_key(rng *random) {
 /* --- memory of the process ------------------------------------------------------------------------- */
 
 /* The second number of statm, in pages. */
-uint64_t rig_resident(void) {
+uint64_t fixture_resident(void) {
     char text[128] = "", *end;
     FILE *file = fopen("/proc/self/statm", "r");
     CHECK(file != NULL);
@@ -56,8 +56,8 @@ static void *take(uint64_t bytes) {
     return block;
 }
 
-void *rig_alloc(rig *r, uint64_t bytes) {
-    CHECK(r->num_memories < RIG_MEMORIES);
+void *fixture_alloc(fixture *r, uint64_t bytes) {
+    CHECK(r->num_memories < FIXTURE_MEMORIES);
     hotbed_memory *memory = &r->memories[r->num_memories];
     CHECK_OK(hotbed_memory_alloc(
         r->stream, HOTBED_MEMORY_DEVICE, bytes == 0 ? 8 : (size_t)bytes, NULL, memory));
@@ -65,20 +65,20 @@ void *rig_alloc(rig *r, uint64_t bytes) {
     return memory->data;
 }
 
-void rig_upload(rig *r, void *device, const void *host, uint64_t bytes) {
+void fixture_upload(fixture *r, void *device, const void *host, uint64_t bytes) {
     if (bytes == 0)
         return;
     CHECK_OK(hotbed_copy(device, host, (size_t)bytes, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
 }
 
-void rig_download(rig *r, void *host, const void *device, uint64_t bytes) {
-    rig_upload(r, host, device, bytes);
+void fixture_download(fixture *r, void *host, const void *device, uint64_t bytes) {
+    fixture_upload(r, host, device, bytes);
 }
 
-void *rig_copy(rig *r, const void *host, uint64_t bytes) {
-    void *device = rig_alloc(r, bytes);
-    rig_upload(r, device, host, bytes);
+void *fixture_copy(fixture *r, const void *host, uint64_t bytes) {
+    void *device = fixture_alloc(r, bytes);
+    fixture_upload(r, device, host, bytes);
     return device;
 }
 
@@ -94,7 +94,7 @@ uint64_t first_difference(const void *a, const void *b, uint64_t bytes) {
 
 void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
     memset(s, 0, sizeof *s);
-    CHECK(num_tables <= RIG_TABLES);
+    CHECK(num_tables <= FIXTURE_TABLES);
     for (uint32_t t = 0; t < num_tables; t++) {
         hotbed_table_options_init(&s->tables[t]);
         (void)snprintf(s->names[t], sizeof s->names[t], "table-%u", t);
@@ -115,51 +115,51 @@ void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity)
 }
 
 void setup_feature(setup *s, uint32_t table) {
-    CHECK(s->options.num_features < RIG_FEATURES);
+    CHECK(s->options.num_features < FIXTURE_FEATURES);
     s->features[s->options.num_features++] = table;
     s->options.feature_tables = s->features;
 }
 
 /* --- opening ---------------------------------------------------------------------------------------- */
 
-static void open_nursery(rig *r, const hotbed_storage_options *options) {
-    hotbed_table_options tables[RIG_TABLES];
-    hotbed_storage_options nursery = *options;
-    CHECK(options->num_tables <= RIG_TABLES);
+static void open_initial(fixture *r, const hotbed_storage_options *options) {
+    hotbed_table_options tables[FIXTURE_TABLES];
+    hotbed_storage_options initial = *options;
+    CHECK(options->num_tables <= FIXTURE_TABLES);
     for (uint32_t t = 0; t < options->num_tables; t++) {
         tables[t] = options->tables[t];
         tables[t].kind = HOTBED_TABLE_HASH;
         tables[t].evict = HOTBED_EVICT_NEVER;
-        tables[t].capacity = 4 * NURSERY_BATCH;
+        tables[t].capacity = 4 * INITIAL_BATCH;
         tables[t].max_capacity = 0;
     }
-    nursery.tables = tables;
-    nursery.external = NULL;
-    nursery.optimizer.kind = (hotbed_optimizer_kind)0;
-    CHECK_OK(hotbed_stream_create(r->backend, 0, &r->nursery_stream));
-    CHECK_OK(hotbed_storage_create(&nursery, r->nursery_stream, &r->nursery));
+    initial.tables = tables;
+    initial.external = NULL;
+    initial.optimizer.kind = (hotbed_optimizer_kind)0;
+    CHECK_OK(hotbed_stream_create(r->backend, 0, &r->initial_stream));
+    CHECK_OK(hotbed_storage_create(&initial, r->initial_stream, &r->initial));
 }
 
-void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights) {
-    rig *r = self;
+void fixture_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights) {
+    fixture *r = self;
     hotbed_table_info info = {.size = sizeof info};
-    CHECK_OK(hotbed_storage_table(r->nursery, table, &info));
+    CHECK_OK(hotbed_storage_table(r->initial, table, &info));
     uint64_t row_bytes = info.dim * hotbed_dtype_bytes(info.dtype);
     hotbed_memory device_keys, device_rows;
     CHECK_OK(hotbed_memory_alloc(
-        r->nursery_stream, HOTBED_MEMORY_DEVICE, NURSERY_BATCH * sizeof *keys, NULL, &device_keys));
+        r->initial_stream, HOTBED_MEMORY_DEVICE, INITIAL_BATCH * sizeof *keys, NULL, &device_keys));
     CHECK_OK(hotbed_memory_alloc(
-        r->nursery_stream, HOTBED_MEMORY_DEVICE, NURSERY_BATCH * row_bytes, NULL, &device_rows));
+        r->initial_stream, HOTBED_MEMORY_DEVICE, INITIAL_BATCH * row_bytes, NULL, &device_rows));
     const hotbed_rows nothing = {0};
     const hotbed_rows rows = {.weights = device_rows.data};
-    for (uint64_t i = 0; i < n; i += NURSERY_BATCH) {
-        uint64_t count = n - i < NURSERY_BATCH ? n - i : NURSERY_BATCH;
-        hotbed_stream *s = r->nursery_stream;
+    for (uint64_t i = 0; i < n; i += INITIAL_BATCH) {
+        uint64_t count = n - i < INITIAL_BATCH ? n - i : INITIAL_BATCH;
+        hotbed_stream *s = r->initial_stream;
         CHECK_OK(hotbed_copy(device_keys.data, keys + i, count * sizeof *keys, s));
-        CHECK_OK(hotbed_storage_set_rows(r->nursery, table, count, device_keys.data, &nothing, s));
+        CHECK_OK(hotbed_storage_set_rows(r->initial, table, count, device_keys.data, &nothing, s));
         CHECK_OK(
-            hotbed_storage_get_rows(r->nursery, table, count, device_keys.data, &rows, NULL, s));
-        CHECK_OK(hotbed_storage_erase(r->nursery, table, count, device_keys.data, NULL, s));
+            hotbed_storage_get_rows(r->initial, table, count, device_keys.data, &rows, NULL, s));
+        CHECK_OK(hotbed_storage_erase(r->initial, table, count, device_keys.data, NULL, s));
         CHECK_OK(
             hotbed_copy((char *)weights + i * row_bytes, device_rows.data, count * row_bytes, s));
         CHECK_OK(hotbed_stream_sync(s));
@@ -173,7 +173,7 @@ void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, v
  * of them, since it refuses where all are pinned, and tables that evict have none.  With "_pinned" behind it, or
  * "pinned" alone, the lower tier's index is in pinned memory. */
 static void choose_mode(
-    rig *r, hotbed_storage_options *options, hotbed_table_options tables[RIG_TABLES]) {
+    fixture *r, hotbed_storage_options *options, hotbed_table_options tables[FIXTURE_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
     if (mode == NULL || mode[0] == 0)
         return;
@@ -196,12 +196,12 @@ static void choose_mode(
     }
     options->tables = tables;
     if (external)
-        rig_store(options, &r->store);
+        fixture_store(options, &r->store);
     options->external = r->store;
 }
 
-void rig_store(const hotbed_storage_options *options, hotbed_external **out) {
-    hotbed_external_table tables[RIG_TABLES];
+void fixture_store(const hotbed_storage_options *options, hotbed_external **out) {
+    hotbed_external_table tables[FIXTURE_TABLES];
     hotbed_external_options o;
     hotbed_external_options_init(&o);
     o.num_tables = options->num_tables;
@@ -210,8 +210,8 @@ void rig_store(const hotbed_storage_options *options, hotbed_external **out) {
     CHECK_OK(hotbed_external_create_memory(&o, out));
 }
 
-void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
-    hotbed_table_options tables[RIG_TABLES];
+void fixture_open_bare(fixture *r, hotbed_backend backend, const hotbed_storage_options *options) {
+    hotbed_table_options tables[FIXTURE_TABLES];
     hotbed_storage_options chosen = *options;
     memset(r, 0, sizeof *r);
     r->backend = backend;
@@ -220,23 +220,23 @@ void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options 
     CHECK_OK(hotbed_storage_create(&chosen, r->stream, &r->storage));
 }
 
-bool rig_moves(const rig *r) {
+bool fixture_moves(const fixture *r) {
     return hotbed_storage_mode(r->storage) != HOTBED_MODE_HBM_DIRECT;
 }
 
-void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options) {
-    rig_open_bare(r, backend, options);
-    open_nursery(r, options);
-    r->model = oracle_create(options, rig_initial, r);
+void fixture_open(fixture *r, hotbed_backend backend, const hotbed_storage_options *options) {
+    fixture_open_bare(r, backend, options);
+    open_initial(r, options);
+    r->model = oracle_create(options, fixture_initial, r);
 }
 
-uint64_t rig_size(rig *r, uint32_t table) {
+uint64_t fixture_size(fixture *r, uint32_t table) {
     uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
     CHECK_OK(hotbed_storage_size(r->storage, table, &keys, &pinned, r->stream));
     return keys;
 }
 
-uint64_t rig_pinned(rig *r) {
+uint64_t fixture_pinned(fixture *r) {
     uint64_t all = 0;
     for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
         uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
@@ -246,14 +246,14 @@ uint64_t rig_pinned(rig *r) {
     return all;
 }
 
-void rig_close(rig *r) {
+void fixture_close(fixture *r) {
     if (r->model != NULL)
-        CHECK_EQ(rig_pinned(r), 0);
+        CHECK_EQ(fixture_pinned(r), 0);
     oracle_destroy(r->model);
-    hotbed_storage_destroy(r->nursery);
+    hotbed_storage_destroy(r->initial);
     hotbed_storage_destroy(r->storage);
     hotbed_external_destroy(r->store);
-    hotbed_stream_destroy(r->nursery_stream);
+    hotbed_stream_destroy(r->initial_stream);
     for (uint32_t i = 0; i < r->num_memories; i++)
         hotbed_memory_free(&r->memories[i]);
     hotbed_stream_destroy(r->stream);
@@ -287,12 +287,12 @@ typedef struct table_image {
     uint64_t *scores;
 } table_image;
 
-static uint64_t state_bytes(const rig *r, const oracle_table *table, uint32_t state) {
+static uint64_t state_bytes(const fixture *r, const oracle_table *table, uint32_t state) {
     bool there = state < hotbed_optimizer_states(r->model->options.optimizer.kind);
     return there ? table->state_dim * sizeof(float) : 0;
 }
 
-static table_image model_image(const rig *r, const oracle_table *table) {
+static table_image model_image(const fixture *r, const oracle_table *table) {
     table_image image = {.n = 0};
     uint32_t dim = table->options.dim;
     image.keys = take(table->size * sizeof(uint64_t));
@@ -332,14 +332,14 @@ static bool has_scores(const oracle_table *table) {
            table->options.score != HOTBED_SCORE_TIMESTAMP;
 }
 
-static void *fetch(rig *r, const hotbed_memory *memory, uint64_t bytes) {
+static void *fetch(fixture *r, const hotbed_memory *memory, uint64_t bytes) {
     void *host = take(bytes);
     if (bytes != 0)
-        rig_download(r, host, memory->data, bytes);
+        fixture_download(r, host, memory->data, bytes);
     return host;
 }
 
-static void alloc(rig *r, uint64_t bytes, hotbed_memory *memory) {
+static void alloc(fixture *r, uint64_t bytes, hotbed_memory *memory) {
     CHECK_OK(hotbed_memory_alloc(
         r->stream, HOTBED_MEMORY_DEVICE, bytes == 0 ? 8 : (size_t)bytes, NULL, memory));
 }
@@ -347,7 +347,7 @@ static void alloc(rig *r, uint64_t bytes, hotbed_memory *memory) {
 /* Part sizes: keys, weights, two states, scores, found. */
 enum { KEYS, WEIGHTS, STATE0, STATE1, SCORES, FOUND, PARTS };
 
-static void check_rows(rig *r, uint32_t number) {
+static void check_rows(fixture *r, uint32_t number) {
     const oracle_table *table = &r->model->tables[number];
     table_image image = model_image(r, table);
     bool hash = has_scores(table);
@@ -363,7 +363,7 @@ static void check_rows(rig *r, uint32_t number) {
     hotbed_memory memory[PARTS];
     for (int p = 0; p < PARTS; p++)
         alloc(r, image.n * sizes[p], &memory[p]);
-    rig_upload(r, memory[KEYS].data, image.keys, image.n * sizes[KEYS]);
+    fixture_upload(r, memory[KEYS].data, image.keys, image.n * sizes[KEYS]);
     hotbed_rows rows = {
         .weights = memory[WEIGHTS].data,
         .states = {memory[STATE0].data, memory[STATE1].data},
@@ -390,7 +390,7 @@ static void check_rows(rig *r, uint32_t number) {
     free_image(&image);
 }
 
-static void check_keys(rig *r, uint32_t number) {
+static void check_keys(fixture *r, uint32_t number) {
     const oracle_table *table = &r->model->tables[number];
     uint64_t n = UINT64_MAX;
     uint64_t *keys = take(table->size * sizeof *keys);
@@ -409,13 +409,14 @@ static void check_keys(rig *r, uint32_t number) {
     free(scores);
 }
 
-static void check_counts(rig *r, uint32_t number) {
+static void check_counts(fixture *r, uint32_t number) {
     const oracle_table *table = &r->model->tables[number];
     uint64_t keys = UINT64_MAX, pinned = UINT64_MAX;
     CHECK_OK(hotbed_storage_size(r->storage, number, &keys, &pinned, r->stream));
     CHECK_EQ(keys, table->size);
     bool is_static = table->options.kind == HOTBED_TABLE_STATIC;
-    if (!is_static || !rig_moves(r)) /* rows of static tables are pinned only where they may move */
+    if (!is_static ||
+        !fixture_moves(r)) /* rows of static tables are pinned only where they may move */
         CHECK_EQ(pinned, oracle_pinned(r->model, number));
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r->storage, number, &stats, r->stream));
@@ -428,17 +429,17 @@ static void check_counts(rig *r, uint32_t number) {
     CHECK_EQ(stats.evictions, table->stats.evictions);
 }
 
-void rig_check_rows(rig *r) {
+void fixture_check_rows(fixture *r) {
     for (uint32_t t = 0; t < r->model->num_tables; t++) {
         check_keys(r, t);
         check_rows(r, t);
     }
 }
 
-void rig_check(rig *r) {
+void fixture_check(fixture *r) {
     for (uint32_t t = 0; t < r->model->num_tables; t++)
         check_counts(r, t);
-    rig_check_rows(r);
+    fixture_check_rows(r);
     hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r->storage, &state, r->stream));
     CHECK_EQ(state.optimizer_steps, r->model->state.optimizer_steps);
@@ -462,12 +463,12 @@ static uint64_t output_rows(const lane *l) {
 }
 
 /* A device array that is aligned to its elements and perhaps no further: callers slice tensors. */
-static void *shifted(rig *r, rng *random, uint64_t n, uint64_t element_bytes) {
+static void *shifted(fixture *r, rng *random, uint64_t n, uint64_t element_bytes) {
     uint64_t shift = rng_below(random, 2) * rng_below(random, 8);
-    return (char *)rig_alloc(r, (n + shift) * element_bytes) + shift * element_bytes;
+    return (char *)fixture_alloc(r, (n + shift) * element_bytes) + shift * element_bytes;
 }
 
-void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
+void lane_open(fixture *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
     memset(l, 0, sizeof *l);
     l->r = r;
     l->max_keys = max_keys;
@@ -583,11 +584,12 @@ void lane_fill(lane *l, rng *random, const recipe *how) {
 
 void lane_upload(lane *l) {
     uint64_t bags = (uint64_t)l->r->model->num_features * l->host.batch_size;
-    rig_upload(l->r, (void *)l->device.keys, l->host.keys, l->num_keys * sizeof(uint64_t));
-    rig_upload(l->r, (void *)l->device.offsets, l->host.offsets, (bags + 1) * sizeof(int64_t));
-    rig_upload(l->r, (void *)l->device.weights, l->host.weights, l->num_keys * sizeof(float));
+    fixture_upload(l->r, (void *)l->device.keys, l->host.keys, l->num_keys * sizeof(uint64_t));
+    fixture_upload(l->r, (void *)l->device.offsets, l->host.offsets, (bags + 1) * sizeof(int64_t));
+    fixture_upload(l->r, (void *)l->device.weights, l->host.weights, l->num_keys * sizeof(float));
     if (l->use_counts)
-        rig_upload(l->r, (void *)l->device.counts, l->host.counts, l->num_keys * sizeof(uint32_t));
+        fixture_upload(
+            l->r, (void *)l->device.counts, l->host.counts, l->num_keys * sizeof(uint32_t));
 }
 
 static void prefetch_library(lane *l) {
@@ -608,9 +610,9 @@ hotbed_status lane_prefetch_with_slots(lane *l) {
     prefetch_library(l);
     hotbed_status fault = hotbed_stream_sync(l->r->stream);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
-    rig_download(l->r, &uniques, view.unique_offsets + tables, sizeof uniques);
+    fixture_download(l->r, &uniques, view.unique_offsets + tables, sizeof uniques);
     uint64_t *slots = take(uniques * sizeof *slots);
-    rig_download(l->r, slots, view.slots, uniques * sizeof *slots);
+    fixture_download(l->r, slots, view.slots, uniques * sizeof *slots);
     oracle_prefetch(l->r->model, &batch, l->model, slots);
     free(slots);
     return fault;
@@ -624,7 +626,7 @@ static void compare_outputs(lane *l) {
         compared = array_bytes(l, l->num_keys) -
                    hotbed_dtype_bytes(
                        l->r->model->options.output_dtype); /* rows of no key are not promised */
-    rig_download(l->r, l->scratch[0], l->output, bytes);
+    fixture_download(l->r, l->scratch[0], l->output, bytes);
     uint64_t at = first_difference(l->scratch[0], l->scratch[1], compared);
     if (at != compared) {
         uint64_t element = at / hotbed_dtype_bytes(l->r->model->options.output_dtype);
@@ -664,7 +666,7 @@ void lane_backward(lane *l, rng *random) {
     uint64_t bytes = array_bytes(l, output_rows(l));
     for (uint64_t i = 0; i < bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->scratch[0], i, rng_float(random));
-    rig_upload(l->r, l->gradient, l->scratch[0], bytes);
+    fixture_upload(l->r, l->gradient, l->scratch[0], bytes);
     CHECK_OK(
         hotbed_storage_backward(l->r->storage, l->ticket, l->gradient, l->stride, l->r->stream));
     oracle_backward(l->model, l->scratch[0], l->stride);
@@ -678,7 +680,7 @@ void lane_cancel(lane *l) {
 static void check_array(
     lane *l, const char *what, const void *device, const void *expected, uint64_t bytes) {
     void *seen = take(bytes);
-    rig_download(l->r, seen, device, bytes);
+    fixture_download(l->r, seen, device, bytes);
     uint64_t at = first_difference(seen, expected, bytes);
     if (at != bytes)
         (void)fprintf(stderr, "the ticket's %s differ\n", what);
@@ -687,7 +689,7 @@ static void check_array(
 }
 
 /* Whether a slot is one that the table's description has. */
-static bool is_slot(const rig *r, uint32_t table, uint64_t slot) {
+static bool is_slot(const fixture *r, uint32_t table, uint64_t slot) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     bool found =
@@ -713,7 +715,7 @@ void lane_check(lane *l) {
     check_array(l, "counts", view.counts, t->counts, uniques * sizeof(uint64_t));
     check_array(l, "inverse", view.inverse, t->inverse, t->num_keys * sizeof(uint32_t));
     uint64_t *slots = take(uniques * sizeof *slots);
-    rig_download(l->r, slots, view.slots, uniques * sizeof *slots);
+    fixture_download(l->r, slots, view.slots, uniques * sizeof *slots);
     for (uint32_t table = 0; table < m->num_tables; table++) {
         for (uint32_t u = t->unique_offsets[table]; u < t->unique_offsets[table + 1]; u++) {
             if (t->rows[u] == UINT32_MAX)

@@ -1,4 +1,4 @@
-/* tests/storage/rig.h - a storage beside its model, and lanes that drive both with the same batches. */
+/* tests/storage/fixture.h - a storage beside its model, and lanes that drive both with the same batches. */
 #ifndef HOTBED_TESTS_RIG_H
 #define HOTBED_TESTS_RIG_H
 
@@ -7,7 +7,7 @@
 #include "tests/support/harness.h"
 #include "tests/support/oracle.h"
 
-enum { RIG_MEMORIES = 512, RIG_TABLES = 40, RIG_FEATURES = 64 };
+enum { FIXTURE_MEMORIES = 512, FIXTURE_TABLES = 40, FIXTURE_FEATURES = 64 };
 
 /* --- random numbers: seeded by the harness, the same on every machine ------------------------- */
 
@@ -23,60 +23,60 @@ uint64_t rng_extreme_key(rng *random); /* one of about 40 keys at the edges of t
 
 /* --- memory of the process ------------------------------------------------------------------------- */
 
-uint64_t rig_resident(void); /* bytes that are in memory now */
+uint64_t fixture_resident(void); /* bytes that are in memory now */
 
 /* --- descriptions -------------------------------------------------------------------------------- */
 
 /* Options with all that they point to.  Not to be copied. */
 typedef struct setup {
     hotbed_storage_options options;
-    hotbed_table_options tables[RIG_TABLES];
-    char names[RIG_TABLES][16];
-    uint32_t features[RIG_FEATURES];
+    hotbed_table_options tables[FIXTURE_TABLES];
+    char names[FIXTURE_TABLES][16];
+    uint32_t features[FIXTURE_FEATURES];
 } setup;
 
 /* Hash tables "table-0" and so on, F32, uniform in [-0.5, 0.5), inserted plainly, SGD, no pooling; change at will. */
 void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity);
 void setup_feature(setup *s, uint32_t table); /* append a feature; tables ascend */
 
-/* --- the rig ---------------------------------------------------------------------------------- */
+/* --- the fixture ---------------------------------------------------------------------------------- */
 
-typedef struct rig {
+typedef struct fixture {
     hotbed_backend backend;
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_external *store; /* in memory, of HOTBED_TEST_MODE external; else NULL */
-    oracle *model;          /* NULL after rig_open_bare() */
+    oracle *model;          /* NULL after fixture_open_bare() */
     /* Gives first values of rows: hash tables of the same seed, in which rows are made and erased. */
-    hotbed_storage *nursery;
-    hotbed_stream *nursery_stream;
-    hotbed_memory memories[RIG_MEMORIES];
+    hotbed_storage *initial;
+    hotbed_stream *initial_stream;
+    hotbed_memory memories[FIXTURE_MEMORIES];
     uint32_t num_memories;
-} rig;
+} fixture;
 
 /* A store in memory for tables of these options. */
-void rig_store(const hotbed_storage_options *options, hotbed_external **out);
-void rig_open(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
-void rig_open_bare(rig *r, hotbed_backend backend, const hotbed_storage_options *options);
-bool rig_moves(const rig *r); /* whether its storage has two tiers */
-void rig_close(rig *r);       /* checks that no pins are left when there is a model */
+void fixture_store(const hotbed_storage_options *options, hotbed_external **out);
+void fixture_open(fixture *r, hotbed_backend backend, const hotbed_storage_options *options);
+void fixture_open_bare(fixture *r, hotbed_backend backend, const hotbed_storage_options *options);
+bool fixture_moves(const fixture *r); /* whether its storage has two tiers */
+void fixture_close(fixture *r);       /* checks that no pins are left when there is a model */
 
-/* Device memory that lives as long as the rig. */
-void *rig_alloc(rig *r, uint64_t bytes);
-void rig_upload(rig *r, void *device, const void *host, uint64_t bytes);   /* synchronous */
-void rig_download(rig *r, void *host, const void *device, uint64_t bytes); /* synchronous */
+/* Device memory that lives as long as the fixture. */
+void *fixture_alloc(fixture *r, uint64_t bytes);
+void fixture_upload(fixture *r, void *device, const void *host, uint64_t bytes);   /* synchronous */
+void fixture_download(fixture *r, void *host, const void *device, uint64_t bytes); /* synchronous */
 /* Device copy of a host array. */
-void *rig_copy(rig *r, const void *host, uint64_t bytes);
+void *fixture_copy(fixture *r, const void *host, uint64_t bytes);
 
 /* Every row, key, score, state, size, pin and statistic equals the model's. */
-void rig_check(rig *r);
-void rig_check_rows(rig *r); /* rows, keys, scores and states of the optimiser only */
+void fixture_check(fixture *r);
+void fixture_check_rows(fixture *r); /* rows, keys, scores and states of the optimiser only */
 
-uint64_t rig_size(rig *r, uint32_t table);
-uint64_t rig_pinned(rig *r);
+uint64_t fixture_size(fixture *r, uint32_t table);
+uint64_t fixture_pinned(fixture *r);
 
-/* First values of n rows, from the nursery.  [n, dim] of the table's dtype. */
-void rig_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights);
+/* First values of n rows, from the initial.  [n, dim] of the table's dtype. */
+void fixture_initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights);
 
 /* --- lanes ------------------------------------------------------------------------------------ */
 
@@ -94,7 +94,7 @@ typedef struct recipe {
 
 /* One ticket, here and in the model, with its batch and arrays. */
 typedef struct lane {
-    rig *r;
+    fixture *r;
     hotbed_ticket *ticket;
     oracle_ticket *model;
     uint64_t max_keys;
@@ -109,7 +109,7 @@ typedef struct lane {
     void *scratch[2];
 } lane;
 
-void lane_open(rig *r, lane *l, uint64_t max_keys, uint32_t max_batch_size);
+void lane_open(fixture *r, lane *l, uint64_t max_keys, uint32_t max_batch_size);
 void lane_close(lane *l);
 void lane_fill(lane *l, rng *random, const recipe *how);
 /* Upload host keys, offsets, weights and counts as they are now. */

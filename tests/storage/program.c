@@ -3,7 +3,7 @@
 
 #include "hotbed/export.h"
 #include "hotbed/growth.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -242,7 +242,7 @@ typedef struct parts {
 typedef struct runner {
     setup s;
     shape_of_program shape;
-    rig r;
+    fixture r;
     hotbed_stream *ahead, *training; /* one or two */
     hotbed_event *moved;             /* the last that the caller orders with all else */
     hotbed_event *trained;           /* the last of `training` */
@@ -273,9 +273,9 @@ static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
     choose(seed, &p->s, &p->shape);
     hotbed_external *store = NULL;
     if (p->shape.external)
-        rig_store(&p->s.options, &store);
+        fixture_store(&p->s.options, &store);
     p->s.options.external = store;
-    rig_open_bare(&p->r, backend, &p->s.options);
+    fixture_open_bare(&p->r, backend, &p->s.options);
     p->r.store = store;
     p->r.model = oracle_create(&p->s.options, initial, p);
     p->ahead = p->training = p->r.stream;
@@ -288,11 +288,11 @@ static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
         CHECK_OK(hotbed_event_create(p->r.stream, &p->prefetched[l]));
     }
     lane_open(&p->r, &p->evals, LANE_KEYS, BATCH);
-    p->device_keys = rig_alloc(&p->r, ROWS * sizeof(uint64_t));
-    p->all_keys = rig_alloc(&p->r, ALL_ROWS * sizeof(uint64_t));
-    p->all_found = rig_alloc(&p->r, ALL_ROWS);
-    p->device = rig_alloc(&p->r, sizeof *p->device);
-    p->sums = rig_alloc(&p->r, (uint64_t)LANE_KEYS * DIM_MOST * sizeof(float));
+    p->device_keys = fixture_alloc(&p->r, ROWS * sizeof(uint64_t));
+    p->all_keys = fixture_alloc(&p->r, ALL_ROWS * sizeof(uint64_t));
+    p->all_found = fixture_alloc(&p->r, ALL_ROWS);
+    p->device = fixture_alloc(&p->r, sizeof *p->device);
+    p->sums = fixture_alloc(&p->r, (uint64_t)LANE_KEYS * DIM_MOST * sizeof(float));
 }
 
 /* The next call goes to `training`, behind what it needs. */
@@ -366,10 +366,10 @@ static uint64_t follow_evictions(runner *p, uint32_t number) {
     uint8_t found[ALL_ROWS];
     oracle_table *table = &p->r.model->tables[number];
     uint64_t n = model_keys(table, keys);
-    rig_upload(&p->r, p->all_keys, keys, n * sizeof *keys);
+    fixture_upload(&p->r, p->all_keys, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_get_rows(
         p->r.storage, number, n, p->all_keys, NULL, p->all_found, p->r.stream));
-    rig_download(&p->r, found, p->all_found, n);
+    fixture_download(&p->r, found, p->all_found, n);
     for (uint64_t i = 0; i < n; i++)
         if (found[i] != 1) {
             CHECK_EQ(oracle_find(p->r.model, number, keys[i])->pins, 0);
@@ -486,7 +486,7 @@ static void any_gradient(runner *p, lane *l, rng *random) {
     hotbed_dtype dtype = p->r.model->options.output_dtype;
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->scratch[0], i, rng_float(random));
-    rig_upload(&p->r, l->gradient, l->scratch[0], l->output_bytes);
+    fixture_upload(&p->r, l->gradient, l->scratch[0], l->output_bytes);
 }
 
 static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
@@ -590,7 +590,7 @@ static uint64_t any_keys(runner *p, uint32_t table, rng *random, uint64_t *keys)
         if (k == n)
             keys[n++] = key;
     }
-    rig_upload(&p->r, p->device_keys, keys, n * sizeof *keys);
+    fixture_upload(&p->r, p->device_keys, keys, n * sizeof *keys);
     return n;
 }
 
@@ -686,7 +686,7 @@ static void set(runner *p, uint32_t table, bool offer, rng *random) {
     uint64_t n = any_keys(p, table, random, keys), present = 0, taken = 0;
     unsigned which = any_parts(p, table, random);
     any_values(p, table, n, random, &from);
-    rig_upload(&p->r, p->device, &from, sizeof from);
+    fixture_upload(&p->r, p->device, &from, sizeof from);
     const hotbed_rows rows = rows_of(p->device, which);
     CHECK_OK(
         offer
@@ -695,7 +695,7 @@ static void set(runner *p, uint32_t table, bool offer, rng *random) {
     hotbed_status status = hotbed_stream_sync(p->r.stream);
     CHECK_OK(hotbed_storage_get_rows(
         p->r.storage, table, n, p->device_keys, NULL, p->device->found, p->r.stream));
-    rig_download(&p->r, from.found, p->device->found, ROWS);
+    fixture_download(&p->r, from.found, p->device->found, ROWS);
     bool evicts = p->s.tables[table].evict != HOTBED_EVICT_NEVER;
     for (uint64_t i = 0; i < n; i++) {
         bool had = oracle_find(p->r.model, table, keys[i]) != NULL;
@@ -733,11 +733,11 @@ static void get(runner *p, uint32_t table, rng *random) {
     alone(p);
     uint64_t n = any_keys(p, table, random, keys);
     memset(&expected, 0x5A, sizeof expected);
-    rig_upload(&p->r, p->device, &expected, sizeof expected);
+    fixture_upload(&p->r, p->device, &expected, sizeof expected);
     const hotbed_rows rows = rows_of(p->device, WITH_WEIGHTS);
     CHECK_OK(hotbed_storage_get_rows(
         p->r.storage, table, n, p->device_keys, &rows, p->device->found, p->r.stream));
-    rig_download(&p->r, &seen, p->device, sizeof seen);
+    fixture_download(&p->r, &seen, p->device, sizeof seen);
     for (uint64_t i = 0; i < n; i++) {
         const oracle_row *row = oracle_find(p->r.model, table, keys[i]);
         expected.found[i] = row != NULL;
@@ -759,7 +759,7 @@ static void erase(runner *p, uint32_t table, rng *random) {
         CHECK_EQ(status, HOTBED_ERR_ARGUMENT);
     } else {
         CHECK_OK(status);
-        rig_download(&p->r, erased, p->device->found, ROWS);
+        fixture_download(&p->r, erased, p->device->found, ROWS);
         for (uint64_t i = 0; i < n; i++)
             CHECK_EQ(erased[i], oracle_erase(p->r.model, table, keys[i]));
     }
@@ -787,13 +787,13 @@ static void export_windows(runner *p, uint32_t table, rng *random) {
     hotbed_export_init(&e);
     e.table = table;
     e.slots = 1 + rng_below(random, WINDOW);
-    e.keys = rig_alloc(&p->r, (WINDOW + 1) * sizeof *e.keys);
+    e.keys = fixture_alloc(&p->r, (WINDOW + 1) * sizeof *e.keys);
     e.count = e.keys + WINDOW;
     CHECK_OK(hotbed_storage_export_end(p->r.storage, table, &end, p->r.stream));
     for (e.first = 0; e.first < end; e.first += e.slots) {
         uint64_t part[WINDOW + 1];
         CHECK_OK(hotbed_storage_export(p->r.storage, &e, p->r.stream));
-        rig_download(&p->r, part, e.keys, sizeof part);
+        fixture_download(&p->r, part, e.keys, sizeof part);
         CHECK(part[WINDOW] <= e.slots && n + part[WINDOW] <= ALL_ROWS);
         memcpy(got + n, part, part[WINDOW] * sizeof *part);
         n += part[WINDOW];
@@ -828,8 +828,8 @@ static void import_counts(runner *p, uint32_t table, rng *random) {
             keys[n++] = keys[i];
     for (uint64_t i = 0; i < n; i++)
         counts[i] = rng_below(random, 8);
-    rig_upload(&p->r, p->device_keys, keys, n * sizeof *keys);
-    rig_upload(&p->r, p->device->scores, counts, n * sizeof *counts);
+    fixture_upload(&p->r, p->device_keys, keys, n * sizeof *keys);
+    fixture_upload(&p->r, p->device->scores, counts, n * sizeof *counts);
     CHECK_OK(hotbed_storage_import_counts(
         p->r.storage, table, n, p->device_keys, p->device->scores, p->r.stream));
     for (uint64_t i = 0; i < n && p->s.tables[table].admission == HOTBED_ADMIT_FREQUENCY; i++)
@@ -846,15 +846,15 @@ static void check_times(runner *p, uint32_t table) {
         (!pair && m->options.score != HOTBED_SCORE_TIMESTAMP))
         return;
     n = model_keys(m, keys);
-    uint64_t *device = rig_alloc(&p->r, (uint64_t)2 * ALL_ROWS * sizeof *device);
-    rig_upload(&p->r, device, keys, n * sizeof *keys);
+    uint64_t *device = fixture_alloc(&p->r, (uint64_t)2 * ALL_ROWS * sizeof *device);
+    fixture_upload(&p->r, device, keys, n * sizeof *keys);
     hotbed_rows rows = {0};
     if (pair)
         rows.times = device + ALL_ROWS;
     else
         rows.scores = device + ALL_ROWS;
     CHECK_OK(hotbed_storage_get_rows(p->r.storage, table, n, device, &rows, NULL, p->r.stream));
-    rig_download(&p->r, times, device + ALL_ROWS, n * sizeof *times);
+    fixture_download(&p->r, times, device + ALL_ROWS, n * sizeof *times);
     CHECK_OK(hotbed_storage_now(p->r.storage, table, &now, p->r.stream));
     for (uint64_t i = 0; i < n; i++) {
         const oracle_row *row = oracle_find(p->r.model, table, keys[i]);
@@ -874,7 +874,7 @@ static void check_times(runner *p, uint32_t table) {
 
 static void check_all(runner *p) {
     alone(p);
-    rig_check(&p->r);
+    fixture_check(&p->r);
     for (uint32_t t = 0; t < p->r.model->num_tables; t++) {
         check_times(p, t);
         check_counts(p, t);
@@ -1026,5 +1026,5 @@ void program_run(hotbed_backend backend, uint64_t seed, uint64_t mask) {
         hotbed_stream_destroy(p.training);
     hotbed_event_destroy(p.moved);
     hotbed_event_destroy(p.trained);
-    rig_close(&p.r); /* no pins are left */
+    fixture_close(&p.r); /* no pins are left */
 }

@@ -1,6 +1,6 @@
 /* tests/storage/test_dlpack.c - tensors in and out by hand: what is taken, what is refused, who owns what. */
 #include "hotbed/dlpack.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
 /* --- a tensor made by hand ------------------------------------------------------------------------- */
@@ -71,14 +71,14 @@ static hotbed_status read_both(
 /* A step whose every array comes and goes as a tensor, against the model. */
 static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(1);
     tensor keys, offsets, weights, output;
     hotbed_dl_array array;
     setup_start(&s, 2, 6, 300);
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 200, 16);
     const recipe how = {.batch_size = 16, .max_bag = 5, .weights = true};
     for (int i = 0; i < 3; i++) {
@@ -123,9 +123,9 @@ static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
         l.stride = stride;
         CHECK_EQ(keys.deleted + output.deleted, 0); /* reading is no owning */
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void every_element_is_known(hotbed_backend backend) {
@@ -394,14 +394,14 @@ static float *element_at(const hotbed_dl_tensor *t, uint64_t row, uint64_t colum
 static void weights_and_states_are_the_tables(hotbed_backend backend) {
     enum { DIM = 5, ROWS = 20 };
     setup s;
-    rig r;
+    fixture r;
     hotbed_dl_view view;
     hotbed_dl_managed *weights, *state;
     setup_start(&s, 2, DIM, ROWS);
     s.tables[0].kind = HOTBED_TABLE_STATIC;
     s.tables[1].dtype = HOTBED_BF16;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_dl_weights(r.storage, 0, &view));
     CHECK_OK(hotbed_dl_export(&view, r.stream, &weights));
     CHECK_OK(hotbed_dl_state(r.storage, 0, 1, &view));
@@ -415,22 +415,22 @@ static void weights_and_states_are_the_tables(hotbed_backend backend) {
             row[e] = (float)key + (float)e / 8.0F;
             moment[e] = row[e] * 2.0F;
         }
-        rig_upload(&r, element_at(&weights->tensor, key, 0), row, sizeof row);
-        rig_upload(&r, element_at(&state->tensor, key, 0), moment, sizeof moment);
-        float *device = rig_alloc(&r, 2 * sizeof row);
+        fixture_upload(&r, element_at(&weights->tensor, key, 0), row, sizeof row);
+        fixture_upload(&r, element_at(&state->tensor, key, 0), moment, sizeof moment);
+        float *device = fixture_alloc(&r, 2 * sizeof row);
         const hotbed_rows rows = {.weights = device, .states = {NULL, device + DIM}};
-        const void *device_key = rig_copy(&r, &key, sizeof key);
+        const void *device_key = fixture_copy(&r, &key, sizeof key);
         CHECK_OK(hotbed_storage_get_rows(r.storage, 0, 1, device_key, &rows, NULL, r.stream));
-        rig_download(&r, seen, device, sizeof seen);
-        rig_download(&r, seen_moment, device + DIM, sizeof seen_moment);
+        fixture_download(&r, seen, device, sizeof seen);
+        fixture_download(&r, seen_moment, device + DIM, sizeof seen_moment);
         CHECK_BYTES(seen, row, sizeof row);
         CHECK_BYTES(seen_moment, moment, sizeof moment);
         for (int e = 0; e < DIM; e++)
             row[e] = -row[e];
-        rig_upload(&r, device, row, sizeof row);
+        fixture_upload(&r, device, row, sizeof row);
         const hotbed_rows back = {.weights = device};
         CHECK_OK(hotbed_storage_set_rows(r.storage, 0, 1, device_key, &back, r.stream));
-        rig_download(&r, seen, element_at(&weights->tensor, key, 0), sizeof seen);
+        fixture_download(&r, seen, element_at(&weights->tensor, key, 0), sizeof seen);
         CHECK_BYTES(seen, row, sizeof row);
     }
     weights->deleter(weights);
@@ -442,13 +442,13 @@ static void weights_and_states_are_the_tables(hotbed_backend backend) {
     CHECK_EQ(view.rows, info.slots);
     CHECK_EQ(view.stride * 2, info.row_bytes);
     CHECK(view.data == info.weights);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void documented_errors_of_export(hotbed_backend backend) {
     static float data[64];
     setup s;
-    rig r;
+    fixture r;
     hotbed_dl_managed *plain;
     hotbed_dl_managed_versioned *versioned;
     int released = 0;
@@ -462,7 +462,7 @@ static void documented_errors_of_export(hotbed_backend backend) {
         .release = count,
         .argument = &released};
     setup_start(&s, 1, 4, 10);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     for (int i = 0; i < 13; i++) {
         hotbed_dl_view view = good;
         switch (i) {
@@ -535,7 +535,7 @@ static void documented_errors_of_export(hotbed_backend backend) {
     CHECK_STATUS(hotbed_dl_export_versioned(&good, r.stream, &versioned), HOTBED_ERR_MEMORY);
     CHECK(fault_disarm() && versioned == NULL);
     CHECK_EQ(released, 0);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -245,9 +245,9 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     store_box_close(b);
 }
 
-static void every_byte_of_a_row_is_sealed(hotbed_backend backend) {
+static void the_checksum_covers_every_byte_of_a_row(hotbed_backend backend) {
     (void)backend;
-    /* Row lengths around the 8 and 32 bytes that the seal takes at a time. */
+    /* Row lengths around the 8 and 32 bytes that the checksum takes at a time. */
     static const uint64_t lengths[] = {1, 7, 8, 9, 31, 32, 33, 40, 63, 64, 65, STORE_ROW_MOST};
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
         hotbed_external_table one = {"one", lengths[l]};
@@ -367,7 +367,7 @@ const hotbed_test hotbed_tests[] = {
     {"an_insert_is_settled_when_the_store_is_back", an_insert_is_settled_when_the_store_is_back},
     {"a_lost_row_is_found_when_writes_are_verified", a_lost_row_is_found_when_writes_are_verified},
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
-    {"every_byte_of_a_row_is_sealed", every_byte_of_a_row_is_sealed},
+    {"the_checksum_covers_every_byte_of_a_row", the_checksum_covers_every_byte_of_a_row},
     {"what_a_plug_in_returns_is_checked", what_a_plug_in_returns_is_checked},
     {"deadlines_reach_the_store_and_late_calls_are_counted",
      deadlines_reach_the_store_and_late_calls_are_counted},

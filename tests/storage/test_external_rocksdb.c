@@ -238,7 +238,7 @@ static void other_databases_are_refused(hotbed_backend backend) {
     CHECK(last_error_has("the record of table one is damaged"));
 }
 
-/* Rows that somebody wrote without Hotbed: a wrong length, and right lengths without a seal. */
+/* Rows that somebody wrote without Hotbed: a wrong length, and right lengths without a checksum. */
 static void foreign_rows_are_not_served(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES], value[24 + ROW] = {0};

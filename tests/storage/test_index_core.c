@@ -223,15 +223,15 @@ static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t scor
         return;
     }
     if (r->outcome == HOTBED_INDEX_EVICTED) {
-        known *victim = entry(r->evicted_key);
-        CHECK(victim->there && victim->pins == 0);
-        CHECK_EQ(victim->slot, r->slot);
-        CHECK_EQ(victim->score, hotbed_meta_score(r->evicted_meta));
+        known *evicted = entry(r->evicted_key);
+        CHECK(evicted->there && evicted->pins == 0);
+        CHECK_EQ(evicted->slot, r->slot);
+        CHECK_EQ(evicted->score, hotbed_meta_score(r->evicted_meta));
         for (uint32_t i = 0; i < booked; i++) /* of its bucket at least it was the lowest */
             if (book[i].there && book[i].pins == 0 &&
                 book[i].slot / HOTBED_BUCKET_SLOTS == r->slot / HOTBED_BUCKET_SLOTS)
-                CHECK(book[i].score >= victim->score);
-        victim->there = false;
+                CHECK(book[i].score >= evicted->score);
+        evicted->there = false;
     }
     *k = (known){key, r->slot, score, pins, true};
 }

@@ -5,7 +5,7 @@
  */
 #include "hotbed/flat_table.h"
 #include "hotbed/optimizer.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -19,28 +19,28 @@ typedef struct parts {
     hotbed_dtype dtype;
 } parts;
 
-static parts parts_make(rig *r, uint32_t dim, hotbed_dtype dtype, hotbed_optimizer_kind kind) {
+static parts parts_make(fixture *r, uint32_t dim, hotbed_dtype dtype, hotbed_optimizer_kind kind) {
     uint32_t states = hotbed_optimizer_states(kind);
     uint64_t state_bytes = hotbed_optimizer_state_dim(kind, dim) * sizeof(float);
     parts p = {.dim = dim, .dtype = dtype};
     p.bytes[0] = dim * hotbed_dtype_bytes(dtype);
-    p.rows.weights = rig_alloc(r, KEYS * p.bytes[0]);
+    p.rows.weights = fixture_alloc(r, KEYS * p.bytes[0]);
     for (uint32_t s = 0; s < states; s++) {
         p.bytes[1 + s] = state_bytes;
-        p.rows.states[s] = rig_alloc(r, KEYS * state_bytes);
+        p.rows.states[s] = fixture_alloc(r, KEYS * state_bytes);
     }
     return p;
 }
 
-static void parts_same(rig *r, const parts *a, const parts *b, uint64_t n) {
+static void parts_same(fixture *r, const parts *a, const parts *b, uint64_t n) {
     const void *x[3] = {a->rows.weights, a->rows.states[0], a->rows.states[1]};
     const void *y[3] = {b->rows.weights, b->rows.states[0], b->rows.states[1]};
     for (int p = 0; p < 3; p++) {
         uint64_t bytes = n * a->bytes[p];
         void *seen = malloc(bytes + 1), *expected = malloc(bytes + 1);
         CHECK(seen != NULL && expected != NULL);
-        rig_download(r, seen, x[p], bytes);
-        rig_download(r, expected, y[p], bytes);
+        fixture_download(r, seen, x[p], bytes);
+        fixture_download(r, expected, y[p], bytes);
         CHECK_BYTES(seen, expected, bytes);
         free(seen);
         free(expected);
@@ -58,15 +58,15 @@ static hotbed_row_update update_of(const parts *p, uint64_t n, const float *grad
     return u;
 }
 
-static hotbed_optimizer_clock *clock_make(rig *r, const hotbed_optimizer *optimizer) {
+static hotbed_optimizer_clock *clock_make(fixture *r, const hotbed_optimizer *optimizer) {
     hotbed_optimizer_clock clock;
     hotbed_optimizer_clock_init(&clock, optimizer);
-    return rig_copy(r, &clock, sizeof clock);
+    return fixture_copy(r, &clock, sizeof clock);
 }
 
 /* The same step of the same rows in a flat table, whose row is its parts one after the other. */
 static void flat_step(
-    rig *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
+    fixture *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
     const parts *out, uint64_t n, const float *gradients) {
     hotbed_flat_table_options options;
     hotbed_flat_table_view view = {.size = sizeof view};
@@ -81,9 +81,9 @@ static void flat_step(
     uint64_t slots[KEYS];
     for (uint64_t i = 0; i < KEYS; i++)
         slots[i] = KEYS - 1 - i;
-    uint64_t *device = rig_copy(r, slots + KEYS - n, n * sizeof *slots); /* n-1 .. 0 */
+    uint64_t *device = fixture_copy(r, slots + KEYS - n, n * sizeof *slots); /* n-1 .. 0 */
     CHECK_OK(hotbed_flat_table_store(table, n, device, &before->rows, r->stream));
-    float *turned = rig_alloc(r, n * view.dim * sizeof(float));
+    float *turned = fixture_alloc(r, n * view.dim * sizeof(float));
     for (uint64_t i = 0; i < n; i++)
         CHECK_OK(hotbed_copy(
             turned + (n - 1 - i) * view.dim, gradients + i * view.dim, view.dim * sizeof(float),
@@ -99,15 +99,15 @@ static void flat_step(
     hotbed_flat_table_destroy(table);
 }
 
-static void set_rate(rig *r, hotbed_optimizer_clock *clock, float rate) {
-    float *host = rig_copy(r, &rate, sizeof rate);
+static void set_rate(fixture *r, hotbed_optimizer_clock *clock, float rate) {
+    float *host = fixture_copy(r, &rate, sizeof rate);
     CHECK_OK(hotbed_copy(&clock->learning_rate, host, sizeof rate, r->stream));
     CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rate, r->stream));
     r->model->state.learning_rate = rate;
 }
 
 static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
-    rig *r = l->r;
+    fixture *r = l->r;
     const hotbed_optimizer *o = hotbed_storage_optimizer(r->storage);
     const recipe how = {.batch_size = 100, .key_space = 60};
     hotbed_ticket_view view = {.size = sizeof view};
@@ -120,7 +120,7 @@ static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3]
         hotbed_storage_get_rows(r->storage, 0, n, view.unique_keys, &p[0].rows, NULL, r->stream));
     for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
         ((float *)l->scratch[0])[i] = rng_float(random);
-    rig_upload(r, l->gradient, l->scratch[0], l->output_bytes);
+    fixture_upload(r, l->gradient, l->scratch[0], l->output_bytes);
     CHECK_OK(hotbed_storage_reduce(
         r->storage, l->ticket, l->gradient, l->stride, false, sums, r->stream));
     CHECK_OK(hotbed_optimizer_step(o, clock, r->stream));
@@ -140,7 +140,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
     rng random = rng_start((uint64_t)kind);
     for (uint32_t i = 0; i < 20; i += hotbed_test_is_small() ? 7 : 1) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         parts p[3];
         setup_start(&s, 1, dims[i % 10], 500);
@@ -148,25 +148,25 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         s.options.optimizer.kind = kind;
         s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
         s.options.optimizer.max_gradient = 0.75F; /* in the reduction; sums are not clamped */
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 100, 100);
         for (int k = 0; k < 3; k++)
             p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, kind);
-        float *sums = rig_alloc(&r, 100 * dims[i % 10] * sizeof(float));
+        float *sums = fixture_alloc(&r, 100 * dims[i % 10] * sizeof(float));
         hotbed_optimizer_clock *clock = clock_make(&r, &s.options.optimizer), end;
         for (int k = 0; k < STEPS; k++) {
             if (k == 2)
                 set_rate(&r, clock, 0.25F);
             step(&l, &random, clock, p, sums);
         }
-        rig_check(&r);
-        rig_download(&r, &end, clock, sizeof end);
+        fixture_check(&r);
+        fixture_download(&r, &end, clock, sizeof end);
         CHECK_EQ(end.steps, STEPS);
         CHECK(end.beta1_power == r.model->state.beta1_power);
         CHECK(end.beta2_power == r.model->state.beta2_power);
         CHECK(end.learning_rate == 0.25F);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -189,7 +189,7 @@ static void rowwise_adagrad_rows(hotbed_backend backend) {
 /* --- alone ----------------------------------------------------------------------------------------- */
 
 typedef struct bench {
-    rig r;
+    fixture r;
     hotbed_optimizer o;
     hotbed_optimizer_clock *clock;
     parts p;
@@ -199,8 +199,8 @@ typedef struct bench {
 static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind kind) {
     setup s;
     rng random = rng_start(30);
-    setup_start(&s, 1, 4, 8); /* a storage only because a rig has one */
-    rig_open_bare(&b->r, backend, &s.options);
+    setup_start(&s, 1, 4, 8); /* a storage only because a fixture has one */
+    fixture_open_bare(&b->r, backend, &s.options);
     hotbed_optimizer_init(&b->o);
     b->o.kind = kind;
     b->clock = clock_make(&b->r, &b->o);
@@ -209,8 +209,8 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind k
     CHECK(values != NULL);
     for (int i = 0; i < KEYS * 9; i++)
         values[i] = rng_float(&random);
-    b->gradients = rig_copy(&b->r, values, KEYS * b->p.bytes[0]);
-    rig_upload(&b->r, b->p.rows.weights, values, KEYS * b->p.bytes[0]);
+    b->gradients = fixture_copy(&b->r, values, KEYS * b->p.bytes[0]);
+    fixture_upload(&b->r, b->p.rows.weights, values, KEYS * b->p.bytes[0]);
     for (int s2 = 0; s2 < 2; s2++)
         if (b->p.rows.states[s2] != NULL)
             CHECK_OK(hotbed_fill(b->p.rows.states[s2], 0, KEYS * b->p.bytes[1], b->r.stream));
@@ -236,7 +236,7 @@ static void recorded_steps_count_on(hotbed_backend backend) {
     bench *both[2] = {&eager, &recorded};
     for (int i = 0; i < 12; i++) {
         for (int b = 0; i == 6 && b < 2; b++)
-            rig_upload(&both[b]->r, &both[b]->clock->learning_rate, &rate, sizeof rate);
+            fixture_upload(&both[b]->r, &both[b]->clock->learning_rate, &rate, sizeof rate);
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_optimizer_step(&eager.o, eager.clock, eager.r.stream));
         CHECK_OK(hotbed_optimizer_update_rows(&eager.o, eager.clock, &u, eager.r.stream));
@@ -249,8 +249,8 @@ static void recorded_steps_count_on(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(eager.r.stream));
     parts_same(&eager.r, &eager.p, &recorded.p, KEYS);
     hotbed_graph_destroy(graph);
-    rig_close(&eager.r);
-    rig_close(&recorded.r);
+    fixture_close(&eager.r);
+    fixture_close(&recorded.r);
 }
 
 /* Rows beyond n, and what is between padded rows, are left as they are. */
@@ -260,14 +260,14 @@ static void only_n_rows_are_touched(hotbed_backend backend) {
     unsigned char rows[(ROWS + 1) * STRIDE], seen[sizeof rows];
     bench_open(&b, backend, HOTBED_OPT_ROWWISE_ADAGRAD);
     memset(rows, 0x3A, sizeof rows);
-    char *device = rig_copy(&b.r, rows, sizeof rows);
+    char *device = fixture_copy(&b.r, rows, sizeof rows);
     hotbed_row_update u = update_of(&b.p, ROWS, b.gradients);
     u.row_bytes = STRIDE;
     u.rows.weights = device;
     u.rows.states[0] = (float *)(void *)(device + 40); /* weights end at byte 36 */
     CHECK_OK(hotbed_optimizer_step(&b.o, b.clock, b.r.stream));
     CHECK_OK(hotbed_optimizer_update_rows(&b.o, b.clock, &u, b.r.stream));
-    rig_download(&b.r, seen, device, sizeof seen);
+    fixture_download(&b.r, seen, device, sizeof seen);
     for (uint32_t i = 0; i < sizeof rows; i++) {
         uint32_t at = i % STRIDE;
         bool inside = i < ROWS * STRIDE && (at < 36 || (at >= 40 && at < 44));
@@ -275,7 +275,7 @@ static void only_n_rows_are_touched(hotbed_backend backend) {
     }
     for (uint32_t i = 0; i < ROWS; i++)
         CHECK(memcmp(seen + (size_t)i * STRIDE, rows, 36) != 0);
-    rig_close(&b.r);
+    fixture_close(&b.r);
 }
 
 static void bad_calls_are_refused(hotbed_backend backend) {
@@ -331,7 +331,7 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     u.n = 0;
     u.gradients = NULL;
     CHECK_OK(hotbed_optimizer_update_rows(&o, b.clock, &u, s)); /* nothing to do */
-    rig_close(&b.r);
+    fixture_close(&b.r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -8,7 +8,7 @@
 #include "base/tile.h"
 
 #include "storage/storage.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/emulate.h"
 
 #include <stdlib.h>
@@ -322,15 +322,15 @@ static void same_bytes(lane *l, rng *random, bool plain) {
 }
 
 static void train(setup *s, bool plain) {
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(s->tables[0].dim);
-    rig_open(&r, HOTBED_BACKEND_HOST, &s->options);
+    fixture_open(&r, HOTBED_BACKEND_HOST, &s->options);
     lane_open(&r, &l, 2000, 700);
     if (plain) {
         l.stride = 0;
-        l.output = rig_alloc(&r, l.output_bytes); /* aligned */
-        l.gradient = rig_alloc(&r, l.output_bytes);
+        l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
+        l.gradient = fixture_alloc(&r, l.output_bytes);
     }
     const recipe recipes[] = {
         {.batch_size = 20, .max_bag = plain ? 0 : 3, .key_space = 30, .weights = true},
@@ -341,9 +341,9 @@ static void train(setup *s, bool plain) {
         lane_fill(&l, &random, &recipes[i]);
         same_bytes(&l, &random, plain);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling pooling) {
@@ -483,7 +483,7 @@ static void eval_by_address(hotbed_backend backend) {
     for (uint32_t way = 0; way < 6; way++) {
         const bool plain = way >= 3;
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(way);
         setup_start(&s, TABLES, 12, 400);
@@ -501,11 +501,11 @@ static void eval_by_address(hotbed_backend backend) {
             s.tables[1].dtype = HOTBED_BF16;
             s.options.output_dtype = HOTBED_F16;
         }
-        rig_open(&r, HOTBED_BACKEND_HOST, &s.options);
+        fixture_open(&r, HOTBED_BACKEND_HOST, &s.options);
         lane_open(&r, &l, EVAL_KEYS, 100);
         if (plain) {
             l.stride = 0;
-            l.output = rig_alloc(&r, l.output_bytes); /* aligned */
+            l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         }
         recipe how = {.batch_size = 100, .key_space = 200};
         for (int step = 0; step < 3; step++)
@@ -514,7 +514,7 @@ static void eval_by_address(hotbed_backend backend) {
         lane_fill(&l, &random, &how);
         same_eval(&l);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -534,7 +534,7 @@ static void first_values_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[TABLES] = {1, 130, 515};
     for (int kind = 0; kind <= HOTBED_INIT_DEBUG; kind++) {
         setup s;
-        rig r;
+        fixture r;
         three_tables(&s, HOTBED_OPT_ADAM, HOTBED_POOL_NONE);
         for (int t = 0; t < TABLES; t++) {
             s.tables[t].dim = dims[t];
@@ -542,7 +542,7 @@ static void first_values_at_every_width(hotbed_backend backend) {
             s.tables[t].initializer.kind = (hotbed_initializer_kind)kind;
             s.tables[t].initializer.std = 0.5F;
         }
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         for (int t = 0; t < TABLES; t++) {
             const hotbed_table_view *view = &r.storage->tables[t].view;
             uint64_t bytes = (view->row_bytes + 255) / 256 * 256;
@@ -558,7 +558,7 @@ static void first_values_at_every_width(hotbed_backend backend) {
             free(rows[0]);
             free(rows[1]);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 

@@ -3,7 +3,7 @@
  * The model sums and applies in two calls as well, and its backward is both: equal bytes here and in
  * test_storage_step.c say that reduce and apply together are backward.
  */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ typedef struct sums {
 static void sums_open(sums *s, lane *l, bool aligned) {
     s->l = l;
     s->bytes = l->max_keys * l->r->model->max_dim * sizeof(float);
-    s->device = (float *)rig_alloc(l->r, s->bytes + 4) + (aligned ? 0 : 1);
+    s->device = (float *)fixture_alloc(l->r, s->bytes + 4) + (aligned ? 0 : 1);
     s->host = malloc(s->bytes);
     s->seen = malloc(s->bytes);
     CHECK(s->host != NULL && s->seen != NULL);
@@ -40,11 +40,11 @@ static void sums_reduce(sums *s, rng *random, bool add) {
     hotbed_dtype dtype = l->r->model->options.output_dtype;
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->scratch[0], i, rng_float(random));
-    rig_upload(l->r, l->gradient, l->scratch[0], l->output_bytes);
+    fixture_upload(l->r, l->gradient, l->scratch[0], l->output_bytes);
     CHECK_OK(hotbed_storage_reduce(
         l->r->storage, l->ticket, l->gradient, l->stride, add, s->device, l->r->stream));
     oracle_reduce(l->model, l->scratch[0], l->stride, add, s->host);
-    rig_download(l->r, s->seen, s->device, s->bytes);
+    fixture_download(l->r, s->seen, s->device, s->bytes);
     CHECK_BYTES(s->seen, s->host, s->bytes);
 }
 
@@ -88,11 +88,11 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
     rng random = rng_start((uint64_t)kind);
     for (uint32_t i = 0; i < 9; i += hotbed_test_is_small() ? 4 : 1) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         sums sum;
         mixed_setup(&s, &random, kind, (hotbed_pooling)(i % 3), i);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 600, 16);
         sums_open(&sum, &l, i % 2 == 0);
         const recipe recipes[] = {
@@ -106,10 +106,10 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
             sums_step(&sum, &random, &recipes[k], k == 0 ? 3 : 1);
         lane_step(&l, &random, &recipes[0]); /* a fused one in between */
         sums_step(&sum, &random, &recipes[1], 2);
-        rig_check(&r);
+        fixture_check(&r);
         sums_close(&sum);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -135,25 +135,25 @@ static void plain_rows(hotbed_backend backend) {
     rng random = rng_start(20);
     for (uint32_t i = 0; i < 12; i++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         sums sum;
         setup_start(&s, 2, dims[i % 6], 4096);
         s.tables[1].dim = dims[i % 6] / 4 * 4;
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i % 4);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 400, 200);
         l.stride = 0;
-        l.gradient = rig_alloc(&r, l.output_bytes); /* aligned */
+        l.gradient = fixture_alloc(&r, l.output_bytes); /* aligned */
         sums_open(&sum, &l, i < 6);
         const recipe spread = {.batch_size = 200, .key_space = 60};
         const recipe hot = {.batch_size = 200, .key_space = 2};
         sums_step(&sum, &random, &spread, 1);
         sums_step(&sum, &random, &hot, 2);
-        rig_check(&r);
+        fixture_check(&r);
         sums_close(&sum);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -161,14 +161,14 @@ static void plain_rows(hotbed_backend backend) {
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 1024, 1025, 1500, 33000};
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(21);
     setup_start(&s, 1, 3, 100);
     s.options.pooling = HOTBED_POOL_SUM;
     s.options.optimizer.kind = HOTBED_OPT_ROWWISE_ADAGRAD;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 33000, 33000);
     sums_open(&sum, &l, false);
     for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -177,33 +177,33 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
         sums_step(&sum, &random, &one, 1);
         sums_step(&sum, &random, &two, 2);
     }
-    rig_check(&r);
+    fixture_check(&r);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* The ticket after a reduce: forward, another reduce, a cancel and a fused backward are all allowed. */
 static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(22);
     setup_start(&s, 2, 6, 500);
     s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 200, 64);
     sums_open(&sum, &l, true);
     const recipe how = {.batch_size = 64, .key_space = 20};
     lane_fill(&l, &random, &how);
     for (int end = 0; end < 3; end++) {
         lane_prefetch(&l);
-        uint64_t pinned = rig_pinned(&r);
+        uint64_t pinned = fixture_pinned(&r);
         CHECK(pinned > 0);
         sums_reduce(&sum, &random, false);
-        CHECK_EQ(rig_pinned(&r), pinned);
-        rig_check(&r); /* no step was counted, no row has changed */
+        CHECK_EQ(fixture_pinned(&r), pinned);
+        fixture_check(&r); /* no step was counted, no row has changed */
         lane_check(&l);
         lane_forward(&l);
         if (end == 0)
@@ -212,26 +212,26 @@ static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
             lane_backward(&l, &random);
         else
             sums_apply(&sum);
-        CHECK_EQ(rig_pinned(&r), 0);
+        CHECK_EQ(fixture_pinned(&r), 0);
         CHECK_STATUS(
             hotbed_storage_apply(r.storage, l.ticket, sum.device, r.stream), HOTBED_ERR_STATE);
-        rig_check(&r);
+        fixture_check(&r);
     }
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Keys that got no slot have sums, and train nothing. */
 static void refused_keys_have_sums(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(23);
     setup_start(&s, 2, 5, 16);
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 512, 256);
     sums_open(&sum, &l, true);
     const recipe how = {.batch_size = 256};
@@ -239,23 +239,23 @@ static void refused_keys_have_sums(hotbed_backend backend) {
     CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
     sums_reduce(&sum, &random, false);
     sums_apply(&sum);
-    rig_check(&r);
+    fixture_check(&r);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* What the caller makes of the sums is what is applied. */
 static void changed_sums_are_applied(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(24);
     setup_start(&s, 2, 8, 500);
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     s.options.optimizer.max_gradient = 0.5F; /* of gradients, not of sums */
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 200, 64);
     sums_open(&sum, &l, true);
     for (int step = 0; step < 3; step++) {
@@ -266,20 +266,20 @@ static void changed_sums_are_applied(hotbed_backend backend) {
         uint32_t uniques = l.model->unique_offsets[2];
         for (uint64_t i = 0; i < (uint64_t)uniques * 8; i++)
             sum.host[i] = i % 5 == 0 ? -0.0F : sum.host[i] * 3.0F;
-        rig_upload(&r, sum.device, sum.host, sum.bytes);
+        fixture_upload(&r, sum.device, sum.host, sum.bytes);
         sums_apply(&sum);
     }
-    rig_check(&r);
+    fixture_check(&r);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Two micro-batches' gradients and one step, recorded once. */
 static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     enum { LAUNCHES = 30 };
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(25);
@@ -288,7 +288,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     setup_start(&s, 2, 7, 500);
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 64);
     sums_open(&sum, &l, false);
     const recipe how = {.batch_size = 64, .key_space = 30};
@@ -296,7 +296,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     const hotbed_batch batch = lane_batch(&l);
     float *gradients[2], *host[2];
     for (int g = 0; g < 2; g++) {
-        gradients[g] = rig_alloc(&r, l.output_bytes);
+        gradients[g] = fixture_alloc(&r, l.output_bytes);
         host[g] = malloc(l.output_bytes);
         CHECK(host[g] != NULL);
     }
@@ -315,7 +315,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
         for (int g = 0; g < 2; g++) {
             for (uint64_t e = 0; e < l.output_bytes / sizeof(float); e++)
                 host[g][e] = rng_float(&random);
-            rig_upload(&r, gradients[g], host[g], l.output_bytes);
+            fixture_upload(&r, gradients[g], host[g], l.output_bytes);
         }
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_graph_launch(graph, r.stream));
@@ -327,24 +327,24 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
             oracle_reduce(l.model, host[g], l.stride, g > 0, sum.host);
         oracle_apply(l.model, sum.host);
     }
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     free(host[0]);
     free(host[1]);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     sums sum;
     rng random = rng_start(26);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     setup_start(&s, 2, 7, 500);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 64);
     sums_open(&sum, &l, false);
     const recipe how = {.batch_size = 64, .key_space = 30};
@@ -363,18 +363,18 @@ static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.allocations - before.allocations, 0);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void bad_calls_are_refused(hotbed_backend backend) {
     setup s;
-    rig r, other;
+    fixture r, other;
     lane l;
     sums sum;
     rng random = rng_start(27);
     setup_start(&s, 1, 4, 100);
-    rig_open(&r, backend, &s.options);
-    rig_open_bare(&other, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
+    fixture_open_bare(&other, backend, &s.options);
     lane_open(&r, &l, 64, 64);
     sums_open(&sum, &l, true);
     hotbed_storage *t = r.storage;
@@ -400,13 +400,13 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_apply(other.storage, l.ticket, d, r.stream), bad);
     sums_reduce(&sum, &random, false); /* the ticket is as it was */
     sums_apply(&sum);
-    rig_check(&r);
+    fixture_check(&r);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
-    rig_close(&other);
+    fixture_close(&r);
+    fixture_close(&other);
     s.options.optimizer.kind = (hotbed_optimizer_kind)0;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 64, 64);
     sums_open(&sum, &l, true);
     lane_fill(&l, &random, &how);
@@ -418,7 +418,7 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     lane_cancel(&l);
     sums_close(&sum);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_contract.c - every documented error, each leaving the storage usable. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -94,12 +94,12 @@ static void create_refuses_bad_names(hotbed_backend backend) {
     setup_start(&s, 2, DIM, CAPACITY);
     s.tables[0].name = long_name + 1; /* 63 characters */
     s.tables[1].name = "A.Z_09-z";
-    rig r;
-    rig_open_bare(&r, backend, &s.options);
+    fixture r;
+    fixture_open_bare(&r, backend, &s.options);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     CHECK_STRING(info.name, long_name + 1);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void create_refuses_bad_enums(hotbed_backend backend) {
@@ -275,7 +275,7 @@ static void creation_touches_no_memory(hotbed_backend backend) {
         SKIP("of the host");
     for (int tiers = 0; tiers < 2; tiers++) {
         setup s;
-        rig r;
+        fixture r;
         setup_start(&s, 2, 50, UINT64_C(1) << 21);
         s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
         s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
@@ -286,12 +286,13 @@ static void creation_touches_no_memory(hotbed_backend backend) {
         s.options.mode = tiers == 0 ? HOTBED_MODE_HBM_DIRECT : HOTBED_MODE_CACHE;
         s.tables[0].upper_capacity = s.tables[1].upper_capacity = UINT64_C(1) << 18;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
-        uint64_t before = rig_resident();
-        rig_open_bare(&r, backend, &s.options);
+        uint64_t before = fixture_resident();
+        fixture_open_bare(&r, backend, &s.options);
         CHECK(
-            rig_resident() < before + (UINT64_C(96) << 20)); /* a huge page or two of each array */
-        CHECK_EQ(rig_pinned(&r), 0);
-        rig_close(&r);
+            fixture_resident() <
+            before + (UINT64_C(96) << 20)); /* a huge page or two of each array */
+        CHECK_EQ(fixture_pinned(&r), 0);
+        fixture_close(&r);
     }
 }
 
@@ -336,11 +337,11 @@ static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
     s.options.size = (uint32_t)offsetof(hotbed_storage_options, mode);
     s.tables[0].eval_initializer.kind = (hotbed_initializer_kind)99; /* would be ARGUMENT */
     s.tables[0].size = (uint32_t)offsetof(hotbed_table_options, eval_initializer);
-    rig r;
+    fixture r;
     memset(&r, 0, sizeof r);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_EQ(hotbed_storage_mode(r.storage), HOTBED_MODE_HBM_DIRECT);
-    rig_close(&r);
+    fixture_close(&r);
     setup_start(&s, 1, DIM, CAPACITY);
     s.options.size = 0;
     refuse_argument(backend, &s, "size");
@@ -355,21 +356,21 @@ static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
 /* --- a storage to misuse --------------------------------------------------------------------------------- */
 
 /* Two hash tables, one static; SUM, SGD.  `good` is filled and works. */
-typedef struct victim {
-    rig r;
+typedef struct subject {
+    fixture r;
     lane good;
     rng random;
     hotbed_batch batch; /* of `good`, on the device */
-} victim;
+} subject;
 
-static void victim_open(victim *v, hotbed_backend backend, hotbed_pooling pooling) {
+static void subject_open(subject *v, hotbed_backend backend, hotbed_pooling pooling) {
     setup s;
     setup_start(&s, 3, DIM, CAPACITY);
     s.tables[1].dim = 2 * DIM;
     s.tables[2].kind = HOTBED_TABLE_STATIC;
     s.options.pooling = pooling;
     v->random = rng_start(1);
-    rig_open(&v->r, backend, &s.options);
+    fixture_open(&v->r, backend, &s.options);
     lane_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
     const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
     lane_fill(&v->good, &v->random, &how);
@@ -377,18 +378,18 @@ static void victim_open(victim *v, hotbed_backend backend, hotbed_pooling poolin
 }
 
 /* The storage trains on as if nothing had been. */
-static void victim_close(victim *v) {
+static void subject_close(subject *v) {
     const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
     lane_step(&v->good, &v->random, &how);
     lane_step(&v->good, &v->random, &how);
-    rig_check(&v->r);
+    fixture_check(&v->r);
     lane_close(&v->good);
-    rig_close(&v->r);
+    fixture_close(&v->r);
 }
 
 static void ticket_create_refuses(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_ticket *ticket = v.good.ticket;
     hotbed_storage *storage = v.r.storage;
     hotbed_stream *stream = v.r.stream;
@@ -403,12 +404,12 @@ static void ticket_create_refuses(hotbed_backend backend) {
     check_message("2147483648");
     CHECK_STATUS(
         hotbed_ticket_create(storage, UINT64_MAX, 8, stream, &ticket), HOTBED_ERR_ARGUMENT);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void prefetch_refuses(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *storage = v.r.storage;
     hotbed_stream *stream = v.r.stream;
     hotbed_ticket *ticket = v.good.ticket;
@@ -445,13 +446,13 @@ static void prefetch_refuses(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
     hotbed_ticket_view view = {.size = sizeof view};
     CHECK_STATUS(hotbed_ticket_read(ticket, &view), HOTBED_ERR_STATE); /* none had an effect */
-    victim_close(&v);
+    subject_close(&v);
 }
 
 /* A refused prefetch keeps what the ticket held. */
 static void a_refused_prefetch_has_no_effect(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     lane_prefetch(&v.good);
     hotbed_batch bad = v.batch;
     bad.num_keys = 1;
@@ -460,13 +461,13 @@ static void a_refused_prefetch_has_no_effect(hotbed_backend backend) {
     lane_check(&v.good);
     lane_forward(&v.good);
     lane_backward(&v.good, &v.random);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void a_ticket_of_another_storage_is_refused(hotbed_backend backend) {
-    victim v, other;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
-    victim_open(&other, backend, HOTBED_POOL_SUM);
+    subject v, other;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
+    subject_open(&other, backend, HOTBED_POOL_SUM);
     hotbed_ticket *foreign = other.good.ticket;
     CHECK_STATUS(
         hotbed_storage_prefetch(v.r.storage, &v.batch, foreign, v.r.stream), HOTBED_ERR_ARGUMENT);
@@ -478,15 +479,15 @@ static void a_ticket_of_another_storage_is_refused(hotbed_backend backend) {
         hotbed_storage_backward(v.r.storage, foreign, v.good.gradient, 0, v.r.stream),
         HOTBED_ERR_ARGUMENT);
     lane_cancel(&other.good);
-    victim_close(&v);
-    victim_close(&other);
+    subject_close(&v);
+    subject_close(&other);
 }
 
 static void forward_and_backward_refuse(hotbed_backend backend) {
     static const uint64_t least[] = {2 * DIM, 4 * DIM, 4 * DIM};
     for (int pooling = 0; pooling < 3; pooling++) {
-        victim v;
-        victim_open(&v, backend, (hotbed_pooling)pooling);
+        subject v;
+        subject_open(&v, backend, (hotbed_pooling)pooling);
         hotbed_storage *t = v.r.storage;
         hotbed_stream *s = v.r.stream;
         hotbed_ticket *k = v.good.ticket;
@@ -512,14 +513,14 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
         lane_backward(&v.good, &v.random);
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
-        victim_close(&v);
+        subject_close(&v);
     }
 }
 
 static void cancel_and_read_refuse(hotbed_backend backend) {
-    victim v;
+    subject v;
     hotbed_ticket_view view = {.size = sizeof view};
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     CHECK_STATUS(hotbed_ticket_cancel(NULL, v.r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_ticket_cancel(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_ticket_cancel(v.good.ticket, v.r.stream)); /* empty: left as it is */
@@ -532,12 +533,12 @@ static void cancel_and_read_refuse(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_storage_forward(v.r.storage, v.good.ticket, v.good.output, 0, v.r.stream),
         HOTBED_ERR_STATE);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void eval_refuses(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     void *out = v.good.output;
@@ -558,26 +559,26 @@ static void eval_refuses(hotbed_backend backend) {
     bad.offsets = v.good.device.offsets;
     bad.num_keys = UINT64_C(1) << 31;
     CHECK_STATUS(hotbed_storage_eval(t, &bad, out, 0, s), HOTBED_ERR_ARGUMENT);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void learning_rate_and_backward_without_optimizer(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     CHECK_STATUS(hotbed_storage_set_learning_rate(NULL, 0.1F, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_learning_rate(t, 0.1F, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_learning_rate(t, NAN, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_learning_rate(t, -INFINITY, s), HOTBED_ERR_ARGUMENT);
-    victim_close(&v);
+    subject_close(&v);
     setup o;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(2);
     setup_start(&o, 1, DIM, CAPACITY);
     o.options.optimizer.kind = (hotbed_optimizer_kind)0;
-    rig_open(&r, backend, &o.options);
+    fixture_open(&r, backend, &o.options);
     lane_open(&r, &l, MAX_KEYS, MAX_BATCH);
     const recipe how = {.batch_size = MAX_BATCH};
     lane_fill(&l, &random, &how);
@@ -586,14 +587,14 @@ static void learning_rate_and_backward_without_optimizer(hotbed_backend backend)
         hotbed_storage_backward(r.storage, l.ticket, l.gradient, 0, r.stream), HOTBED_ERR_STATE);
     lane_forward(&l);
     lane_cancel(&l);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void get_and_set_rows_refuse(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     const void *keys = v.batch.keys;
@@ -613,12 +614,12 @@ static void get_and_set_rows_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, keys, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
     check_message("state");
     CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void erase_and_clear_refuse(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     const void *keys = v.batch.keys;
@@ -634,12 +635,12 @@ static void erase_and_clear_refuse(hotbed_backend backend) {
     lane_prefetch(&v.good);
     CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
     lane_backward(&v.good, &v.random);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void export_keys_refuses(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     lane_prefetch(&v.good);
     lane_backward(&v.good, &v.random);
     hotbed_storage *t = v.r.storage;
@@ -656,12 +657,12 @@ static void export_keys_refuses(hotbed_backend backend) {
         hotbed_storage_export_keys(t, 0, size - 1, keys, NULL, &n, s), HOTBED_ERR_ARGUMENT);
     CHECK_EQ(n, size);
     CHECK_OK(hotbed_storage_export_keys(t, 0, size, keys, NULL, &n, s));
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void descriptions_refuse(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     hotbed_storage_state state = {.size = sizeof state};
@@ -682,12 +683,12 @@ static void descriptions_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_stats(NULL, 0, &stats, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_stats(t, 3, &stats, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_stats(t, 0, NULL, s), HOTBED_ERR_ARGUMENT);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void descriptions_say_what_was_asked(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     setup_start(&s, 3, DIM, CAPACITY);
     s.tables[0].dtype = HOTBED_BF16;
     s.tables[1].dim = 7;
@@ -699,7 +700,7 @@ static void descriptions_say_what_was_asked(hotbed_backend backend) {
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.key_type = HOTBED_KEY_U64;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_EQ(hotbed_storage_num_tables(r.storage), 3);
     CHECK_EQ(hotbed_storage_num_features(r.storage), 4);
     CHECK_EQ(hotbed_storage_key_type(r.storage), HOTBED_KEY_U64);
@@ -730,7 +731,7 @@ static void descriptions_say_what_was_asked(hotbed_backend backend) {
         CHECK(info.row_bytes >= info.state_offsets[1] + info.dim * sizeof(float));
         CHECK_EQ(info.index_bytes, t == 2 ? 0 : 16 * info.slots);
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* AUTO is PROBATION where rows move, and no static table's. */
@@ -738,7 +739,7 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
     enum { ONE, CACHE, BY_SCORE, BY_HASH, STORE, WAYS };
     for (int way = 0; way < WAYS; way++) {
         setup s;
-        rig r;
+        fixture r;
         hotbed_external *store = NULL;
         setup_start(&s, 4, DIM, CAPACITY);
         for (uint32_t t = 0; t < 4; t++) {
@@ -746,7 +747,7 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
             s.tables[t].insertion = t < 3 ? (hotbed_insertion)t : HOTBED_INSERT_AUTO;
         }
         if (way == STORE)
-            rig_store(&s.options, &store);
+            fixture_store(&s.options, &store);
         else
             s.tables[3].kind = HOTBED_TABLE_STATIC;
         s.options.external = store;
@@ -754,7 +755,7 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
                          : way == CACHE || way == STORE ? HOTBED_MODE_CACHE
                                                         : HOTBED_MODE_DEFAULT;
         s.options.placement = way == BY_HASH ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         const bool moves = way == CACHE || way == BY_SCORE || way == STORE;
         const bool probation[] = {moves, false, true, way == STORE};
         for (uint32_t t = 0; t < 4; t++) {
@@ -762,15 +763,15 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
             CHECK_OK(hotbed_storage_table(r.storage, t, &info));
             CHECK_EQ(info.insertion, probation[t] ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN);
         }
-        rig_close(&r);
+        fixture_close(&r);
         hotbed_external_destroy(store);
     }
 }
 
 /* The documented address of a row: (slot - first_slot) * row_bytes from `weights`. */
 static void slots_address_rows(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend, HOTBED_POOL_SUM);
+    subject v;
+    subject_open(&v, backend, HOTBED_POOL_SUM);
     lane_prefetch(&v.good);
     const oracle_ticket *m = v.good.model;
     hotbed_ticket_view view = {.size = sizeof view};
@@ -778,13 +779,13 @@ static void slots_address_rows(hotbed_backend backend) {
     uint32_t uniques = m->unique_offsets[3];
     uint64_t *slots = calloc(uniques, sizeof *slots);
     CHECK(slots != NULL);
-    rig_download(&v.r, slots, view.slots, uniques * sizeof *slots);
+    fixture_download(&v.r, slots, view.slots, uniques * sizeof *slots);
     for (uint32_t t = 0; t < 3; t++) {
         hotbed_table_info info = {.size = sizeof info};
         CHECK_OK(hotbed_storage_table(v.r.storage, t, &info));
         for (uint32_t u = m->unique_offsets[t]; u < m->unique_offsets[t + 1]; u++) {
             float weights[2 * DIM];
-            rig_download(
+            fixture_download(
                 &v.r, weights, (char *)info.weights + (slots[u] - info.first_slot) * info.row_bytes,
                 info.dim * sizeof(float));
             const oracle_row *row = oracle_find(v.r.model, t, m->unique_keys[u]);
@@ -795,7 +796,7 @@ static void slots_address_rows(hotbed_backend backend) {
     }
     free(slots);
     lane_cancel(&v.good);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_depth.c - the same training at prefetch depths 1 to 4, twice, and in tables of
  * other capacities: the same rows, states and scores, byte for byte. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static int by_key(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void take_image(rig *r, uint32_t table, image *m) {
+static void take_image(fixture *r, uint32_t table, image *m) {
     hotbed_table_info info = {.size = sizeof info};
     memset(m, 0, sizeof *m);
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
@@ -26,23 +26,23 @@ static void take_image(rig *r, uint32_t table, image *m) {
     qsort(m->keys, m->n, sizeof m->keys[0], by_key);
     float *device[3];
     for (int p = 0; p < 3; p++)
-        device[p] = rig_alloc(r, m->n * info.dim * sizeof(float));
+        device[p] = fixture_alloc(r, m->n * info.dim * sizeof(float));
     bool hash = info.kind == HOTBED_TABLE_HASH;
-    uint64_t *scores = hash ? rig_alloc(r, m->n * sizeof *scores) : NULL;
+    uint64_t *scores = hash ? fixture_alloc(r, m->n * sizeof *scores) : NULL;
     const hotbed_rows rows = {device[0], {device[1], device[2]}, scores, NULL};
     CHECK_OK(hotbed_storage_get_rows(
-        r->storage, table, m->n, rig_copy(r, m->keys, m->n * sizeof m->keys[0]), &rows, NULL,
+        r->storage, table, m->n, fixture_copy(r, m->keys, m->n * sizeof m->keys[0]), &rows, NULL,
         r->stream));
     for (int p = 0; p < 3; p++)
-        rig_download(r, m->parts[p], device[p], m->n * info.dim * sizeof(float));
+        fixture_download(r, m->parts[p], device[p], m->n * info.dim * sizeof(float));
     if (hash)
-        rig_download(r, m->scores, scores, m->n * sizeof *scores);
+        fixture_download(r, m->scores, scores, m->n * sizeof *scores);
 }
 
 /* STEPS batches, each prefetched `depth` steps before it is trained. */
 static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, image images[TABLES]) {
     setup s;
-    rig r;
+    fixture r;
     lane lanes[DEPTH_MOST];
     setup_start(&s, TABLES, DIM, capacity);
     s.tables[1].dim = 4;
@@ -50,7 +50,7 @@ static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, ima
     s.tables[2].capacity = 37;
     s.options.pooling = HOTBED_POOL_SUM;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++) {
         lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
         lanes[i].stride = 0; /* a stride takes random numbers too, and lanes have different ones */
@@ -68,12 +68,12 @@ static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, ima
             lane_prefetch(l);
         }
     }
-    rig_check(&r);
+    fixture_check(&r);
     for (uint32_t t = 0; t < TABLES; t++)
         take_image(&r, t, &images[t]);
     for (uint32_t i = 0; i < depth; i++)
         lane_close(&lanes[i]);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void every_depth_and_run_gives_the_same_bytes(hotbed_backend backend) {

@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_eval.c - evaluation changes nothing, and may run beside training. */
 #include "storage/storage.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 static void two_tables(setup *s, hotbed_pooling pooling) {
     setup_start(s, 3, 5, 500);
@@ -17,11 +17,11 @@ static void two_tables(setup *s, hotbed_pooling pooling) {
 static void eval_changes_nothing(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
-        rig r;
+        fixture r;
         lane l, eval;
         rng random = rng_start((uint64_t)pooling);
         two_tables(&s, (hotbed_pooling)pooling);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 200, 16);
         lane_open(&r, &eval, 400, 40);
         const recipe train = {.batch_size = 16, .max_bag = 4, .key_space = 100, .weights = true};
@@ -36,22 +36,22 @@ static void eval_changes_nothing(hotbed_backend backend) {
             lane_fill(&eval, &random, &recipes[i]);
             lane_eval(&eval);
             CHECK_OK(hotbed_stream_sync(r.stream));
-            rig_check(&r);
+            fixture_check(&r);
         }
         lane_close(&l);
         lane_close(&eval);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 /* Between prefetch and backward of a ticket: the ticket's pins and order stay. */
 static void eval_inside_of_a_step(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l, eval;
     rng random = rng_start(1);
     two_tables(&s, HOTBED_POOL_SUM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 100, 16);
     lane_open(&r, &eval, 100, 16);
     const recipe how = {.batch_size = 16, .key_space = 30};
@@ -67,39 +67,39 @@ static void eval_inside_of_a_step(hotbed_backend backend) {
         lane_backward(&l, &random);
         lane_eval(&eval);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
     lane_close(&eval);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void eval_of_an_empty_storage(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(2);
     setup_start(&s, 2, 3, 10);
     s.tables[0].eval_initializer.value = 2.0F;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 64, 32);
     const recipe how = {.batch_size = 32, .extremes = true};
     lane_fill(&l, &random, &how);
     lane_eval(&l);
-    CHECK_EQ(rig_size(&r, 0), 0);
-    rig_check(&r);
+    CHECK_EQ(fixture_size(&r, 0), 0);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(3);
     two_tables(&s, HOTBED_POOL_NONE);
     s.tables[2].eval_initializer.value = 7.0F;
     s.options.output_dtype = HOTBED_F32;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 48, 16);
     const recipe how = {.batch_size = 16};
     lane_fill(&l, &random, &how);
@@ -111,25 +111,25 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     CHECK(strstr(hotbed_last_error(), "table 2") != NULL);
     CHECK(strstr(hotbed_last_error(), "40") != NULL);
     float rows[48 * 5];
-    rig_download(&r, rows, l.output, sizeof rows);
+    fixture_download(&r, rows, l.output, sizeof rows);
     for (int e = 0; e < 5; e++) {
         CHECK(rows[40 * 5 + e] == 7.0F); /* as a missing key */
         CHECK(rows[39 * 5 + e] != 7.0F);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* The second call with the same sizes allocates nothing and waits for nothing. */
 static void eval_allocates_once(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(4);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     two_tables(&s, HOTBED_POOL_SUM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 300, 32);
     const recipe how = {.batch_size = 32, .max_bag = 3, .key_space = 90};
     lane_fill(&l, &random, &how);
@@ -142,7 +142,7 @@ static void eval_allocates_once(hotbed_backend backend) {
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Two streams at once, on features of different tables, so that no row is read while it is written. */
@@ -150,13 +150,13 @@ static void eval_beside_training(hotbed_backend backend) {
     enum { BATCH = 32 };
     const int trained = hotbed_test_is_small() ? 40 : 200;
     setup s;
-    rig r;
+    fixture r;
     lane l, eval;
     hotbed_stream *other;
     rng random = rng_start(5);
     setup_start(&s, 2, 8, 2000);
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
     lane_open(&r, &l, 2 * BATCH, BATCH);
     lane_open(&r, &eval, 2 * BATCH, BATCH);
@@ -182,7 +182,7 @@ static void eval_beside_training(hotbed_backend backend) {
     const hotbed_batch batch = lane_batch(&eval);
     CHECK_OK(hotbed_storage_eval(r.storage, &batch, eval.output, 16, other));
     CHECK_OK(hotbed_stream_sync(other));
-    rig_download(&r, expected, eval.output, sizeof expected);
+    fixture_download(&r, expected, eval.output, sizeof expected);
     const hotbed_batch train = lane_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     for (int i = 0; i < trained; i++) {
@@ -193,11 +193,11 @@ static void eval_beside_training(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(other));
     CHECK_OK(hotbed_stream_sync(r.stream));
-    rig_download(&r, seen, eval.output, sizeof seen);
+    fixture_download(&r, seen, eval.output, sizeof seen);
     CHECK_BYTES(seen, expected, sizeof seen);
     lane_close(&l);
     lane_close(&eval);
-    rig_close(&r);
+    fixture_close(&r);
     hotbed_stream_destroy(other);
 }
 
@@ -205,7 +205,7 @@ static void eval_beside_training(hotbed_backend backend) {
 static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
     enum { DIM = 8 };
     setup s;
-    rig r;
+    fixture r;
     setup_start(&s, 1, DIM, 100);
     s.tables[0].dim = DIM;
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
@@ -213,11 +213,11 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
     s.tables[0].eval_initializer.value = 0.5F;
     for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_SUM; pooling++) {
         s.options.pooling = (hotbed_pooling)pooling;
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         const uint64_t keys[2] = {5, 6};
         hotbed_batch batch;
         hotbed_batch_init(&batch);
-        batch.keys = rig_copy(&r, keys, sizeof keys);
+        batch.keys = fixture_copy(&r, keys, sizeof keys);
         batch.batch_size = 1;
         batch.num_keys = 1;
         hotbed_ticket *ticket;
@@ -227,7 +227,7 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &ticket));
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
         CHECK_OK(hotbed_ticket_read(ticket, &view));
-        rig_download(&r, &slots[0], view.slots, sizeof slots[0]);
+        fixture_download(&r, &slots[0], view.slots, sizeof slots[0]);
         slots[1] = slots[0]; /* as if 6 had been there when it was looked for */
         const uint32_t starts[2] = {0, 2};
         hotbed_step_view step = hotbed_storage_step(r.storage);
@@ -235,24 +235,24 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         step.keys = batch.keys;
         step.bound = 2;
         step.batch_size = 2;
-        step.slots = rig_copy(&r, slots, sizeof slots);
-        step.feature_starts = rig_copy(&r, starts, sizeof starts);
+        step.slots = fixture_copy(&r, slots, sizeof slots);
+        step.feature_starts = fixture_copy(&r, starts, sizeof starts);
         const uint64_t prefetches = 1; /* and nothing has happened since */
         const uint32_t none = 0;
-        step.begun = rig_copy(&r, &prefetches, sizeof prefetches);
+        step.begun = fixture_copy(&r, &prefetches, sizeof prefetches);
         step.feature_tables = r.storage->device_feature_tables;
-        step.missing = rig_alloc(&r, 2 * sizeof *step.missing);
-        step.num_missing = rig_copy(&r, &none, sizeof none);
-        void *device = rig_alloc(&r, sizeof output);
+        step.missing = fixture_alloc(&r, 2 * sizeof *step.missing);
+        step.num_missing = fixture_copy(&r, &none, sizeof none);
+        void *device = fixture_alloc(&r, sizeof output);
         CHECK_OK(r.storage->kernels.lookup->forward(&step, device, DIM, DIM, r.stream));
         CHECK_OK(r.storage->kernels.lookup->again(&step, device, DIM, r.stream));
-        rig_download(&r, output, device, sizeof output);
+        fixture_download(&r, output, device, sizeof output);
         for (int e = 0; e < DIM; e++) {
             CHECK(output[0][e] == 3.0F);
             CHECK(output[1][e] == 0.5F);
         }
         hotbed_ticket_destroy(ticket);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -261,7 +261,7 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
     enum { BATCH = 300, KEYS = 2 * BATCH };
     for (int pooled = 0; pooled < 2; pooled++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(6 + (uint64_t)pooled);
         setup_start(&s, 2, 20, KEYS);
@@ -271,7 +271,7 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
         s.options.mode = HOTBED_MODE_DEFAULT;
         s.options.placement = HOTBED_PLACE_BY_HASH;
         s.options.pooling = pooled ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, KEYS, BATCH);
         const recipe how = {.batch_size = BATCH, .key_space = KEYS / 2};
         lane_step(&l, &random, &how);
@@ -284,13 +284,13 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
         CHECK(below > KEYS / 2 && below < KEYS);
         for (int pass = 0; pass < 3; pass++) {
             lane_eval(&l); /* told of; put off; told of */
-            rig_download(&r, &told, r.storage->below, sizeof told);
+            fixture_download(&r, &told, r.storage->below, sizeof told);
             CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
             if (pass == 1)
                 r.storage->lower_bytes = (uint64_t)below << 21; /* a page a row */
         }
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 

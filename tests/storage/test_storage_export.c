@@ -1,14 +1,14 @@
 /* tests/storage/test_storage_export.c - tables given batch by batch, against the model and in slot order. */
 #include "hotbed/export.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
 enum { MAX_DIM = 17, GUARD = 0x5A };
 
 /* Arrays of a batch of `room` slots, in device or pinned memory, and what a whole export gave. */
-typedef struct desk {
-    rig r;
+typedef struct arrays {
+    fixture r;
     hotbed_stream *stream;
     hotbed_memory_kind kind;
     uint64_t room;
@@ -18,7 +18,7 @@ typedef struct desk {
     uint64_t *all_keys, *all_scores;
     char *all_weights;
     float *all_states[2];
-} desk;
+} arrays;
 
 static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     setup_start(s, 3, 1, 700);
@@ -32,12 +32,12 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     s->options.optimizer.kind = kind;
 }
 
-static void take(desk *d, uint64_t bytes, hotbed_memory *memory) {
+static void take(arrays *d, uint64_t bytes, hotbed_memory *memory) {
     CHECK_OK(hotbed_memory_alloc(d->stream, d->kind, bytes, NULL, memory));
     CHECK_OK(hotbed_fill(memory->data, GUARD, bytes, d->stream));
 }
 
-static void desk_start(desk *d, hotbed_memory_kind kind, uint64_t room, uint64_t most) {
+static void arrays_start(arrays *d, hotbed_memory_kind kind, uint64_t room, uint64_t most) {
     d->stream = d->r.stream;
     d->kind = kind;
     d->room = room;
@@ -58,7 +58,7 @@ static void desk_start(desk *d, hotbed_memory_kind kind, uint64_t room, uint64_t
     CHECK(d->all_states[0] != NULL && d->all_states[1] != NULL);
 }
 
-static void desk_stop(desk *d) {
+static void arrays_stop(arrays *d) {
     CHECK_OK(hotbed_stream_sync(d->stream));
     hotbed_memory_free(&d->keys);
     hotbed_memory_free(&d->weights);
@@ -74,7 +74,7 @@ static void desk_stop(desk *d) {
 }
 
 /* All parts; d->room slots from `first`. */
-static hotbed_export batch_of(const desk *d, uint32_t table, uint64_t first) {
+static hotbed_export batch_of(const arrays *d, uint32_t table, uint64_t first) {
     uint32_t states = hotbed_optimizer_states(hotbed_storage_optimizer(d->r.storage)->kind);
     hotbed_export e;
     hotbed_export_init(&e);
@@ -91,10 +91,10 @@ static hotbed_export batch_of(const desk *d, uint32_t table, uint64_t first) {
 }
 
 /* Copy n items of `bytes` to the host, and see that what is beyond was left alone. */
-static void collect(desk *d, void *to, const hotbed_memory *from, uint64_t n, uint64_t bytes) {
+static void collect(arrays *d, void *to, const hotbed_memory *from, uint64_t n, uint64_t bytes) {
     unsigned char *image = malloc(d->room * bytes + 1);
     CHECK(image != NULL);
-    rig_download(&d->r, image, from->data, d->room * bytes);
+    fixture_download(&d->r, image, from->data, d->room * bytes);
     memcpy(to, image, n * bytes);
     for (uint64_t i = n * bytes; i < d->room * bytes; i++)
         CHECK_EQ(image[i], GUARD);
@@ -102,13 +102,13 @@ static void collect(desk *d, void *to, const hotbed_memory *from, uint64_t n, ui
     free(image);
 }
 
-/* Run a batch, and add what it gives to the desk's. */
-static uint64_t run_batch(desk *d, const hotbed_export *e) {
+/* Run a batch, and add what it gives to the arrays. */
+static uint64_t run_batch(arrays *d, const hotbed_export *e) {
     hotbed_table_info info = {.size = sizeof info};
     uint64_t n = UINT64_MAX;
     CHECK_OK(hotbed_storage_table(d->r.storage, e->table, &info));
     CHECK_OK(hotbed_storage_export(d->r.storage, e, d->stream));
-    rig_download(&d->r, &n, d->count.data, sizeof n);
+    fixture_download(&d->r, &n, d->count.data, sizeof n);
     CHECK(n <= e->slots && d->n + n <= d->most);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->r.storage)->kind;
     uint64_t row = info.dim * hotbed_dtype_bytes(info.dtype);
@@ -122,7 +122,7 @@ static uint64_t run_batch(desk *d, const hotbed_export *e) {
     return n;
 }
 
-static void run_all(desk *d, uint32_t table) {
+static void run_all(arrays *d, uint32_t table) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(d->r.storage, table, &info));
     d->n = 0;
@@ -133,7 +133,7 @@ static void run_all(desk *d, uint32_t table) {
 }
 
 /* What was given is the model's table, each key once. */
-static void check_all(desk *d, uint32_t table) {
+static void check_all(arrays *d, uint32_t table) {
     const oracle_table *m = &d->r.model->tables[table];
     const uint64_t size = hotbed_dtype_bytes(m->options.dtype), dim = m->options.dim;
     bool hash = m->options.kind == HOTBED_TABLE_HASH;
@@ -160,11 +160,11 @@ static void whole_tables(
     hotbed_backend backend, hotbed_optimizer_kind kind, hotbed_memory_kind memory) {
     static const uint64_t windows[] = {1, 7, 31, 32, 33, 257, 5000};
     setup s;
-    desk d;
+    arrays d;
     lane l;
     rng random = rng_start(30 + (uint64_t)kind);
     three_tables(&s, kind);
-    rig_open(&d.r, backend, &s.options);
+    fixture_open(&d.r, backend, &s.options);
     lane_open(&d.r, &l, 96, 32);
     const recipe how = {.batch_size = 32, .key_space = 300, .extremes = true};
     for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
@@ -174,15 +174,15 @@ static void whole_tables(
             continue; /* dozens */
         for (int i = 0; i < 3; i++)
             lane_step(&l, &random, &how);
-        desk_start(&d, memory, windows[w], 1000);
+        arrays_start(&d, memory, windows[w], 1000);
         for (uint32_t t = 0; t < 3; t++) {
             run_all(&d, t);
             check_all(&d, t);
         }
-        desk_stop(&d);
+        arrays_stop(&d);
     }
     lane_close(&l);
-    rig_close(&d.r);
+    fixture_close(&d.r);
 }
 
 static void whole_tables_into_device_memory(hotbed_backend backend) {
@@ -194,19 +194,19 @@ static void whole_tables_into_pinned_memory(hotbed_backend backend) {
 }
 
 /* A storage of `n` keys 1 .. n in table 0, whose scores are their squares. */
-static void numbered(desk *d, hotbed_backend backend, uint64_t n, uint64_t capacity) {
+static void numbered(arrays *d, hotbed_backend backend, uint64_t n, uint64_t capacity) {
     setup s;
     uint64_t *keys = calloc(n, sizeof *keys), *scores = calloc(n, sizeof *scores);
     CHECK(keys != NULL && scores != NULL);
     setup_start(&s, 1, 2, capacity);
     s.tables[0].score = HOTBED_SCORE_CUSTOM;
-    rig_open_bare(&d->r, backend, &s.options);
+    fixture_open_bare(&d->r, backend, &s.options);
     for (uint64_t i = 0; i < n; i++) {
         keys[i] = i + 1;
         scores[i] = keys[i] * keys[i];
     }
-    const hotbed_rows rows = {.scores = rig_copy(&d->r, scores, n * sizeof *scores)};
-    const void *device = rig_copy(&d->r, keys, n * sizeof *keys);
+    const hotbed_rows rows = {.scores = fixture_copy(&d->r, scores, n * sizeof *scores)};
+    const void *device = fixture_copy(&d->r, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_set_rows(d->r.storage, 0, n, device, &rows, d->r.stream));
     CHECK_OK(hotbed_stream_sync(d->r.stream));
     free(keys);
@@ -216,30 +216,30 @@ static void numbered(desk *d, hotbed_backend backend, uint64_t n, uint64_t capac
 /* The order of keys does not depend on the windows, and is that of a window of one slot. */
 static void the_order_is_that_of_slots(hotbed_backend backend) {
     enum { N = 150 };
-    desk d;
+    arrays d;
     uint64_t order[N];
     numbered(&d, backend, N, N);
-    desk_start(&d, HOTBED_MEMORY_DEVICE, 1, N);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, 1, N);
     run_all(&d, 0);
     CHECK_EQ(d.n, N);
     memcpy(order, d.all_keys, sizeof order);
-    desk_stop(&d);
+    arrays_stop(&d);
     for (uint64_t room = hotbed_test_is_small() ? 45 : 5; room < 500; room *= 3) {
-        desk_start(&d, HOTBED_MEMORY_DEVICE, room, N);
+        arrays_start(&d, HOTBED_MEMORY_DEVICE, room, N);
         run_all(&d, 0);
         CHECK_EQ(d.n, N);
         CHECK_BYTES(d.all_keys, order, sizeof order);
-        desk_stop(&d);
+        arrays_stop(&d);
     }
-    rig_close(&d.r);
+    fixture_close(&d.r);
 }
 
 static void only_scores_from_a_threshold(hotbed_backend backend) {
     enum { N = 100 };
     static const uint64_t thresholds[] = {0, 1, 2, 50 * 50, 50 * 50 + 1, N * N, N * N + 1};
-    desk d;
+    arrays d;
     numbered(&d, backend, N, 200);
-    desk_start(&d, HOTBED_MEMORY_DEVICE, 1000, N);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, 1000, N);
     for (size_t i = 0; i < sizeof thresholds / sizeof thresholds[0]; i++) {
         uint64_t expected = 0;
         for (uint64_t k = 1; k <= N; k++)
@@ -253,18 +253,18 @@ static void only_scores_from_a_threshold(hotbed_backend backend) {
             CHECK(d.all_scores[k] >= thresholds[i]);
         }
     }
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 static void static_tables_have_score_0(hotbed_backend backend) {
     setup s;
-    desk d;
+    arrays d;
     setup_start(&s, 1, 2, 70);
     s.tables[0].kind = HOTBED_TABLE_STATIC;
     s.options.mode = HOTBED_MODE_HBM_DIRECT; /* where slots are row numbers */
-    rig_open_bare(&d.r, backend, &s.options);
-    desk_start(&d, HOTBED_MEMORY_DEVICE, 40, 100);
+    fixture_open_bare(&d.r, backend, &s.options);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, 40, 100);
     hotbed_export e = batch_of(&d, 0, 35);
     CHECK_EQ(run_batch(&d, &e), 35);
     for (uint64_t i = 0; i < 35; i++) {
@@ -273,19 +273,19 @@ static void static_tables_have_score_0(hotbed_backend backend) {
     }
     e.min_score = 1;
     CHECK_EQ(run_batch(&d, &e), 0);
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 /* Parts that are NULL are skipped; windows may end, or begin, after the last slot. */
 static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     enum { N = 60, ROOM = 21 };
-    desk d;
+    arrays d;
     hotbed_table_info info = {.size = sizeof info};
     uint64_t n = 0;
     numbered(&d, backend, N, N);
     CHECK_OK(hotbed_storage_table(d.r.storage, 0, &info));
-    desk_start(&d, HOTBED_MEMORY_DEVICE, info.slots + info.lower_slots, N);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, info.slots + info.lower_slots, N);
     hotbed_export e = batch_of(&d, 0, info.slots + info.lower_slots);
     CHECK_EQ(run_batch(&d, &e), 0);
     e.first = UINT64_MAX;
@@ -297,7 +297,7 @@ static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     e.keys = NULL;
     memset(&e.rows, 0, sizeof e.rows);
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
-    rig_download(&d.r, &n, d.count.data, sizeof n);
+    fixture_download(&d.r, &n, d.count.data, sizeof n);
     CHECK_EQ(n, N);
     collect(&d, d.all_keys, &d.keys, 0, sizeof(uint64_t));
     collect(&d, d.all_weights, &d.weights, 0, 8);
@@ -311,19 +311,19 @@ static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     memcpy(keys, d.all_keys, sizeof keys);
     e.room = ROOM; /* for the first ones */
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
-    rig_download(&d.r, &n, d.count.data, sizeof n);
+    fixture_download(&d.r, &n, d.count.data, sizeof n);
     CHECK_EQ(n, N);
     collect(&d, d.all_keys, &d.keys, ROOM, sizeof(uint64_t));
     collect(&d, d.all_weights, &d.weights, ROOM, 8);
     CHECK_BYTES(d.all_keys, keys, ROOM * sizeof keys[0]);
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 /* Others come and go between batches: a key that stays is given once. */
 static void keys_that_stay_are_given_once(hotbed_backend backend) {
     enum { N = 500, STAY = 200, ROOM = 64 };
-    desk d;
+    arrays d;
     hotbed_table_info info = {.size = sizeof info};
     uint32_t given[N + 1] = {0};
     uint64_t keys[N];
@@ -331,9 +331,9 @@ static void keys_that_stay_are_given_once(hotbed_backend backend) {
     numbered(&d, backend, STAY, 2 * N);
     for (uint64_t i = STAY; i < N; i++)
         keys[i] = i + 1;
-    const uint64_t *others = rig_copy(&d.r, keys, sizeof keys);
+    const uint64_t *others = fixture_copy(&d.r, keys, sizeof keys);
     CHECK_OK(hotbed_storage_table(d.r.storage, 0, &info));
-    desk_start(&d, HOTBED_MEMORY_DEVICE, ROOM, ROOM);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, ROOM, ROOM);
     const hotbed_rows nothing = {0};
     for (uint64_t first = 0; first < info.slots + info.lower_slots; first += ROOM) {
         uint64_t from = STAY + rng_below(&random, N - STAY), n = rng_below(&random, N - from + 1);
@@ -350,21 +350,21 @@ static void keys_that_stay_are_given_once(hotbed_backend backend) {
     }
     for (uint64_t k = 1; k <= STAY; k++)
         CHECK_EQ(given[k], 1);
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 /* A batch is recorded, and launched again when the table has changed; it waits for nothing. */
 static void a_batch_is_recorded(hotbed_backend backend) {
     enum { N = 90 };
-    desk d;
+    arrays d;
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     uint64_t n = 0, key = 12345;
     numbered(&d, backend, N, 400);
-    const void *another = rig_copy(&d.r, &key, sizeof key);
+    const void *another = fixture_copy(&d.r, &key, sizeof key);
     const hotbed_rows nothing = {0};
-    desk_start(&d, HOTBED_MEMORY_PINNED, 1000, N + 1);
+    arrays_start(&d, HOTBED_MEMORY_PINNED, 1000, N + 1);
     const hotbed_export e = batch_of(&d, 0, 0);
     CHECK_EQ(run_batch(&d, &e), N); /* the workspace is there */
     hotbed_counters_read(&before);
@@ -377,22 +377,22 @@ static void a_batch_is_recorded(hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(d.stream, &graph));
     for (uint64_t i = 0; i < 2; i++) {
         CHECK_OK(hotbed_graph_launch(graph, d.stream));
-        rig_download(&d.r, &n, d.count.data, sizeof n);
+        fixture_download(&d.r, &n, d.count.data, sizeof n);
         CHECK_EQ(n, N + i);
         CHECK_OK(hotbed_storage_set_rows(d.r.storage, 0, 1, another, &nothing, d.stream));
     }
     CHECK_OK(hotbed_stream_sync(d.stream));
     hotbed_graph_destroy(graph);
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 static void documented_errors(hotbed_backend backend) {
-    desk d;
+    arrays d;
     hotbed_stream *fresh;
     hotbed_graph *graph;
     numbered(&d, backend, 5, 100);
-    desk_start(&d, HOTBED_MEMORY_DEVICE, 10, 10);
+    arrays_start(&d, HOTBED_MEMORY_DEVICE, 10, 10);
     const hotbed_export good = batch_of(&d, 0, 0);
     hotbed_export e = good;
     CHECK_STATUS(hotbed_storage_export(NULL, &e, d.stream), HOTBED_ERR_ARGUMENT);
@@ -420,8 +420,8 @@ static void documented_errors(hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(fresh, &graph));
     hotbed_graph_destroy(graph);
     hotbed_stream_destroy(fresh);
-    desk_stop(&d);
-    rig_close(&d.r);
+    arrays_stop(&d);
+    fixture_close(&d.r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_external.c - CACHE over an external store: bytes, pins, and stores that fail. */
 #include "storage/external.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/bad_store.h"
 
 #include <malloc.h>
@@ -11,7 +11,7 @@
 
 typedef struct box {
     setup s;
-    rig r;
+    fixture r;
     bad_store bad;
     hotbed_external *external;
 } box;
@@ -26,7 +26,7 @@ static void box_start(box *b, uint32_t num_tables, uint32_t dim, uint64_t capaci
 }
 
 static void open_store(box *b) {
-    hotbed_external_table tables[RIG_TABLES];
+    hotbed_external_table tables[FIXTURE_TABLES];
     hotbed_external_options o;
     hotbed_external_options_init(&o);
     CHECK_OK(hotbed_storage_external_tables(&b->s.options, tables));
@@ -39,11 +39,11 @@ static void open_store(box *b) {
 
 static void box_open(box *b, hotbed_backend backend) {
     open_store(b);
-    rig_open(&b->r, backend, &b->s.options);
+    fixture_open(&b->r, backend, &b->s.options);
 }
 
 static void box_close(box *b) {
-    rig_close(&b->r);
+    fixture_close(&b->r);
     hotbed_external_destroy(b->external);
     bad_store_end(&b->bad);
 }
@@ -110,7 +110,7 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     refuses(&b, "no upper_capacity");
     b.s.tables[1].upper_capacity = 12;
     b.s.options.mode = HOTBED_MODE_AUTO; /* a store is reason enough */
-    rig_open_bare(&b.r, HOTBED_BACKEND_HOST, &b.s.options);
+    fixture_open_bare(&b.r, HOTBED_BACKEND_HOST, &b.s.options);
     CHECK_EQ(hotbed_storage_mode(b.r.storage), HOTBED_MODE_CACHE);
     CHECK_OK(hotbed_storage_explain(b.r.storage, text, sizeof text));
     CHECK(strstr(text, "CACHE over an external store") != NULL);
@@ -174,7 +174,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         uint64_t inserts = store_stats(&b).inserts;
         lane_eval(&lanes[0]);
         CHECK_EQ(store_stats(&b).inserts, inserts);
-        rig_check(&b.r);
+        fixture_check(&b.r);
         CHECK(table_stats(&b, 2).fetches > 100 && table_stats(&b, 2).write_backs > 100);
         CHECK(store_stats(&b).stream_waits >= 60);
         CHECK_EQ(store_stats(&b).failures, 0);
@@ -220,7 +220,7 @@ static void only_what_was_used_is_written(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     CHECK_EQ(store_stats(&b).inserts, inserts);
     CHECK_EQ(table_stats(&b, 0).write_backs, inserts);
-    CHECK_EQ(rig_size(&b.r, 0), 8 * KEYS);
+    CHECK_EQ(fixture_size(&b.r, 0), 8 * KEYS);
     lane_close(&l);
     box_close(&b);
 }
@@ -233,7 +233,7 @@ static void times_are_in_the_store(hotbed_backend backend) {
     b.s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     b.s.tables[1].dtype = HOTBED_F16;
     open_store(&b);
-    rig_open_bare(&b.r, backend, &b.s.options);
+    fixture_open_bare(&b.r, backend, &b.s.options);
     uint64_t keys[KEYS], times[KEYS], scores[KEYS];
     for (uint64_t i = 0; i < KEYS; i++) {
         keys[i] = i << 50;
@@ -241,9 +241,9 @@ static void times_are_in_the_store(hotbed_backend backend) {
         scores[i] = 5 * i;
     }
     hotbed_rows rows = {
-        .scores = rig_copy(&b.r, scores, sizeof scores),
-        .times = rig_copy(&b.r, times, sizeof times)};
-    void *device_keys = rig_copy(&b.r, keys, sizeof keys);
+        .scores = fixture_copy(&b.r, scores, sizeof scores),
+        .times = fixture_copy(&b.r, times, sizeof times)};
+    void *device_keys = fixture_copy(&b.r, keys, sizeof keys);
     CHECK_OK(hotbed_storage_set_rows(b.r.storage, 1, KEYS, device_keys, &rows, b.r.stream));
     hotbed_ticket *ticket;
     hotbed_batch batch;
@@ -260,8 +260,8 @@ static void times_are_in_the_store(hotbed_backend backend) {
         uint64_t seen[KEYS], count[KEYS];
         CHECK_OK(
             hotbed_storage_get_rows(b.r.storage, 1, KEYS, device_keys, &rows, NULL, b.r.stream));
-        rig_download(&b.r, seen, rows.times, sizeof seen);
-        rig_download(&b.r, count, rows.scores, sizeof count);
+        fixture_download(&b.r, seen, rows.times, sizeof seen);
+        fixture_download(&b.r, count, rows.scores, sizeof count);
         for (uint64_t i = 0; i < KEYS; i++) {
             bool used = i / 12 % 2 == 1; /* the first 12 of a batch are for the other table */
             CHECK_EQ(count[i], scores[i] + used);
@@ -288,7 +288,7 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     open_store(&b);
     CHECK_EQ(mallopt(M_PERTURB, 0x5a), PERTURBS);
-    rig_open_bare(&b.r, backend, &b.s.options);
+    fixture_open_bare(&b.r, backend, &b.s.options);
     CHECK_EQ(mallopt(M_PERTURB, 0), PERTURBS);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
@@ -300,7 +300,7 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
     uint64_t keys[KEYS];
     for (uint64_t i = 0; i < KEYS; i++)
         keys[i] = i << 50;
-    uint64_t *device_keys = rig_copy(&b.r, keys, sizeof keys);
+    uint64_t *device_keys = fixture_copy(&b.r, keys, sizeof keys);
     hotbed_ticket *ticket;
     hotbed_batch batch;
     CHECK_OK(hotbed_ticket_create(b.r.storage, 12, 12, b.r.stream, &ticket));
@@ -315,10 +315,10 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     uint8_t found[KEYS], rows[KEYS * ROW_MOST];
-    hotbed_external_note notes[KEYS];
+    hotbed_external_metadata metadata[KEYS];
     hotbed_external_call call = {.deadline_ns = UINT64_MAX};
     CHECK_OK(
-        hotbed_external_memory_calls.find(b.bad.self, 0, KEYS, keys, found, rows, notes, &call));
+        hotbed_external_memory_calls.find(b.bad.self, 0, KEYS, keys, found, rows, metadata, &call));
     for (uint64_t i = 0; i < KEYS; i++) {
         CHECK_EQ(found[i], 1);
         for (uint64_t at = 0; at < info.row_bytes; at++)
@@ -352,7 +352,7 @@ static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
     lane_step(&other, &random, &how); /* nothing is left of it */
     lane_step(&l, &random, &how);
     CHECK_EQ(table_stats(&b, 0).refused, refused);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     lane_close(&l);
     lane_close(&other);
     box_close(&b);
@@ -403,7 +403,7 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
     CHECK_EQ(faults > 0, at > 0 && at <= b.bad.calls);
     uint64_t calls = b.bad.calls;
     bad_store_next(&b.bad, BAD_NOT, 1);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     for (int l = 0; l < 2; l++)
         lane_close(&lanes[l]);
     box_close(&b);
@@ -449,11 +449,11 @@ static void a_torn_batch_is_never_served(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     uint64_t absent = 1234567, refused = table_stats(&b, 0).refused;
     uint8_t found = 0;
-    uint64_t *device = rig_copy(&b.r, &absent, sizeof absent);
-    uint8_t *device_found = rig_copy(&b.r, &found, sizeof found);
+    uint64_t *device = fixture_copy(&b.r, &absent, sizeof absent);
+    uint8_t *device_found = fixture_copy(&b.r, &found, sizeof found);
     CHECK_OK(hotbed_storage_get_rows(b.r.storage, 0, 1, device, NULL, device_found, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
-    rig_download(&b.r, &found, device_found, 1);
+    fixture_download(&b.r, &found, device_found, 1);
     CHECK_EQ(found, HOTBED_EXTERNAL_UNKNOWN);
     lane_fill(&l, &random, &how);
     CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
@@ -485,22 +485,22 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     bad_store_next(&b.bad, BAD_FAIL, 1); /* a key that is above stays there */
     CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, NULL, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
-    rig_check(&b.r);
+    fixture_check(&b.r);
     /* All rows are in the store now, and it does not answer. */
     uint8_t found[KEYS];
     float weights[KEYS * 8] = {0};
-    void *device_found = rig_alloc(&b.r, sizeof found);
-    const hotbed_rows rows = {.weights = rig_copy(&b.r, weights, sizeof weights)};
+    void *device_found = fixture_alloc(&b.r, sizeof found);
+    const hotbed_rows rows = {.weights = fixture_copy(&b.r, weights, sizeof weights)};
     const hotbed_batch batch = lane_batch(&l);
     for (int call = 0; call < 5; call++) {
         bad_store_next(&b.bad, BAD_FAIL, 1);
@@ -519,10 +519,10 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
             CHECK_OK(hotbed_storage_eval(b.r.storage, &batch, l.output, l.stride, b.r.stream));
         CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
         bad_store_next(&b.bad, BAD_NOT, 1);
-        rig_download(&b.r, found, device_found, sizeof found);
+        fixture_download(&b.r, found, device_found, sizeof found);
         for (int i = 0; i < KEYS; i++)
             CHECK_EQ(found[i], call == 0 || (call == 1 && i == 0) ? HOTBED_EXTERNAL_UNKNOWN : 1);
-        rig_check(&b.r);
+        fixture_check(&b.r);
     }
     uint64_t n;
     bad_store_next(&b.bad, BAD_FAIL, 1);
@@ -532,9 +532,9 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 1);
     CHECK_STATUS(
         hotbed_storage_export_keys(b.r.storage, 0, 0, NULL, NULL, &n, b.r.stream), HOTBED_ERR_IO);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     CHECK_OK(hotbed_storage_clear(b.r.storage, 0, b.r.stream));
-    CHECK_EQ(rig_size(&b.r, 0), 0);
+    CHECK_EQ(fixture_size(&b.r, 0), 0);
     CHECK_OK(hotbed_external_size(b.external, 0, &n));
     CHECK_EQ(n, 0);
     lane_close(&l);
@@ -561,7 +561,7 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     lane_prefetch(&l);
     lane_forward(&l);
     lane_backward(&l, &random);
-    rig_check(&b.r);
+    fixture_check(&b.r);
     lane_close(&l);
     box_close(&b);
 }
@@ -604,7 +604,7 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
 
 /* --- opened again ------------------------------------------------------------------------------------ */
 
-static void train(rig *r, lane *l, rng *random, int steps) {
+static void train(fixture *r, lane *l, rng *random, int steps) {
     const recipe how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < steps; step++)
         lane_step(l, random, &how);
@@ -616,7 +616,7 @@ static void train(rig *r, lane *l, rng *random, int steps) {
 static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend) {
     static int number;
     setup s;
-    rig r;
+    fixture r;
     lane l;
     char path[512];
     hotbed_external_table tables[2];
@@ -638,11 +638,11 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
         return; /* this build is without RocksDB */
     CHECK_OK(status);
     s.options.external = external;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 24, 12);
     train(&r, &l, &random, 10);
     CHECK_OK(hotbed_external_flush(external));
-    rig_check(&r);
+    fixture_check(&r);
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     hotbed_ticket_destroy(l.ticket);
     hotbed_storage_destroy(r.storage);
@@ -652,11 +652,11 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     CHECK_OK(hotbed_storage_create(&s.options, r.stream, &r.storage));
     CHECK_OK(hotbed_storage_set_state(r.storage, &state, r.stream));
     CHECK_OK(hotbed_ticket_create(r.storage, 24, 12, r.stream, &l.ticket));
-    rig_check_rows(&r);
+    fixture_check_rows(&r);
     train(&r, &l, &random, 10);
-    rig_check_rows(&r);
+    fixture_check_rows(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
     hotbed_external_destroy(external);
 }
 
@@ -677,7 +677,7 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
     lane_cancel(&l);
     lane_eval(&l);
     const hotbed_batch batch = lane_batch(&l);
-    const uint64_t before = rig_resident();
+    const uint64_t before = fixture_resident();
     for (int round = 0; round < ROUNDS; round++) {
         hotbed_stream *streams[STREAMS];
         for (int i = 0; i < STREAMS; i++) {
@@ -688,7 +688,7 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
         for (int i = 0; i < STREAMS; i++)
             hotbed_stream_destroy(streams[i]);
     }
-    CHECK(rig_resident() < before + (UINT64_C(50) << 20));
+    CHECK(fixture_resident() < before + (UINT64_C(50) << 20));
     lane_eval(&l);
     lane_close(&l);
     box_close(&b);
@@ -717,7 +717,7 @@ static void a_clear_comes_after_the_steps_before_it(hotbed_backend backend) {
         uint64_t stored = 1;
         CHECK_OK(hotbed_external_size(b.external, 0, &stored));
         CHECK_EQ(stored, 0);
-        CHECK_EQ(rig_size(&b.r, 0), 0);
+        CHECK_EQ(fixture_size(&b.r, 0), 0);
         lane_close(&l);
         box_close(&b);
     }

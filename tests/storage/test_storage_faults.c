@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_faults.c - the n-th allocation fails, n = 1, 2, ... until none does. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
 enum { MAX_N = 2000, BATCH = 16 };
@@ -56,33 +56,33 @@ static void create_says_which_table_is_too_large(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-typedef struct victim {
-    rig r;
+typedef struct subject {
+    fixture r;
     lane l;
     rng random;
-} victim;
+} subject;
 
 static const recipe usual = {.batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
 
-static void victim_open(victim *v, hotbed_backend backend) {
+static void subject_open(subject *v, hotbed_backend backend) {
     setup s;
     two_tables(&s);
     v->random = rng_start(1);
-    rig_open(&v->r, backend, &s.options);
+    fixture_open(&v->r, backend, &s.options);
     lane_open(&v->r, &v->l, 200, BATCH);
     lane_step(&v->l, &v->random, &usual);
 }
 
-static void victim_close(victim *v) {
+static void subject_close(subject *v) {
     lane_step(&v->l, &v->random, &usual);
-    rig_check(&v->r);
+    fixture_check(&v->r);
     lane_close(&v->l);
-    rig_close(&v->r);
+    fixture_close(&v->r);
 }
 
 static void ticket_without_memory(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend);
+    subject v;
+    subject_open(&v, backend);
     for (uint64_t n = 1;; n++) {
         hotbed_ticket *ticket = v.l.ticket;
         CHECK(n < MAX_N);
@@ -98,14 +98,14 @@ static void ticket_without_memory(hotbed_backend backend) {
         CHECK(ticket == NULL);
         lane_step(&v.l, &v.random, &usual);
     }
-    victim_close(&v);
+    subject_close(&v);
 }
 
 /* A refused ticket gives its place back: 254 more fit after many failures. */
 static void failed_tickets_keep_no_place(hotbed_backend backend) {
-    victim v;
+    subject v;
     hotbed_ticket *tickets[254];
-    victim_open(&v, backend);
+    subject_open(&v, backend);
     for (int i = 0; i < 300; i++) {
         hotbed_ticket *ticket;
         /* the struct, or the device memory, which on CUDA is not the wrappers' to fail */
@@ -118,13 +118,13 @@ static void failed_tickets_keep_no_place(hotbed_backend backend) {
         CHECK_OK(hotbed_ticket_create(v.r.storage, 8, 4, v.r.stream, &tickets[i]));
     for (int i = 0; i < 254; i++)
         hotbed_ticket_destroy(tickets[i]);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 /* The first eval on a stream makes its workspace. */
 static void eval_without_memory(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend);
+    subject v;
+    subject_open(&v, backend);
     hotbed_stream *fresh;
     CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
     const hotbed_batch batch = lane_batch(&v.l);
@@ -143,10 +143,10 @@ static void eval_without_memory(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(fresh));
     hotbed_stream_destroy(fresh);
     lane_eval(&v.l);
-    victim_close(&v);
+    subject_close(&v);
 }
 
-static hotbed_status read_back(victim *v, int call) {
+static hotbed_status read_back(subject *v, int call) {
     uint64_t keys[300], scores[300], n, pinned;
     hotbed_storage_state state = {.size = sizeof state};
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -163,8 +163,8 @@ static hotbed_status read_back(victim *v, int call) {
 }
 
 static void reading_back_without_memory(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend);
+    subject v;
+    subject_open(&v, backend);
     for (int call = 0; call < 4; call++)
         for (uint64_t n = 1;; n++) {
             CHECK(n < MAX_N);
@@ -175,14 +175,14 @@ static void reading_back_without_memory(hotbed_backend backend) {
                 break;
             }
             CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-            rig_check(&v.r);
+            fixture_check(&v.r);
         }
-    victim_close(&v);
+    subject_close(&v);
 }
 
 static void clear_without_memory(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend);
+    subject v;
+    subject_open(&v, backend);
     for (uint64_t n = 1;; n++) {
         CHECK(n < MAX_N);
         fault_arm(n);
@@ -193,15 +193,15 @@ static void clear_without_memory(hotbed_backend backend) {
             break;
         }
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-        rig_check(&v.r);
+        fixture_check(&v.r);
     }
-    victim_close(&v);
+    subject_close(&v);
 }
 
 /* Steps make no allocation of any kind, on no thread. */
 static void a_step_allocates_nothing(hotbed_backend backend) {
-    victim v;
-    victim_open(&v, backend);
+    subject v;
+    subject_open(&v, backend);
     const hotbed_batch batch = lane_batch(&v.l);
     hotbed_status status[4];
     CHECK_OK(hotbed_stream_sync(v.r.stream));
@@ -217,7 +217,7 @@ static void a_step_allocates_nothing(hotbed_backend backend) {
     hotbed_batch host = v.l.host;
     oracle_prefetch(v.r.model, &host, v.l.model, NULL);
     oracle_cancel(v.l.model);
-    victim_close(&v);
+    subject_close(&v);
 }
 
 const hotbed_test hotbed_tests[] = {

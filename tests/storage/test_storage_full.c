@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_full.c - tables at their limit: refusal, eviction, keys out of range. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static uint64_t refused(const lane *l) {
 static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start((uint64_t)pooling);
         setup_start(&s, 2, 5, 100);
@@ -33,14 +33,14 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
         s.tables[1].initializer.std = 1.0F;
         s.options.pooling = (hotbed_pooling)pooling;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 400, 100);
         const recipe how = {.batch_size = 100, .max_bag = 3, .key_space = 400, .weights = true};
         uint64_t refusals = 0;
         for (int step = 0; step < 8; step++) {
             lane_fill(&l, &random, &how);
             hotbed_status fault = lane_prefetch_with_slots(&l);
-            lane_check(&l); /* only new keys of table 1 are refused, or rig_check fails */
+            lane_check(&l); /* only new keys of table 1 are refused, or fixture_check fails */
             if (refused(&l) != 0)
                 check_fault(fault, HOTBED_ERR_FULL, "table 1");
             else
@@ -53,9 +53,9 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
         CHECK(refusals > 0);
-        rig_check(&r);
+        fixture_check(&r);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -64,12 +64,12 @@ static void a_refused_key_is_named(hotbed_backend backend) {
     static const char *const names[] = {"-4242", "18446744073709547374"};
     for (int type = HOTBED_KEY_I64; type <= HOTBED_KEY_U64; type++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(5);
         setup_start(&s, 1, 3, 4);
         s.options.key_type = (hotbed_key_type)type;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 64, 64);
         const recipe many = {.batch_size = 64};
         lane_fill(&l, &random, &many);
@@ -83,19 +83,19 @@ static void a_refused_key_is_named(hotbed_backend backend) {
         check_fault(HOTBED_ERR_FULL, HOTBED_ERR_FULL, names[type - HOTBED_KEY_I64]);
         lane_forward(&l);
         lane_backward(&l, &random);
-        rig_check(&r);
+        fixture_check(&r);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 /* A fault belongs to the caller's sync: synchronous calls of the storage do not take it. */
 static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     setup_start(&s, 2, 3, 4);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     uint64_t keys[128], n = 0, pinned = 0;
     hotbed_storage_state state = {.size = sizeof state};
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -105,7 +105,7 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     hotbed_batch_init(&batch);
     batch.batch_size = 64;
     batch.num_keys = 128;
-    batch.keys = rig_copy(&r, keys, sizeof keys);
+    batch.keys = fixture_copy(&r, keys, sizeof keys);
     CHECK_OK(hotbed_ticket_create(r.storage, 128, 64, r.stream, &ticket));
     for (int call = 0; call < 7; call++) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
@@ -127,17 +127,17 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
         CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL);
         CHECK_OK(hotbed_stream_sync(r.stream));
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Erasing makes room again. */
 static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(6);
     setup_start(&s, 1, 2, 50);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 300, 300);
     const recipe how = {.batch_size = 300};
     lane_fill(&l, &random, &how);
@@ -146,12 +146,12 @@ static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 300, l.device.keys, NULL, r.stream));
     for (uint64_t i = 0; i < 300; i++)
         (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
-    CHECK_EQ(rig_size(&r, 0), 0);
+    CHECK_EQ(fixture_size(&r, 0), 0);
     const recipe fits = {.batch_size = 50};
     lane_step(&l, &random, &fits);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- eviction --------------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ static void batch_of(lane *l, rng *random, uint32_t n, const uint64_t *keys) {
 }
 
 /* Drop from the model what is no longer in the table.  Gives the number dropped. */
-static uint64_t follow_evictions(rig *r) {
+static uint64_t follow_evictions(fixture *r) {
     uint64_t keys[4096], scores[4096], n = 0, dropped = 0;
     CHECK_OK(hotbed_storage_export_keys(r->storage, 0, 4096, keys, scores, &n, r->stream));
     oracle_table *table = &r->model->tables[0];
@@ -217,12 +217,12 @@ static bool track(tracked *t, uint64_t key, uint64_t slot, uint64_t score) {
 static void the_lowest_score_is_evicted(hotbed_backend backend) {
     static tracked t;
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(7);
     memset(&t, 0, sizeof t);
     evicting_setup(&s, hotbed_test_is_small() ? 10 : 100);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 4, 4);
     uint64_t evictions = 0;
     const uint64_t steps = hotbed_test_is_small() ? 120 : 400;
@@ -233,7 +233,7 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
         batch_of(&l, &random, 1, &key);
         lane_prefetch(&l);
         CHECK_OK(hotbed_ticket_read(l.ticket, &view));
-        rig_download(&r, &slot, view.slots, sizeof slot); /* nothing was refused */
+        fixture_download(&r, &slot, view.slots, sizeof slot); /* nothing was refused */
         bool evicted = track(&t, key, slot, step);
         CHECK_EQ(follow_evictions(&r), evicted);
         evictions += evicted;
@@ -246,19 +246,19 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.evictions, evictions);
     CHECK_EQ(stats.refused, 0);
-    CHECK_EQ(stats.inserts - stats.evictions, rig_size(&r, 0));
+    CHECK_EQ(stats.inserts - stats.evictions, fixture_size(&r, 0));
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Keys that are present and keys that are new in one batch: the new ones take the places of others. */
 static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(13);
     evicting_setup(&s, 4);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 128);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
@@ -284,17 +284,17 @@ static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.hits, r.model->tables[0].stats.hits);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* A larger table: every batch is served, rows survive as long as they should, old ones go first. */
 static void eviction_serves_every_batch(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(8);
     evicting_setup(&s, 1000);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 128, 128);
     uint64_t evictions = 0;
     for (int step = 0; step < 40; step++) {
@@ -311,20 +311,20 @@ static void eviction_serves_every_batch(hotbed_backend backend) {
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.evictions, evictions);
-    CHECK_EQ(stats.inserts - stats.evictions, rig_size(&r, 0));
+    CHECK_EQ(stats.inserts - stats.evictions, fixture_size(&r, 0));
     CHECK_EQ(stats.hits + stats.inserts, stats.uniques);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* With all rows pinned by another ticket there is nothing to evict. */
 static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane holder, l;
     rng random = rng_start(9);
     evicting_setup(&s, 4);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint32_t slots = (uint32_t)info.slots;
@@ -337,8 +337,8 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     batch_of(&holder, &random, slots + 64, keys);
     hotbed_status fault = lane_prefetch_with_slots(&holder);
     check_fault(fault, HOTBED_ERR_FULL, "table 0");
-    CHECK_EQ(rig_size(&r, 0), rig_pinned(&r));
-    uint64_t size = rig_size(&r, 0);
+    CHECK_EQ(fixture_size(&r, 0), fixture_pinned(&r));
+    uint64_t size = fixture_size(&r, 0);
     CHECK(size >= 4);
     const uint64_t more[] = {5000, 0, 5001, 5000};
     batch_of(&l, &random, 4, more);
@@ -348,11 +348,11 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     lane_check(&l);
     lane_forward(&l); /* first values for the refused */
     lane_backward(&l, &random);
-    CHECK_EQ(rig_size(&r, 0), size);
+    CHECK_EQ(fixture_size(&r, 0), size);
     lane_forward(&holder);
     lane_backward(&holder, &random);
-    CHECK_EQ(rig_pinned(&r), 0);
-    rig_check(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    fixture_check(&r);
     batch_of(&l, &random, 4, more); /* and now they fit */
     lane_prefetch(&l);
     CHECK_OK(hotbed_stream_sync(r.stream));
@@ -360,17 +360,17 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     lane_backward(&l, &random);
     lane_close(&holder);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Random traffic beside a ticket that pins a fifth of the table. */
 static void pinned_rows_survive_eviction(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane holder, l;
     rng random = rng_start(10);
     evicting_setup(&s, 500);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &holder, 100, 100);
     lane_open(&r, &l, 64, 64);
     const recipe held = {.batch_size = 100};
@@ -387,10 +387,10 @@ static void pinned_rows_survive_eviction(hotbed_backend backend) {
     lane_forward(&holder);
     lane_backward(&holder, &random);
     CHECK_OK(hotbed_stream_sync(r.stream));
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     lane_close(&holder);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- keys out of range ------------------------------------------------------------------------------- */
@@ -398,14 +398,14 @@ static void pinned_rows_survive_eviction(hotbed_backend backend) {
 static void keys_outside_of_a_static_table(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(11);
         setup_start(&s, 2, 4, 100);
         s.tables[1].kind = HOTBED_TABLE_STATIC;
         s.tables[1].capacity = 10;
         s.options.pooling = (hotbed_pooling)pooling;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 32, 16);
         static const uint64_t bad[] = {10, (uint64_t)-1, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN};
         for (int i = 0; i < 4; i++) {
@@ -423,27 +423,27 @@ static void keys_outside_of_a_static_table(hotbed_backend backend) {
             lane_forward(&l);
             lane_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
-            rig_check(&r);
+            fixture_check(&r);
         }
         const uint64_t outside = 10;
         const hotbed_rows nothing = {0};
-        const uint64_t *key = rig_copy(&r, &outside, sizeof outside);
+        const uint64_t *key = fixture_copy(&r, &outside, sizeof outside);
         CHECK_OK(hotbed_storage_set_rows(r.storage, 1, 1, key, &nothing, r.stream));
         CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
-        rig_check(&r);
+        fixture_check(&r);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void bad_offsets_are_a_fault(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(12);
     setup_start(&s, 2, 4, 200);
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 32, 8);
     const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 20};
     static const int64_t bad[][2] = {{3, -1}, {3, 1000}, {16, 1000}, {0, 1}, {7, INT64_MIN}};
@@ -455,12 +455,12 @@ static void bad_offsets_are_a_fault(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
         CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
-        CHECK_EQ(rig_pinned(&r), 0);
+        CHECK_EQ(fixture_pinned(&r), 0);
     }
     lane_close(&l);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_OK(hotbed_storage_clear(r.storage, 1, r.stream));
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Three bags of each of two features, and the bag that the fault names: the one that ends at what cannot be. */
@@ -486,12 +486,12 @@ static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
     };
     for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_MEAN; pooling++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(13);
         setup_start(&s, 2, 4, 200);
         s.options.pooling = (hotbed_pooling)pooling;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 8, 3);
         for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             const recipe how = {.batch_size = 3, .max_bag = 1, .key_space = 20};
@@ -513,7 +513,7 @@ static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
         }
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 

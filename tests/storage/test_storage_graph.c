@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_graph.c - whole steps recorded once and launched with changing keys. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 enum { BATCH = 8, MAX_KEYS = 96, RING = 8 };
 
@@ -20,17 +20,17 @@ static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind
     s->options.optimizer.kind = kind;
 }
 
-static void *host_copy(rig *r, const void *device, uint64_t bytes) {
-    /* Host memory that lives as long as the rig, by way of a pinned block. */
-    CHECK(r->num_memories < RIG_MEMORIES);
+static void *host_copy(fixture *r, const void *device, uint64_t bytes) {
+    /* Host memory that lives as long as the fixture, by way of a pinned block. */
+    CHECK(r->num_memories < FIXTURE_MEMORIES);
     hotbed_memory *memory = &r->memories[r->num_memories++];
     CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, bytes, NULL, memory));
-    rig_download(r, memory->data, device, bytes);
+    fixture_download(r, memory->data, device, bytes);
     return memory->data;
 }
 
 static void fill_ring(ring *g, lane *l, rng *random) {
-    rig *r = l->r;
+    fixture *r = l->r;
     const recipe how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
     g->keys_bytes = MAX_KEYS * sizeof(uint64_t);
     g->offsets_bytes = (3U * BATCH + 1U) * sizeof(int64_t);
@@ -39,13 +39,13 @@ static void fill_ring(ring *g, lane *l, rng *random) {
     for (int i = 0; i < RING; i++) {
         lane_fill(l, random, &how);
         l->host.num_keys = MAX_KEYS; /* the bound that is recorded; offsets have the number */
-        g->keys[i] = rig_copy(r, l->host.keys, g->keys_bytes);
-        g->offsets[i] = rig_copy(r, l->host.offsets, g->offsets_bytes);
-        g->weights[i] = rig_copy(r, l->host.weights, g->weights_bytes);
+        g->keys[i] = fixture_copy(r, l->host.keys, g->keys_bytes);
+        g->offsets[i] = fixture_copy(r, l->host.offsets, g->offsets_bytes);
+        g->weights[i] = fixture_copy(r, l->host.weights, g->weights_bytes);
         float *gradient = l->scratch[0];
         for (uint64_t e = 0; e < g->gradient_bytes / sizeof(float); e++)
             gradient[e] = rng_float(random);
-        g->gradients[i] = rig_copy(r, gradient, g->gradient_bytes);
+        g->gradients[i] = fixture_copy(r, gradient, g->gradient_bytes);
         g->host[i] = l->host;
         g->host[i].keys = host_copy(r, g->keys[i], g->keys_bytes);
         g->host[i].offsets = host_copy(r, g->offsets[i], g->offsets_bytes);
@@ -63,7 +63,7 @@ static void load(const ring *g, lane *l, int i) {
 }
 
 static void record_step(lane *l, hotbed_graph **graph) {
-    rig *r = l->r;
+    fixture *r = l->r;
     const hotbed_batch batch = lane_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
@@ -84,7 +84,7 @@ static void compare_output(lane *l) {
     const oracle *m = l->r->model;
     uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
     uint64_t rows = m->options.pooling == HOTBED_POOL_NONE ? l->model->num_keys : BATCH;
-    rig_download(l->r, l->scratch[0], l->output, rows * stride * sizeof(float));
+    fixture_download(l->r, l->scratch[0], l->output, rows * stride * sizeof(float));
     CHECK_BYTES(l->scratch[0], l->scratch[1], rows * stride * sizeof(float));
 }
 
@@ -92,20 +92,20 @@ static void train(
     hotbed_backend backend, hotbed_pooling pooling, hotbed_optimizer_kind kind, int launches) {
     static ring g;
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start((uint64_t)kind);
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     void *gradients[RING];
     three_tables(&s, pooling, kind);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     fill_ring(&g, &l, &random);
     for (int i = 0; i < RING; i++)
         gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
     record_step(&l, &graph);
-    CHECK_EQ(rig_size(&r, 0), 0); /* recorded, not run */
+    CHECK_EQ(fixture_size(&r, 0), 0); /* recorded, not run */
     for (int i = 0; i < launches; i++) {
         if (i == launches / 2) { /* takes part in the launches that follow it */
             CHECK_OK(hotbed_storage_set_learning_rate(r.storage, 0.03125F, r.stream));
@@ -124,10 +124,10 @@ static void train(
             compare_output(&l);
     }
     compare_output(&l);
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void a_step_is_launched_1000_times(hotbed_backend backend) {
@@ -145,13 +145,13 @@ static void sequences_and_means_are_launched_too(hotbed_backend backend) {
 static void a_graph_of_two_tickets(hotbed_backend backend) {
     static ring g;
     setup s;
-    rig r;
+    fixture r;
     lane a, b;
     rng random = rng_start(50);
     hotbed_graph *graph;
     void *gradients[RING];
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &a, MAX_KEYS, BATCH);
     lane_open(&r, &b, MAX_KEYS, BATCH);
     fill_ring(&g, &a, &random);
@@ -178,22 +178,22 @@ static void a_graph_of_two_tickets(hotbed_backend backend) {
         oracle_backward(a.model, gradients[y], b.stride);
         oracle_backward(b.model, gradients[y], b.stride);
     }
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     lane_close(&a);
     lane_close(&b);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void an_evaluation_is_launched(hotbed_backend backend) {
     static ring g;
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(51);
     hotbed_graph *graph;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = 15};
     lane_step(&l, &random, &how);
@@ -211,16 +211,16 @@ static void an_evaluation_is_launched(hotbed_backend backend) {
         oracle_eval(r.model, &g.host[i], l.scratch[1], l.stride);
         compare_output(&l);
     }
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Calls that wait or allocate cannot be recorded; refusing them does not spoil the recording. */
 static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(52);
     hotbed_graph *graph;
@@ -228,7 +228,7 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     hotbed_storage_state state = {.size = sizeof state};
     uint64_t n, pinned;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = 15};
     lane_fill(&l, &random, &how);
@@ -251,20 +251,20 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     oracle_prefetch(r.model, &host, l.model, NULL);
     memset(l.scratch[0], 0, (size_t)l.output_bytes);
     oracle_backward(l.model, l.scratch[0], l.stride);
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(53);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
     lane_fill(&l, &random, &how);
@@ -283,14 +283,14 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK(after.launches > before.launches);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Keys that are counted, admitted and scored by count, all in launches: compared with plain counts. */
 static void admission_and_counts_are_recorded(hotbed_backend backend) {
     enum { KEYS = 40, THRESHOLD = 5, LAUNCHES = 60 };
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     hotbed_graph *graph;
     hotbed_batch batch;
@@ -302,11 +302,11 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
     s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
     s.tables[0].admission_threshold = THRESHOLD;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_ticket_create(r.storage, MAX_KEYS, MAX_KEYS, r.stream, &ticket));
-    float *gradient = rig_alloc(&r, MAX_KEYS * 4 * sizeof(float));
-    float *output = rig_alloc(&r, MAX_KEYS * 4 * sizeof(float));
-    uint64_t *keys = rig_alloc(&r, MAX_KEYS * sizeof *keys);
+    float *gradient = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
+    float *output = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
+    uint64_t *keys = fixture_alloc(&r, MAX_KEYS * sizeof *keys);
     hotbed_batch_init(&batch);
     batch.batch_size = MAX_KEYS;
     batch.num_keys = MAX_KEYS;
@@ -324,7 +324,7 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
             host[i] = space - 1 - (i > 4 ? 0 : rng_below(&random, space));
             counts[host[i]]++;
         }
-        rig_upload(&r, keys, host, sizeof host);
+        fixture_upload(&r, keys, host, sizeof host);
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_graph_launch(graph, r.stream));
         hotbed_counters_read(&after);
@@ -350,17 +350,17 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.rejected, rejected);
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     hotbed_graph_destroy(graph);
     hotbed_ticket_destroy(ticket);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- graphs of half a step ------------------------------------------------------------------------- */
 
 /* Steps of a ticket in two graphs.  The host hears of neither: what is pinned follows from which was launched. */
 typedef struct halves {
-    rig r;
+    fixture r;
     lane l;
     rng random;
     hotbed_graph *first, *second; /* prefetch and forward; backward */
@@ -371,7 +371,7 @@ static void halves_open(halves *h, hotbed_backend backend) {
     setup s;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
     h->random = rng_start(40);
-    rig_open(&h->r, backend, &s.options);
+    fixture_open(&h->r, backend, &s.options);
     lane_open(&h->r, &h->l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = 19};
     lane_fill(&h->l, &h->random, &how);
@@ -387,9 +387,9 @@ static void halves_open(halves *h, hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(stream, &h->second));
     CHECK_OK(hotbed_graph_launch(h->first, stream));
     CHECK_OK(hotbed_graph_launch(h->second, stream));
-    h->uniques = rig_size(&h->r, 0) + rig_size(&h->r, 1);
+    h->uniques = fixture_size(&h->r, 0) + fixture_size(&h->r, 1);
     CHECK(h->uniques > 0);
-    CHECK_EQ(rig_pinned(&h->r), 0);
+    CHECK_EQ(fixture_pinned(&h->r), 0);
 }
 
 static uint64_t hash_pins(halves *h) {
@@ -400,13 +400,13 @@ static uint64_t hash_pins(halves *h) {
 }
 
 static void halves_close(halves *h) {
-    CHECK_EQ(rig_pinned(&h->r), 0);
+    CHECK_EQ(fixture_pinned(&h->r), 0);
     for (uint32_t t = 0; t < 3; t++)
         CHECK_OK(hotbed_storage_clear(h->r.storage, t, h->r.stream));
     hotbed_graph_destroy(h->first);
     hotbed_graph_destroy(h->second);
     lane_close(&h->l);
-    rig_close(&h->r);
+    fixture_close(&h->r);
 }
 
 static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
@@ -423,7 +423,7 @@ static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
             CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
         else
             CHECK_OK(hotbed_ticket_cancel(h.l.ticket, h.r.stream));
-        CHECK_EQ(rig_pinned(&h.r), 0);
+        CHECK_EQ(fixture_pinned(&h.r), 0);
     }
     halves_close(&h);
 }
@@ -439,7 +439,7 @@ static void forwards_are_launched_without_backwards(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, h.l.ticket, h.r.stream));
     CHECK_EQ(hash_pins(&h), h.uniques);
     CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
-    CHECK_EQ(rig_pinned(&h.r), 0);
+    CHECK_EQ(fixture_pinned(&h.r), 0);
     CHECK_OK(hotbed_ticket_cancel(h.l.ticket, h.r.stream));
     halves_close(&h);
 }

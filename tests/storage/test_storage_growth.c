@@ -4,7 +4,7 @@
 
 #include "hotbed/export.h"
 #include "hotbed/stats.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
 enum { FIRST = 40, MOST = 1500, BATCH = 16, MAX_KEYS = 64, DEPTH_MOST = 8, KEYS = 1200 };
@@ -16,7 +16,7 @@ static void growing(setup *s, uint32_t num_tables) {
     s->options.optimizer.kind = HOTBED_OPT_ADAM;
 }
 
-static hotbed_table_info info_of(const rig *r, uint32_t table) {
+static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     return info;
@@ -31,27 +31,27 @@ static void model_prefetch(lane *l) {
 }
 
 /* Grow every table to `capacity`, with what is outstanding left as it is. */
-static void grow_all(rig *r, uint64_t capacity) {
-    uint64_t pinned = rig_pinned(r);
+static void grow_all(fixture *r, uint64_t capacity) {
+    uint64_t pinned = fixture_pinned(r);
     for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
-        uint64_t keys = rig_size(r, t);
+        uint64_t keys = fixture_size(r, t);
         CHECK_OK(hotbed_storage_grow(r->storage, t, capacity, r->stream));
-        CHECK_EQ(rig_size(r, t), keys);
+        CHECK_EQ(fixture_size(r, t), keys);
         CHECK_EQ(info_of(r, t).capacity, capacity);
     }
-    CHECK_EQ(rig_pinned(r), pinned);
+    CHECK_EQ(fixture_pinned(r), pinned);
 }
 
 /* Batches are prefetched `depth` steps before they are trained, and tables grow in between. */
 static void train_and_grow(hotbed_backend backend, uint32_t depth) {
     setup s;
-    rig r;
+    fixture r;
     lane lanes[DEPTH_MOST];
     rng random = rng_start(depth);
     growing(&s, 2);
     s.tables[1].dim = 8;
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
         lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
     uint64_t capacity = FIRST;
@@ -77,10 +77,10 @@ static void train_and_grow(hotbed_backend backend, uint32_t depth) {
             lane_eval(l);
     }
     CHECK(info_of(&r, 0).segments >= 5);
-    rig_check(&r);
+    fixture_check(&r);
     for (uint32_t i = 0; i < depth; i++)
         lane_close(&lanes[i]);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
@@ -92,26 +92,26 @@ static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
 
 /* A storage of one table and a ticket that takes all of KEYS keys, without a model. */
 typedef struct plain {
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     uint64_t *device_keys;
     uint64_t keys[KEYS], slots[KEYS];
 } plain;
 
 static void plain_open(plain *p, hotbed_backend backend, const setup *s) {
-    rig_open_bare(&p->r, backend, &s->options);
+    fixture_open_bare(&p->r, backend, &s->options);
     for (uint64_t i = 0; i < KEYS; i++) {
         rng key = {i};
         p->keys[i] = rng_next(&key);
     }
-    p->device_keys = rig_copy(&p->r, p->keys, sizeof p->keys);
+    p->device_keys = fixture_copy(&p->r, p->keys, sizeof p->keys);
     CHECK_OK(hotbed_ticket_create(p->r.storage, KEYS, KEYS, p->r.stream, &p->ticket));
 }
 
 static void plain_close(plain *p) {
     hotbed_ticket_destroy(p->ticket);
-    CHECK_EQ(rig_pinned(&p->r), 0);
-    rig_close(&p->r);
+    CHECK_EQ(fixture_pinned(&p->r), 0);
+    fixture_close(&p->r);
 }
 
 /* Prefetch keys first .. first+n-1, and take their slots. */
@@ -125,7 +125,7 @@ static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
     CHECK_OK(hotbed_storage_prefetch(p->r.storage, &batch, p->ticket, p->r.stream));
     hotbed_status status = hotbed_stream_sync(p->r.stream);
     CHECK_OK(hotbed_ticket_read(p->ticket, &view));
-    rig_download(&p->r, p->slots + first, view.slots, n * sizeof(uint64_t));
+    fixture_download(&p->r, p->slots + first, view.slots, n * sizeof(uint64_t));
     return status;
 }
 
@@ -150,10 +150,10 @@ static void keys_keep_their_slots(hotbed_backend backend) {
             CHECK(p.slots[i] != HOTBED_SLOT_NONE);
         if (stay && n > FIRST)
             CHECK_BYTES(p.slots, before, n / 2 * sizeof(uint64_t));
-        CHECK_EQ(rig_size(&p.r, 0), n);
-        CHECK(rig_pinned(&p.r) >= n);
+        CHECK_EQ(fixture_size(&p.r, 0), n);
+        CHECK(fixture_pinned(&p.r) >= n);
     }
-    CHECK_EQ(rig_size(&p.r, 0), KEYS);
+    CHECK_EQ(fixture_size(&p.r, 0), KEYS);
     plain_close(&p);
 }
 
@@ -164,11 +164,11 @@ static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
     growing(&s, 1);
     plain_open(&p, backend, &s);
     CHECK_STATUS(plain_prefetch(&p, 0, KEYS), HOTBED_ERR_FULL);
-    uint64_t kept = rig_size(&p.r, 0);
+    uint64_t kept = fixture_size(&p.r, 0);
     CHECK(kept >= FIRST && kept < KEYS);
     CHECK_OK(hotbed_storage_grow(p.r.storage, 0, KEYS, p.r.stream));
     CHECK_OK(plain_prefetch(&p, 0, KEYS));
-    CHECK_EQ(rig_size(&p.r, 0), KEYS);
+    CHECK_EQ(fixture_size(&p.r, 0), KEYS);
     plain_close(&p);
 }
 
@@ -186,18 +186,18 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
         CHECK_OK(plain_prefetch(&p, n, 8));
     CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
     CHECK_EQ(stats.refused, 0);
-    CHECK_EQ(rig_size(&p.r, 0) + stats.evictions, 3 * FIRST);
+    CHECK_EQ(fixture_size(&p.r, 0) + stats.evictions, 3 * FIRST);
     for (uint64_t n = 3 * FIRST; n + 8 <= KEYS; n += 8)
         CHECK_OK(plain_prefetch(&p, n, 8));
     CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
     CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
     CHECK_EQ(stats.refused, 0);
-    CHECK_EQ(rig_size(&p.r, 0) + stats.evictions, KEYS);
+    CHECK_EQ(fixture_size(&p.r, 0) + stats.evictions, KEYS);
     /* The oldest keys were in all segments, and are gone. */
-    uint8_t found[3 * FIRST], *device = rig_alloc(&p.r, sizeof found);
+    uint8_t found[3 * FIRST], *device = fixture_alloc(&p.r, sizeof found);
     CHECK_OK(hotbed_storage_get_rows(
         p.r.storage, 0, sizeof found, p.device_keys, NULL, device, p.r.stream));
-    rig_download(&p.r, found, device, sizeof found);
+    fixture_download(&p.r, found, device, sizeof found);
     for (size_t i = 0; i < sizeof found; i++)
         CHECK_EQ(found[i], 0);
     plain_close(&p);
@@ -207,12 +207,12 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
 
 static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     hotbed_graph *graph;
     rng random = rng_start(3);
     growing(&s, 1);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, MAX_KEYS);
     recipe how = {.batch_size = 32, .key_space = FIRST};
     lane_step(&l, &random, &how);
@@ -233,7 +233,7 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
         uint64_t stride = l.stride == 0 ? oracle_least_stride(r.model) : l.stride;
         for (uint64_t e = 0; e < how.batch_size * stride; e++)
             gradient[e] = rng_float(&random);
-        rig_upload(&r, l.gradient, gradient, how.batch_size * stride * sizeof(float));
+        fixture_upload(&r, l.gradient, gradient, how.batch_size * stride * sizeof(float));
         hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_graph_launch(graph, r.stream));
@@ -244,11 +244,11 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
         model_prefetch(&l);
         oracle_backward(l.model, gradient, l.stride);
     }
-    CHECK(rig_size(&r, 0) > 10 * FIRST);
-    rig_check(&r);
+    CHECK(fixture_size(&r, 0) > 10 * FIRST);
+    fixture_check(&r);
     hotbed_graph_destroy(graph);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- memory --------------------------------------------------------------------------------------------- */
@@ -256,11 +256,11 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
 /* A growth takes what it adds, and steps beside it neither allocate nor wait. */
 static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(4);
     growing(&s, 1);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = FIRST};
     lane_step(&l, &random, &how);
@@ -291,18 +291,18 @@ static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
         lane_cancel(&l);
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l, outstanding;
     rng random = rng_start(5);
     growing(&s, 2);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     lane_open(&r, &outstanding, MAX_KEYS, BATCH);
     recipe how = {.batch_size = BATCH, .key_space = FIRST};
@@ -332,10 +332,10 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
         lane_step(&l, &random, &how);
     lane_forward(&outstanding);
     lane_backward(&outstanding, &random);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&outstanding);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- polls ---------------------------------------------------------------------------------------------- */
@@ -343,13 +343,13 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
 /* Tables grow before they are full, without a wait; one that does not grow is left alone. */
 static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(6);
     growing(&s, 3);
     s.tables[1].max_capacity = 0;
     s.tables[2].growth_load = 0.6F;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 3 * 4, 4);
     uint32_t growths = 0;
     const uint64_t spaces[] = {10, FIRST - 6, FIRST, 100, 200, 300};
@@ -380,9 +380,9 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     CHECK_EQ(info_of(&r, 1).capacity, FIRST);
     CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
     CHECK_EQ(growths, 2);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* To the end, in doublings, while keys come faster than one count: to max_capacity and no further. */
@@ -399,7 +399,7 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
         growths += grown;
         CHECK_OK(hotbed_stream_sync(p.r.stream));
     }
-    CHECK_EQ(rig_size(&p.r, 0), 5 * FIRST);
+    CHECK_EQ(fixture_size(&p.r, 0), 5 * FIRST);
     CHECK_EQ(info_of(&p.r, 0).capacity, 5 * FIRST);
     CHECK_EQ(growths, 3); /* 80, 160, 200 */
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -414,7 +414,7 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
 /* --- rows by key ------------------------------------------------------------------------------------------ */
 
 static uint64_t exported(plain *p) {
-    uint64_t all = 0, window = 100, *count = rig_alloc(&p->r, sizeof *count);
+    uint64_t all = 0, window = 100, *count = fixture_alloc(&p->r, sizeof *count);
     hotbed_table_info info = info_of(&p->r, 0);
     uint64_t slots = info.slots + info.lower_slots;
     for (uint32_t g = 0; g < info.segments; g++) {
@@ -431,7 +431,7 @@ static uint64_t exported(plain *p) {
         batch.slots = window;
         batch.count = count;
         CHECK_OK(hotbed_storage_export(p->r.storage, &batch, p->r.stream));
-        rig_download(&p->r, &n, count, sizeof n);
+        fixture_download(&p->r, &n, count, sizeof n);
         CHECK(n == 0 || first < slots);
         all += n;
     }
@@ -447,9 +447,9 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
     growing(&s, 1);
     s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
     plain_open(&p, backend, &s);
-    float *weights = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
-    uint8_t *device_flags = rig_alloc(&p.r, KEYS);
-    uint64_t *device_loads = rig_alloc(&p.r, sizeof loads);
+    float *weights = fixture_alloc(&p.r, KEYS * 5 * sizeof(float));
+    uint8_t *device_flags = fixture_alloc(&p.r, KEYS);
+    uint64_t *device_loads = fixture_alloc(&p.r, sizeof loads);
     float values[5] = {1, 2, 3, 4, 5}, back[5];
     const hotbed_rows rows = {.weights = weights};
     const hotbed_rows nothing = {0};
@@ -461,43 +461,43 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
         first = capacity;
     }
     uint64_t all = 8 * FIRST;
-    CHECK_EQ(rig_size(&p.r, 0), all);
+    CHECK_EQ(fixture_size(&p.r, 0), all);
     CHECK_EQ(exported(&p), all);
     CHECK_OK(hotbed_storage_export_keys(p.r.storage, 0, KEYS, keys, NULL, &n, p.r.stream));
     CHECK_EQ(n, all);
     CHECK_OK(hotbed_storage_load_histogram(p.r.storage, 0, device_loads, p.r.stream));
-    rig_download(&p.r, loads, device_loads, sizeof loads);
+    fixture_download(&p.r, loads, device_loads, sizeof loads);
     for (uint64_t i = 0; i < HOTBED_LOADS; i++)
         loaded += i * loads[i];
     CHECK_EQ(loaded, all);
     /* Written and read back in the newest and in the oldest. */
     for (uint64_t i = 0; i < all; i += all - 1) {
-        rig_upload(&p.r, weights, values, sizeof values);
+        fixture_upload(&p.r, weights, values, sizeof values);
         CHECK_OK(hotbed_storage_set_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, p.r.stream));
-        rig_upload(&p.r, weights, back, sizeof back);
+        fixture_upload(&p.r, weights, back, sizeof back);
         CHECK_OK(
             hotbed_storage_get_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, NULL, p.r.stream));
-        rig_download(&p.r, back, weights, sizeof back);
+        fixture_download(&p.r, back, weights, sizeof back);
         CHECK_BYTES(back, values, sizeof back);
     }
     /* Freed slots are used again. */
     CHECK_OK(
         hotbed_storage_erase(p.r.storage, 0, 2 * FIRST, p.device_keys, device_flags, p.r.stream));
-    rig_download(&p.r, flags, device_flags, 2 * FIRST);
+    fixture_download(&p.r, flags, device_flags, 2 * FIRST);
     for (uint64_t i = 0; i < 2 * FIRST; i++)
         CHECK_EQ(flags[i], 1);
-    CHECK_EQ(rig_size(&p.r, 0), all - 2 * FIRST);
+    CHECK_EQ(fixture_size(&p.r, 0), all - 2 * FIRST);
     CHECK_OK(plain_prefetch(&p, 0, all));
-    CHECK_EQ(rig_size(&p.r, 0), all);
-    uint64_t *device_times = rig_alloc(&p.r, KEYS * sizeof(uint64_t));
+    CHECK_EQ(fixture_size(&p.r, 0), all);
+    uint64_t *device_times = fixture_alloc(&p.r, KEYS * sizeof(uint64_t));
     const hotbed_rows times = {.times = device_times};
     CHECK_OK(hotbed_storage_get_rows(p.r.storage, 0, all, p.device_keys, &times, NULL, p.r.stream));
-    rig_download(&p.r, keys, device_times, all * sizeof keys[0]);
+    fixture_download(&p.r, keys, device_times, all * sizeof keys[0]);
     for (uint64_t i = 0; i < all; i++)
         CHECK(keys[i] > 0 && keys[i] == keys[0]);
     CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
     CHECK_OK(hotbed_storage_clear(p.r.storage, 0, p.r.stream));
-    CHECK_EQ(rig_size(&p.r, 0), 0);
+    CHECK_EQ(fixture_size(&p.r, 0), 0);
     CHECK_EQ(exported(&p), 0);
     CHECK_OK(plain_prefetch(&p, 0, all));
     plain_close(&p);
@@ -522,7 +522,7 @@ static void counts_are_exported_alone(hotbed_backend backend) {
     for (int times = 0; times < 2; times++)
         CHECK_OK(plain_prefetch(&p, 2 * FIRST, FIRST / 2));
     CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
-    CHECK_EQ(rig_size(&p.r, 0), 2 * FIRST);
+    CHECK_EQ(fixture_size(&p.r, 0), 2 * FIRST);
     CHECK_OK(hotbed_storage_export_counts(p.r.storage, 0, FIRST, keys, counts, &n, p.r.stream));
     CHECK_EQ(n, FIRST / 2);
     for (uint64_t i = 0; i < n; i++)
@@ -540,8 +540,8 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
     plain_open(&p, backend, &s);
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
     CHECK_OK(hotbed_event_create(p.r.stream, &prefetched));
-    float *gradient = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
-    float *outputs = rig_alloc(&p.r, KEYS * 5 * sizeof(float));
+    float *gradient = fixture_alloc(&p.r, KEYS * 5 * sizeof(float));
+    float *outputs = fixture_alloc(&p.r, KEYS * 5 * sizeof(float));
     CHECK_OK(hotbed_fill(gradient, 0, KEYS * 5 * sizeof(float), p.r.stream));
     for (int i = 0; i < 5; i++)
         CHECK_OK(hotbed_ticket_create(p.r.storage, KEYS, KEYS, p.r.stream, &tickets[i]));
@@ -561,7 +561,7 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(p.r.stream));
     CHECK_OK(hotbed_stream_sync(other));
-    CHECK_EQ(rig_size(&p.r, 0), capacity / 2);
+    CHECK_EQ(fixture_size(&p.r, 0), capacity / 2);
     for (int i = 0; i < 5; i++)
         hotbed_ticket_destroy(tickets[i]);
     hotbed_event_destroy(prefetched);
@@ -573,12 +573,12 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
 
 static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_segment_info segment = {.size = sizeof segment};
     hotbed_storage *none = NULL;
     growing(&s, 2);
     s.tables[1].max_capacity = FIRST; /* as good as none */
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_storage_grow(NULL, 0, MOST, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 2, MOST, r.stream), HOTBED_ERR_ARGUMENT);
@@ -617,7 +617,7 @@ static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     s.tables[0].growth_load = 0;
     s.tables[0].kind = HOTBED_TABLE_STATIC;
     CHECK_STATUS(hotbed_storage_create(&s.options, r.stream, &none), HOTBED_ERR_ARGUMENT);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth ends, and
@@ -655,7 +655,7 @@ static void tables_of_any_capacities_grow(hotbed_backend backend) {
             CHECK(segment.slots >= 32); /* two buckets: each needs a key that may not be in it */
         }
         CHECK_OK(plain_prefetch(&p, 0, most));
-        CHECK_EQ(rig_size(&p.r, 0), most);
+        CHECK_EQ(fixture_size(&p.r, 0), most);
         CHECK_OK(hotbed_ticket_cancel(p.ticket, p.r.stream));
         plain_close(&p);
     }

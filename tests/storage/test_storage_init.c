@@ -1,13 +1,13 @@
 /* tests/storage/test_storage_init.c - first values of rows: what they depend on, and their distribution. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* The rows of n keys of a table, inserted in calls of `batch` keys in the order given. */
-static void insert(rig *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t batch) {
+static void insert(fixture *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t batch) {
     const hotbed_rows nothing = {0};
-    const uint64_t *device = rig_copy(r, keys, n * sizeof *keys);
+    const uint64_t *device = fixture_copy(r, keys, n * sizeof *keys);
     for (uint64_t i = 0; i < n; i += batch)
         CHECK_OK(hotbed_storage_set_rows(
             r->storage, table, n - i < batch ? n - i : batch, device + i, &nothing, r->stream));
@@ -15,12 +15,13 @@ static void insert(rig *r, uint32_t table, uint64_t n, const uint64_t *keys, uin
 }
 
 static void read_rows(
-    rig *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t row_bytes, void *weights) {
-    void *device = rig_alloc(r, n * row_bytes);
+    fixture *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t row_bytes,
+    void *weights) {
+    void *device = fixture_alloc(r, n * row_bytes);
     const hotbed_rows rows = {.weights = device};
     CHECK_OK(hotbed_storage_get_rows(
-        r->storage, table, n, rig_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
-    rig_download(r, weights, device, n * row_bytes);
+        r->storage, table, n, fixture_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
+    fixture_download(r, weights, device, n * row_bytes);
 }
 
 static void *block(uint64_t bytes) {
@@ -53,7 +54,7 @@ typedef struct variant {
 static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
     uint64_t keys[KEYS], order[KEYS];
     setup s;
-    rig r;
+    fixture r;
     random_keys(keys);
     for (int i = 0; i < KEYS; i++)
         order[i] = keys[v->backwards ? KEYS - 1 - i : i];
@@ -64,7 +65,7 @@ static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
     initializer->std = 0.5F;
     s.tables[v->table].dtype = v->dtype;
     s.options.seed = v->seed;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     insert(&r, v->table, KEYS, order, v->batch);
     uint64_t row_bytes = v->dim * hotbed_dtype_bytes(v->dtype);
     void *weights = block(KEYS * row_bytes);
@@ -72,7 +73,7 @@ static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
     for (uint64_t i = 0; i < (uint64_t)KEYS * v->dim; i++)
         out[i] = oracle_load(v->dtype, weights, i);
     free(weights);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static const variant plain = {
@@ -140,15 +141,15 @@ static void keys_differ_and_elements_differ(hotbed_backend backend) {
 static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
     enum { N = 50 };
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(2);
     setup_start(&s, 2, 6, N);
     s.tables[1].kind = HOTBED_TABLE_STATIC;
     s.tables[0].initializer.kind = s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
     s.tables[0].initializer.std = s.tables[1].initializer.std = 1.0F;
-    rig_open(&r, backend, &s.options);
-    rig_check(&r); /* the model's static rows come from a hash table's set_rows */
+    fixture_open(&r, backend, &s.options);
+    fixture_check(&r); /* the model's static rows come from a hash table's set_rows */
     lane_open(&r, &l, 2 * N, N);
     const recipe how = {.batch_size = N};
     lane_fill(&l, &random, &how);
@@ -158,9 +159,9 @@ static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
     lane_prefetch(&l);
     lane_forward(&l);
     lane_cancel(&l);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void constant_and_debug_rows(hotbed_backend backend) {
@@ -168,7 +169,7 @@ static void constant_and_debug_rows(hotbed_backend backend) {
         0, 1, 99999, 100000, 123456789, UINT64_MAX, (uint64_t)INT64_MIN};
     enum { N = sizeof keys / sizeof keys[0] };
     setup s;
-    rig r;
+    fixture r;
     float rows[N * 3];
     setup_start(&s, 3, 3, 100);
     s.tables[0].initializer = (hotbed_initializer){.kind = HOTBED_INIT_CONSTANT, .value = 0.375F};
@@ -176,7 +177,7 @@ static void constant_and_debug_rows(hotbed_backend backend) {
     s.tables[2].initializer = (hotbed_initializer){0};
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     s.options.optimizer.initial_accumulator = 0.5F;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     for (uint32_t t = 0; t < 3; t++) {
         insert(&r, t, N, keys, N);
         read_rows(&r, t, N, keys, sizeof rows / N, rows);
@@ -185,14 +186,14 @@ static void constant_and_debug_rows(hotbed_backend backend) {
             CHECK(rows[i] == expected);
         }
     }
-    float *states = rig_alloc(&r, 2 * sizeof rows), host[2 * N * 3];
+    float *states = fixture_alloc(&r, 2 * sizeof rows), host[2 * N * 3];
     const hotbed_rows parts = {.states = {states, states + (ptrdiff_t)N * 3}};
     CHECK_OK(hotbed_storage_get_rows(
-        r.storage, 0, N, rig_copy(&r, keys, sizeof keys), &parts, NULL, r.stream));
-    rig_download(&r, host, states, sizeof host);
+        r.storage, 0, N, fixture_copy(&r, keys, sizeof keys), &parts, NULL, r.stream));
+    fixture_download(&r, host, states, sizeof host);
     for (int i = 0; i < 2 * N * 3; i++)
         CHECK(host[i] == 0.5F);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- distributions -------------------------------------------------------------------------------------- */
@@ -205,17 +206,17 @@ static double *sample(hotbed_backend backend, const hotbed_initializer *initiali
     static float rows[SAMPLE];
     static uint64_t keys[SAMPLE_KEYS];
     setup s;
-    rig r;
+    fixture r;
     for (uint64_t i = 0; i < SAMPLE_KEYS; i++)
         keys[i] = i;
     setup_start(&s, 1, SAMPLE_DIM, SAMPLE_KEYS);
     s.tables[0].initializer = *initializer;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     insert(&r, 0, SAMPLE_KEYS, keys, SAMPLE_KEYS);
     read_rows(&r, 0, SAMPLE_KEYS, keys, SAMPLE_DIM * sizeof(float), rows);
     for (int i = 0; i < SAMPLE; i++)
         values[i] = rows[i];
-    rig_close(&r);
+    fixture_close(&r);
     return values;
 }
 

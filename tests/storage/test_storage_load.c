@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_load.c - a table holds its capacity at a load of 0.97, whatever the keys. */
 #include "tests/storage/fill.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 static void small_tables_hold_their_capacity(hotbed_backend backend) {
     for (uint64_t capacity = 1; capacity <= 70; capacity += 1 + capacity / 8)
@@ -22,13 +22,13 @@ static void structured_keys_fill_a_table(hotbed_backend backend) {
 static void prefetch_fills_every_table(hotbed_backend backend) {
     static const uint64_t capacities[] = {40, 333, 2000};
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(1);
     setup_start(&s, 3, 2, 1);
     for (int t = 0; t < 3; t++)
         s.tables[t].capacity = capacities[t];
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 2373, 2000);
     const recipe how = {.batch_size = 2000, .max_bag = 1};
     lane_fill(&l, &random, &how);
@@ -49,9 +49,9 @@ static void prefetch_fills_every_table(hotbed_backend backend) {
     lane_check(&l);
     lane_forward(&l);
     lane_backward(&l, &random);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

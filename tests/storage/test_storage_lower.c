@@ -2,7 +2,7 @@
 #include "hotbed/growth.h"
 #include "storage/index_core.h"
 #include "storage/storage.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
     set_mode(s, mode, kind);
 }
 
-static hotbed_table_info info_of(const rig *r, uint32_t table) {
+static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
     return info;
@@ -67,12 +67,12 @@ static uint64_t key_number(uint32_t table, uint64_t i) {
 }
 
 /* Every key that there may be, as the storage has it. */
-static void look(rig *r, image *out) {
+static void look(fixture *r, image *out) {
     uint64_t keys[SPACE];
-    float *device = rig_alloc(r, 3 * sizeof out->weights[0]);
-    uint64_t *scores = rig_alloc(r, sizeof out->scores[0]);
-    uint8_t *found = rig_alloc(r, sizeof out->found[0]);
-    void *device_keys = rig_alloc(r, sizeof keys);
+    float *device = fixture_alloc(r, 3 * sizeof out->weights[0]);
+    uint64_t *scores = fixture_alloc(r, sizeof out->scores[0]);
+    uint8_t *found = fixture_alloc(r, sizeof out->found[0]);
+    void *device_keys = fixture_alloc(r, sizeof keys);
     const hotbed_rows rows = {
         .weights = device,
         .states = {device + SPACE * DIM, device + 2 * SPACE * DIM},
@@ -80,32 +80,32 @@ static void look(rig *r, image *out) {
     for (uint32_t t = 0; t < TABLES; t++) {
         for (uint64_t i = 0; i < SPACE; i++)
             keys[i] = key_number(t, i);
-        rig_upload(r, device_keys, keys, sizeof keys);
+        fixture_upload(r, device_keys, keys, sizeof keys);
         CHECK_OK(hotbed_fill(device, 0, 3 * sizeof out->weights[0], r->stream));
         CHECK_OK(hotbed_fill(scores, 0, sizeof out->scores[0], r->stream));
         CHECK_OK(
             hotbed_storage_get_rows(r->storage, t, SPACE, device_keys, &rows, found, r->stream));
-        rig_download(r, out->weights[t], rows.weights, sizeof out->weights[t]);
+        fixture_download(r, out->weights[t], rows.weights, sizeof out->weights[t]);
         for (int s = 0; s < 2; s++)
-            rig_download(r, out->states[t][s], rows.states[s], sizeof out->states[t][s]);
-        rig_download(r, out->scores[t], scores, sizeof out->scores[t]);
-        rig_download(r, out->found[t], found, sizeof out->found[t]);
+            fixture_download(r, out->states[t][s], rows.states[s], sizeof out->states[t][s]);
+        fixture_download(r, out->scores[t], scores, sizeof out->scores[t]);
+        fixture_download(r, out->found[t], found, sizeof out->found[t]);
         out->stats[t].size = sizeof out->stats[t];
         CHECK_OK(hotbed_storage_stats(r->storage, t, &out->stats[t], r->stream));
-        out->keys[t] = rig_size(r, t);
+        out->keys[t] = fixture_size(r, t);
     }
 }
 
 static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image *out) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     hotbed_batch batch;
     uint64_t keys[TABLES * SAMPLES];
     rng random = rng_start((uint64_t)mode);
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     /* Of rows that come up by bulk copies initcheck takes the first 32 bytes for written, and some of the static table are
      * written by nothing else before they are read. */
     if (hotbed_test_is_under("initcheck"))
@@ -113,8 +113,8 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     hotbed_batch_init(&batch);
     batch.num_keys = TABLES * SAMPLES;
     batch.batch_size = SAMPLES;
-    batch.keys = rig_alloc(&r, sizeof keys);
-    float *output = rig_alloc(&r, sizeof out->outputs[0]);
+    batch.keys = fixture_alloc(&r, sizeof keys);
+    float *output = fixture_alloc(&r, sizeof out->outputs[0]);
     CHECK_OK(hotbed_ticket_create(r.storage, batch.num_keys, SAMPLES, r.stream, &ticket));
     for (int step = 0; step < STEPS; step++) {
         for (uint32_t t = 0; t < TABLES; t++)
@@ -122,16 +122,16 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
                 keys[t * SAMPLES + i] = key_number(t, rng_below(&random, t == 2 ? 300 : SPACE));
         if (step == 10 || step == 20)
             CHECK_OK(hotbed_storage_grow(r.storage, 3, step == 10 ? 300 : 600, r.stream));
-        rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+        fixture_upload(&r, (void *)batch.keys, keys, sizeof keys);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
         CHECK_OK(hotbed_storage_forward(r.storage, ticket, output, 0, r.stream));
         CHECK_OK(hotbed_storage_backward(r.storage, ticket, output, 0, r.stream));
-        rig_download(&r, out->outputs[step], output, sizeof out->outputs[step]);
+        fixture_download(&r, out->outputs[step], output, sizeof out->outputs[step]);
     }
     look(&r, out);
     hotbed_ticket_destroy(ticket);
-    CHECK_EQ(rig_pinned(&r), 0);
-    rig_close(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    fixture_close(&r);
 }
 
 static void bytes_do_not_depend_on_where_the_index_is(hotbed_backend backend) {
@@ -162,7 +162,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
     enum { KEYS = 900, BATCH = 50, CAPACITY = 200 };
     for (int mode = 0; mode < MODES; mode++) {
         setup s;
-        rig r;
+        fixture r;
         hotbed_ticket *ticket;
         hotbed_batch batch;
         hotbed_table_stats stats = {.size = sizeof stats};
@@ -172,33 +172,33 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
         s.tables[0].upper_capacity = 60;
         s.tables[0].evict = HOTBED_EVICT_LOWEST;
         set_mode(&s, mode, HOTBED_MEMORY_PINNED);
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         hotbed_batch_init(&batch);
         batch.num_keys = batch.batch_size = BATCH;
-        batch.keys = rig_alloc(&r, sizeof keys);
-        uint8_t *flags = rig_alloc(&r, sizeof found);
+        batch.keys = fixture_alloc(&r, sizeof keys);
+        uint8_t *flags = fixture_alloc(&r, sizeof found);
         CHECK_OK(hotbed_ticket_create(r.storage, BATCH, BATCH, r.stream, &ticket));
         for (uint64_t first = 0; first < KEYS; first += BATCH) {
             for (uint64_t i = 0; i < BATCH; i++)
                 keys[i] = key_number(0, first + i);
-            rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+            fixture_upload(&r, (void *)batch.keys, keys, sizeof keys);
             CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
             CHECK_OK(hotbed_ticket_cancel(ticket, r.stream));
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
         CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
         CHECK_EQ(stats.inserts, KEYS);
-        CHECK_EQ(stats.evictions, KEYS - rig_size(&r, 0));
-        CHECK(rig_size(&r, 0) >= CAPACITY * 9 / 10);
+        CHECK_EQ(stats.evictions, KEYS - fixture_size(&r, 0));
+        CHECK(fixture_size(&r, 0) >= CAPACITY * 9 / 10);
         const hotbed_rows nothing = {0};
         CHECK_OK(
             hotbed_storage_get_rows(r.storage, 0, BATCH, batch.keys, &nothing, flags, r.stream));
-        rig_download(&r, found, flags, sizeof found);
+        fixture_download(&r, found, flags, sizeof found);
         for (uint32_t i = 0; i < BATCH; i++) /* those of the last batch */
             CHECK_EQ(found[i], 1);
         hotbed_ticket_destroy(ticket);
-        CHECK_EQ(rig_pinned(&r), 0);
-        rig_close(&r);
+        CHECK_EQ(fixture_pinned(&r), 0);
+        fixture_close(&r);
     }
 }
 
@@ -214,14 +214,14 @@ static hotbed_counters since(const hotbed_counters *before) {
 }
 
 /* Open a storage, and count what that takes. */
-static hotbed_counters open_counted(rig *r, hotbed_backend backend, const setup *s) {
+static hotbed_counters open_counted(fixture *r, hotbed_backend backend, const setup *s) {
     hotbed_counters before = {.size = sizeof before};
     hotbed_counters_read(&before);
-    rig_open_bare(r, backend, &s->options);
+    fixture_open_bare(r, backend, &s->options);
     return since(&before);
 }
 
-static uint64_t lower_index(const rig *r, hotbed_memory_kind kind) {
+static uint64_t lower_index(const fixture *r, hotbed_memory_kind kind) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
         hotbed_table_info info = info_of(r, t);
@@ -245,7 +245,7 @@ static void memory_is_as_stated(hotbed_backend backend) {
     CHECK(more <= TABLES * 128);
     for (int mode = 0; mode < MODES; mode++) {
         setup s;
-        rig r;
+        fixture r;
         mixture(&s, mode, HOTBED_MEMORY_DEVICE);
         hotbed_counters device = open_counted(&r, backend, &s);
         uint64_t bytes = lower_index(&r, HOTBED_MEMORY_DEVICE);
@@ -253,7 +253,7 @@ static void memory_is_as_stated(hotbed_backend backend) {
             info_of(&r, 0).lower_index_bytes, info_of(&r, 0).lower_slots * 2 * sizeof(uint64_t));
         CHECK_EQ(
             info_of(&r, 1).lower_index_bytes, info_of(&r, 1).lower_slots * 3 * sizeof(uint64_t));
-        rig_close(&r);
+        fixture_close(&r);
         for (int k = 1; k < num_kinds(backend); k++) {
             mixture(&s, mode, kinds[k]);
             hotbed_counters other = open_counted(&r, backend, &s);
@@ -266,7 +266,7 @@ static void memory_is_as_stated(hotbed_backend backend) {
                     other.memory_bytes[kind] - device.memory_bytes[kind],
                     (kind == (int)kinds[k] ? bytes : 0) +
                         (kind == HOTBED_MEMORY_PINNED ? more : 0));
-            rig_close(&r);
+            fixture_close(&r);
         }
     }
 }
@@ -298,14 +298,14 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
     for (int mode = 0; mode < MODES; mode++) {
         for (int k = 0; k < num_kinds(backend); k++) {
             setup s;
-            rig r;
+            fixture r;
             lane l;
             rng random = rng_start((uint64_t)mode << 8 | (uint64_t)k);
             setup_start(&s, 2, DIM, 100);
             s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
             s.tables[1].max_capacity = 1600;
             set_mode(&s, mode, kinds[k]);
-            rig_open(&r, backend, &s.options);
+            fixture_open(&r, backend, &s.options);
             lane_open(&r, &l, 2 * 16, 16);
             for (uint64_t capacity = 100; capacity <= 1600;
                  capacity *= hotbed_test_is_small() ? 4 : 2) {
@@ -330,16 +330,16 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
                 for (int step = 0; step < (hotbed_test_is_small() ? 3 : 6); step++)
                     lane_step(&l, &random, &how);
             }
-            rig_check(&r);
+            fixture_check(&r);
             lane_close(&l);
-            rig_close(&r);
+            fixture_close(&r);
         }
     }
 }
 
 /* --- what is said ----------------------------------------------------------------------------------- */
 
-static void says(const rig *r, const char *format, hotbed_table_info info) {
+static void says(const fixture *r, const char *format, hotbed_table_info info) {
     char text[256], rest[128];
     CHECK_OK(hotbed_storage_explain(r->storage, text, sizeof text));
     (void)snprintf(
@@ -354,13 +354,13 @@ static void both_indexes_are_explained(hotbed_backend backend) {
     static const char *const names[] = {"device", "pinned", "pageable", "file"};
     for (int k = 0; k < num_kinds(backend); k++) {
         setup s;
-        rig r;
+        fixture r;
         char format[128];
         setup_start(&s, 1, DIM, 5000);
         s.tables[0].upper_capacity = 500;
         s.tables[0].max_capacity = 20000;
         set_mode(&s, 0, kinds[k]);
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         (void)snprintf(
             format, sizeof format,
             "index %%.3g KB in device memory, the lower tier's %%.3g KB in %s memory", names[k]);
@@ -370,13 +370,13 @@ static void both_indexes_are_explained(hotbed_backend backend) {
         CHECK(info_of(&r, 0).lower_index_bytes > 3 * before);
         says(&r, format, info_of(&r, 0));
         CHECK_OK(hotbed_stream_sync(r.stream));
-        rig_close(&r);
+        fixture_close(&r);
         s.options.mode = HOTBED_MODE_HBM_DIRECT; /* there is no lower tier */
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         CHECK_EQ(info_of(&r, 0).lower_index_bytes, 0);
         CHECK_EQ(info_of(&r, 0).lower_index_memory, 0);
         says(&r, "index %.3g KB in device memory", info_of(&r, 0));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -385,16 +385,16 @@ static void no_index_counts_against_the_budget(hotbed_backend backend) {
     for (int k = 0; k < num_kinds(backend); k++) {
         for (int less = 0; less < 2; less++) {
             setup s;
-            rig r;
+            fixture r;
             setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes each */
             set_mode(&s, 0, kinds[k]);
             s.options.mode = HOTBED_MODE_AUTO;
             s.options.hbm_bytes = 2 * 1008 * 64 - (uint64_t)less;
-            rig_open_bare(&r, backend, &s.options);
+            fixture_open_bare(&r, backend, &s.options);
             CHECK_EQ(
                 hotbed_storage_mode(r.storage),
                 less ? HOTBED_MODE_DEFAULT : HOTBED_MODE_HBM_DIRECT);
-            rig_close(&r);
+            fixture_close(&r);
         }
     }
 }

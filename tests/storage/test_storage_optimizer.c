@@ -7,7 +7,7 @@
  * Tolerance, of weights with max(1, |w|): f32 50 steps of 4 roundings of 2^-24, f16 2^-9 and bf16 2^-6, which
  * are two units in the last place; of states, 2^-18 of max(1, |state|).
  */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -178,7 +178,7 @@ static void step(lane *l, rng *random, twin *t) {
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->host.num_keys * stride; i++)
         gradient[i] = (float)((int)rng_below(random, 513) - 256) / 256.0F;
-    rig_upload(l->r, l->gradient, gradient, l->host.num_keys * stride * sizeof(float));
+    fixture_upload(l->r, l->gradient, gradient, l->host.num_keys * stride * sizeof(float));
     CHECK_OK(
         hotbed_storage_backward(l->r->storage, l->ticket, l->gradient, l->stride, l->r->stream));
     if (t != NULL)
@@ -186,18 +186,18 @@ static void step(lane *l, rng *random, twin *t) {
     oracle_backward(l->model, gradient, l->stride);
 }
 
-static void set_rate(rig *r, twin *t, float rate) {
+static void set_rate(fixture *r, twin *t, float rate) {
     CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rate, r->stream));
     r->model->state.learning_rate = rate;
     t->learning_rate = (double)rate;
 }
 
 static void fifty_steps(hotbed_backend backend, const setup *s) {
-    rig r;
+    fixture r;
     lane l;
     twin t;
     rng random = rng_start((uint64_t)s->options.optimizer.kind);
-    rig_open(&r, backend, &s->options);
+    fixture_open(&r, backend, &s->options);
     lane_open(&r, &l, TABLES * BATCH, BATCH);
     twin_open(&t, r.model);
     const int steps = hotbed_test_is_small() ? 10 : STEPS;
@@ -209,13 +209,13 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
         lane_prefetch(&l);
         step(&l, &random, &t);
         if (i % 10 == 0)
-            rig_check(&r);
+            fixture_check(&r);
     }
-    rig_check(&r);
+    fixture_check(&r);
     twin_check(&t, r.model);
     twin_close(&t);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* With and without clipping, decay and a first accumulator. */
@@ -253,11 +253,11 @@ static void fill_gradient(lane *l, rng *random) {
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
         gradient[i] = rng_float(random);
-    rig_upload(l->r, l->gradient, gradient, l->output_bytes);
+    fixture_upload(l->r, l->gradient, gradient, l->output_bytes);
 }
 
 static void record(lane *l, const float *rates, hotbed_graph **graph) {
-    rig *r = l->r;
+    fixture *r = l->r;
     const hotbed_batch batch = lane_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     for (int i = 0; i < (rates == NULL ? 1 : 2); i++) {
@@ -281,12 +281,12 @@ static void model_step(lane *l) {
 static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind) {
     static const float recorded[2] = {0.5F, 0.03125F};
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(100 + (uint64_t)kind);
     hotbed_graph *plain, *setting;
     every_dim_and_type(&s, kind);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, TABLES * BATCH, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = KEYS};
     lane_fill(&l, &random, &how);
@@ -313,15 +313,15 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
             CHECK_OK(hotbed_graph_launch(plain, r.stream));
             model_step(&l);
         }
-        rig_check(&r);
+        fixture_check(&r);
     }
     lane_prefetch(&l); /* and a step outside of graphs has the graph's last */
     step(&l, &random, NULL);
-    rig_check(&r);
+    fixture_check(&r);
     hotbed_graph_destroy(plain);
     hotbed_graph_destroy(setting);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void rates_inside_and_outside_of_graphs(hotbed_backend backend) {
@@ -336,7 +336,7 @@ static void one_step(
     hotbed_backend backend, float eps, float accumulator, float clamp, const float *gradients,
     uint32_t n, float *weights) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     uint64_t keys[8];
     for (uint64_t i = 0; i < n; i++)
@@ -347,21 +347,21 @@ static void one_step(
     s.options.optimizer.eps = eps;
     s.options.optimizer.initial_accumulator = accumulator;
     s.options.optimizer.max_gradient = clamp;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = n;
     batch.num_keys = n;
-    batch.keys = rig_copy(&r, keys, n * sizeof *keys);
-    const float *device = rig_copy(&r, gradients, n * sizeof *gradients);
-    const hotbed_rows rows = {.weights = rig_alloc(&r, n * sizeof *weights)};
+    batch.keys = fixture_copy(&r, keys, n * sizeof *keys);
+    const float *device = fixture_copy(&r, gradients, n * sizeof *gradients);
+    const hotbed_rows rows = {.weights = fixture_alloc(&r, n * sizeof *weights)};
     CHECK_OK(hotbed_ticket_create(r.storage, n, n, r.stream, &ticket));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
     CHECK_OK(hotbed_storage_backward(r.storage, ticket, device, 0, r.stream));
     CHECK_OK(hotbed_storage_get_rows(r.storage, 0, n, batch.keys, &rows, NULL, r.stream));
-    rig_download(&r, weights, rows.weights, n * sizeof *weights);
+    fixture_download(&r, weights, rows.weights, n * sizeof *weights);
     hotbed_ticket_destroy(ticket);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* As hotbed_optimizer says of max_gradient and eps. */

@@ -2,10 +2,10 @@
  * exported, set and kept.
  *
  * Tables have 32 slots in two buckets, and a key one bucket that it may be in: the slots that a ticket shows
- * tell the model which, and from then on it knows the victim before the library.
+ * tell the model which, and from then on it knows the evicted before the library.
  */
 #include "hotbed/export.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
 
@@ -15,7 +15,7 @@ typedef struct place {
 } place;
 
 typedef struct bench {
-    rig r;
+    fixture r;
     setup s;
     hotbed_ticket *ticket;
     uint64_t *device_keys;
@@ -33,14 +33,14 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_insertion insert
     b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
     b->s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;
     b->s.tables[0].insertion = insertion;
-    rig_open_bare(&b->r, backend, &b->s.options);
+    fixture_open_bare(&b->r, backend, &b->s.options);
     CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
-    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+    b->device_keys = fixture_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
 }
 
 static void bench_close(bench *b) {
     hotbed_ticket_destroy(b->ticket);
-    rig_close(&b->r);
+    fixture_close(&b->r);
 }
 
 typedef struct words {
@@ -48,7 +48,7 @@ typedef struct words {
 } words;
 
 /* Keys of at least that count and time, with both words, by hotbed_storage_export(). */
-static void export_words(rig *r, uint64_t min_score, uint64_t min_time, words *out) {
+static void export_words(fixture *r, uint64_t min_score, uint64_t min_time, words *out) {
     hotbed_memory pinned;
     CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, sizeof(words), NULL, &pinned));
     words *w = pinned.data;
@@ -69,12 +69,12 @@ static void export_words(rig *r, uint64_t min_score, uint64_t min_time, words *o
 
 static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
     uint64_t seen[3] = {0};
-    rig_upload(&b->r, b->device_keys, &key, sizeof key);
-    uint64_t *device = rig_copy(&b->r, seen, sizeof seen);
+    fixture_upload(&b->r, b->device_keys, &key, sizeof key);
+    uint64_t *device = fixture_copy(&b->r, seen, sizeof seen);
     const hotbed_rows rows = {.scores = device, .times = device + 1};
     CHECK_OK(hotbed_storage_get_rows(
         b->r.storage, 0, 1, b->device_keys, &rows, (uint8_t *)(device + 2), b->r.stream));
-    rig_download(&b->r, seen, device, sizeof seen);
+    fixture_download(&b->r, seen, device, sizeof seen);
     hotbed_memory_free(&b->r.memories[--b->r.num_memories]);
     CHECK_EQ(seen[2] & 0xff, 1);
     *count = seen[0];
@@ -85,11 +85,11 @@ static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
 static void set_words(
     bench *b, uint32_t n, const uint64_t *keys, const uint64_t *counts, const uint64_t *times) {
     hotbed_rows rows = {0};
-    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     if (counts != NULL)
-        rows.scores = rig_copy(&b->r, counts, n * sizeof *counts);
+        rows.scores = fixture_copy(&b->r, counts, n * sizeof *counts);
     if (times != NULL)
-        rows.times = rig_copy(&b->r, times, n * sizeof *times);
+        rows.times = fixture_copy(&b->r, times, n * sizeof *times);
     CHECK_OK(hotbed_storage_set_rows(b->r.storage, 0, n, b->device_keys, &rows, b->r.stream));
     CHECK_OK(hotbed_stream_sync(b->r.stream));
 }
@@ -106,19 +106,19 @@ static bool before(const place *p, const place *q) {
 }
 
 static void check_victim(bench *b, uint64_t slot) {
-    const place *victim = &b->places[slot];
+    const place *evicted = &b->places[slot];
     for (uint64_t i = slot / BUCKET * BUCKET; i < (slot / BUCKET + 1) * BUCKET; i++) {
         const place *p = &b->places[i];
         CHECK(p->used); /* no slot was free */
         if (p->hit || i == slot)
             continue;
-        CHECK(before(victim, p));
-        if (p->probation == victim->probation && p->count == victim->count && i < slot &&
-            victim->step < p->step)
+        CHECK(before(evicted, p));
+        if (p->probation == evicted->probation && p->count == evicted->count && i < slot &&
+            evicted->step < p->step)
             b->by_time++;
-        if (p->step < victim->step)
+        if (p->step < evicted->step)
             b->by_count++;
-        if (victim->probation && !p->probation && p->count < victim->count)
+        if (evicted->probation && !p->probation && p->count < evicted->count)
             b->by_probation++;
     }
 }
@@ -130,11 +130,11 @@ static uint32_t prefetch(bench *b, uint32_t n, const uint64_t *keys, hotbed_tick
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = b->device_keys;
-    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
     b->step++;
     CHECK_OK(hotbed_ticket_read(b->ticket, view));
-    rig_download(&b->r, uniques, view->unique_offsets, sizeof uniques);
+    fixture_download(&b->r, uniques, view->unique_offsets, sizeof uniques);
     return uniques[1];
 }
 
@@ -145,9 +145,9 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
     uint32_t new_key = UINT32_MAX;
     hotbed_ticket_view view = {.size = sizeof view};
     uint32_t uniques = prefetch(b, n, keys, &view);
-    rig_download(&b->r, unique, view.unique_keys, uniques * sizeof *unique);
-    rig_download(&b->r, slots, view.slots, uniques * sizeof *slots);
-    rig_download(&b->r, counts, view.counts, uniques * sizeof *counts);
+    fixture_download(&b->r, unique, view.unique_keys, uniques * sizeof *unique);
+    fixture_download(&b->r, slots, view.slots, uniques * sizeof *slots);
+    fixture_download(&b->r, counts, view.counts, uniques * sizeof *counts);
     CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
     get_words(b, unique[0], &count, &b->times[b->step]);
     for (uint32_t u = 0; u < uniques; u++) {
@@ -276,7 +276,7 @@ static void both_words_come_back(hotbed_backend backend) {
     memcpy(b.times, a.times, sizeof b.times);
     b.step = a.step;
     CHECK_EQ(prefetch(&b, (uint32_t)w.n, w.keys, &view), w.n);
-    rig_download(&b.r, slots, view.slots, w.n * sizeof *slots);
+    fixture_download(&b.r, slots, view.slots, w.n * sizeof *slots);
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     memset(b.places, 0, sizeof b.places);
     get_words(&b, w.keys[0], &count, &b.times[b.step]);
@@ -346,7 +346,7 @@ static void launches_count_and_take_times(hotbed_backend backend) {
     hotbed_batch_init(&batch);
     batch.batch_size = 3;
     batch.num_keys = 3;
-    batch.keys = rig_copy(&b.r, keys, sizeof keys);
+    batch.keys = fixture_copy(&b.r, keys, sizeof keys);
     CHECK_OK(hotbed_graph_begin(b.r.stream));
     CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, b.ticket, b.r.stream));
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
@@ -368,14 +368,14 @@ static void launches_count_and_take_times(hotbed_backend backend) {
 
 static void other_tables_have_no_times(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_table_info info = {.size = sizeof info};
     hotbed_export e;
     setup_start(&s, 3, 2, 100);
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     s.tables[2].kind = HOTBED_TABLE_STATIC;
-    rig_open_bare(&r, backend, &s.options);
-    uint64_t *words_of = rig_alloc(&r, 256 * sizeof *words_of);
+    fixture_open_bare(&r, backend, &s.options);
+    uint64_t *words_of = fixture_alloc(&r, 256 * sizeof *words_of);
     CHECK_OK(hotbed_fill(words_of, 0, 256 * sizeof *words_of, r.stream));
     const hotbed_rows rows = {.times = words_of};
     for (uint32_t t = 0; t < 3; t++) {
@@ -396,7 +396,7 @@ static void other_tables_have_no_times(hotbed_backend backend) {
         CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), expected);
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void static_tables_do_not_take_the_pair(hotbed_backend backend) {

@@ -1,22 +1,24 @@
 /* tests/storage/test_storage_parity.c - host and CUDA in one process: same inputs, same bytes. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
 enum { TABLES = 4, BACKENDS = 2 };
 
 /* Rows of all tables equal, by the host's keys. */
-static void compare_tables(rig rigs[BACKENDS]) {
+static void compare_tables(fixture fixtures[BACKENDS]) {
     for (uint32_t t = 0; t < TABLES; t++) {
         hotbed_table_info info = {.size = sizeof info};
-        CHECK_OK(hotbed_storage_table(rigs[0].storage, t, &info));
-        hotbed_optimizer_kind kind = hotbed_storage_optimizer(rigs[0].storage)->kind;
+        CHECK_OK(hotbed_storage_table(fixtures[0].storage, t, &info));
+        hotbed_optimizer_kind kind = hotbed_storage_optimizer(fixtures[0].storage)->kind;
         bool hash = info.kind == HOTBED_TABLE_HASH;
         uint64_t n = 0, m = 0;
-        CHECK_OK(hotbed_storage_export_keys(rigs[0].storage, t, 0, NULL, NULL, &n, rigs[0].stream));
+        CHECK_OK(hotbed_storage_export_keys(
+            fixtures[0].storage, t, 0, NULL, NULL, &n, fixtures[0].stream));
         uint64_t *keys = calloc(n + 1, sizeof *keys);
         CHECK(keys != NULL);
-        CHECK_OK(hotbed_storage_export_keys(rigs[0].storage, t, n, keys, NULL, &m, rigs[0].stream));
+        CHECK_OK(hotbed_storage_export_keys(
+            fixtures[0].storage, t, n, keys, NULL, &m, fixtures[0].stream));
         uint64_t sizes[4] = {
             n * info.dim * hotbed_dtype_bytes(info.dtype),
             hotbed_optimizer_states(kind) > 0
@@ -26,19 +28,19 @@ static void compare_tables(rig rigs[BACKENDS]) {
             hash ? n * sizeof(uint64_t) : 0};
         void *parts[BACKENDS][4];
         for (int b = 0; b < BACKENDS; b++) {
-            rig *r = &rigs[b];
-            CHECK_EQ(rig_size(r, t), n);
+            fixture *r = &fixtures[b];
+            CHECK_EQ(fixture_size(r, t), n);
             void *device[4];
             for (int p = 0; p < 4; p++) {
-                device[p] = sizes[p] != 0 ? rig_alloc(r, sizes[p]) : NULL;
+                device[p] = sizes[p] != 0 ? fixture_alloc(r, sizes[p]) : NULL;
                 parts[b][p] = calloc(1, (size_t)sizes[p] + 1);
                 CHECK(parts[b][p] != NULL);
             }
             const hotbed_rows rows = {device[0], {device[1], device[2]}, device[3], NULL};
             CHECK_OK(hotbed_storage_get_rows(
-                r->storage, t, n, rig_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
+                r->storage, t, n, fixture_copy(r, keys, n * sizeof *keys), &rows, NULL, r->stream));
             for (int p = 0; p < 4; p++)
-                rig_download(r, parts[b][p], device[p], sizes[p]);
+                fixture_download(r, parts[b][p], device[p], sizes[p]);
         }
         for (int p = 0; p < 4; p++) {
             CHECK_BYTES(parts[0][p], parts[1][p], (size_t)sizes[p]);
@@ -50,7 +52,7 @@ static void compare_tables(rig rigs[BACKENDS]) {
 }
 
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
-    static rig rigs[BACKENDS];
+    static fixture fixtures[BACKENDS];
     lane lanes[BACKENDS];
     static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
     setup s;
@@ -72,8 +74,8 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.options.optimizer.weight_decay = 0.01F;
     rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
     for (int b = 0; b < BACKENDS; b++) {
-        rig_open(&rigs[b], backends[b], &s.options);
-        lane_open(&rigs[b], &lanes[b], 4000, 256);
+        fixture_open(&fixtures[b], backends[b], &s.options);
+        lane_open(&fixtures[b], &lanes[b], 4000, 256);
     }
     for (int i = 0; i < 4; i++) {
         const recipe how = {
@@ -88,10 +90,10 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
         for (int b = 0; b < BACKENDS; b++) {
             outputs[b] = calloc(1, (size_t)lanes[b].output_bytes);
             CHECK(outputs[b] != NULL);
-            rig_download(&rigs[b], outputs[b], lanes[b].output, lanes[b].output_bytes);
+            fixture_download(&fixtures[b], outputs[b], lanes[b].output, lanes[b].output_bytes);
         }
         uint64_t stride =
-            lanes[0].stride == 0 ? oracle_least_stride(rigs[0].model) : lanes[0].stride;
+            lanes[0].stride == 0 ? oracle_least_stride(fixtures[0].model) : lanes[0].stride;
         uint64_t rows = pooling == HOTBED_POOL_NONE ? lanes[0].num_keys : 256;
         CHECK_EQ(lanes[0].stride, lanes[1].stride);
         CHECK_BYTES(
@@ -99,10 +101,10 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
         free(outputs[0]);
         free(outputs[1]);
     }
-    compare_tables(rigs);
+    compare_tables(fixtures);
     for (int b = 0; b < BACKENDS; b++) {
         lane_close(&lanes[b]);
-        rig_close(&rigs[b]);
+        fixture_close(&fixtures[b]);
     }
 }
 

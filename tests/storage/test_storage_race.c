@@ -1,7 +1,7 @@
 /* tests/storage/test_storage_race.c - several streams and threads on one storage; run under TSan. */
 #include "hotbed/growth.h"
 #include "storage/storage.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void two_tables(setup *s) {
 /* A training of STEPS batches: prefetch on `ahead`, forward and backward on `training`.  Everything is
  * made and uploaded before, and compared after, so that nothing but the events orders the work. */
 typedef struct drill {
-    rig r;
+    fixture r;
     bool evicts;
     hotbed_stream *ahead;
     lane lanes
@@ -40,7 +40,7 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
         s.options.optimizer.learning_rate = 0.0F;
     }
     d->evicts = evicts;
-    rig_open(&d->r, backend, &s.options);
+    fixture_open(&d->r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &d->ahead));
     const recipe how = {
         .batch_size = BATCH, .max_bag = 3, .key_space = evicts ? 3000 : 60, .weights = true};
@@ -51,7 +51,7 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
         float *gradient = l->scratch[0];
         for (uint64_t e = 0; e < l->output_bytes / sizeof(float); e++)
             gradient[e] = rng_float(&random);
-        rig_upload(&d->r, l->gradient, gradient, l->output_bytes);
+        fixture_upload(&d->r, l->gradient, gradient, l->output_bytes);
         CHECK_OK(hotbed_fill(l->output, 0, l->output_bytes, d->r.stream));
         CHECK_OK(hotbed_event_create(d->r.stream, &d->prefetched[i]));
         CHECK_OK(hotbed_event_create(d->r.stream, &d->trained[i]));
@@ -79,18 +79,18 @@ static void drill_close(drill *d) {
         uint64_t stride = l->stride == 0 ? oracle_least_stride(d->r.model) : l->stride;
         void *seen = calloc(1, (size_t)l->output_bytes);
         CHECK(seen != NULL);
-        rig_download(&d->r, seen, l->output, l->output_bytes);
+        fixture_download(&d->r, seen, l->output, l->output_bytes);
         CHECK_BYTES(seen, l->scratch[1], BATCH * stride * sizeof(float));
         free(seen);
     }
     if (!d->evicts)
-        rig_check(&d->r);
+        fixture_check(&d->r);
     for (int i = 0; i < STEPS; i++) {
         hotbed_event_destroy(d->prefetched[i]);
         hotbed_event_destroy(d->trained[i]);
         lane_close(&d->lanes[i]);
     }
-    rig_close(&d->r);
+    fixture_close(&d->r);
     hotbed_stream_destroy(d->ahead);
 }
 
@@ -210,18 +210,18 @@ typedef struct worker {
 static void *train_alone(void *argument) {
     const worker *w = argument;
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(w->seed);
     two_tables(&s);
-    rig_open(&r, w->backend, &s.options);
+    fixture_open(&r, w->backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
     for (int i = 0; i < 10; i++)
         lane_step(&l, &random, &how);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
     return NULL;
 }
 
@@ -256,12 +256,12 @@ static void *evaluate(void *argument) {
  * neither writes rows, so there is nothing to tear. */
 static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l, eval;
     rng random = rng_start(30);
     pthread_t thread;
     two_tables(&s);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, MAX_KEYS, BATCH);
     lane_open(&r, &eval, MAX_KEYS, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = 20};
@@ -281,10 +281,10 @@ static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
         lane_cancel(&l);
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
     lane_close(&eval);
-    rig_close(&r);
+    fixture_close(&r);
     hotbed_stream_destroy(e.stream);
 }
 
@@ -295,7 +295,7 @@ static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
 enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
 
 typedef struct watch {
-    rig r;
+    fixture r;
     hotbed_stream *other;
     bool loses; /* keys may be missing though they were there */
     uint64_t done[WATCHED], begun[WATCHED];
@@ -354,11 +354,11 @@ static void train_watched(watch *w, bool grows) {
     hotbed_ticket *ticket;
     hotbed_batch batch;
     hotbed_batch_init(&batch);
-    uint64_t *device_keys = rig_alloc(&w->r, sizeof keys);
-    float *output = rig_alloc(&w->r, sizeof gradient);
+    uint64_t *device_keys = fixture_alloc(&w->r, sizeof keys);
+    float *output = fixture_alloc(&w->r, sizeof gradient);
     for (uint32_t i = 0; i < TRAINED * WATCHED_DIM; i++)
         gradient[i] = -ROUND;
-    const float *device_gradient = rig_copy(&w->r, gradient, sizeof gradient);
+    const float *device_gradient = fixture_copy(&w->r, gradient, sizeof gradient);
     batch.keys = device_keys;
     batch.num_keys = TRAINED;
     batch.batch_size = TRAINED;
@@ -369,7 +369,7 @@ static void train_watched(watch *w, bool grows) {
             keys[i] = (first + i * stride) % WATCHED;
             hotbed_store_release_u64(&w->begun[keys[i]], w->begun[keys[i]] + 1);
         }
-        rig_upload(&w->r, device_keys, keys, sizeof keys);
+        fixture_upload(&w->r, device_keys, keys, sizeof keys);
         CHECK_OK(hotbed_storage_prefetch(w->r.storage, &batch, ticket, w->r.stream));
         CHECK_OK(hotbed_storage_forward(w->r.storage, ticket, output, 0, w->r.stream));
         CHECK_OK(hotbed_storage_backward(w->r.storage, ticket, device_gradient, 0, w->r.stream));
@@ -408,11 +408,11 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
         s.options.optimizer.learning_rate = 1;
         s.options.check = HOTBED_CHECK_IGNORE;
         memset(&w, 0, sizeof w);
-        rig_open_bare(&w.r, backend, &s.options);
+        fixture_open_bare(&w.r, backend, &s.options);
         /* A table that is full before it grows refuses keys, which then are missing. */
         w.loses = evicts || grows || w.r.store != NULL;
-        w.device_keys = rig_alloc(&w.r, ASKED * sizeof *w.device_keys);
-        w.device_output = rig_alloc(&w.r, (uint64_t)ASKED * WATCHED_DIM * sizeof(float));
+        w.device_keys = fixture_alloc(&w.r, ASKED * sizeof *w.device_keys);
+        w.device_output = fixture_alloc(&w.r, (uint64_t)ASKED * WATCHED_DIM * sizeof(float));
         CHECK_OK(hotbed_stream_create(backend, 0, &w.other));
         CHECK_EQ(pthread_rwlock_init(&w.growth, NULL), 0);
         CHECK_EQ(pthread_create(&thread, NULL, watch_rows, &w), 0);
@@ -421,14 +421,14 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
         CHECK_EQ(pthread_join(thread, NULL), 0);
         CHECK_EQ(pthread_rwlock_destroy(&w.growth), 0);
         hotbed_stream_destroy(w.other);
-        rig_close(&w.r);
+        fixture_close(&w.r);
     }
 }
 
 /* --- a row is updated where it is, and comes up ------------------------------------------------------------ */
 
 /* Whether a slot of the table's lower tier has pins; the host looks into the index without ordering anything. */
-static bool pinned_below(const rig *r) {
+static bool pinned_below(const fixture *r) {
     const hotbed_table_view *view = &r->storage->tables[0].view;
     for (uint64_t i = 0; i < view->lower_slots; i++)
         if ((hotbed_load_relaxed_u64(hotbed_index_meta(r->storage->index, view->lower_first + i)) &
@@ -444,7 +444,7 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
     enum { ABOVE = 16, FILL = 64, USED = 12 };
     for (int mode = 0; mode < 2; mode++) {
         setup s;
-        rig r;
+        fixture r;
         uint64_t keys[FILL + USED];
         hotbed_stream *other;
         hotbed_event *prefetched;
@@ -453,13 +453,13 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
         setup_start(&s, 1, 8, 400);
         s.tables[0].upper_capacity = ABOVE;
         s.options.mode = mode == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         CHECK_OK(hotbed_stream_create(backend, 0, &other));
         CHECK_OK(hotbed_event_create(r.stream, &prefetched));
         for (uint64_t i = 0; i < FILL + USED; i++)
             keys[i] = i;
-        const uint64_t *device_keys = rig_copy(&r, keys, sizeof keys);
-        float *gradient = rig_alloc(&r, (uint64_t)FILL * 8 * sizeof(float));
+        const uint64_t *device_keys = fixture_copy(&r, keys, sizeof keys);
+        float *gradient = fixture_alloc(&r, (uint64_t)FILL * 8 * sizeof(float));
         CHECK_OK(hotbed_fill(gradient, 0, (uint64_t)FILL * 8 * sizeof(float), r.stream));
         for (int t = 0; t < 3; t++) { /* one that fills the upper tier, two with the same keys */
             hotbed_batch_init(&batch[t]);
@@ -488,18 +488,18 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
             hotbed_ticket_destroy(tickets[t]);
         hotbed_event_destroy(prefetched);
         hotbed_stream_destroy(other);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 /* All threads of the host insert into a table of one candidate set: every key gets one slot. */
 static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(31);
     setup_start(&s, 1, 2, 16);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 20000, 20000);
     for (int i = 0; i < 5; i++) {
         const recipe how = {.batch_size = 20000, .key_space = 16};
@@ -511,9 +511,9 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
         oracle_clear(r.model, 0);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Rows are set in a full table that evicts: two thirds of the keys are there, the others look for slots at the same
@@ -522,17 +522,17 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
 static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend) {
     enum { CAPACITY = 2000, SET = 3000, DIM = 32, ROUNDS = 6 };
     setup s;
-    rig r;
+    fixture r;
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
     s.tables[0].initializer.kind = HOTBED_INIT_DEBUG;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     uint64_t *keys = calloc(2 * SET, sizeof *keys), *scores = calloc(2 * SET, sizeof *scores);
     float *rows = calloc((size_t)2 * SET * DIM, sizeof *rows);
     CHECK(keys != NULL && scores != NULL && rows != NULL);
-    uint64_t *device_keys = rig_alloc(&r, 2 * SET * sizeof *keys);
-    uint64_t *device_scores = rig_alloc(&r, 2 * SET * sizeof *scores);
-    float *device_rows = rig_alloc(&r, (uint64_t)2 * SET * DIM * sizeof *rows);
+    uint64_t *device_keys = fixture_alloc(&r, 2 * SET * sizeof *keys);
+    uint64_t *device_scores = fixture_alloc(&r, 2 * SET * sizeof *scores);
+    float *device_rows = fixture_alloc(&r, (uint64_t)2 * SET * DIM * sizeof *rows);
     const hotbed_rows set = {.weights = device_rows, .scores = device_scores};
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         uint64_t present = 0, fresh = 0;
@@ -552,9 +552,9 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
             for (uint32_t e = 0; e < DIM; e++)
                 rows[i * DIM + e] = (float)keys[i];
         }
-        rig_upload(&r, device_keys, keys, n * sizeof *keys);
-        rig_upload(&r, device_scores, scores, n * sizeof *scores);
-        rig_upload(&r, device_rows, rows, n * DIM * sizeof *rows);
+        fixture_upload(&r, device_keys, keys, n * sizeof *keys);
+        fixture_upload(&r, device_scores, scores, n * sizeof *scores);
+        fixture_upload(&r, device_rows, rows, n * DIM * sizeof *rows);
         if (round % 2 == 0)
             CHECK_OK(hotbed_storage_set_rows(r.storage, 0, n, device_keys, &set, r.stream));
         else
@@ -563,19 +563,19 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
         uint64_t stored = 0;
         CHECK_OK(
             hotbed_storage_export_keys(r.storage, 0, 2 * SET, keys, scores, &stored, r.stream));
-        rig_upload(&r, device_keys, keys, stored * sizeof *keys);
+        fixture_upload(&r, device_keys, keys, stored * sizeof *keys);
         CHECK_OK(hotbed_storage_get_rows(r.storage, 0, stored, device_keys, &set, NULL, r.stream));
-        rig_download(&r, rows, device_rows, stored * DIM * sizeof *rows);
+        fixture_download(&r, rows, device_rows, stored * DIM * sizeof *rows);
         for (uint64_t i = 0; i < stored; i++)
             for (uint32_t e = 0; e < DIM; e++)
                 if (rows[i * DIM + e] != (float)keys[i])
                     CHECK_EQ((uint64_t)rows[i * DIM + e], keys[i]);
     }
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     free(keys);
     free(scores);
     free(rows);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_rows.c - rows by key: get, set, erase, clear, export, state. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include <math.h>
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     s->options.optimizer.initial_accumulator = 0.25F;
 }
 
-static uint64_t key_for(const rig *r, uint32_t table, rng *random) {
+static uint64_t key_for(const fixture *r, uint32_t table, rng *random) {
     const hotbed_table_options *options = &r->model->tables[table].options;
     if (options->kind == HOTBED_TABLE_STATIC)
         return rng_below(random, options->capacity);
@@ -29,7 +29,7 @@ static uint64_t key_for(const rig *r, uint32_t table, rng *random) {
 
 /* n keys; distinct ones when asked, then n may come out smaller. */
 static uint64_t some_keys(
-    const rig *r, uint32_t table, rng *random, uint64_t *keys, bool distinct) {
+    const fixture *r, uint32_t table, rng *random, uint64_t *keys, bool distinct) {
     uint64_t wanted = rng_below(random, MAX_N + 1), n = 0;
     for (uint64_t i = 0; i < wanted; i++) {
         uint64_t key = key_for(r, table, random);
@@ -52,7 +52,7 @@ typedef struct parts {
 /* Which parts a call takes, as bits. */
 enum { WITH_WEIGHTS = 1, WITH_STATE0 = 2, WITH_STATE1 = 4, WITH_SCORES = 8 };
 
-static unsigned random_parts(const rig *r, uint32_t table, rng *random) {
+static unsigned random_parts(const fixture *r, uint32_t table, rng *random) {
     unsigned which = (unsigned)rng_below(random, 16);
     uint32_t states = hotbed_optimizer_states(r->model->options.optimizer.kind);
     if (states < 1)
@@ -77,26 +77,26 @@ static hotbed_rows rows_of(parts *device, unsigned which) {
     return rows;
 }
 
-/* A rig with device places for keys and parts. */
-typedef struct desk {
-    rig r;
+/* A fixture with device places for keys and parts. */
+typedef struct subject {
+    fixture r;
     rng random;
     uint64_t keys[MAX_N];
     uint64_t *device_keys;
     parts host, expected;
     parts *device;
-} desk;
+} subject;
 
-static void desk_open(desk *d, hotbed_backend backend, hotbed_optimizer_kind kind) {
+static void subject_open(subject *d, hotbed_backend backend, hotbed_optimizer_kind kind) {
     setup s;
     three_tables(&s, kind);
     d->random = rng_start((uint64_t)kind);
-    rig_open(&d->r, backend, &s.options);
-    d->device_keys = rig_alloc(&d->r, sizeof d->keys);
-    d->device = rig_alloc(&d->r, sizeof *d->device);
+    fixture_open(&d->r, backend, &s.options);
+    d->device_keys = fixture_alloc(&d->r, sizeof d->keys);
+    d->device = fixture_alloc(&d->r, sizeof *d->device);
 }
 
-static void set_rows(desk *d, uint32_t table) {
+static void set_rows(subject *d, uint32_t table) {
     const oracle_table *m = &d->r.model->tables[table];
     uint32_t dim = m->options.dim;
     uint64_t n = some_keys(&d->r, table, &d->random, d->keys, true);
@@ -121,22 +121,22 @@ static void set_rows(desk *d, uint32_t table) {
                     row->states[s][e] = *place;
             }
     }
-    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
-    rig_upload(&d->r, d->device, &d->host, sizeof d->host);
+    fixture_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    fixture_upload(&d->r, d->device, &d->host, sizeof d->host);
     const hotbed_rows rows = rows_of(d->device, which);
     CHECK_OK(hotbed_storage_set_rows(d->r.storage, table, n, d->device_keys, &rows, d->r.stream));
     CHECK_OK(hotbed_stream_sync(d->r.stream));
 }
 
 /* Parts that are not wanted and rows of missing keys keep what was there before. */
-static void get_rows(desk *d, uint32_t table) {
+static void get_rows(subject *d, uint32_t table) {
     oracle *model = d->r.model;
     const oracle_table *m = &model->tables[table];
     uint32_t dim = m->options.dim;
     uint64_t n = some_keys(&d->r, table, &d->random, d->keys, false);
     unsigned which = random_parts(&d->r, table, &d->random);
     memset(&d->expected, 0x5A, sizeof d->expected);
-    rig_upload(&d->r, d->device, &d->expected, sizeof d->expected);
+    fixture_upload(&d->r, d->device, &d->expected, sizeof d->expected);
     for (uint64_t i = 0; i < n; i++) {
         const oracle_row *row = oracle_find(model, table, d->keys[i]);
         d->expected.found[i] = row != NULL;
@@ -150,33 +150,33 @@ static void get_rows(desk *d, uint32_t table) {
         if (row != NULL && (which & WITH_SCORES) != 0)
             d->expected.scores[i] = row->score;
     }
-    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    fixture_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
     const hotbed_rows rows = rows_of(d->device, which);
     CHECK_OK(hotbed_storage_get_rows(
         d->r.storage, table, n, d->device_keys, &rows, d->device->found, d->r.stream));
-    rig_download(&d->r, &d->host, d->device, sizeof d->host);
+    fixture_download(&d->r, &d->host, d->device, sizeof d->host);
     CHECK_BYTES(&d->host, &d->expected, sizeof d->host);
 }
 
-static void erase(desk *d, uint32_t table) {
+static void erase(subject *d, uint32_t table) {
     if (d->r.model->tables[table].options.kind == HOTBED_TABLE_STATIC)
         return;
     uint64_t n = some_keys(&d->r, table, &d->random, d->keys, true);
     memset(&d->expected, 0x5A, sizeof d->expected);
-    rig_upload(&d->r, d->device, &d->expected, sizeof d->expected);
-    rig_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
+    fixture_upload(&d->r, d->device, &d->expected, sizeof d->expected);
+    fixture_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
     CHECK_OK(hotbed_storage_erase(
         d->r.storage, table, n, d->device_keys, d->device->found, d->r.stream));
-    rig_download(&d->r, &d->host, d->device, sizeof d->host);
+    fixture_download(&d->r, &d->host, d->device, sizeof d->host);
     for (uint64_t i = 0; i < n; i++)
         d->expected.found[i] = oracle_erase(d->r.model, table, d->keys[i]);
     CHECK_BYTES(d->host.found, d->expected.found, MAX_N);
 }
 
 static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind) {
-    static desk d;
+    static subject d;
     lane l;
-    desk_open(&d, backend, kind);
+    subject_open(&d, backend, kind);
     lane_open(&d.r, &l, 48, 16);
     const recipe how = {.batch_size = 16, .key_space = 50};
     const int operations = hotbed_test_is_small() ? 50 : 150;
@@ -203,13 +203,13 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
                 CHECK_OK(hotbed_storage_clear(d.r.storage, table, d.r.stream));
                 oracle_clear(d.r.model, table);
             }
-            rig_check(&d.r);
+            fixture_check(&d.r);
             break;
         }
     }
-    rig_check(&d.r);
+    fixture_check(&d.r);
     lane_close(&l);
-    rig_close(&d.r);
+    fixture_close(&d.r);
 }
 
 static void random_operations_without_state(hotbed_backend backend) {
@@ -228,56 +228,56 @@ static void random_operations_with_a_narrow_state(hotbed_backend backend) {
 static void erased_slots_are_used_again(hotbed_backend backend) {
     enum { CAPACITY = 300 };
     setup s;
-    rig r;
+    fixture r;
     rng random = rng_start(20);
     setup_start(&s, 1, 2, CAPACITY);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     uint64_t keys[CAPACITY];
-    uint64_t *device = rig_alloc(&r, sizeof keys);
-    uint8_t *flags = rig_alloc(&r, CAPACITY), seen[CAPACITY];
+    uint64_t *device = fixture_alloc(&r, sizeof keys);
+    uint8_t *flags = fixture_alloc(&r, CAPACITY), seen[CAPACITY];
     const hotbed_rows nothing = {0};
     for (int round = 0; round < 12; round++) {
         for (int i = 0; i < CAPACITY; i++)
             keys[i] = rng_next(&random);
-        rig_upload(&r, device, keys, sizeof keys);
+        fixture_upload(&r, device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(r.storage, 0, CAPACITY, device, &nothing, r.stream));
         CHECK_OK(hotbed_stream_sync(r.stream)); /* none refused */
-        CHECK_EQ(rig_size(&r, 0), CAPACITY);
+        CHECK_EQ(fixture_size(&r, 0), CAPACITY);
         CHECK_OK(hotbed_storage_erase(r.storage, 0, CAPACITY, device, flags, r.stream));
-        rig_download(&r, seen, flags, CAPACITY);
+        fixture_download(&r, seen, flags, CAPACITY);
         for (int i = 0; i < CAPACITY; i++)
             CHECK_EQ(seen[i], 1);
         CHECK_OK(hotbed_storage_erase(r.storage, 0, CAPACITY, device, flags, r.stream));
-        rig_download(&r, seen, flags, CAPACITY);
+        fixture_download(&r, seen, flags, CAPACITY);
         for (int i = 0; i < CAPACITY; i++)
             CHECK_EQ(seen[i], 0);
-        CHECK_EQ(rig_size(&r, 0), 0);
+        CHECK_EQ(fixture_size(&r, 0), 0);
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Half of a full table is erased and refilled: keys placed beside erased slots stay found. */
 static void erase_keeps_the_other_keys(hotbed_backend backend) {
     enum { CAPACITY = 1000, HALF = CAPACITY / 2 };
     setup s;
-    rig r;
+    fixture r;
     rng random = rng_start(21);
     setup_start(&s, 1, 1, CAPACITY);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     uint64_t keys[CAPACITY];
-    uint64_t *device = rig_alloc(&r, sizeof keys);
-    uint8_t *flags = rig_alloc(&r, CAPACITY), seen[CAPACITY];
+    uint64_t *device = fixture_alloc(&r, sizeof keys);
+    uint8_t *flags = fixture_alloc(&r, CAPACITY), seen[CAPACITY];
     const hotbed_rows nothing = {0};
     for (int i = 0; i < CAPACITY; i++)
         keys[i] = rng_next(&random);
     for (int round = 0; round < 10; round++) {
-        rig_upload(&r, device, keys, sizeof keys);
+        fixture_upload(&r, device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(r.storage, 0, CAPACITY, device, &nothing, r.stream));
         CHECK_OK(hotbed_stream_sync(r.stream));
         CHECK_OK(hotbed_storage_erase(r.storage, 0, HALF, device, NULL, r.stream));
         CHECK_OK(
             hotbed_storage_get_rows(r.storage, 0, CAPACITY, device, &nothing, flags, r.stream));
-        rig_download(&r, seen, flags, CAPACITY);
+        fixture_download(&r, seen, flags, CAPACITY);
         for (int i = 0; i < CAPACITY; i++)
             CHECK_EQ(seen[i], i >= HALF);
         for (int i = 0; i < HALF; i++) { /* new keys for the erased ones, in a new order */
@@ -285,45 +285,45 @@ static void erase_keeps_the_other_keys(hotbed_backend backend) {
             keys[HALF + i] = rng_next(&random);
         }
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void pinned_keys_are_not_erased(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(22);
     setup_start(&s, 1, 3, 100);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 20, 20);
     const recipe how = {.batch_size = 20};
     lane_step(&l, &random, &how);
     lane_prefetch(&l);
-    uint8_t *flags = rig_alloc(&r, 20), seen[20];
+    uint8_t *flags = fixture_alloc(&r, 20), seen[20];
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
-    rig_download(&r, seen, flags, 20);
+    fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 0);
     lane_forward(&l);
     lane_backward(&l, &random);
-    rig_check(&r);
+    fixture_check(&r);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
-    rig_download(&r, seen, flags, 20);
+    fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 1);
-    CHECK_EQ(rig_size(&r, 0), 0);
+    CHECK_EQ(fixture_size(&r, 0), 0);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* A row that was erased or cleared comes back with first values and fresh state. */
 static void rows_come_back_fresh(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(23);
     three_tables(&s, HOTBED_OPT_ADAM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 48, 16);
     const recipe how = {.batch_size = 16, .key_space = 10};
     lane_step(&l, &random, &how);
@@ -335,26 +335,27 @@ static void rows_come_back_fresh(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_clear(r.storage, t, r.stream));
         oracle_clear(r.model, t);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_step(&l, &random, &how);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- moving a storage: what a checkpoint does ---------------------------------------------------------- */
 
-static void move_table(rig *from, rig *to, uint32_t table, uint64_t n, const uint64_t *keys) {
+static void move_table(
+    fixture *from, fixture *to, uint32_t table, uint64_t n, const uint64_t *keys) {
     const oracle_table *m = &from->model->tables[table];
     hotbed_rows rows = {
-        .weights = rig_alloc(from, n * m->options.dim * sizeof(float)),
+        .weights = fixture_alloc(from, n * m->options.dim * sizeof(float)),
         .states =
-            {rig_alloc(from, n * m->state_dim * sizeof(float)),
-             rig_alloc(from, n * m->state_dim * sizeof(float))},
-        .scores = rig_alloc(from, n * sizeof(uint64_t))};
+            {fixture_alloc(from, n * m->state_dim * sizeof(float)),
+             fixture_alloc(from, n * m->state_dim * sizeof(float))},
+        .scores = fixture_alloc(from, n * sizeof(uint64_t))};
     if (m->options.kind == HOTBED_TABLE_STATIC)
         rows.scores = NULL;
-    const uint64_t *device = rig_copy(from, keys, n * sizeof *keys);
+    const uint64_t *device = fixture_copy(from, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_get_rows(from->storage, table, n, device, &rows, NULL, from->stream));
     CHECK_OK(hotbed_stream_sync(from->stream));
     CHECK_OK(hotbed_storage_set_rows(to->storage, table, n, device, &rows, to->stream));
@@ -363,17 +364,17 @@ static void move_table(rig *from, rig *to, uint32_t table, uint64_t n, const uin
 
 static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend) {
     setup s;
-    rig r, moved;
+    fixture r, moved;
     lane l;
     rng random = rng_start(24);
     three_tables(&s, HOTBED_OPT_ADAM);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 48, 16);
     const recipe how = {.batch_size = 16, .key_space = 40};
     for (int i = 0; i < 5; i++)
         lane_step(&l, &random, &how);
     s.tables[0].capacity = 5000; /* other places for the rows */
-    rig_open_bare(&moved, backend, &s.options);
+    fixture_open_bare(&moved, backend, &s.options);
     for (uint32_t t = 0; t < 3; t++) {
         uint64_t keys[2000], n = 0;
         CHECK_OK(hotbed_storage_export_keys(r.storage, t, 2000, keys, NULL, &n, r.stream));
@@ -390,23 +391,23 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
     r.storage = moved.storage;
     moved.storage = old;
     CHECK_OK(hotbed_ticket_create(r.storage, 48, 16, r.stream, &l.ticket));
-    rig_check(&r);
+    fixture_check(&r);
     for (int i = 0; i < 4; i++)
         lane_step(&l, &random, &how);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
-    rig_close(&moved);
+    fixture_close(&r);
+    fixture_close(&moved);
 }
 
 static void state_round_trips(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_storage_state state = {.size = sizeof state};
     const hotbed_storage_state other = {sizeof other, 12345678901U, 98765432109U,
                                         0.25,         0.5,          0.0625F};
     three_tables(&s, HOTBED_OPT_ADAM);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK_EQ(state.optimizer_steps, 0);
     CHECK_EQ(state.clock, 0);
@@ -418,17 +419,17 @@ static void state_round_trips(hotbed_backend backend) {
     CHECK_EQ(state.clock, other.clock);
     CHECK(state.beta1_power == 0.25 && state.beta2_power == 0.5);
     CHECK(state.learning_rate == 0.0625F);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* The largest n of a call that is cut into many pieces of work. */
 static void many_rows_at_once(hotbed_backend backend) {
     enum { N = 30000 };
     setup s;
-    rig r;
+    fixture r;
     setup_start(&s, 1, 3, N);
     s.options.optimizer.kind = HOTBED_OPT_ROWWISE_ADAGRAD;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     uint64_t *keys = calloc(N, sizeof *keys);
     float *weights = calloc(N, 3 * sizeof *weights), *seen = calloc(N, 3 * sizeof *seen);
     CHECK(keys != NULL && weights != NULL && seen != NULL);
@@ -436,18 +437,18 @@ static void many_rows_at_once(hotbed_backend backend) {
         keys[i] = i * i;
     for (int i = 0; i < N * 3; i++)
         weights[i] = (float)i;
-    hotbed_rows rows = {.weights = rig_copy(&r, weights, N * 3 * sizeof *weights)};
-    const uint64_t *device = rig_copy(&r, keys, N * sizeof *keys);
+    hotbed_rows rows = {.weights = fixture_copy(&r, weights, N * 3 * sizeof *weights)};
+    const uint64_t *device = fixture_copy(&r, keys, N * sizeof *keys);
     CHECK_OK(hotbed_storage_set_rows(r.storage, 0, N, device, &rows, r.stream));
-    rows.weights = rig_alloc(&r, N * 3 * sizeof *weights);
+    rows.weights = fixture_alloc(&r, N * 3 * sizeof *weights);
     CHECK_OK(hotbed_storage_get_rows(r.storage, 0, N, device, &rows, NULL, r.stream));
-    rig_download(&r, seen, rows.weights, N * 3 * sizeof *seen);
+    fixture_download(&r, seen, rows.weights, N * 3 * sizeof *seen);
     CHECK_BYTES(seen, weights, N * 3 * sizeof *seen);
-    CHECK_EQ(rig_size(&r, 0), N);
+    CHECK_EQ(fixture_size(&r, 0), N);
     free(keys);
     free(weights);
     free(seen);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- tables that evict --------------------------------------------------------------------------- */
@@ -456,7 +457,7 @@ enum { FULL_OF = 3000, CALL = 96 };
 
 /* A table that evicts, full of keys whose rows are 7 and whose scores are `score`. */
 typedef struct full_table {
-    rig r;
+    fixture r;
     rng random;
     uint64_t keys[FULL_OF];
     uint64_t *device; /* [FULL_OF] keys of a call */
@@ -470,10 +471,10 @@ static void full_open(full_table *f, hotbed_backend backend, uint64_t capacity, 
     setup_start(&s, 1, 1, capacity);
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
     s.tables[0].score = HOTBED_SCORE_CUSTOM;
-    rig_open_bare(&f->r, backend, &s.options);
-    f->device = rig_alloc(&f->r, sizeof f->keys);
-    f->weights = rig_alloc(&f->r, FULL_OF * sizeof *f->weights);
-    f->found = rig_alloc(&f->r, FULL_OF);
+    fixture_open_bare(&f->r, backend, &s.options);
+    f->device = fixture_alloc(&f->r, sizeof f->keys);
+    f->weights = fixture_alloc(&f->r, FULL_OF * sizeof *f->weights);
+    f->found = fixture_alloc(&f->r, FULL_OF);
     float sevens[FULL_OF];
     uint64_t scores[FULL_OF];
     for (int i = 0; i < FULL_OF; i++) {
@@ -482,22 +483,22 @@ static void full_open(full_table *f, hotbed_backend backend, uint64_t capacity, 
         scores[i] = score;
     }
     const hotbed_rows rows = {
-        .weights = rig_copy(&f->r, sevens, sizeof sevens),
-        .scores = rig_copy(&f->r, scores, sizeof scores)};
-    rig_upload(&f->r, f->device, f->keys, sizeof f->keys);
+        .weights = fixture_copy(&f->r, sevens, sizeof sevens),
+        .scores = fixture_copy(&f->r, scores, sizeof scores)};
+    fixture_upload(&f->r, f->device, f->keys, sizeof f->keys);
     CHECK_OK(hotbed_storage_offer_rows(f->r.storage, 0, FULL_OF, f->device, &rows, f->r.stream));
     CHECK_OK(hotbed_stream_sync(f->r.stream));
-    CHECK(rig_size(&f->r, 0) < FULL_OF); /* it could take no more */
+    CHECK(fixture_size(&f->r, 0) < FULL_OF); /* it could take no more */
 }
 
 /* Which of n keys the table has, and their rows. */
 static void full_look(
     full_table *f, uint64_t n, const uint64_t *keys, uint8_t *found, float *weights) {
     const hotbed_rows rows = {.weights = f->weights};
-    rig_upload(&f->r, f->device, keys, n * sizeof *keys);
+    fixture_upload(&f->r, f->device, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_get_rows(f->r.storage, 0, n, f->device, &rows, f->found, f->r.stream));
-    rig_download(&f->r, found, f->found, n);
-    rig_download(&f->r, weights, f->weights, n * sizeof *weights);
+    fixture_download(&f->r, found, f->found, n);
+    fixture_download(&f->r, weights, f->weights, n * sizeof *weights);
 }
 
 static uint64_t full_evictions(full_table *f) {
@@ -524,9 +525,9 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
             keys[i] = rng_next(&f.random);
         for (uint64_t i = 0; i < CALL; i++)
             scores[i] = 1;
-        uint64_t before = rig_size(&f.r, 0), evicted = full_evictions(&f);
-        const hotbed_rows rows = {.scores = rig_copy(&f.r, scores, sizeof scores)};
-        rig_upload(&f.r, f.device, keys, sizeof keys);
+        uint64_t before = fixture_size(&f.r, 0), evicted = full_evictions(&f);
+        const hotbed_rows rows = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
+        fixture_upload(&f.r, f.device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, CALL, f.device, &rows, f.r.stream));
         CHECK_OK(hotbed_stream_sync(f.r.stream));
         full_look(&f, CALL, keys, found, weights);
@@ -534,15 +535,15 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
             CHECK_EQ(found[i], 1);
             CHECK(i < present ? weights[i] == 7.0F : weights[i] != 7.0F); /* kept, or new */
         }
-        CHECK_EQ(full_evictions(&f) - evicted, before + CALL - present - rig_size(&f.r, 0));
+        CHECK_EQ(full_evictions(&f) - evicted, before + CALL - present - fixture_size(&f.r, 0));
         for (uint64_t i = 0; i < CALL; i++) /* those of the next round have higher scores */
             scores[i] = 1000;
-        const hotbed_rows again = {.scores = rig_copy(&f.r, scores, sizeof scores)};
-        rig_upload(&f.r, f.device, keys, sizeof keys);
+        const hotbed_rows again = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
+        fixture_upload(&f.r, f.device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, CALL, f.device, &again, f.r.stream));
     }
-    CHECK_EQ(rig_pinned(&f.r), 0);
-    rig_close(&f.r);
+    CHECK_EQ(fixture_pinned(&f.r), 0);
+    fixture_close(&f.r);
 }
 
 /* More keys than the table has slots: what set_rows cannot keep is a fault, and what it keeps is not lost again. */
@@ -555,18 +556,18 @@ static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     for (int i = 0; i < FULL_OF; i++)
         f.keys[i] = rng_next(&f.random);
     const hotbed_rows nothing = {0};
-    rig_upload(&f.r, f.device, f.keys, sizeof f.keys);
+    fixture_upload(&f.r, f.device, f.keys, sizeof f.keys);
     CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, FULL_OF, f.device, &nothing, f.r.stream));
     CHECK_STATUS(hotbed_stream_sync(f.r.stream), HOTBED_ERR_FULL);
-    CHECK_EQ(rig_pinned(&f.r), 0);
-    uint64_t size = rig_size(&f.r, 0), kept = 0;
+    CHECK_EQ(fixture_pinned(&f.r), 0);
+    uint64_t size = fixture_size(&f.r, 0), kept = 0;
     full_look(&f, FULL_OF, f.keys, found, weights);
     for (int i = 0; i < FULL_OF; i++)
         kept += found[i] == 1;
     CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
     CHECK(kept <= info.slots + info.lower_slots && kept + kept / 8 >= info.capacity);
     CHECK(kept <= size);
-    rig_close(&f.r);
+    fixture_close(&f.r);
 }
 
 /* The same keys are offered: no fault, and those of the highest scores are there. */
@@ -579,13 +580,13 @@ static void offered_rows_compete(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_clear(f.r.storage, 0, f.r.stream));
     for (uint64_t i = 0; i < FULL_OF; i++) /* in no order of keys or places */
         scores[i] = 1 + i * 7 % FULL_OF;
-    const hotbed_rows rows = {.scores = rig_copy(&f.r, scores, sizeof scores)};
-    rig_upload(&f.r, f.device, f.keys, sizeof f.keys);
+    const hotbed_rows rows = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
+    fixture_upload(&f.r, f.device, f.keys, sizeof f.keys);
     uint64_t evicted = full_evictions(&f);
     CHECK_OK(hotbed_storage_offer_rows(f.r.storage, 0, FULL_OF, f.device, &rows, f.r.stream));
     CHECK_OK(hotbed_stream_sync(f.r.stream));
     full_look(&f, FULL_OF, f.keys, found, weights);
-    uint64_t size = rig_size(&f.r, 0), high = 0;
+    uint64_t size = fixture_size(&f.r, 0), high = 0;
     for (uint64_t i = 0; i < FULL_OF; i++)
         high += found[i] == 1 && scores[i] > FULL_OF / 2;
     CHECK_EQ(full_evictions(&f) - evicted, FULL_OF - size);
@@ -594,32 +595,32 @@ static void offered_rows_compete(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
     bool apart = hotbed_storage_mode(f.r.storage) == HOTBED_MODE_DEFAULT;
     CHECK(high * 10 >= (size - (apart ? info.slots : 0)) * 9);
-    CHECK_EQ(rig_pinned(&f.r), 0);
-    rig_close(&f.r);
+    CHECK_EQ(fixture_pinned(&f.r), 0);
+    fixture_close(&f.r);
 }
 
 /* What admission has counted is of keys without rows. */
 static void a_key_that_is_set_is_counted_no_more(hotbed_backend backend) {
     enum { KEYS = 40 };
     setup s;
-    rig r;
+    fixture r;
     uint64_t keys[KEYS], counted[KEYS], counts[KEYS], n = 0;
     setup_start(&s, 1, 2, 1000);
     s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
     s.tables[0].admission_threshold = 10;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     for (uint64_t i = 0; i < KEYS; i++)
         keys[i] = i << 50, counts[i] = i + 1;
-    const uint64_t *device = rig_copy(&r, keys, sizeof keys);
-    const uint64_t *device_counts = rig_copy(&r, counts, sizeof counts);
+    const uint64_t *device = fixture_copy(&r, keys, sizeof keys);
+    const uint64_t *device_counts = fixture_copy(&r, counts, sizeof counts);
     CHECK_OK(hotbed_storage_import_counts(r.storage, 0, KEYS, device, device_counts, r.stream));
     CHECK_OK(hotbed_storage_set_rows(r.storage, 0, KEYS / 2, device, NULL, r.stream));
     CHECK_OK(hotbed_storage_export_counts(r.storage, 0, KEYS, counted, counts, &n, r.stream));
     CHECK_EQ(n, KEYS / 2);
     for (uint64_t i = 0; i < n; i++)
         CHECK(counted[i] >> 50 >= KEYS / 2 && counts[i] == (counted[i] >> 50) + 1);
-    CHECK_EQ(rig_size(&r, 0), KEYS / 2);
-    rig_close(&r);
+    CHECK_EQ(fixture_size(&r, 0), KEYS / 2);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

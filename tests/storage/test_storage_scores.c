@@ -5,7 +5,7 @@
  * that the ticket shows tell the model which, and from then on it knows the victim before the library.
  */
 #include "hotbed/export.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ typedef struct place {
 } place;
 
 typedef struct bench {
-    rig r;
+    fixture r;
     setup s;
     hotbed_ticket *ticket;
     uint64_t *device_keys;
@@ -38,15 +38,15 @@ static void bench_open(
     b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
     b->s.tables[0].score = score;
     b->s.tables[0].insertion = insertion;
-    rig_open_bare(&b->r, backend, &b->s.options);
+    fixture_open_bare(&b->r, backend, &b->s.options);
     CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
-    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+    b->device_keys = fixture_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
     b->custom = 1;
 }
 
 static void bench_close(bench *b) {
     hotbed_ticket_destroy(b->ticket);
-    rig_close(&b->r);
+    fixture_close(&b->r);
 }
 
 static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
@@ -55,7 +55,7 @@ static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = b->device_keys;
-    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
     b->step++;
 }
@@ -63,13 +63,13 @@ static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
 static uint64_t score_of(bench *b, uint64_t key) {
     uint64_t score = 0;
     uint8_t found = 0;
-    rig_upload(&b->r, b->device_keys, &key, sizeof key);
-    uint64_t *device = rig_alloc(&b->r, 2 * sizeof *device);
+    fixture_upload(&b->r, b->device_keys, &key, sizeof key);
+    uint64_t *device = fixture_alloc(&b->r, 2 * sizeof *device);
     const hotbed_rows rows = {.scores = device};
     CHECK_OK(hotbed_storage_get_rows(
         b->r.storage, 0, 1, b->device_keys, &rows, (uint8_t *)(device + 1), b->r.stream));
-    rig_download(&b->r, &score, device, sizeof score);
-    rig_download(&b->r, &found, device + 1, 1);
+    fixture_download(&b->r, &score, device, sizeof score);
+    fixture_download(&b->r, &found, device + 1, 1);
     hotbed_memory_free(&b->r.memories[--b->r.num_memories]);
     CHECK_EQ(found, 1);
     return score;
@@ -111,10 +111,10 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
     hotbed_score_strategy kind = b->s.tables[0].score;
     prefetch(b, n, keys);
     CHECK_OK(hotbed_ticket_read(b->ticket, &view));
-    rig_download(&b->r, uniques, view.unique_offsets, sizeof uniques);
-    rig_download(&b->r, unique, view.unique_keys, uniques[1] * sizeof *unique);
-    rig_download(&b->r, slots, view.slots, uniques[1] * sizeof *slots);
-    rig_download(&b->r, counts, view.counts, uniques[1] * sizeof *counts);
+    fixture_download(&b->r, uniques, view.unique_offsets, sizeof uniques);
+    fixture_download(&b->r, unique, view.unique_keys, uniques[1] * sizeof *unique);
+    fixture_download(&b->r, slots, view.slots, uniques[1] * sizeof *slots);
+    fixture_download(&b->r, counts, view.counts, uniques[1] * sizeof *counts);
     CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
     uint64_t now = kind == HOTBED_SCORE_TIMESTAMP ? score_of(b, unique[0]) : b->step;
     if (kind == HOTBED_SCORE_CUSTOM)
@@ -228,8 +228,8 @@ static void keys_on_probation_go_first(hotbed_backend backend) {
 /* --- values of scores ------------------------------------------------------------------------------- */
 
 static void set_scores(bench *b, uint32_t n, const uint64_t *keys, const uint64_t *scores) {
-    uint64_t *device = rig_copy(&b->r, scores, n * sizeof *scores);
-    rig_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
+    uint64_t *device = fixture_copy(&b->r, scores, n * sizeof *scores);
+    fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     const hotbed_rows rows = {.scores = device};
     CHECK_OK(hotbed_storage_set_rows(b->r.storage, 0, n, b->device_keys, &rows, b->r.stream));
     CHECK_OK(hotbed_stream_sync(b->r.stream));
@@ -302,12 +302,12 @@ static void scores_come_back(hotbed_backend backend) {
         trace(&a, &random, 100);
         CHECK_OK(hotbed_storage_export_keys(a.r.storage, 0, SLOTS, keys, scores, &n, a.r.stream));
         set_scores(&b, (uint32_t)n, keys, scores);
-        CHECK_EQ(rig_size(&b.r, 0), n);
+        CHECK_EQ(fixture_size(&b.r, 0), n);
         for (uint64_t i = 0; i < n; i++)
             CHECK_EQ(score_of(&b, keys[i]), scores[i]);
         const uint64_t key = 5;
         const hotbed_rows nothing = {0};
-        rig_upload(&a.r, a.device_keys, &key, sizeof key);
+        fixture_upload(&a.r, a.device_keys, &key, sizeof key);
         CHECK_OK(hotbed_storage_set_rows(a.r.storage, 0, 1, a.device_keys, &nothing, a.r.stream));
         uint64_t last = 0;
         for (uint64_t i = 0; i < n; i++)
@@ -409,13 +409,13 @@ static tally *find_tally(tally *tallies, uint64_t *n, uint64_t key) {
 /* The model adds what each key stands for; table 2 does not look at it. */
 static void scores_are_sums_of_counts(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(19);
     setup_start(&s, 3, 4, 2000);
     s.tables[0].score = HOTBED_SCORE_LFU;
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 400, 40);
     recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
     for (int round = 0; round < 9; round++) {
@@ -424,10 +424,10 @@ static void scores_are_sums_of_counts(hotbed_backend backend) {
         lane_prefetch(&l);
         lane_check(&l);
         lane_backward(&l, &random);
-        rig_check(&r);
+        fixture_check(&r);
     }
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Table 0 admits from the third time on, table 1 all, table 2 is static.  Rows, outputs and training are
@@ -436,7 +436,7 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
     static tally tallies[512];
     for (int pooling = 0; pooling < 2; pooling++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start(20 + (uint64_t)pooling);
         uint64_t n = 0, rejected = 0, admitted = 0;
@@ -447,7 +447,7 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         s.tables[2].capacity = 10;
         s.options.pooling = (hotbed_pooling)pooling;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 300, 40);
         recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
         for (int round = 0; round < 12; round++) {
@@ -476,9 +476,9 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
         CHECK_EQ(stats.rejected, rejected);
         CHECK_EQ(stats.inserts, admitted);
-        rig_check(&r); /* the set of keys, their rows, and the statistics */
+        fixture_check(&r); /* the set of keys, their rows, and the statistics */
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -488,7 +488,7 @@ static void admitted_of(bench *b, uint32_t n, const uint64_t *keys, bool *got) {
     hotbed_ticket_view view = {.size = sizeof view};
     prefetch(b, n, keys);
     CHECK_OK(hotbed_ticket_read(b->ticket, &view));
-    rig_download(&b->r, slots, view.slots, n * sizeof *slots);
+    fixture_download(&b->r, slots, view.slots, n * sizeof *slots);
     CHECK_OK(hotbed_ticket_cancel(b->ticket, b->r.stream));
     CHECK_OK(hotbed_stream_sync(b->r.stream));
     for (uint32_t i = 0; i < n; i++)
@@ -505,9 +505,9 @@ static void admission_setup(bench *b, hotbed_admission admission) {
 }
 
 static void admission_open(bench *b, hotbed_backend backend) {
-    rig_open_bare(&b->r, backend, &b->s.options);
+    fixture_open_bare(&b->r, backend, &b->s.options);
     CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
-    b->device_keys = rig_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
+    b->device_keys = fixture_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
 }
 
 /* Keys that are set are not asked; clear forgets counts; an evicted key must earn its place again. */
@@ -559,7 +559,7 @@ static void a_full_counter_forgets_low_counts(hotbed_backend backend) {
     }
     CHECK_EQ(rare, 0);
     CHECK(got[30] && got[31] && got[32] && got[33]);
-    CHECK_EQ(rig_size(&b.r, 0), 4);
+    CHECK_EQ(fixture_size(&b.r, 0), 4);
     bench_close(&b);
 }
 
@@ -581,9 +581,9 @@ static uint64_t drawn(hotbed_backend backend, uint64_t seed, float probability, 
             *hash = *hash * 31 + got[k];
         }
     }
-    CHECK_EQ(rig_size(&b.r, 0), all);
+    CHECK_EQ(fixture_size(&b.r, 0), all);
     admitted_of(&b, MOST_KEYS, keys, got); /* who was rejected has another chance */
-    uint64_t more = rig_size(&b.r, 0) - all;
+    uint64_t more = fixture_size(&b.r, 0) - all;
     CHECK_EQ(more > 0, probability < 1.0F);
     CHECK(more < MOST_KEYS);
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -609,7 +609,7 @@ static void a_share_of_new_keys_is_admitted(hotbed_backend backend) {
 
 typedef struct checked {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random;
 } checked;
@@ -620,7 +620,7 @@ static void checked_open(checked *c, hotbed_backend backend, hotbed_check check)
     c->s.tables[1].kind = HOTBED_TABLE_STATIC;
     c->s.tables[1].capacity = 10;
     c->s.options.check = check;
-    rig_open(&c->r, backend, &c->s.options);
+    fixture_open(&c->r, backend, &c->s.options);
     lane_open(&c->r, &c->l, 128, 64);
 }
 
@@ -640,9 +640,9 @@ static hotbed_status checked_batch(checked *c, bool fill, uint64_t key) {
 static void checked_close(checked *c) {
     CHECK(c->r.model->tables[1].stats.refused > 0);
     CHECK_OK(hotbed_stream_sync(c->r.stream));
-    rig_check(&c->r); /* `refused` too */
+    fixture_check(&c->r); /* `refused` too */
     lane_close(&c->l);
-    rig_close(&c->r);
+    fixture_close(&c->r);
 }
 
 static void warning_is(checked *c, const char *part, const char *part2) {
@@ -714,7 +714,7 @@ static void bad_offsets_are_errors_always(hotbed_backend backend) {
     CHECK_OK(hotbed_ticket_cancel(c.l.ticket, c.r.stream));
     lane_close(&c.l);
     CHECK_OK(hotbed_storage_clear(c.r.storage, 0, c.r.stream));
-    rig_close(&c.r);
+    fixture_close(&c.r);
 }
 
 /* --- the clock --------------------------------------------------------------------------------------- */
@@ -749,8 +749,8 @@ static void now_divides_what_was_seen(hotbed_backend backend) {
         CHECK_OK(hotbed_ticket_cancel(b.ticket, stream));
         CHECK_OK(hotbed_storage_now(b.r.storage, 0, &later, stream));
         CHECK(later > now);
-        uint64_t *device = rig_alloc(&b.r, 2 * SLOTS * sizeof *device);
-        uint64_t *counted = rig_alloc(&b.r, sizeof *counted), keys[SLOTS];
+        uint64_t *device = fixture_alloc(&b.r, 2 * SLOTS * sizeof *device);
+        uint64_t *counted = fixture_alloc(&b.r, sizeof *counted), keys[SLOTS];
         hotbed_export e;
         hotbed_export_init(&e);
         e.slots = 64;
@@ -762,9 +762,9 @@ static void now_divides_what_was_seen(hotbed_backend backend) {
         else
             e.min_score = now + 1;
         CHECK_OK(hotbed_storage_export(b.r.storage, &e, stream));
-        rig_download(&b.r, &count, counted, sizeof count);
+        fixture_download(&b.r, &count, counted, sizeof count);
         CHECK_EQ(count, 2);
-        rig_download(&b.r, keys, device, sizeof keys);
+        fixture_download(&b.r, keys, device, sizeof keys);
         CHECK(keys[0] + keys[1] == 6 && (keys[0] == 2 || keys[0] == 4));
         CHECK_STATUS(hotbed_storage_now(b.r.storage, 0, NULL, stream), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_now(b.r.storage, 1, &now, stream), HOTBED_ERR_ARGUMENT);

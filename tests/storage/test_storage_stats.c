@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_stats.c - meters: counts without a wait; histograms of the index. */
 #include "hotbed/stats.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
 #include <pthread.h>
@@ -41,7 +41,7 @@ static hotbed_table_stats difference(const hotbed_table_stats *a, const hotbed_t
 
 static void a_reading_is_the_models_counts(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(1);
     hotbed_meter *meter;
@@ -50,7 +50,7 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     hotbed_table_stats before[3] = {{0}};
     uint64_t prefetches = 0, requests = 0, steps = 0;
     three_tables(&s);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 3 * BATCH, BATCH);
     const recipe how = {.batch_size = BATCH, .key_space = 120};
     lane_step(&l, &random, &how); /* before the meter: in no step of it */
@@ -84,13 +84,13 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     hotbed_meter_destroy(meter);
     hotbed_meter_destroy(NULL);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Evictions, refusals and rejections, too, are those of hotbed_storage_stats(). */
 static void every_count_is_read(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     rng random = rng_start(2);
     hotbed_ticket *ticket;
     hotbed_meter *meter;
@@ -104,10 +104,10 @@ static void every_count_is_read(hotbed_backend backend) {
     s.tables[1].admission = HOTBED_ADMIT_PROBABILISTIC;
     s.tables[1].admission_probability = 0.5F;
     s.options.check = HOTBED_CHECK_IGNORE;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_ticket_create(r.storage, 64, 32, r.stream, &ticket));
     CHECK_OK(hotbed_meter_create(r.storage, r.stream, &meter));
-    uint64_t *device = rig_alloc(&r, sizeof keys);
+    uint64_t *device = fixture_alloc(&r, sizeof keys);
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = 32;
@@ -116,7 +116,7 @@ static void every_count_is_read(hotbed_backend backend) {
     for (int i = 0; i < 40; i++) {
         for (int k = 0; k < 64; k++)
             keys[k] = rng_below(&random, 500);
-        rig_upload(&r, device, keys, sizeof keys);
+        fixture_upload(&r, device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
         CHECK_OK(hotbed_meter_request(meter, r.stream));
         CHECK_OK(hotbed_stream_sync(r.stream));
@@ -135,12 +135,12 @@ static void every_count_is_read(hotbed_backend backend) {
     hotbed_meter_destroy(meter);
     CHECK_OK(hotbed_ticket_cancel(ticket, r.stream));
     hotbed_ticket_destroy(ticket);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* A storage whose steps all have BATCH keys a table, for tests in which only the number of steps matters. */
 typedef struct drill {
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     hotbed_meter *meter;
     hotbed_batch batch;
@@ -150,7 +150,7 @@ static void drill_open(drill *d, hotbed_backend backend) {
     setup s;
     uint64_t keys[2 * BATCH];
     setup_start(&s, 2, 2, 100);
-    rig_open_bare(&d->r, backend, &s.options);
+    fixture_open_bare(&d->r, backend, &s.options);
     CHECK_OK(hotbed_ticket_create(d->r.storage, 2 * BATCH, BATCH, d->r.stream, &d->ticket));
     CHECK_OK(hotbed_meter_create(d->r.storage, d->r.stream, &d->meter));
     for (uint64_t k = 0; k < 2 * BATCH; k++)
@@ -158,7 +158,7 @@ static void drill_open(drill *d, hotbed_backend backend) {
     hotbed_batch_init(&d->batch);
     d->batch.batch_size = BATCH;
     d->batch.num_keys = 2 * BATCH;
-    d->batch.keys = rig_copy(&d->r, keys, sizeof keys);
+    d->batch.keys = fixture_copy(&d->r, keys, sizeof keys);
 }
 
 static void drill_step(drill *d) {
@@ -169,7 +169,7 @@ static void drill_step(drill *d) {
 static void drill_close(drill *d) {
     hotbed_ticket_destroy(d->ticket);
     hotbed_meter_destroy(d->meter);
-    rig_close(&d->r);
+    fixture_close(&d->r);
 }
 
 static void requests_are_recorded(hotbed_backend backend) {
@@ -264,7 +264,7 @@ static void readings_beside_requests_are_whole(hotbed_backend backend) {
 static void histograms_count_the_slots(hotbed_backend backend) {
     enum { CAPACITY = 3000, STEP = 100 };
     setup s;
-    rig r;
+    fixture r;
     rng random = rng_start(3);
     hotbed_ticket *ticket;
     hotbed_ticket_view view = {.size = sizeof view};
@@ -273,7 +273,7 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     uint64_t keys[2 * STEP], slots[2 * STEP];
     setup_start(&s, 2, 1, CAPACITY);
     s.options.mode = HOTBED_MODE_HBM_DIRECT; /* keys that move do not stay in their buckets */
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_ticket_create(r.storage, 2 * STEP, STEP, r.stream, &ticket));
     CHECK_OK(hotbed_memory_alloc(
         r.stream, HOTBED_MEMORY_PINNED, HOTBED_LOADS * sizeof(uint64_t), NULL, &pinned));
@@ -284,15 +284,15 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     hotbed_batch_init(&batch);
     batch.batch_size = STEP;
     batch.num_keys = 2 * STEP;
-    batch.keys = rig_alloc(&r, sizeof keys);
+    batch.keys = fixture_alloc(&r, sizeof keys);
     for (int i = 0; i < CAPACITY / STEP; i++) {
         for (int k = 0; k < 2 * STEP; k++)
             keys[k] = rng_next(&random);
-        rig_upload(&r, (void *)batch.keys, keys, sizeof keys);
+        fixture_upload(&r, (void *)batch.keys, keys, sizeof keys);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
         CHECK_OK(hotbed_storage_load_histogram(r.storage, 1, pinned.data, r.stream));
         CHECK_OK(hotbed_ticket_read(ticket, &view));
-        rig_download(&r, slots, view.slots, sizeof slots);
+        fixture_download(&r, slots, view.slots, sizeof slots);
         for (int k = STEP; k < 2 * STEP; k++)
             loads[(slots[k] - info.first_slot) / 16]++;
         uint64_t expected[HOTBED_LOADS] = {0};
@@ -303,20 +303,20 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     free(loads);
     hotbed_memory_free(&pinned);
     hotbed_ticket_destroy(ticket);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* --- errors ------------------------------------------------------------------------------------------ */
 
 static void documented_errors(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_meter *meter = (hotbed_meter *)&s, *good;
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     three_tables(&s);
     s.options.mode = HOTBED_MODE_HBM_DIRECT; /* where static tables have no index */
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_meter_create(r.storage, r.stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_meter_create(NULL, r.stream, &meter), HOTBED_ERR_ARGUMENT);
     CHECK(meter == NULL);
@@ -332,40 +332,40 @@ static void documented_errors(hotbed_backend backend) {
     CHECK_STATUS(hotbed_meter_read(NULL, 0, &reading, &total, &step), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_meter_read(good, 3, &reading, &total, &step), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_meter_read(good, 0, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
-    uint64_t *loads = rig_alloc(&r, HOTBED_LOADS * sizeof *loads);
+    uint64_t *loads = fixture_alloc(&r, HOTBED_LOADS * sizeof *loads);
     CHECK_STATUS(hotbed_storage_load_histogram(NULL, 0, loads, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 3, loads, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 0, NULL, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 2, loads, r.stream), HOTBED_ERR_ARGUMENT);
     hotbed_meter_destroy(good);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void a_histogram_does_not_grow_a_recorded_workspace(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_stream *fresh;
     hotbed_graph *graph;
     three_tables(&s);
-    rig_open_bare(&r, backend, &s.options);
-    uint64_t *loads = rig_alloc(&r, HOTBED_LOADS * sizeof *loads);
+    fixture_open_bare(&r, backend, &s.options);
+    uint64_t *loads = fixture_alloc(&r, HOTBED_LOADS * sizeof *loads);
     CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
     CHECK_OK(hotbed_graph_begin(fresh));
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 0, loads, fresh), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_graph_end(fresh, &graph));
     hotbed_graph_destroy(graph);
     hotbed_stream_destroy(fresh);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void a_meter_survives_no_memory(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_meter *meter = NULL;
     if (backend != HOTBED_BACKEND_HOST)
         SKIP("allocations of the driver are not ours to fail");
     three_tables(&s);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
         hotbed_status status = hotbed_meter_create(r.storage, r.stream, &meter);
@@ -378,7 +378,7 @@ static void a_meter_survives_no_memory(hotbed_backend backend) {
         CHECK(meter == NULL);
     }
     hotbed_meter_destroy(meter);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

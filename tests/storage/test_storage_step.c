@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_step.c - training steps against the model, bit for bit. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 static const uint32_t all_dims[] = {1, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 129, 256, 1023, 1024};
 
@@ -35,9 +35,9 @@ static void mixed_setup(
 }
 
 static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
-    rig r;
+    fixture r;
     lane l;
-    rig_open(&r, backend, &s->options);
+    fixture_open(&r, backend, &s->options);
     lane_open(&r, &l, 600, 16);
     const recipe recipes[] = {
         {.batch_size = 16, .max_bag = 4, .key_space = 40, .weights = true},
@@ -50,9 +50,9 @@ static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
     for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++)
         lane_step(&l, random, &recipes[i]);
     lane_eval(&l);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
@@ -86,21 +86,21 @@ static void every_dim_alone(hotbed_backend backend) {
     rng random = rng_start(7);
     for (uint32_t d = 0; d < NUM_DIMS; d++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         setup_start(&s, 1, all_dims[d], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + d % 3);
         s.options.pooling = (hotbed_pooling)((d + 1) % 3);
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % 4);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 128, 32);
         for (int step = 0; step < 3; step++) {
             const recipe how = {.batch_size = 32, .max_bag = 5, .key_space = 60, .weights = true};
             lane_step(&l, &random, &how);
         }
-        rig_check(&r);
+        fixture_check(&r);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -108,12 +108,12 @@ static void every_dim_alone(hotbed_backend backend) {
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 64, 1023, 1024, 1025, 1500, 33000};
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(8);
     setup_start(&s, 1, 3, 100);
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 33000, 33000);
     for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const recipe one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
@@ -121,21 +121,21 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
         const recipe two = {.batch_size = sizes[i], .key_space = 2};
         lane_step(&l, &random, &two);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* A skewed batch: a few hot keys with thousands of occurrences between many cold ones. */
 static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(9);
     setup_start(&s, 2, 5, 20000);
     s.options.pooling = HOTBED_POOL_SUM;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 8192, 4096);
     for (int step = 0; step < 2; step++) {
         const recipe how = {.batch_size = 4096, .key_space = 1000};
@@ -150,19 +150,19 @@ static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
         lane_forward(&l);
         lane_backward(&l, &random);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void learning_rate_changes_between_steps(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(10);
     setup_start(&s, 2, 8, 1000);
     s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 64, 32);
     const recipe how = {.batch_size = 32, .key_space = 50};
     static const float rates[] = {0.5F, 0.0F, 1e-3F, -0.25F};
@@ -172,21 +172,21 @@ static void learning_rate_changes_between_steps(hotbed_backend backend) {
         r.model->state.learning_rate = rates[i];
     }
     lane_step(&l, &random, &how);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Batches without keys still count as prefetches and optimiser steps. */
 static void empty_batches_are_steps(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(11);
     setup_start(&s, 3, 4, 100);
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 64, 8);
     const recipe full = {.batch_size = 8, .max_bag = 3, .key_space = 20};
     const recipe none = {.batch_size = 0};
@@ -201,20 +201,20 @@ static void empty_batches_are_steps(hotbed_backend backend) {
     lane_forward(&l);
     lane_backward(&l, &random);
     lane_step(&l, &random, &full);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void a_storage_for_lookup_only_has_no_state(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(12);
     setup_start(&s, 2, 6, 500);
     s.options.optimizer.kind = (hotbed_optimizer_kind)0;
     s.options.pooling = HOTBED_POOL_SUM;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 100, 16);
     for (int i = 0; i < 3; i++) {
         const recipe how = {.batch_size = 16, .max_bag = 4, .weights = i == 1};
@@ -223,9 +223,9 @@ static void a_storage_for_lookup_only_has_no_state(hotbed_backend backend) {
         lane_forward(&l);
         lane_cancel(&l);
     }
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

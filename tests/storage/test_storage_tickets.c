@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_tickets.c - many tickets in flight: pins, order, reuse, release. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <pthread.h>
 
@@ -28,7 +28,7 @@ static void refill(lane *l, rng *random) {
 }
 
 /* One random thing to a lane, here and in the model. */
-static void act(rig *r, lane *l, rng *random) {
+static void act(fixture *r, lane *l, rng *random) {
     if (!l->model->held) {
         hotbed_ticket_view view = {.size = sizeof view};
         CHECK_STATUS(hotbed_ticket_read(l->ticket, &view), HOTBED_ERR_STATE);
@@ -63,26 +63,26 @@ static void act(rig *r, lane *l, rng *random) {
 
 static void trace(hotbed_backend backend, uint32_t depth, int length) {
     setup s;
-    rig r;
+    fixture r;
     lane lanes[MAX_DEPTH];
     rng random = rng_start(depth);
     three_tables(&s, (hotbed_pooling)(depth % 3), (hotbed_optimizer_kind)(1 + depth % 4));
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
         lane_open(&r, &lanes[i], 64, 8);
     for (int i = 0; i < length; i++) {
         act(&r, &lanes[rng_below(&random, depth)], &random);
         if (i % 16 == 0)
-            rig_check(&r); /* pins of each table among the rest */
+            fixture_check(&r); /* pins of each table among the rest */
     }
     for (uint32_t i = 0; i < depth; i++) {
         if (i % 2 == 0)
             lane_cancel(&lanes[i]);
         lane_close(&lanes[i]);
     }
-    CHECK_EQ(rig_pinned(&r), 0);
-    rig_check(&r);
-    rig_close(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    fixture_check(&r);
+    fixture_close(&r);
 }
 
 static void random_traces_at_depth_1_to_3(hotbed_backend backend) {
@@ -99,10 +99,10 @@ static void random_traces_at_depth_4_to_8(hotbed_backend backend) {
 static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
     for (uint32_t depth = 1; depth <= 4; depth++) {
         setup s;
-        rig r;
+        fixture r;
         lane lanes[4];
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         for (uint32_t i = 0; i < depth; i++)
             lane_open(&r, &lanes[i], 64, 8);
         rng batches = rng_start(100), gradients = rng_start(101); /* the same at each depth */
@@ -118,20 +118,20 @@ static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
                 lane_prefetch(l);
             }
         }
-        rig_check(&r);
+        fixture_check(&r);
         for (uint32_t i = 0; i < depth; i++)
             lane_close(&lanes[i]);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void pins_are_counted_per_ticket(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane a, b;
     rng random = rng_start(3);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &a, 64, 8);
     lane_open(&r, &b, 64, 8);
     const recipe how = {.batch_size = 8, .one_key = true};
@@ -139,33 +139,33 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_prefetch(&a);
     /* One row a table, whatever the occurrences; those of static tables where they may move. */
-    const uint64_t rows = rig_moves(&r) ? 3 : 2;
-    CHECK_EQ(rig_pinned(&r), rows);
+    const uint64_t rows = fixture_moves(&r) ? 3 : 2;
+    CHECK_EQ(fixture_pinned(&r), rows);
     const recipe other = {.batch_size = 8};
     lane_fill(&b, &random, &other);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_upload(&b);
     lane_prefetch(&b);
-    CHECK_EQ(rig_pinned(&r), rows);
+    CHECK_EQ(fixture_pinned(&r), rows);
     lane_backward(&a, &random);
-    CHECK_EQ(rig_pinned(&r), rows); /* b's pins hold them */
+    CHECK_EQ(fixture_pinned(&r), rows); /* b's pins hold them */
     lane_cancel(&b);
-    CHECK_EQ(rig_pinned(&r), 0);
-    rig_check(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    fixture_check(&r);
     lane_close(&a);
     lane_close(&b);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* No gradient wanted: neither pins nor memory may grow, and the host never waits. */
 static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(4);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 24, 4);
     const recipe how = {.batch_size = 4, .key_space = 60};
     lane_fill(&l, &random, &how);
@@ -185,22 +185,22 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
         if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
             CHECK_OK(hotbed_stream_sync(r.stream));
     }
-    CHECK_EQ(rig_pinned(&r), 0); /* the last one was cancelled */
+    CHECK_EQ(fixture_pinned(&r), 0); /* the last one was cancelled */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
-    CHECK(rig_pinned(&r) >= 2);
+    CHECK(fixture_pinned(&r) >= 2);
     lane_close(&l);
-    CHECK_EQ(rig_pinned(&r), 0);
-    rig_close(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    fixture_close(&r);
 }
 
 static void a_256th_ticket_is_refused(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     hotbed_ticket *tickets[255];
     rng random = rng_start(5);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     for (int i = 0; i < 255; i++)
         CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[i]));
     hotbed_ticket *none = tickets[0];
@@ -214,40 +214,40 @@ static void a_256th_ticket_is_refused(hotbed_backend backend) {
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[100]));
     for (int i = 0; i < 255; i++)
         hotbed_ticket_destroy(tickets[i]);
-    rig_check(&r);
-    rig_close(&r);
+    fixture_check(&r);
+    fixture_close(&r);
 }
 
 /* A key that all 255 tickets pin: the pin count must hold that many. */
 static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *tickets[255];
     setup_start(&s, 1, 2, 4);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     const uint64_t key = 77;
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = 1;
     batch.num_keys = 1;
-    batch.keys = rig_copy(&r, &key, sizeof key);
+    batch.keys = fixture_copy(&r, &key, sizeof key);
     for (int i = 0; i < 255; i++) {
         CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &tickets[i]));
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, tickets[i], r.stream));
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
-    CHECK_EQ(rig_pinned(&r), 1);
+    CHECK_EQ(fixture_pinned(&r), 1);
     for (int i = 0; i < 255; i++) {
-        CHECK_EQ(rig_pinned(&r), 1);
+        CHECK_EQ(fixture_pinned(&r), 1);
         hotbed_ticket_destroy(tickets[i]);
     }
-    CHECK_EQ(rig_pinned(&r), 0);
-    CHECK_EQ(rig_size(&r, 0), 1);
-    rig_close(&r);
+    CHECK_EQ(fixture_pinned(&r), 0);
+    CHECK_EQ(fixture_size(&r, 0), 1);
+    fixture_close(&r);
 }
 
 /* A step of a batch that is prefetched, or taken again; gradients are its outputs, which come back. */
-static void step_of(rig *r, lane *l, bool again, void *output, uint64_t bytes) {
+static void step_of(fixture *r, lane *l, bool again, void *output, uint64_t bytes) {
     const hotbed_batch batch = lane_batch(l);
     if (again)
         CHECK_OK(hotbed_ticket_retake(l->ticket, r->stream));
@@ -255,7 +255,7 @@ static void step_of(rig *r, lane *l, bool again, void *output, uint64_t bytes) {
         CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
     CHECK_OK(hotbed_storage_forward(r->storage, l->ticket, l->output, 0, r->stream));
     CHECK_OK(hotbed_storage_backward(r->storage, l->ticket, l->output, 0, r->stream));
-    rig_download(r, output, l->output, bytes);
+    fixture_download(r, output, l->output, bytes);
 }
 
 /* A batch that is taken again, with others in between, gives the bytes of one that is prefetched again. */
@@ -264,11 +264,11 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
     static unsigned char outputs[2][STEPS][2][BYTES];
     for (int kept = 0; kept < 2; kept++) {
         setup s;
-        rig r;
+        fixture r;
         lane l, other;
         rng random = rng_start(7);
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 64, 8);
         lane_open(&r, &other, 64, 8);
         const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
@@ -285,13 +285,13 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
                 CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_UNSUPPORTED);
                 lane_close(&l);
                 lane_close(&other);
-                rig_close(&r);
+                fixture_close(&r);
                 return;
             }
             CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream));
             CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream)); /* once */
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
-            CHECK(rig_pinned(&r) > 0);
+            CHECK(fixture_pinned(&r) > 0);
             CHECK_STATUS(hotbed_storage_clear(r.storage, 0, r.stream), HOTBED_ERR_STATE);
         }
         for (int step = 0; step < STEPS; step++) {
@@ -302,11 +302,11 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
         }
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
-        CHECK_EQ(rig_pinned(&r), 0);
+        CHECK_EQ(fixture_pinned(&r), 0);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
         lane_close(&l);
         lane_close(&other);
-        rig_close(&r);
+        fixture_close(&r);
     }
     CHECK_BYTES(outputs[1], outputs[0], sizeof outputs[0]);
 }
@@ -314,13 +314,13 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
 /* Prefetch on one stream, the rest on another, ordered by events as the header asks. */
 static void two_streams_ordered_by_events(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane lanes[3];
     hotbed_stream *ahead;
     hotbed_event *prefetched, *trained;
     rng random = rng_start(6);
     three_tables(&s, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &ahead));
     CHECK_OK(hotbed_event_create(ahead, &prefetched));
     CHECK_OK(hotbed_event_create(r.stream, &trained));
@@ -346,11 +346,11 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     }
     for (int i = 0; i < 3; i++)
         lane_close(&lanes[i]);
-    rig_check(&r);
+    fixture_check(&r);
     CHECK_OK(hotbed_stream_sync(ahead));
     hotbed_event_destroy(prefetched);
     hotbed_event_destroy(trained);
-    rig_close(&r);
+    fixture_close(&r);
     hotbed_stream_destroy(ahead);
 }
 
@@ -359,12 +359,12 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
 /* A ticket for each forward, given up without a backward: memory and pins stay as they are, and nothing waits. */
 static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(8);
     hotbed_counters before, after;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 24, 4);
     const recipe how = {.batch_size = 4, .key_space = 60};
     lane_fill(&l, &random, &how);
@@ -385,22 +385,22 @@ static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
         if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
             CHECK_OK(hotbed_stream_sync(r.stream));
     }
-    CHECK(rig_pinned(&r) > 0);
+    CHECK(fixture_pinned(&r) > 0);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream)); /* nobody holds rows */
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void released_tickets_make_room(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     hotbed_ticket *tickets[255], *one;
     hotbed_stream *other;
     rng random = rng_start(9);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
     lane_open(&r, &l, 12, 4);
     const recipe how = {.batch_size = 4};
@@ -418,20 +418,20 @@ static void released_tickets_make_room(hotbed_backend backend) {
     hotbed_ticket_release(NULL);
     CHECK_OK(hotbed_ticket_create(r.storage, 30, 4, other, &one)); /* none of theirs fits */
     hotbed_ticket_destroy(one);
-    CHECK(rig_pinned(&r) > 0);
+    CHECK(fixture_pinned(&r) > 0);
     for (int i = 1; i < 255; i += 2)
         hotbed_ticket_release(tickets[i]);
     CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one));
     hotbed_ticket_view view = {.size = sizeof view};
     CHECK_STATUS(hotbed_ticket_read(one, &view), HOTBED_ERR_STATE); /* as new */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, one, other));
-    hotbed_ticket_release(one); /* to the storage's end, on a stream that is not the rig's */
+    hotbed_ticket_release(one); /* to the storage's end, on a stream that is not the fixture's */
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, other, &one));
     hotbed_ticket_release(one);
-    rig_close(&r);
+    fixture_close(&r);
     hotbed_stream_destroy(other);
 }
 
@@ -454,14 +454,14 @@ static void *finalise(void *argument) {
 static void tickets_are_released_by_other_threads(hotbed_backend backend) {
     enum { THREADS = 3 };
     setup s;
-    rig r;
+    fixture r;
     lane l;
     static finaliser f;
     pthread_t threads[THREADS];
     rng random = rng_start(10);
     memset(&f, 0, sizeof f);
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 24, 4);
     const recipe how = {.batch_size = 4, .key_space = 60};
     lane_fill(&l, &random, &how);
@@ -481,9 +481,9 @@ static void tickets_are_released_by_other_threads(hotbed_backend backend) {
     for (int t = 0; t < THREADS; t++)
         CHECK_EQ(pthread_join(threads[t], NULL), 0);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
-    CHECK_EQ(rig_pinned(&r), 0);
+    CHECK_EQ(fixture_pinned(&r), 0);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -1,7 +1,7 @@
 /* tests/storage/test_storage_tiers.c - CACHE and DEFAULT: modes, traffic between the tiers, pins and bytes. */
 #include "hotbed/growth.h"
 #include "storage/storage.h"
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <string.h>
 
@@ -9,9 +9,9 @@
 
 static void explains(
     hotbed_backend backend, setup *s, hotbed_mode mode, const char *needle, const char *end) {
-    rig r;
+    fixture r;
     char text[256];
-    rig_open_bare(&r, backend, &s->options);
+    fixture_open_bare(&r, backend, &s->options);
     CHECK_EQ(hotbed_storage_mode(r.storage), mode);
     CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
     CHECK(strstr(text, needle) != NULL);
@@ -25,7 +25,7 @@ static void explains(
     CHECK_STATUS(hotbed_storage_explain(NULL, text, 6), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_explain(r.storage, NULL, 6), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_explain(r.storage, text, 0), HOTBED_ERR_ARGUMENT);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
@@ -55,14 +55,14 @@ static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
 /* dynamicemb's budgets are of keys * row_bytes. */
 static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_table_info info = {.size = sizeof info};
     setup_start(&s, 1, 16, 10000);
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     const uint64_t row_bytes = info.row_bytes;
     CHECK(info.slots > 10000);
-    rig_close(&r);
+    fixture_close(&r);
     s.options.hbm_bytes = 10000 * row_bytes;
     explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by score");
     s.options.budget = HOTBED_BUDGET_KEYS;
@@ -71,22 +71,22 @@ static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) 
     explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by score");
     s.options.mode = HOTBED_MODE_CACHE;
     s.options.hbm_bytes = 1234 * row_bytes;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     CHECK_EQ(info.upper_capacity, 1234);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void upper_tiers_share_the_budget(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     hotbed_table_info info[3];
     setup_start(&s, 3, 16, 10000);
     s.tables[1].dim = 64;
     s.tables[2].upper_capacity = 123;
     s.options.mode = HOTBED_MODE_CACHE;
     s.options.hbm_bytes = 1 << 20;
-    rig_open_bare(&r, backend, &s.options);
+    fixture_open_bare(&r, backend, &s.options);
     for (uint32_t t = 0; t < 3; t++) {
         info[t].size = sizeof info[t];
         CHECK_OK(hotbed_storage_table(r.storage, t, &info[t]));
@@ -98,7 +98,7 @@ static void upper_tiers_share_the_budget(hotbed_backend backend) {
     CHECK(info[0].lower_slots >= 10000 && info[0].lower_slots < 10400);
     CHECK_EQ(info[0].index_bytes, (info[0].slots + info[0].lower_slots) * 16);
     CHECK(info[0].lower_weights != NULL);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Where rows move, a key is near the same point of both tiers, also of what growth adds. */
@@ -107,13 +107,13 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT, HOTBED_MODE_DEFAULT, HOTBED_MODE_HBM_DIRECT};
     for (int m = 0; m < 4; m++) {
         setup s;
-        rig r;
+        fixture r;
         setup_start(&s, 1, 4, 400000);
         s.tables[0].max_capacity = 1000000;
         s.tables[0].upper_capacity = m == 3 ? 0 : 100000;
         s.options.mode = modes[m];
         s.options.placement = m == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
-        rig_open_bare(&r, backend, &s.options);
+        fixture_open_bare(&r, backend, &s.options);
         const uint32_t from =
             hotbed_storage_step(r.storage).below_from; /* four rows a page of 2 MiB */
         CHECK(m == 3 ? from == 1 : from >= 9);
@@ -127,7 +127,7 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         CHECK_EQ(table->grown->segment.range.region_bits > 0, move);
         CHECK_EQ(r.storage->bulk_bytes, move ? table->view.row_bytes : 0);
         CHECK_OK(hotbed_stream_sync(r.stream));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -135,7 +135,7 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
 
 typedef struct work {
     setup s;
-    rig r;
+    fixture r;
     hotbed_ticket *ticket;
     hotbed_batch batch;
     uint64_t n;
@@ -155,17 +155,17 @@ static void work_start(work *w, hotbed_mode mode, uint64_t capacity, uint64_t up
 }
 
 static void work_open(work *w, hotbed_backend backend) {
-    rig_open_bare(&w->r, backend, &w->s.options);
+    fixture_open_bare(&w->r, backend, &w->s.options);
     CHECK_OK(hotbed_ticket_create(w->r.storage, w->n, (uint32_t)w->n, w->r.stream, &w->ticket));
     hotbed_batch_init(&w->batch);
-    w->batch.keys = rig_alloc(&w->r, w->n * sizeof(uint64_t));
-    w->output = rig_alloc(&w->r, w->n * DIM * sizeof(float));
+    w->batch.keys = fixture_alloc(&w->r, w->n * sizeof(uint64_t));
+    w->output = fixture_alloc(&w->r, w->n * DIM * sizeof(float));
 }
 
 static void work_close(work *w) {
     hotbed_ticket_destroy(w->ticket);
-    CHECK_EQ(rig_pinned(&w->r), 0);
-    rig_close(&w->r);
+    CHECK_EQ(fixture_pinned(&w->r), 0);
+    fixture_close(&w->r);
 }
 
 /* Prefetch keys first .. first+n-1; then forward, and backward if `train`. */
@@ -174,7 +174,7 @@ static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
     CHECK(n <= w->n && n <= 1024);
     for (uint64_t i = 0; i < n; i++)
         keys[i] = (first + i) * UINT64_C(0x9e3779b97f4a7c15);
-    rig_upload(&w->r, (void *)w->batch.keys, keys, n * sizeof keys[0]);
+    fixture_upload(&w->r, (void *)w->batch.keys, keys, n * sizeof keys[0]);
     w->batch.num_keys = n;
     w->batch.batch_size = (uint32_t)n;
     CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, w->r.stream));
@@ -217,7 +217,7 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
     CHECK(stats.fetches >= 1000); /* LRU on a cycle */
     CHECK_EQ(stats.link_read_bytes, stats.fetches * ROW);
     CHECK_EQ(stats.hits, 2000);
-    CHECK_EQ(rig_size(&w.r, 0), 1000);
+    CHECK_EQ(fixture_size(&w.r, 0), 1000);
     work_close(&w);
 }
 
@@ -322,7 +322,7 @@ static void reset_empties_the_upper_tier(hotbed_backend backend) {
     before = work_stats(&w).fetches;
     work_step(&w, 100, 100, true);
     CHECK_EQ(work_stats(&w).fetches, before + 100);
-    CHECK_EQ(rig_size(&w.r, 0), 400);
+    CHECK_EQ(fixture_size(&w.r, 0), 400);
     CHECK_STATUS(hotbed_storage_reset(NULL, w.r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_flush(NULL, w.r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_flush(w.r.storage, NULL), HOTBED_ERR_ARGUMENT);
@@ -337,7 +337,7 @@ static void pins_refuse_nothing(hotbed_backend backend) {
     static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
     for (int m = 0; m < 2; m++) {
         setup s;
-        rig r;
+        fixture r;
         lane lanes[8];
         setup_start(&s, 3, 8, 600);
         s.tables[1].capacity = 2000;
@@ -346,7 +346,7 @@ static void pins_refuse_nothing(hotbed_backend backend) {
             s.tables[t].upper_capacity = 20;
         s.options.mode = modes[m];
         s.options.optimizer.kind = HOTBED_OPT_ADAM;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         for (int i = 0; i < 8; i++)
             lane_open(&r, &lanes[i], 256, 32);
         rng random = rng_start((uint64_t)m);
@@ -362,14 +362,14 @@ static void pins_refuse_nothing(hotbed_backend backend) {
                 lane_prefetch(l);
             }
         }
-        rig_check(&r);
+        fixture_check(&r);
         hotbed_table_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_storage_stats(r.storage, 1, &stats, r.stream));
         CHECK(stats.in_place > 100);
         CHECK_EQ(stats.refused, 0);
         for (int i = 0; i < 8; i++)
             lane_close(&lanes[i]);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -377,12 +377,12 @@ static void pins_refuse_nothing(hotbed_backend backend) {
  * there while others leave theirs.  None is lost, wherever it had to go. */
 static void take_and_leave(hotbed_backend backend, uint64_t round) {
     setup s;
-    rig r;
+    fixture r;
     lane lanes[6];
     setup_start(&s, 1, 1, 600);
     s.tables[0].upper_capacity = 60;
     s.options.mode = HOTBED_MODE_DEFAULT;
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     for (int i = 0; i < 6; i++)
         lane_open(&r, &lanes[i], 64, 64);
     rng random = rng_start(108 + round);
@@ -395,11 +395,11 @@ static void take_and_leave(hotbed_backend backend, uint64_t round) {
         hotbed_status status = lane_prefetch_with_slots(l);
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_FULL);
         if (step % 10 == 9)
-            rig_check(&r);
+            fixture_check(&r);
     }
     for (int i = 0; i < 6; i++)
         lane_close(&lanes[i]);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void places_below_are_taken_and_left_at_once(hotbed_backend backend) {
@@ -420,7 +420,7 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
         uint64_t keys[300];
         for (uint64_t i = 0; i < 300; i++)
             keys[i] = i * UINT64_C(0x9e3779b97f4a7c15);
-        rig_upload(&w.r, (void *)w.batch.keys, keys, sizeof keys);
+        fixture_upload(&w.r, (void *)w.batch.keys, keys, sizeof keys);
         w.batch.num_keys = 300;
         w.batch.batch_size = 300;
         CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, w.r.stream));
@@ -428,14 +428,14 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
         hotbed_table_stats stats = work_stats(&w);
         CHECK_EQ(stats.inserts + stats.refused, 300);
         CHECK(stats.inserts >= 100 && stats.refused > 50);
-        CHECK_EQ(rig_size(&w.r, 0), stats.inserts);
+        CHECK_EQ(fixture_size(&w.r, 0), stats.inserts);
         CHECK_OK(hotbed_storage_forward(w.r.storage, w.ticket, w.output, 0, w.r.stream));
         CHECK_OK(hotbed_storage_backward(w.r.storage, w.ticket, w.output, 0, w.r.stream));
         CHECK_OK(hotbed_stream_sync(w.r.stream));
         for (uint64_t first = 0; first < 100; first += 25)
             work_step(&w, first, 25, true); /* all are still there */
         CHECK_EQ(work_stats(&w).refused, stats.refused);
-        CHECK_EQ(rig_size(&w.r, 0), stats.inserts);
+        CHECK_EQ(fixture_size(&w.r, 0), stats.inserts);
         work_close(&w);
     }
 }
@@ -457,7 +457,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             if (hotbed_test_is_small() && o != way)
                 continue;
             setup s;
-            rig r;
+            fixture r;
             lane l;
             rng random = rng_start(way * 4 + o);
             setup_start(&s, 10, 8, 120);
@@ -475,7 +475,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             s.options.optimizer.kind = optimizers[o];
             s.options.optimizer.weight_decay = 0.0625F;
             s.options.pooling = poolings[(o + way) % 3];
-            rig_open(&r, backend, &s.options);
+            fixture_open(&r, backend, &s.options);
             lane_open(&r, &l, 400, 12);
             recipe how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
             for (int step = 0; step < steps; step++) {
@@ -491,13 +491,13 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
                 if (step % (steps / 2) == steps * 2 / 5)
                     lane_eval(&l);
             }
-            rig_check(&r);
+            fixture_check(&r);
             hotbed_table_stats stats = {.size = sizeof stats};
             CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
             if (way == 0 || way == 2)
                 CHECK(stats.fetches > 100 && stats.write_backs > 100);
             lane_close(&l);
-            rig_close(&r);
+            fixture_close(&r);
         }
     }
 }
@@ -508,7 +508,7 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
         HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
     for (int k = 0; k < (backend == HOTBED_BACKEND_CUDA ? 1 : 3); k++) {
         setup s;
-        rig r;
+        fixture r;
         lane l;
         rng random = rng_start((uint64_t)k);
         setup_start(&s, 2, 16, 300);
@@ -516,14 +516,14 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
         s.options.mode = HOTBED_MODE_CACHE;
         s.options.lower_memory = kinds[k];
         s.options.lower_directory = kinds[k] == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
-        rig_open(&r, backend, &s.options);
+        fixture_open(&r, backend, &s.options);
         lane_open(&r, &l, 64, 16);
         const recipe how = {.batch_size = 16, .key_space = 250};
         for (int step = 0; step < 30; step++)
             lane_step(&l, &random, &how);
-        rig_check(&r);
+        fixture_check(&r);
         lane_close(&l);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 

@@ -1,5 +1,5 @@
 /* tests/storage/test_storage_unique.c - dedup of a batch, seen through the ticket's arrays. */
-#include "tests/storage/rig.h"
+#include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ static void check_rebuilds(lane *l) {
     uint32_t *offsets = malloc((m->num_tables + 1U) * sizeof *offsets);
     CHECK(offsets != NULL);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
-    rig_download(l->r, offsets, view.unique_offsets, (m->num_tables + 1U) * sizeof *offsets);
+    fixture_download(l->r, offsets, view.unique_offsets, (m->num_tables + 1U) * sizeof *offsets);
     uint64_t uniques = offsets[m->num_tables];
     CHECK(uniques <= l->num_keys);
     uint64_t *keys = calloc(uniques + 1, sizeof *keys);
@@ -20,9 +20,9 @@ static void check_rebuilds(lane *l) {
     uint32_t *seen = calloc(uniques + 1, sizeof *seen);
     uint32_t *inverse = calloc(l->num_keys + 1, sizeof *inverse);
     CHECK(keys != NULL && counts != NULL && sums != NULL && seen != NULL && inverse != NULL);
-    rig_download(l->r, keys, view.unique_keys, uniques * sizeof *keys);
-    rig_download(l->r, counts, view.counts, uniques * sizeof *counts);
-    rig_download(l->r, inverse, view.inverse, l->num_keys * sizeof *inverse);
+    fixture_download(l->r, keys, view.unique_keys, uniques * sizeof *keys);
+    fixture_download(l->r, counts, view.counts, uniques * sizeof *counts);
+    fixture_download(l->r, inverse, view.inverse, l->num_keys * sizeof *inverse);
     uint32_t next = 0;
     for (uint64_t i = 0; i < l->num_keys; i++) {
         uint32_t u = inverse[i];
@@ -60,7 +60,7 @@ static void dedup_random(lane *l, rng *random, const recipe *how) {
 
 static void small_batches(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(1);
     setup_start(&s, 3, 2, 50000);
@@ -68,7 +68,7 @@ static void small_batches(hotbed_backend backend) {
     setup_feature(&s, 0);
     setup_feature(&s, 1);
     setup_feature(&s, 2);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 1000, 64);
     for (uint32_t i = 0; i < 60; i++) {
         const recipe how = {
@@ -82,16 +82,16 @@ static void small_batches(hotbed_backend backend) {
         dedup_random(&l, &random, &how);
     }
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(2);
     setup_start(&s, 32, 1, 4000);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 32 * 64, 64);
     const recipe how = {.batch_size = 64, .key_space = 40};
     dedup_random(&l, &random, &how);
@@ -101,16 +101,16 @@ static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     hotbed_ticket_view view = {.size = sizeof view};
     lane_prefetch(&l);
     CHECK_OK(hotbed_ticket_read(l.ticket, &view));
-    rig_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);
+    fixture_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);
     CHECK_EQ(uniques, 32);
-    rig_check(&r);
+    fixture_check(&r);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void tables_without_keys_in_the_middle(hotbed_backend backend) {
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(3);
     setup_start(&s, 9, 2, 1000); /* tables 0, 3, 4, 5 and 8 have no feature */
@@ -118,7 +118,7 @@ static void tables_without_keys_in_the_middle(hotbed_backend backend) {
     setup_feature(&s, 2);
     setup_feature(&s, 6);
     setup_feature(&s, 7);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, 400, 50);
     const recipe how = {.batch_size = 50, .max_bag = 2, .key_space = 30};
     dedup_random(&l, &random, &how);
@@ -133,18 +133,18 @@ static void tables_without_keys_in_the_middle(hotbed_backend backend) {
     l.num_keys = l.host.num_keys = 0;
     dedup(&l);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Key sets on which a weak hash or a short probe would suffer. */
 static void structured_keys(hotbed_backend backend) {
     enum { N = 6000 };
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(4);
     setup_start(&s, 1, 1, 60000);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, N, N);
     for (uint32_t shift = 0; shift < 64; shift += 9) {
         const recipe how = {.batch_size = N, .one_key = true};
@@ -155,17 +155,17 @@ static void structured_keys(hotbed_backend backend) {
         dedup(&l);
     }
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void a_large_batch(hotbed_backend backend) {
     enum { N = 60000 };
     setup s;
-    rig r;
+    fixture r;
     lane l;
     rng random = rng_start(5);
     setup_start(&s, 2, 1, N);
-    rig_open(&r, backend, &s.options);
+    fixture_open(&r, backend, &s.options);
     lane_open(&r, &l, N, N / 2);
     const recipe how = {.batch_size = N / 2, .key_space = 20000};
     dedup_random(&l, &random, &how);
@@ -176,7 +176,7 @@ static void a_large_batch(hotbed_backend backend) {
     const recipe counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
     dedup_random(&l, &random, &counted);
     lane_close(&l);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {

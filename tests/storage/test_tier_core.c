@@ -146,7 +146,7 @@ static void find_lane(void *argument) {
 
 static void seek_lane(void *argument) {
     work *k = argument;
-    hotbed_seek_homes(&k->s, k->item, k->count, k->width);
+    hotbed_seek_backing(&k->s, k->item, k->count, k->width);
 }
 
 static void claim_lane(void *argument) {
@@ -164,7 +164,7 @@ static void swap_lane(void *argument) {
     const hotbed_move move = k->w.moves[k->item];
     const uint32_t u = k->w.missing[k->item];
     if (hotbed_move_writes(&k->tables[u / BATCH], &move)) {
-        hotbed_haul row = hotbed_haul_of(&k->s, k->item, true);
+        hotbed_transfer row = hotbed_transfer_of(&k->s, k->item, true);
         hotbed_row_copy(row.to, row.from, row.bytes, k->width);
     }
     hotbed_tile_sync(k->width);
@@ -172,7 +172,7 @@ static void swap_lane(void *argument) {
         hotbed_leave_upper(&k->s, k->item);
     hotbed_tile_sync(k->width);
     if (hotbed_move_fetches(&move)) {
-        hotbed_haul row = hotbed_haul_of(&k->s, k->item, false);
+        hotbed_transfer row = hotbed_transfer_of(&k->s, k->item, false);
         hotbed_row_copy(row.to, row.from, row.bytes, k->width);
     }
 }
@@ -302,12 +302,12 @@ static void check_all(work *k, bool pinned) {
         for (uint32_t n = 0; n < KEYS; n++) {
             const kept *model = &k->model[t][n];
             uint64_t up = hotbed_index_find(k->s.index, table->range, kept_key(n), 1);
-            uint64_t home = hotbed_index_find(k->s.index, table->lower, kept_key(n), 1);
-            bool above = up != HOTBED_SLOT_NONE, below = home != HOTBED_SLOT_NONE;
+            uint64_t backing = hotbed_index_find(k->s.index, table->lower, kept_key(n), 1);
+            bool above = up != HOTBED_SLOT_NONE, below = backing != HOTBED_SLOT_NONE;
             CHECK_EQ(above || below, model->there);
             if (!model->there)
                 continue;
-            uint64_t slot = above ? up : home, meta = k->w.index_metas[slot];
+            uint64_t slot = above ? up : backing, meta = k->w.index_metas[slot];
             CHECK_BYTES(row_at(k, t, slot), model->row, table->row_bytes);
             CHECK_EQ(hotbed_meta_score(meta), model->score);
             CHECK(pinned || (meta & HOTBED_META_PINS) == 0);
@@ -319,9 +319,9 @@ static void check_all(work *k, bool pinned) {
                 continue;
             }
             CHECK(below);
-            CHECK_EQ((k->w.index_metas[home] & HOTBED_META_MARKED) != 0, above);
+            CHECK_EQ((k->w.index_metas[backing] & HOTBED_META_MARKED) != 0, above);
             if (above && (meta & HOTBED_META_MARKED) == 0)
-                CHECK_BYTES(row_at(k, t, home), model->row, table->row_bytes);
+                CHECK_BYTES(row_at(k, t, backing), model->row, table->row_bytes);
         }
         CHECK_BYTES(&k->w.tallies[t], &k->counts[t], sizeof k->counts[t]);
     }
@@ -378,7 +378,7 @@ typedef struct claims {
 static void claim_lanes(void *argument) {
     claims *c = argument;
     for (uint32_t i = 0; i < 2; i++) {
-        uint64_t slot = hotbed_claim_home(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
+        uint64_t slot = hotbed_claim_backing(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
         if (hotbed_tile_rank(c->k->width) == 0)
             c->slots[i] = slot;
     }

@@ -86,7 +86,7 @@ static hotbed_status open_tables(
 
 static hotbed_status find(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
-    hotbed_external_note *notes, hotbed_external_call *call) {
+    hotbed_external_metadata *notes, hotbed_external_call *call) {
     bad_store *b = self;
     bad_way way = arrive(b, call);
     if (way == BAD_FAIL)
@@ -104,7 +104,7 @@ static hotbed_status find(
 
 static hotbed_status insert(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, const void *rows,
-    const hotbed_external_note *notes, hotbed_external_call *call) {
+    const hotbed_external_metadata *notes, hotbed_external_call *call) {
     bad_store *b = self;
     uint64_t bytes = b->row_bytes[table], half = (n + 1) / 2;
     bad_way way = arrive(b, call);
@@ -156,7 +156,7 @@ static hotbed_status cursor_open(
 
 static hotbed_status cursor_next(
     void *self, void *cursor, uint64_t capacity, uint64_t *keys, void *rows,
-    hotbed_external_note *notes, uint64_t *n, hotbed_external_call *call) {
+    hotbed_external_metadata *notes, uint64_t *n, hotbed_external_call *call) {
     bad_store *b = self;
     bad_way way = arrive(b, call);
     if (way == BAD_FAIL)

@@ -122,7 +122,7 @@ HOTBED_HD uint64_t hotbed_add_relaxed_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* Releases: the caller's accesses come before it for who sees the sum. */
+/* Add with release order: a thread that acquires the sum sees the caller's earlier accesses. */
 HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
@@ -196,7 +196,7 @@ HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 #endif
 }
 
-/* This thread's accesses before it are done, for who sees those after it. */
+/* A thread that sees an access after the fence sees every access of this thread before it. */
 HOTBED_HD void hotbed_fence(void) {
 #if defined(__CUDA_ARCH__)
     __threadfence();
@@ -216,7 +216,7 @@ HOTBED_HD void hotbed_store_system_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* hotbed_fence() for such words: host threads are among those who see. */
+/* hotbed_fence() for such words, which host threads read too. */
 HOTBED_HD void hotbed_fence_system(void) {
 #if defined(__CUDA_ARCH__)
     __threadfence_system();

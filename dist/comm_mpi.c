@@ -417,7 +417,7 @@ static void destroy(hotbed_comm *comm) {
     bool lost = hotbed_link_close(m->link, comm, comm->runs);
     /* MPI's communicator is not freed: other ranks may still send through it. Open MPI reuses its
      * number for the next communicator while that is being created, and would count such messages
-     * among those of MPI_COMM_WORLD. */
+     * as messages of MPI_COMM_WORLD. */
     if (!hotbed_comm_has_failed(comm)) {
         hotbed_delete(m->buffers);
         return;

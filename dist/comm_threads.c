@@ -48,7 +48,7 @@ static hotbed_stream *stream_of(const hotbed_comm *comm) {
     return ((const threads_comm *)comm)->stream;
 }
 
-/* --- meetings: under the lock ----------------------------------------------------------------- */
+/* --- rendezvous: under the lock ----------------------------------------------------------------- */
 
 /* Copy the reason of the first rank that failed. */
 static void adopt(hotbed_comm *comm, const group *g) {

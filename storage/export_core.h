@@ -1,7 +1,7 @@
 /* storage/export_core.h - which slots of a window are given, and to where: two passes over groups of 32.
  *
  * The first pass leaves a bit a slot and a count a group, prefix sums of the counts say where a group's items
- * begin, and the second pass writes them.  So the order is that of the slots, whatever runs when.
+ * begin, and the second pass writes them.  So items are in the order of their slots, whatever the schedule.
  */
 #ifndef HOTBED_STORAGE_EXPORT_CORE_H
 #define HOTBED_STORAGE_EXPORT_CORE_H
@@ -17,7 +17,7 @@ typedef struct hotbed_export_args {
     uint64_t *keys;    /* or NULL */
     uint64_t *numbers; /* or NULL */
     uint64_t *count;   /* [1] */
-    uint64_t room;     /* items that arrays have room for */
+    uint64_t room;     /* capacity of the arrays, in items */
     uint32_t *bits;    /* [groups] of slots that are given */
     uint32_t *starts;  /* [groups + 1] counts, then first items; the last is all */
     uint64_t first;    /* slot of the table, from 0 */
@@ -27,7 +27,7 @@ typedef struct hotbed_export_args {
     uint64_t min_time; /* of tables that have times */
 } hotbed_export_args;
 
-/* Where the table's slot number `number` is in the index; those of the lower tier and then of segments come
+/* Where the table's slot number `number` is in the index; slots of the lower tier, then slots of segments, come
  * last. */
 HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t number) {
     if (number < a->table.slots)

@@ -16,7 +16,7 @@ typedef struct exporter {
     const hotbed_table_view *table;
     uint64_t chunk;    /* keys */
     uint64_t given;    /* in the batch so far */
-    uint64_t refused;  /* that there was no room for */
+    uint64_t refused;  /* that did not fit */
     uint64_t *keys;    /* [chunk] host, the next six too */
     uint64_t *numbers; /* [chunk] */
     uint64_t *scores;  /* [chunk] */

@@ -163,7 +163,7 @@ static hotbed_status check_array(uint64_t n, const void *array, const char *name
     return HOTBED_OK;
 }
 
-/* What every call has; `table` is that of keys without tables. */
+/* The arguments that every call has; `table` is the table of all keys if there is no array of tables. */
 static hotbed_index_args args_of(
     const hotbed_index *index, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_index_args args = {

@@ -2,7 +2,7 @@
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 
-/* A tile of 4 lanes a key, as in storage/lookup.cu.  More blocks than fit at once: registers leave room for
+/* A tile of 4 lanes a key, as in storage/lookup.cu.  More blocks than fit at once: registers allow
  * fewer than 2048 threads a multiprocessor, and with one round of blocks the last would run almost alone. */
 enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32, WARP_KEYS = WARP / TILE };
 

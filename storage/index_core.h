@@ -13,15 +13,15 @@
  * buckets that were never full, at which a walk ends, and ERASED, for others.
  *
  * Insertion claims a free slot by CAS on its meta, which also pins it.  The key is written last, with
- * release ("publish"), once the row is initialised, so who sees the key sees the row.  A claim that evicts
+ * release ("publish"), once the row is initialised, so a thread that sees the key sees the row.  A claim that evicts
  * locks the meta and replaces the old key by ERASED first.
  * Keys of one call are distinct; calls that insert or erase do not overlap each other, while finds, pins
  * and unpins may overlap them.
  *
  * A table that has grown has more than one part: its first range, and segments, each with memory, buckets and
  * candidates of its own.  A key is in one of them and stays there.  Finds go from the oldest to the newest,
- * since the keys that are used most came early; new keys go to the newest that has room.  A first range whose
- * words are not in the memory of the others', as those of a lower tier may be, is a segment too.
+ * since the keys that are used most came early; new keys go to the newest that has a free slot.  A first range whose
+ * words are in memory of their own, as the words of a lower tier may be, is a segment too.
  *
  * Ideas: scored buckets and eviction in place, HierarchicalKV; two choices, Azar et al. 1999.
  */
@@ -36,7 +36,7 @@
 enum {
     HOTBED_BUCKET_SLOTS = 16,
     HOTBED_WALK_MOST = 128, /* candidates of a key in a table that refuses */
-    HOTBED_WALK_EVICT = 4,  /* candidates in a table that evicts: what a victim is chosen from */
+    HOTBED_WALK_EVICT = 4,  /* candidates in a table that evicts: the lowest of them is evicted */
     HOTBED_PINS_MOST = 255,
 };
 
@@ -62,7 +62,7 @@ typedef struct hotbed_index_range {
     uint64_t first_bucket; /* of a range that is a segment, its number is in the upper bits */
     uint32_t buckets;      /* at least 2 */
     uint32_t choices;      /* candidates of a key: below `buckets` */
-    uint8_t evicts;        /* whether a full candidate set gives up its lowest score */
+    uint8_t evicts;        /* whether a full candidate set evicts its lowest score */
     uint8_t marks;         /* whether a marked slot is kept, as a pinned one is */
     uint16_t region_bits;  /* of the hash that places a key, shared by its first two candidates */
     uint32_t segment;      /* number of the first that growth adds; 0: the table does not grow */
@@ -229,7 +229,7 @@ HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range ra
 
 /* --- lines of 16 words ------------------------------------------------------------------------ */
 
-/* Bits of the words of a line that equal `word`, of those that this lane reads. */
+/* A bit for each word of a line that this lane reads and that equals `word`. */
 HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32_t width) {
     uint32_t bits = 0;
     if (width == 1)
@@ -267,7 +267,7 @@ HOTBED_HD hotbed_probe hotbed_index_probe(hotbed_index_range range, uint64_t key
     return probe;
 }
 
-/* Bits of the key's slots in the two lines, of those that this lane reads. */
+/* A bit for each slot of the key among the words that this lane reads of the two lines. */
 HOTBED_HD uint32_t
 hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_line_match(hotbed_index_key(index, probe.first), probe.key, width);
@@ -275,15 +275,15 @@ hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t w
                       << HOTBED_BUCKET_SLOTS;
 }
 
-/* The slot, from the lanes' bits; `hit` is the ballot of who has any, not 0. */
+/* The slot, from the lanes' bits; `hit` is the ballot of lanes with a bit, not 0. */
 HOTBED_HD uint64_t
 hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_t width) {
     uint32_t bit = hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
     return bit < HOTBED_BUCKET_SLOTS ? probe.first + bit : probe.second + bit - HOTBED_BUCKET_SLOTS;
 }
 
-/* Bits of a bucket's slots that were never taken, of those that this lane reads: a walk ends there.  A short walk is sooner
- * walked than its end is looked for. */
+/* A bit for each slot of the bucket that this lane reads and that was never taken: a walk ends there.  For short walks,
+ * testing for the end costs more than finishing. */
 HOTBED_HD uint32_t hotbed_index_walk_ends(
     hotbed_index_view index, hotbed_index_range range, uint32_t bucket, uint32_t width) {
     if (range.choices <= HOTBED_WALK_EVICT)
@@ -366,7 +366,7 @@ HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, u
 
 /* Slot of each lane's own key, for lanes in `wanted`, a bit each: hashing is done by one lane a key, the
  * lines are read by all, of two keys at a time.  A short walk is each lane's own: while one tile of a warp walks,
- * those that have found their keys wait. */
+ * tiles that have found their keys wait. */
 HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
     uint32_t width) {
@@ -422,9 +422,9 @@ HOTBED_HD uint64_t hotbed_meta_score(uint64_t meta) {
     return meta >> HOTBED_META_SCORE_SHIFT;
 }
 
-/* Eviction order: the lowest goes first, and keys on probation before all others.  Those are equal, so that
- * the lowest slot's goes: on a cycle of keys longer than the table, to give up the one that came first would be
- * to lose each key just before it is back. */
+/* Eviction order: the lowest goes first, and keys on probation before all others.  Keys on probation are equal, so
+ * the key of the lowest slot goes: on a cycle of keys longer than the table, evicting the oldest key would lose
+ * each key just before it is used again. */
 HOTBED_HD uint64_t hotbed_meta_rank(uint64_t meta) {
     return (meta & HOTBED_META_PROBATION) != 0 ? 0 : hotbed_meta_score(meta) + 1;
 }
@@ -458,7 +458,7 @@ HOTBED_HD void hotbed_index_touch_found(
 }
 
 /* One lane: the same where other keys are placed meanwhile, perhaps in the place of this one; false when it was evicted since
- * the find.  The key is compared under the lock: a meta that is loaded after the find may be that of the slot's next key. */
+ * the find.  The key is compared under the lock: a meta that is loaded after the find may belong to the slot's next key. */
 HOTBED_HD bool hotbed_index_touch(
     hotbed_index_view index, uint64_t slot, uint64_t key, hotbed_score_rule rule, uint64_t score,
     uint64_t pins) {
@@ -475,17 +475,17 @@ HOTBED_HD bool hotbed_index_touch(
     return false;
 }
 
-/* A candidate bucket's free slots, or its best victim, as this lane's metas say. */
+/* A candidate bucket's free slots, or the slot to evict from, according to the metas that this lane reads. */
 typedef struct hotbed_bucket_scan {
     uint32_t free;        /* bits of free slots, all lanes' */
     uint64_t lowest_rank; /* UINT64_MAX: none */
     uint64_t lowest_time; /* where the range has times */
     uint64_t evicted_meta;
     uint64_t lowest_slot;
-    bool busy; /* a slot is locked and not pinned: it may be a victim soon */
+    bool busy; /* a slot is locked and not pinned: it may become evictable soon */
 } hotbed_bucket_scan;
 
-/* Whether a slot comes before the victim so far in the order of eviction. */
+/* Whether a slot is evicted before the lowest slot so far. */
 HOTBED_HD bool hotbed_evicted_before(
     const hotbed_bucket_scan *scan, uint64_t rank, uint64_t time, uint64_t slot) {
     if (rank != scan->lowest_rank)
@@ -571,7 +571,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
     /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
-    /* A victim is chosen from all of its candidates. */
+    /* The slot to evict from is chosen among all candidates of the key. */
     for (uint32_t choice = 2; range.evicts != 0 && choice < range.choices; choice++)
         hotbed_prefetch_item(
             hotbed_index_meta(index, hotbed_index_slot(range, hotbed_index_walk(range, c, choice))),
@@ -614,7 +614,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
             result.outcome = HOTBED_INDEX_FULL;
             return result;
         }
-        /* The first of all lanes' victims. */
+        /* The lowest of all lanes. */
         for (uint32_t step = 1; step < width; step *= 2) {
             uint32_t other = hotbed_tile_rank(width) ^ step;
             uint64_t rank = hotbed_tile_shuffle_u64(width, scan.lowest_rank, other);
@@ -655,13 +655,13 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
     }
 }
 
-/* The part of a table whose slots a key's victim is chosen from, each part as often as it has buckets. */
+/* The part of a table in which a key evicts, each part as often as it has buckets. */
 HOTBED_HD uint32_t hotbed_index_drawn_part(
     hotbed_index_view index, hotbed_index_range range, uint32_t grown, uint64_t key) {
     uint64_t buckets = range.buckets;
     for (uint32_t g = 0; g < grown; g++)
         buckets += hotbed_index_grown(index, range, g);
-    /* Other bits than those that choose buckets. */
+    /* Bits that do not choose buckets. */
     uint64_t at = (hotbed_hash_u64(~key) >> 40) * buckets >> 24;
     uint64_t end = range.buckets;
     uint32_t part = 0;
@@ -670,7 +670,7 @@ HOTBED_HD uint32_t hotbed_index_drawn_part(
     return part;
 }
 
-/* The next function, in a table that has grown: a free slot, in the newest part that has one, else a victim. */
+/* The next function, in a table that has grown: a free slot in the newest part that has one, else an eviction. */
 HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
@@ -752,9 +752,9 @@ HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
  * its row was published, in an earlier pass or step.  Taking one off releases: all that the ticket did to the row comes before
  * the meta that no longer has the pin.  Additions by others in between continue the release sequence, so it does not
  * matter whose pin goes last.  Whoever moves or replaces a row first sees a meta without other pins, and acquires with
- * that: the claim of a victim by its compare-and-swap, the claim of a row that comes up from the lower tier by its load
+ * that: the claim of a row to evict by its compare-and-swap, the claim of a row that comes up from the lower tier by its load
  * (hotbed_claim_missing()).  On CUDA these two are relaxed, because the row is touched in a later kernel of the same
- * stream only, and the end of a kernel orders what it has seen before what the next one does.
+ * stream only, and the end of a kernel orders its reads before the next kernel's accesses.
  */
 
 /* One lane: one pin more on a slot that has some already, so that its key stays. */

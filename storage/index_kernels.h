@@ -22,7 +22,7 @@ typedef struct hotbed_index_kernels {
     hotbed_status (*release)(const hotbed_index_args *args, hotbed_stream *stream);
     /* outcomes: 1 erased, 0 not. */
     hotbed_status (*erase)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* slots; others than those of keys are skipped. */
+    /* slots; slots without a key are skipped. */
     hotbed_status (*pin)(const hotbed_index_args *args, hotbed_stream *stream);
     hotbed_status (*unpin)(const hotbed_index_args *args, hotbed_stream *stream);
     /* All slots of the range: free. */

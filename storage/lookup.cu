@@ -244,7 +244,7 @@ static hotbed_status forward_as(
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
-/* Rows of the lower tier are put off, and then read by address. */
+/* Rows of the lower tier are deferred, and then read by address. */
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {

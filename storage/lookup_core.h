@@ -79,7 +79,7 @@ HOTBED_HD void hotbed_found_unique(
 
 /* Slots of uniques first .. first+count-1, at most as many as the tile has lanes, scored and pinned; those
  * that their tables do not have are noted in `missing`.  All keys of a batch are looked for before the
- * first is placed: one that is present is pinned by then, so the batch does not evict its own rows. */
+ * first is placed: a present key is pinned by then, so the batch does not evict its own rows. */
 HOTBED_HD void hotbed_find_uniques(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
@@ -173,7 +173,7 @@ HOTBED_HD void hotbed_find_keys(
 /* --- eval beside training ------------------------------------------------------------------------
  *
  * Eval pins nothing: while it looks for a key and reads the row, a prefetch on another stream may evict the key, move its
- * row to the other tier, or bring it back.  So eval reads first and then checks that what it has read was the key's row, as
+ * row to the other tier, or bring it back.  So eval reads the row first and then checks that it was the key's, as
  * the reader of a sequence lock does.  The sequence number is the count of prefetches, the *epoch*: a prefetch counts itself
  * before it changes anything.  Within an epoch, then, a key moves at most once, and a slot is given to at most one other
  * key.  If the epoch is still that in which the search began:
@@ -269,9 +269,9 @@ enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of the
  * Lanes past the last have the last's. */
 typedef struct hotbed_tile_keys {
     uint32_t first, count, i;
-    uint32_t put_off; /* a bit each: those that are not forwarded now */
+    uint32_t deferred; /* a bit for each key that is not forwarded now */
     bool ordered;
-    uint32_t again; /* eval: a bit each: those that have to be read again */
+    uint32_t again; /* eval: a bit for each key that has to be read again */
     uint64_t epoch; /* eval: in which this lane's slot was found */
 } hotbed_tile_keys;
 
@@ -303,7 +303,7 @@ HOTBED_HD void hotbed_forward_plain(
             }
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
-                if (r + k < count && e < dim && (keys->put_off >> (r + k) & 1U) == 0)
+                if (r + k < count && e < dim && (keys->deferred >> (r + k) & 1U) == 0)
                     hotbed_store_once(output + to[k] * stride + e, v[k]);
         }
     }
@@ -315,7 +315,7 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
     uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
     const hotbed_table_view *table = &s->tables[t];
-    bool checks = lane < keys->count && (keys->put_off >> lane & 1U) == 0 &&
+    bool checks = lane < keys->count && (keys->deferred >> lane & 1U) == 0 &&
                   hotbed_eval_may_change(s, table, slot);
     if (hotbed_tile_ballot(width, checks) == 0)
         return 0;
@@ -334,13 +334,13 @@ HOTBED_HD void hotbed_forward_found(
     bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
                  s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
                  ((uintptr_t)output & 15U) == 0;
-    const uint32_t todo = ~keys->put_off; /* a bit a row */
+    const uint32_t todo = ~keys->deferred; /* a bit a row */
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {
         uint64_t from = slot;
-        if (keys->put_off != 0) { /* not read: another row of the tile stands in for it */
+        if (keys->deferred != 0) { /* not read: another row of the tile stands in for it */
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
-            from = (keys->put_off >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
+            from = (keys->deferred >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
         const float *row = (const float *)(const void *)hotbed_row_at(s->index, table, from);
         float *to = (float *)output + (keys->ordered ? 0 : keys->first * stride);
@@ -399,8 +399,8 @@ HOTBED_HD void hotbed_forward_rows(
     hotbed_eval_note_keys(s, &keys, width);
 }
 
-/* eval: which of a tile's keys have their rows in the lower tier and are put off, a bit each: all of them, if the last eval
- * had so many that it pays to read them by address, else none.  Their slots are kept, and they are counted. */
+/* eval: a bit for each key of a tile whose row is in the lower tier and is deferred: all such keys, if the previous eval
+ * had so many that reading by address pays, else none.  Their slots are kept, and they are counted. */
 HOTBED_HD uint32_t hotbed_put_off(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     uint32_t width) {
@@ -409,14 +409,14 @@ HOTBED_HD uint32_t hotbed_put_off(
     bool below = mine && hotbed_slot_below(table, slot);
     uint32_t lanes = hotbed_tile_ballot(width, below);
     uint32_t last = lead && lanes != 0 ? hotbed_load_relaxed_u32(s->below) : 0;
-    bool put_off = hotbed_tile_shuffle_u32(width, last, 0) >= s->below_from;
+    bool deferred = hotbed_tile_shuffle_u32(width, last, 0) >= s->below_from;
     if (mine)
-        s->slots[keys->i] = put_off && below ? slot : HOTBED_SLOT_NONE;
-    if (put_off && below)
+        s->slots[keys->i] = deferred && below ? slot : HOTBED_SLOT_NONE;
+    if (deferred && below)
         hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_lower_bin(s->index, table, slot)], 1);
-    if (!put_off && lead && lanes != 0)
+    if (!deferred && lead && lanes != 0)
         hotbed_add_relaxed_u32(&s->move_bins[HOTBED_MOVE_BINS + 1], hotbed_bits_set(lanes));
-    return put_off ? lanes : 0;
+    return deferred ? lanes : 0;
 }
 
 /* Rows of an eval's keys, which tiles of `find_width` lanes find here; `tiers`: of tables that may have a lower tier.
@@ -428,15 +428,15 @@ HOTBED_HD void hotbed_eval_rows(
     uint32_t t = hotbed_table_of_key(s, keys.i);
     uint64_t slot = hotbed_find_key(s, keys.i, t, true, find_width);
     if (tiers)
-        keys.put_off = hotbed_put_off(s, &keys, t, slot, width);
-    if (hotbed_bits_set(keys.put_off) < count)
+        keys.deferred = hotbed_put_off(s, &keys, t, slot, width);
+    if (hotbed_bits_set(keys.deferred) < count)
         hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
     hotbed_eval_note_keys(s, &keys, width);
     if (keys.again != 0)
         *epoch = hotbed_eval_epoch(s);
 }
 
-/* eval: key number i, if it was put off, into its place of `move_order`. */
+/* eval: key number i, if it was deferred, into its place of `move_order`. */
 HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
     uint64_t slot = s->slots[i];
     if (slot == HOTBED_SLOT_NONE)
@@ -445,8 +445,8 @@ HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
     s->move_order[hotbed_add_relaxed_u32(&s->move_bins[1 + bin], 1)] = i;
 }
 
-/* eval: rows of keys move_order[first] .. move_order[first+count-1].  Their slots are those of the eval's first epoch: in
- * another the keys are looked for again. */
+/* eval: rows of keys move_order[first] .. move_order[first+count-1].  Their slots were found in the eval's first epoch: in
+ * another epoch the keys are looked for again. */
 HOTBED_HD void hotbed_eval_below(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t find_width, uint32_t width) {
@@ -494,7 +494,7 @@ HOTBED_HD void hotbed_forward_bag(
 
 /* --- eval, again ---------------------------------------------------------------------------------- */
 
-/* Whether the rows of bag b, just read, were those of its keys, which searches in `epoch` found. */
+/* Whether the rows of bag b, just read, belonged to its keys, which were found in `epoch`. */
 HOTBED_HD bool hotbed_eval_bag_settled(
     const hotbed_step_view *s, uint64_t b, uint64_t epoch, uint32_t width) {
     uint32_t feature = (uint32_t)(b / s->batch_size);

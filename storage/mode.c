@@ -1,4 +1,4 @@
-/* storage/mode.c - which mode a storage has, how its tables are laid out then, and what CACHE can be told. */
+/* storage/mode.c - the mode of a storage, the layout of its tables in that mode, and the flush of CACHE. */
 #include "storage/storage.h"
 
 #include "hotbed/growth.h"
@@ -21,7 +21,7 @@ static uint64_t counted_rows(const hotbed_table *table, hotbed_budget budget) {
     return budget == HOTBED_BUDGET_KEYS ? table->most : direct_slots(table);
 }
 
-/* The most keys whose slots are at most `slots`; at least those of the smallest range. */
+/* The largest number of keys whose slots are at most `slots`; at least the keys of the smallest range. */
 static uint64_t keys_in(uint64_t slots) {
     uint64_t keys = slots / 100 * 97 + slots % 100 * 97 / 100;
     while (keys > 1 && hotbed_index_range_slots(hotbed_index_range_make(keys, true, 0)) > slots)
@@ -166,7 +166,7 @@ static hotbed_index_range take_range(hotbed_storage *storage, uint64_t capacity,
     return range;
 }
 
-/* Room for a share of `capacity` keys that hashing deals out: six deviations more. */
+/* Slots for a share of `capacity` keys that is assigned by hash: six standard deviations more. */
 static uint64_t with_spread(uint64_t share) {
     return share + (uint64_t)(6.0 * sqrt((double)share)) + 1;
 }
@@ -187,8 +187,8 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
     view->slots = hotbed_index_range_slots(view->range);
 }
 
-/* Of `capacity` keys, those that hashing gives to the upper tier.  In whole numbers, so that the rest never becomes less as a
- * table grows: a growth adds the difference of two. */
+/* The number of `capacity` keys that the hash assigns to the upper tier.  In whole numbers, so that the rest never shrinks as
+ * a table grows: a growth adds the difference of two. */
 static uint64_t upper_share(const hotbed_table *table, uint64_t capacity) {
     __extension__ typedef unsigned __int128 wide; /* both factors may have 35 bits */
     return (uint64_t)((wide)capacity * table->upper_capacity / table->most);
@@ -229,8 +229,7 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
     view->lower_slots = hotbed_index_range_slots(view->lower);
 }
 
-/* Numbers for the segments of tables that grow, and before those of a table for its lower tier, where that
- * is a segment. */
+/* Number the segments of tables that grow; a lower tier that is a segment comes before the segments of its table. */
 static void lay_out_segments(hotbed_storage *storage) {
     uint32_t next = 1;
     for (uint32_t t = 0; t < storage->num_tables; t++) {

@@ -12,11 +12,10 @@
 /* How a table's rows are spread over memory. */
 typedef enum hotbed_tiers {
     HOTBED_TIERS_ONE = 0,   /* all rows are in the upper tier: HBM_DIRECT */
-    HOTBED_TIERS_CACHE = 1, /* every row has its home in the lower tier, the upper has copies */
+    HOTBED_TIERS_CACHE = 1, /* every row is in the lower tier, the upper tier has copies */
     HOTBED_TIERS_SCORE = 2, /* a row is in one of them; those in use come up, the lowest go down */
     HOTBED_TIERS_HASH = 3,  /* a row is in one of them, by its key */
-    HOTBED_TIERS_EXTERNAL =
-        4, /* every row's home is an external store, the upper tier has copies */
+    HOTBED_TIERS_EXTERNAL = 4, /* every row is in an external store, the upper tier has copies */
 } hotbed_tiers;
 
 enum {
@@ -62,7 +61,7 @@ HOTBED_HD hotbed_index_range hotbed_table_growing(const hotbed_table_view *table
     return table->lower.buckets != 0 ? table->lower : table->range;
 }
 
-/* Whether the table's keys are in the index: not those of a static table in one tier. */
+/* Whether the table's keys are in the index. Keys of a static table in one tier are not. */
 HOTBED_HD bool hotbed_table_indexed(const hotbed_table_view *table) {
     return table->range.buckets != 0;
 }
@@ -76,7 +75,7 @@ HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, 
                : table->range;
 }
 
-/* Whether the upper tier has copies, marked when they are not what their homes have. */
+/* Whether the upper tier has copies, which are marked when they differ from the rows that they copy. */
 HOTBED_HD bool hotbed_table_copies(const hotbed_table_view *table) {
     return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_EXTERNAL;
 }
@@ -126,7 +125,7 @@ HOTBED_HD uint8_t *hotbed_row_at(
     return table->rows + (slot - table->first_slot) * table->row_bytes;
 }
 
-/* All slots of a table's tiers, those that it has grown among them. */
+/* All slots of a table's tiers and of the segments that it has grown. */
 HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_table_view *table) {
     uint64_t slots = table->slots + table->lower_slots;
     if (index.segments == NULL)

@@ -184,7 +184,7 @@ static hotbed_status list(
     hotbed_rows_args one = *args;
     if (table == NULL)
         HOTBED_TRY(storage->kernels.rows->list(&one, keys, scores, device, stream));
-    else /* the arrays have room for the keys of all parts */
+    else /* the arrays hold the keys of all parts */
         one.table.slots = hotbed_table_all_slots(table);
     hotbed_index_part at;
     for (uint32_t part = 0; table != NULL && hotbed_table_part(storage, table, part, &at); part++) {
@@ -238,7 +238,7 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
-/* Keys and scores, of what list() is told. */
+/* Keys and scores that list() reports. */
 static hotbed_status export_listed(
     hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
     uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t *n, hotbed_stream *stream) {

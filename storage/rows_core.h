@@ -186,7 +186,7 @@ HOTBED_HD void hotbed_rows_refused(
             a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
 }
 
-/* One lane: the time that key number i is set to: the given one, or that of the last prefetch. */
+/* One lane: the time that key number i is set to: the given one, or the time of the last prefetch. */
 HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
     uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
     if (time > HOTBED_SCORE_MOST)

@@ -1,4 +1,4 @@
-/* storage/score_core.h - what a batch's keys score, and which of those that a table lacks are admitted. */
+/* storage/score_core.h - scores of a batch's keys, and the admission of keys that a table lacks. */
 #ifndef HOTBED_STORAGE_SCORE_CORE_H
 #define HOTBED_STORAGE_SCORE_CORE_H
 
@@ -75,7 +75,7 @@ HOTBED_HD bool hotbed_admit_drawn(
     counter.y = (uint32_t)(key >> 32);
     counter.z = (uint32_t)step;
     counter.w = table->init.table;
-    /* Other words than those of the initialisers, which draw with the seed itself. */
+    /* Not the words of the initialisers, which draw with the seed itself. */
     return hotbed_philox(counter, table->init.seed0 + (uint32_t)(step >> 32), ~table->init.seed1)
                .x < table->admit;
 }

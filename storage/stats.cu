@@ -11,10 +11,10 @@ static __global__ void __launch_bounds__(BLOCK) record_kernel(hotbed_meter_view 
     if (threadIdx.x == 0)
         hotbed_store_system_u64(hotbed_meter_record(&m, number), number);
     __syncthreads();
-    hotbed_fence_system(); /* who sees a new count sees the mark */
+    hotbed_fence_system(); /* a reader of a new count sees the mark */
     for (uint64_t w = threadIdx.x; w < m.words; w += BLOCK)
         hotbed_meter_word(&m, number, w);
-    hotbed_fence_system(); /* who sees `latest` sees the counts */
+    hotbed_fence_system(); /* a reader of `latest` sees the counts */
     __syncthreads();
     if (threadIdx.x != 0)
         return;

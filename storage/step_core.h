@@ -19,8 +19,8 @@ typedef struct hotbed_tally {
 /* What becomes of a unique that the upper tier does not have, in tables whose rows move. */
 typedef struct hotbed_move {
     uint64_t backing;         /* its slot in the lower tier; HOTBED_SLOT_NONE: none */
-    uint64_t evicted_backing; /* the slot there of the row that makes room for it */
-    uint64_t evicted_meta;    /* of that row; 0: the slot was free */
+    uint64_t evicted_backing; /* the lower tier's slot of the row that it evicts */
+    uint64_t evicted_meta;    /* of the evicted row; 0: the slot was free */
     uint32_t flags;
     uint32_t unused;
 } hotbed_move;
@@ -64,7 +64,7 @@ typedef struct hotbed_step_view {
     uint32_t *positions;      /* [bound] ascending in each unique */
     uint64_t *counts;         /* [bound] occurrences that each unique stands for */
     uint32_t *bags;           /* [bound] bag of each key; NULL when a key is its own bag */
-    /* [bound] uniques that their tables do not have, in any order; those that are not admitted are marked, see
+    /* [bound] uniques that their tables do not have, in any order; uniques that are not admitted are marked, see
      * score_core.h.  In eval, keys or bags that have to be read again, see lookup_core.h. */
     uint32_t *missing;
     uint32_t *num_missing; /* one word */
@@ -86,8 +86,9 @@ typedef struct hotbed_step_view {
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t eval;
     uint32_t
-        released; /* layout: the pins that the ticket may still have were taken off just before */
-    uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
+        released; /* layout: pins that the ticket may still have had were removed just before */
+    uint32_t
+        bulk_bytes; /* the longest row that moves; 0: the length of some row is no multiple of 16 */
     uint32_t move_sms;   /* of hotbed_storage_options */
     uint32_t below_from; /* eval reads rows of the lower tier by address if there are so many */
     uint32_t plain_rows; /* all tables are of f32 rows whose dim is a multiple of 4 */

@@ -112,7 +112,7 @@ static hotbed_status check_backing(const hotbed_storage_options *o) {
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "external and %s are set: rows have one home",
+            HOTBED_ERR_ARGUMENT, "external and %s are set: rows have one backing location",
             o->lower_memory != 0         ? "lower_memory"
             : o->lower_index_memory != 0 ? "lower_index_memory"
                                          : "lower_directory");
@@ -168,7 +168,7 @@ static hotbed_dtype table_dtype(const hotbed_table_options *o) {
     return o->dtype == 0 ? HOTBED_F32 : o->dtype;
 }
 
-/* Rows of a store have their times with them, for which those of the tables have room. */
+/* Rows of an external store contain their times; rows of the tables have the same layout. */
 static void lay_out_row(
     hotbed_table_view *view, hotbed_optimizer_kind kind, const hotbed_table_options *o,
     bool external) {
@@ -301,7 +301,7 @@ static hotbed_status allocate_tier(
                : HOTBED_OK;
 }
 
-/* TIMESTAMP_LFU: a time beside each slot, but for those of a lower tier whose index is `apart`. */
+/* TIMESTAMP_LFU: a time beside each slot, except slots of a lower tier whose index is `apart`. */
 static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stream *stream) {
     hotbed_table_view *view = &table->view;
     if (view->score != HOTBED_SCORE_TIMESTAMP_LFU)

@@ -111,8 +111,9 @@ struct hotbed_storage {
     uint64_t seed;
     uint32_t num_tables, num_features;
     uint32_t max_dim;
-    uint32_t bulk_bytes; /* longest row of those that move; 0: some are no multiple of 16 */
-    uint32_t move_sms;   /* of hotbed_storage_options */
+    uint32_t
+        bulk_bytes; /* the longest row that moves; 0: the length of some row is no multiple of 16 */
+    uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
     bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
     bool keys_leave;          /* a table evicts or has two tiers: keys may leave their slots */
@@ -146,7 +147,7 @@ struct hotbed_storage {
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
-    hotbed_external *external; /* the home of all rows; NULL: there is none */
+    hotbed_external *external; /* the store that has all rows; NULL: none */
     pthread_mutex_t buffers_lock;
     hotbed_store_buffer *buffers;
     hotbed_store_walk *walks; /* [num_tables] of exports; NULL before the first */
@@ -154,13 +155,13 @@ struct hotbed_storage {
 
 struct hotbed_ticket {
     hotbed_storage *storage;
-    hotbed_ticket *next; /* of those that are released */
+    hotbed_ticket *next; /* in the list of released tickets */
     hotbed_stream *last; /* stream of the last call */
     uint64_t max_keys;
     uint32_t max_batch_size;
     bool holds;         /* prefetched: has a batch and its pins */
     bool recorded;      /* calls on it are in graphs: whether it has pins, the device knows */
-    bool kept_recorded; /* those that keep it are */
+    bool kept_recorded; /* calls that keep it are in graphs */
     bool kept;          /* and pins besides, which outlive its backward */
     hotbed_step_view step;
     hotbed_memory memory;
@@ -207,8 +208,8 @@ hotbed_index_part hotbed_segment_part(const hotbed_index_segment *segment);
 /* The lower tier of a table as a segment; `keys` is NULL where it is none. */
 hotbed_index_segment hotbed_table_lower_segment(const hotbed_table *table);
 
-/* Bytes of a table's index, with what it has grown: of the lower tier; and of the upper one and of what
- * admission counts. */
+/* Bytes of a table's index with its grown segments: of the lower tier; and of the upper tier with the counts of
+ * admission. */
 typedef struct hotbed_index_bytes {
     uint64_t upper, lower;
 } hotbed_index_bytes;
@@ -320,7 +321,7 @@ hotbed_status hotbed_store_scratch_workspace(
 hotbed_status hotbed_store_scan(
     const hotbed_store_scratch *scratch, uint64_t n, hotbed_stream *stream);
 
-/* Keys without a slot, in step->slots, get those of the batch where the store has them; step->tables are then
+/* Keys without a slot, in step->slots, get slots of the batch where the store has them; step->tables are then
  * tables of the scratch.  Async. */
 hotbed_status hotbed_storage_eval_external(
     hotbed_storage *storage, hotbed_step_view *step, const hotbed_store_scratch *scratch,

@@ -50,8 +50,8 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
 }
 
 /* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
- * who puts them into order moves on.  bins[0] becomes the number of all, the last word 0; in eval it has had the number of
- * those that were not put off, and `below` is told of both. */
+ * a thread that orders moves advances the count.  bins[0] becomes the number of all, the last word 0; in eval it held the number of
+ * keys that were not deferred, and `below` receives both. */
 static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
     __shared__ uint32_t sums[SCAN_BLOCK];
     uint32_t *bins = s.move_bins;
@@ -95,8 +95,8 @@ static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view vi
 }
 
 /* A warp takes TURN moves at a time: each of its lanes looks up one of them, and then their rows are copied together.  All
- * warps are so in the same part of the lower tier: when each had its share from the start, those that had fallen
- * behind spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
+ * warps are so in the same part of the lower tier: when each warp had its share from the start, slow warps
+ * spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
 enum { TURN = 8 };
 
 /* Copy the rows of the first `count` lanes, which may have none (0 bytes).  However short they are, each lane has
@@ -174,8 +174,8 @@ static __device__ void swap_by_warps(const hotbed_step_view *s) {
     }
 }
 
-/* The same through shared memory, where a thread has two mbarriers and room for two rows of bulk_bytes: the row that comes
- * up is on its way while the evicted leaves, and neither takes registers. */
+/* The same through shared memory, where a thread has two mbarriers and space for two rows of bulk_bytes: the new row
+ * arrives while the evicted row leaves, and neither takes registers. */
 enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
 
 #if defined(HOTBED_WITH_BULK)
@@ -268,7 +268,7 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
     return hotbed_cuda_launched("seek_kernel");
 }
 
-/* Threads of a warp that have room for two rows each in `shared` bytes, and warps: 0 for rows that are none of 16 bytes, or
+/* Threads of a warp for which two rows each fit in `shared` bytes, and warps: 0 for rows that are no multiple of 16 bytes, or
  * too long. */
 static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t *warps) {
     const uint32_t most_lanes = BULK_LANES, most_warps = BULK_WARPS;

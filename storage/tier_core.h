@@ -1,11 +1,11 @@
 /* storage/tier_core.h - rows that move between two tiers: what a prefetch does with the uniques that the
  * upper tier lacks.
  *
- *   seek     find their homes in the lower tier, and pin them there
- *   claim    a slot in the upper tier, perhaps of a row that has to leave; CACHE: a home for new keys
+ *   seek     find the keys in the lower tier, and pin them there
+ *   claim    a slot in the upper tier, perhaps of a row that is evicted; CACHE: a slot of the lower tier for new keys
  *   settle   where the row that leaves goes; count moves by the part of the lower tier that they touch
  *   order    moves by that part: the link to host memory is slow for rows in random order
- *   swap     a row that leaves goes down, and is at home from then on; the one that it makes room for comes up
+ *   swap     write the evicted row back to the lower tier, and fetch the row that takes its slot
  *   arrive   new rows are initialised; keys are published
  *
  * Each is one pass over all of them.  No move reads in the lower tier what another writes: rows that come up are pinned
@@ -29,7 +29,8 @@
 
 /* hotbed_move.flags */
 #define HOTBED_MOVE_NEW 1U /* the row is to be initialised */
-#define HOTBED_MOVE_UP  2U /* it gets a slot in the upper tier; otherwise it is used at home */
+#define HOTBED_MOVE_UP                                                                             \
+    2U /* it gets a slot in the upper tier; otherwise it is used in the lower tier */
 
 /* --- seek --------------------------------------------------------------------------------------- */
 
@@ -96,12 +97,12 @@ HOTBED_HD uint64_t hotbed_upper_meta(
             before | HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | HOTBED_META_PIN,
             hotbed_unique_rule(table), score);
     } else if (table->tiers == HOTBED_TIERS_CACHE) {
-        meta |= HOTBED_META_MARKED; /* its home has nothing yet */
+        meta |= HOTBED_META_MARKED; /* the backing row is not written yet */
     }
     return table->probation != 0 ? meta | HOTBED_META_PROBATION : meta;
 }
 
-/* Number i of the missing: a slot in the upper tier, or at home. */
+/* Number i of the missing: a slot in the upper tier, or in the lower one. */
 HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -144,7 +145,7 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
 
 /* --- settle and order ----------------------------------------------------------------------------- */
 
-/* Whether a evicted's row has to be written, not just forgotten. */
+/* Whether the evicted row has to be written back, not just dropped. */
 HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
     return move->evicted_meta != 0 &&
            (table->tiers == HOTBED_TIERS_SCORE || (move->evicted_meta & HOTBED_META_MARKED) != 0);
@@ -154,20 +155,20 @@ HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
 
-/* Whether it has a part in the pass that swaps rows: one comes up, or a evicted leaves. */
+/* Whether the move takes part in the pass that exchanges rows: it fetches a row, or writes one back. */
 HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
     return hotbed_move_fetches(move) || move->evicted_meta != 0;
 }
 
-/* The part of the lower tier that a move that swaps reads; one that reads nothing there, the part where its evicted
- * is at home. */
+/* The part of the lower tier that a move reads; for a move that reads nothing there, the part to which it writes the
+ * evicted row back. */
 HOTBED_HD uint32_t
 hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const hotbed_move *move) {
     return hotbed_lower_bin(
         index, table, hotbed_move_fetches(move) ? move->backing : move->evicted_backing);
 }
 
-/* SCORE, the lower tier has no room for the evicted: it keeps its slot. */
+/* SCORE, the lower tier has no slot for the evicted row: it keeps its slot in the upper tier. */
 HOTBED_HD void hotbed_cancel_eviction(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint32_t width) {
     uint64_t slot = s->slots[u];
@@ -180,7 +181,7 @@ HOTBED_HD void hotbed_cancel_eviction(
         s->slots[u] = move->backing;
 }
 
-/* Where the evicted of move i goes. */
+/* Where the evicted row of move i goes. */
 HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -253,7 +254,7 @@ typedef struct hotbed_transfer {
     uint64_t bytes;
 } hotbed_transfer;
 
-/* One lane: the row of move i comes up, or that of its evicted goes down. */
+/* One lane: the transfer of move i: fetch its row, or with `down` write the evicted row back. */
 HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t i, bool down) {
     uint32_t u = s->missing[i];
     const hotbed_table_view *table =
@@ -265,7 +266,7 @@ HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t
     return transfer;
 }
 
-/* One lane: the evicted of move i, if it has one, is at home from now on, where its row is already. */
+/* One lane: the evicted row of move i, if any, is in the lower tier only from now on, where it has been written. */
 HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
@@ -372,7 +373,7 @@ typedef struct hotbed_flush_args {
     uint32_t drop; /* also: the upper tier is to be emptied, but for rows that are pinned */
 } hotbed_flush_args;
 
-/* Slot number i of the upper tier: its row, if it was changed, and its score go to its home.  A graph may have pinned
+/* Slot number i of the upper tier: its row, if it was changed, and its score are written to the lower tier.  A graph may have pinned
  * rows of which the host does not know: they are not dropped. */
 HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_t width) {
     uint64_t slot = a->table.first_slot + i;

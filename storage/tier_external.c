@@ -121,7 +121,7 @@ hotbed_status hotbed_store_buffer_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream,
     hotbed_external_batch **out) {
     void *memory =
-        NULL; /* a stream may be at the address of one that is gone, whose memory went with it */
+        NULL; /* a stream may have the address of a destroyed stream, whose memory is freed */
     HOTBED_TRY(hotbed_stream_pinned_workspace(stream, 0, &memory));
     hotbed_status status = HOTBED_OK;
     pthread_mutex_lock(&storage->buffers_lock);

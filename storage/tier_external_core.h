@@ -1,4 +1,4 @@
-/* storage/tier_external_core.h - a cache over an external store: rows of the upper tier whose home is the store.
+/* storage/tier_external_core.h - a cache over an external store: rows of the upper tier are copies of rows in the store.
  *
  * The store is slow, and may fail, so what is asked of it goes in batches (storage/external_batch.h), and nothing
  * is given up before it has answered.  A prefetch, after the upper tier was searched:
@@ -6,7 +6,7 @@
  *   want     the missing, ranked by a prefix sum: a table's keys together, in order, the same on all backends
  *   ask      their keys into the batch                                          ... the store finds them
  *   answer   found, new, or unknown because the store failed
- *   claim    a slot in the upper tier; who has to leave it stays findable there
+ *   claim    a slot in the upper tier; the evicted key can still be found there
  *   leave    rows that leave, and were changed, into another batch              ... the store inserts them
  *   arrive   where that worked, rows are copied or initialised and keys published; where not, the claim is
  *            undone: the row that was to leave keeps its slot, and the new key is refused for this batch
@@ -50,7 +50,8 @@ typedef struct hotbed_store_view {
     uint64_t *scores; /* [capacity] */
     uint8_t *found;   /* [capacity] of find and erase, as in hotbed/external.h */
     uint8_t *rows;    /* [capacity, stride]: a table's are dense from starts[t] * stride on */
-    uint64_t stride;  /* of the longest row, so that no table's reach those of the next */
+    uint64_t
+        stride; /* bytes of the longest row, so that no table's rows overlap the next table's */
 } hotbed_store_view;
 
 /* Some of n items, as a batch: those whose `ranks` were 1 before the prefix sums were taken. */
@@ -107,7 +108,7 @@ HOTBED_HD void hotbed_row_leaves(
 typedef struct hotbed_store_step {
     hotbed_step_view s;
     hotbed_store_list asked,
-        leaving; /* of uniques: keys that are missing; victims by who made them so */
+        leaving; /* of uniques: missing keys; evicted keys by the unique that evicts them */
 } hotbed_store_step;
 
 HOTBED_HD void hotbed_want_missing(const hotbed_store_step *a, uint32_t i) {
@@ -119,7 +120,7 @@ HOTBED_HD void hotbed_ask_missing(const hotbed_store_step *a, uint32_t i) {
     a->asked.batch.keys[a->asked.ranks[u]] = a->s.unique_keys[u];
 }
 
-/* Admission asks only whether there is a home: it has no say over keys that the store has, or may have. */
+/* Admission decides only about keys that the store does not have, and never about keys that it may have. */
 HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
     uint32_t place = a->asked.ranks[a->s.missing[i]];
     uint8_t found = a->asked.batch.found[place];
@@ -158,7 +159,7 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
         a->leaving.ranks[u] = 1;
 }
 
-/* Unique u of those that are missing: what has to leave for it. */
+/* Missing unique number i: the row that it evicts. */
 HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
     uint32_t u = s->missing[i];
@@ -179,7 +180,7 @@ HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t
     batch->scores[place] = hotbed_meta_score(s->moves[i].evicted_meta);
 }
 
-/* One lane: the evicted of move i is in the store, so its slot is free; false when it is not. */
+/* One lane: the evicted row of move i is in the store, so its slot is free; false if it is not. */
 HOTBED_HD bool hotbed_evicted_left(
     const hotbed_store_step *a, uint32_t t, uint32_t u, const hotbed_move *move) {
     const hotbed_step_view *s = &a->s;
@@ -234,7 +235,8 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
-    hotbed_tile_sync(width); /* the evicted can no longer be found; then its row is overwritten */
+    hotbed_tile_sync(
+        width); /* the evicted key can no longer be found; then its row is overwritten */
     uint8_t *row = hotbed_row_at(s->index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
         hotbed_row_init(table, row, s->unique_keys[u], width);
@@ -303,7 +305,7 @@ HOTBED_HD void hotbed_eval_answer(const hotbed_store_eval *a, uint32_t i, uint32
 
 /* --- rows by key ----------------------------------------------------------------------------------- */
 
-/* A part of a call: keys first .. first+count-1 of those of `rows`. */
+/* A part of a call: keys first .. first+count-1 of `rows`. */
 typedef struct hotbed_store_rows {
     hotbed_rows_args rows;
     hotbed_store_list asked; /* of `count` keys */

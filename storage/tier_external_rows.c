@@ -194,7 +194,7 @@ hotbed_status hotbed_storage_size_external(
     return status;
 }
 
-/* Key number *n of an export, as long as there is room. */
+/* Key number *n of an export, if the arrays are not full. */
 static void give(
     uint64_t key, uint64_t score, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n) {

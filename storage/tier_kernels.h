@@ -16,7 +16,7 @@ typedef struct hotbed_tier_kernels {
     /* Instead of hotbed_lookup_kernels.place: slots of the missing, in either tier, and pinned; rows moved
      * and initialised, keys published; tallies, faults. */
     hotbed_status (*move)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* Changed rows and scores of the upper tier to their homes. */
+    /* Write changed rows and scores of the upper tier back to the lower tier. */
     hotbed_status (*flush)(const hotbed_flush_args *args, hotbed_stream *stream);
 } hotbed_tier_kernels;
 

@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
 }
 
 /* Add key_counts to counts, which are 0.  In the sorted order the occurrences of a unique stand together: a
- * warp sums those that it has, and adds once. */
+ * warp sums its own, and adds once. */
 static __global__ void __launch_bounds__(BLOCK)
     sum_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables], lane = threadIdx.x % 32;

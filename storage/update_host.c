@@ -39,7 +39,7 @@ static void step_body(const void *args, uint64_t begin, uint64_t end) {
         &a->s, HOTBED_HELD_BATCH, false); /* the rows' pins come off with their updates */
 }
 
-/* The table of unique u, which is that of the unique before, or one after it. */
+/* The table of unique u: the table of the unique before it, or a later one. */
 static inline uint32_t table_of(const hotbed_step_view *s, uint32_t u, uint32_t before) {
     while (u >= s->unique_offsets[before + 1])
         before++;
@@ -110,7 +110,7 @@ static void sum_group(
     uint32_t n = s->table_starts[s->num_tables];
     clear(sum, count);
     for (uint32_t j = begin; j < end; j++) {
-        if (j + GRADIENTS_AHEAD < n) { /* those of the next rows follow this one's */
+        if (j + GRADIENTS_AHEAD < n) { /* gradients of the next rows follow this row's */
             const float *ahead = gradient_of(a, s->positions[j + GRADIENTS_AHEAD]);
             if (ahead != NULL)
                 hotbed_prefetch_item(ahead + first, count * sizeof(float));

@@ -479,7 +479,7 @@ hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream);
  * eval_initializer.
  *
  * The call may run beside training on another stream. Then each element is a value that the key's
- * row had during the eval or, for a key without a row or one that is being evicted (over an external
+ * row had during the eval or, for a key without a row or whose row is being evicted (over an external
  * store: written back), a value of the eval_initializer. Keys that an external store could not look
  * up read as missing.
  *

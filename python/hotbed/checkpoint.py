@@ -106,7 +106,7 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
 
 
 def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
-    """Replace the rows of a collection by those of a checkpoint.  Blocks are checked against their digests.
+    """Replace the rows of a collection by the rows of a checkpoint.  Blocks are checked against their digests.
 
     Args:
         path: a full checkpoint.
@@ -117,7 +117,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
     Raises:
         CorruptError: a file is damaged.
         StateError: tables do not fit, or increments do not follow each other.
-        FullError: a table that does not evict has no room.
+        FullError: a table that does not evict is full.
     """
     result = Loaded(0, b"")
     for number, (storage, place) in enumerate(_storages(module, path)):

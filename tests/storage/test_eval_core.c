@@ -386,7 +386,7 @@ static void find_all(uint32_t width) {
     hotbed_tile_sync(width);
 }
 
-static void put_off(uint32_t find_width, uint32_t width) {
+static void deferred(uint32_t find_width, uint32_t width) {
     uint64_t epoch = hotbed_eval_epoch(&w.eval);
     for (uint32_t i = 0; i < ASKED; i += width)
         hotbed_eval_rows(
@@ -421,7 +421,7 @@ static void eval_by(way by, uint32_t width) {
                 find_width, width);
         break;
     case PUT_OFF:
-        put_off(find_width, width);
+        deferred(find_width, width);
         break;
     case IN_PASSES:
         find_all(find_width);

@@ -386,7 +386,7 @@ static void plain_rows(hotbed_backend backend) {
 
 /* --- eval by address ------------------------------------------------------------------------------------- */
 
-/* Counts to starts, keys into their places: each that was put off is there once, and parts ascend.  The number of parts. */
+/* Counts to starts, keys into their places: each that was deferred is there once, and parts ascend.  The number of parts. */
 static uint32_t order_keys(const work *w, uint32_t below) {
     uint32_t *bins = w->s.move_bins, n = w->s.feature_starts[w->s.num_features], all = 0;
     for (uint32_t b = 1; b <= HOTBED_MOVE_BINS; b++) {
@@ -414,7 +414,7 @@ static uint32_t order_keys(const work *w, uint32_t below) {
     return parts;
 }
 
-/* The library's eval, then its passes at every width: as the last eval left it, rows below are told of or put off. */
+/* The library's eval, then its passes at every width: as the last eval left it, rows below are told of or deferred. */
 static void same_eval(lane *l) {
     enum { FILL = 0x5a, FROM = 7 };
     static work w;
@@ -457,17 +457,17 @@ static void same_eval(lane *l) {
     w.output = l->output;
     uint64_t row = w.stride * hotbed_dtype_bytes(l->r->model->options.output_dtype);
     for (uint32_t i = 0; i < 2 * WIDTHS; i++) {
-        const bool put_off = i % 2 == 1;
+        const bool deferred = i % 2 == 1;
         w.width = widths[i / 2];
-        last = put_off ? FROM : FROM - 1;
+        last = deferred ? FROM : FROM - 1;
         memset(bins, 0, sizeof bins);
         memset(l->output, FILL, (size_t)l->output_bytes);
         hotbed_emulate_run(w.width, eval_rows, &w);
         uint32_t told = bins[HOTBED_MOVE_BINS + 1];
         below = i == 0 ? told : below;
-        CHECK(below > 100 && told == (put_off ? 0 : below));
-        uint32_t parts = order_keys(&w, put_off ? below : 0);
-        CHECK(put_off ? parts > 3 : parts == 0);
+        CHECK(below > 100 && told == (deferred ? 0 : below));
+        uint32_t parts = order_keys(&w, deferred ? below : 0);
+        CHECK(deferred ? parts > 3 : parts == 0);
         for (uint32_t k = 0; k < bins[0]; k++)
             for (uint64_t b = 0; b < row; b++)
                 CHECK_EQ(((uint8_t *)l->output)[order[k] * row + b], FILL);

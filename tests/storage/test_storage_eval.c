@@ -283,7 +283,7 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
         }
         CHECK(below > KEYS / 2 && below < KEYS);
         for (int pass = 0; pass < 3; pass++) {
-            lane_eval(&l); /* told of; put off; told of */
+            lane_eval(&l); /* told of; deferred; told of */
             fixture_download(&r, &told, r.storage->below, sizeof told);
             CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
             if (pass == 1)

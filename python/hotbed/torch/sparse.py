@@ -175,7 +175,7 @@ class KeyedJaggedTensor:
         return JaggedTensor(one.values(), one.lengths(), None, one.weights_or_none())
 
     def __repr__(self) -> str:
-        """Say what it has."""
+        """Return features, samples and the number of keys."""
         return f"KeyedJaggedTensor({self._keys}, samples={self._stride}, keys={self.values().shape[0]})"
 
 

@@ -26,7 +26,7 @@ typedef struct bench_move {
 hotbed_status bench_move_rows(const bench_move *move, hotbed_stream *stream);
 
 /* Sum the rows of each bag, of 128 elements, into output rows of 128 floats: bag b's are rows[offsets[b]] up to
- * rows[offsets[b + 1]], and its output is that of table b / samples in row b % samples.  Asynchronous. */
+ * rows[offsets[b + 1]], and its output belongs to table b / samples, row b % samples.  Asynchronous. */
 typedef struct bench_pool {
     uint64_t bags;
     const int64_t *offsets;

@@ -100,8 +100,8 @@ typedef struct workload_input {
     uint64_t distinct[WORKLOAD_TABLES]; /* keys of all batches of each table */
 } workload_input;
 
-/* Make *input that of the workload at the scale, on all cores; one that it has been already is kept, another is
- * freed.  {0} at first.  Errors: MEMORY. */
+/* Make *input the input of the workload at the scale, on all cores; if it is that already, it is kept, and otherwise
+ * freed first.  {0} at first.  Errors: MEMORY. */
 hotbed_status workload_input_for(const workload *what, double scale, workload_input *input);
 void workload_input_destroy(workload_input *input);
 
@@ -131,7 +131,7 @@ typedef struct workload_run {
     uint64_t steps;         /* training steps enqueued so far */
 } workload_run;
 
-/* Options of a storage with the workload's tables, all in device memory; *tables has room for shape->tables and must
+/* Options of a storage with the workload's tables, all in device memory; *tables has space for shape->tables and must
  * outlive the options. */
 void workload_storage_options(
     const workload *what, const workload_shape *shape, hotbed_table_options *tables,
@@ -281,7 +281,7 @@ hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run);
 /* The second half of that, at the step of the last check. */
 hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run);
 
-/* Compare the output, taken as that of an eval of batch `batch`, with the stored rows at random positions. */
+/* Compare the output, as the output of an eval of batch `batch`, with the stored rows at random positions. */
 hotbed_status workload_check_eval(workload_run *run, uint32_t batch);
 
 uint64_t workload_oracle_rows(const workload_oracle *oracle); /* keys followed */
@@ -312,7 +312,7 @@ typedef struct workload_result {
     uint32_t steps;
     uint64_t uniques;     /* a step, all tables */
     uint64_t keys;        /* rows, all tables */
-    uint64_t upper_rows;  /* that the device's memory has room for */
+    uint64_t upper_rows;  /* that fit in the device's memory */
     double load;          /* keys / slots; of tiered workloads: keys / capacity */
     workload_times eager; /* every field */
     workload_times graph; /* forward and backward from the split graphs, train from the whole one */

@@ -309,7 +309,7 @@ static hotbed_status read_sample(
 }
 
 /* Initial rows depend on seed, table and key alone: they are read from a small storage of the same
- * options, which leaves the one that is timed as it is. */
+ * options, which leaves the timed storage as it is. */
 static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;

@@ -130,7 +130,7 @@ static hotbed_status make(workload_input *input, uint64_t keys, uint64_t element
     return status;
 }
 
-/* Sizes at scale 1 are those of docs/performance.md. */
+/* Scale 1 has the sizes of docs/performance.md. */
 static workload_shape shape_of_bags(const workload *what, double scale) {
     workload_shape shape = {.tables = WORKLOAD_TABLES, .dim = 128, .batches = BAG_BATCHES};
     shape.pooled = true;

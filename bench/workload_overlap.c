@@ -116,7 +116,7 @@ static hotbed_status run_steps(overlap *o, workload_host *host) {
     return status == HOTBED_OK ? synced : status;
 }
 
-/* Median over the steps of the time from `from` to `to`, the first step left out; `later`: to that of the next step. */
+/* Median over the steps of the time from `from` to `to`, the first step left out; `later`: to `to` of the next step. */
 static hotbed_status read_median(
     const overlap *o, mark from, mark to, uint32_t later, double *out) {
     double *seconds = malloc(o->steps * sizeof *seconds);

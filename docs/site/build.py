@@ -60,6 +60,7 @@ docs/decisions/README
 DECISIONS
 docs/conventions
 docs/testing
+docs/acceptance
 RESULTS
 ```
 """

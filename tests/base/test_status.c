@@ -92,7 +92,7 @@ static void try_returns_the_first_failure(hotbed_backend backend) {
     CHECK_EQ(calls, 3);
 }
 
-static void version_of_library_is_that_of_the_header(hotbed_backend backend) {
+static void the_library_has_the_version_of_the_header(hotbed_backend backend) {
     (void)backend;
     char text[32];
     snprintf(
@@ -110,6 +110,6 @@ const hotbed_test hotbed_tests[] = {
     {"errors_of_the_system_have_its_words", errors_of_the_system_have_its_words},
     {"each_thread_has_its_text", each_thread_has_its_text},
     {"try_returns_the_first_failure", try_returns_the_first_failure},
-    {"version_of_library_is_that_of_the_header", version_of_library_is_that_of_the_header},
+    {"the_library_has_the_version_of_the_header", the_library_has_the_version_of_the_header},
     {NULL, NULL},
 };

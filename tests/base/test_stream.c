@@ -439,7 +439,7 @@ static void latch(hotbed_stream *stream, hotbed_memory *place, fault_case fault)
     hotbed_event_destroy(event);
 }
 
-static void faults_are_told_with_their_values(hotbed_backend backend) {
+static void faults_are_reported_with_their_values(hotbed_backend backend) {
     static const struct {
         fault_case fault;
         const char *words[4];
@@ -698,7 +698,7 @@ static void a_recording_refuses_what_waits_or_allocates(hotbed_backend backend) 
     hotbed_stream_destroy(stream);
 }
 
-static void a_recording_may_be_given_up(hotbed_backend backend) {
+static void a_recording_may_be_abandoned(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     int calls = 0;
     CHECK_OK(hotbed_graph_begin(stream));
@@ -1064,7 +1064,7 @@ const hotbed_test hotbed_tests[] = {
     {"an_event_may_be_destroyed_before_it_is_passed",
      an_event_may_be_destroyed_before_it_is_passed},
     {"seconds_need_two_passed_events", seconds_need_two_passed_events},
-    {"faults_are_told_with_their_values", faults_are_told_with_their_values},
+    {"faults_are_reported_with_their_values", faults_are_reported_with_their_values},
     {"the_first_fault_wins", the_first_fault_wins},
     {"one_of_many_faults_is_whole", one_of_many_faults_is_whole},
     {"faults_may_be_taken_while_work_runs", faults_may_be_taken_while_work_runs},
@@ -1074,7 +1074,7 @@ const hotbed_test hotbed_tests[] = {
      a_graph_runs_when_launched_on_what_memory_holds_then},
     {"launches_of_a_graph_run_one_after_the_other", launches_of_a_graph_run_one_after_the_other},
     {"a_recording_refuses_what_waits_or_allocates", a_recording_refuses_what_waits_or_allocates},
-    {"a_recording_may_be_given_up", a_recording_may_be_given_up},
+    {"a_recording_may_be_abandoned", a_recording_may_be_abandoned},
     {"each_launch_of_a_graph_records_its_events", each_launch_of_a_graph_records_its_events},
     {"counters_tell_waits_copies_and_allocations", counters_tell_waits_copies_and_allocations},
     {"pageable_copies_count_as_waits_on_cuda", pageable_copies_count_as_waits_on_cuda},

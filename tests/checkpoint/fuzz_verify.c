@@ -1,8 +1,8 @@
 /* tests/checkpoint/fuzz_verify.c - a checkpoint with changes that the bytes describe; an entry for libFuzzer.
  *
  * Byte 0 chooses the checkpoint: a full one of two ranks, or an increment after it.  Then each 8 bytes are a change
- * of one file, see change().  What comes of it is verified as it is, and once more with all digests made right, as
- * someone would who knows the format: then only what the bytes say can give them away.
+ * of one file, see change().  The result is verified as it is, and once more with all digests corrected, as an
+ * attacker could do: then only the contents can reveal the change.
  *
  * Configure with clang, -DHOTBED_FUZZ=ON and a sanitizer, and run build/.../fuzz_verify on
  * tests/checkpoint/corpus/verify.  test_fuzz_verify replays the corpus in every build.

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Put "end <digest>" behind `bytes` bytes of text; returns the bytes in all.  The text has room for 40
- * more. */
+/* Put "end <digest>" behind `bytes` bytes of text; returns the bytes in all.  The text has space for 40
+ * more bytes. */
 static inline size_t manifest_text_sign(char *text, size_t bytes) {
     char digest[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(hotbed_digest_of(text, bytes), digest);

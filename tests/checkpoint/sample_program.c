@@ -1,10 +1,10 @@
 /* tests/checkpoint/sample_program.c - saves a checkpoint for other programs to read.
  *
  * The environment has HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...), and
- * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then those of
- * sample_fill_formula().  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
- * are then those of ranks_fill() with HOTBED_SAMPLE_VERSION, or 1, with times where there is HOTBED_SAMPLE_TIMES, and where HOTBED_SAMPLE_INCREMENT is a path
- * too, the increment there has what ranks_change_some() does.  HOTBED_SAMPLE_EXTRA are the caller's bytes.
+ * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then as
+ * sample_fill_formula() makes them.  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
+ * are then as ranks_fill() makes them for HOTBED_SAMPLE_VERSION, or 1, with times if HOTBED_SAMPLE_TIMES is set. If HOTBED_SAMPLE_INCREMENT is a path,
+ * an increment is saved there after ranks_change_some().  HOTBED_SAMPLE_EXTRA are the caller's bytes.
  * Or it has HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, names of checkpoints to save
  * there: "name:step", or of an increment "name:step:parent", separated by blanks.  A few rows change before each.
  */

@@ -58,7 +58,7 @@ static void loads_into_another_capacity(hotbed_backend backend) {
     round_trip(backend, &from, &to);
 }
 
-/* Into a table that grows for what comes, and from that into one that does not. */
+/* Load into a table that grows as needed, and from that table into one of fixed capacity. */
 static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample from = {.rows = 5000, .capacity = 6000};

@@ -48,7 +48,7 @@ static void same_bytes(const char *a, const char *b) {
 
 /* --- where images are ------------------------------------------------------------------------------------ */
 
-/* No memory, all of it, one byte too little, a part of it: the files are those of a save. */
+/* No memory, all of it, one byte too little, a part of it: the files equal the files of a save. */
 static void images_may_be_anywhere(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);

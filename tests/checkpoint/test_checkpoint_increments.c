@@ -116,7 +116,7 @@ static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     size_t bytes;
     unsigned char *data = sample_read_file(file, &bytes);
     const hotbed_extent *states = &m.parts[1].columns[HOTBED_COLUMN_STATE]; /* of "static" */
-    CHECK_EQ(states->bytes, RANKS_KEYS * 12); /* the last block begins before those that changed */
+    CHECK_EQ(states->bytes, RANKS_KEYS * 12); /* the last block begins before the changed rows */
     for (uint64_t row = 0; row < RANKS_KEYS; row++) {
         hotbed_chain chain;
         data[states->offset + row * 12] ^= 1;
@@ -133,7 +133,7 @@ static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Only what changed is there, and keys that left. */
+/* An increment has changed rows and erased keys, nothing else. */
 static void an_increment_has_what_changed(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r;

@@ -293,7 +293,7 @@ static void a_block_that_fails_is_the_last(hotbed_backend backend) {
         sample_disk_init(&disk, SAMPLE_FAULT_EIO, n + OPENS + 1);
         CHECK_STATUS(write_behind(&disk, path, BLOCK, &bytes), HOTBED_ERR_IO);
         CHECK(strstr(hotbed_last_error(), "cannot write 5") != NULL);
-        /* The call may be that of any block on its way, and is heard of when its memory is wanted again. */
+        /* The call may write any block in flight, and is reported when the memory of the block is needed again. */
         uint64_t most = n + 2 * HOTBED_WRITE_BEHIND_BLOCKS + OPENS + CLOSES;
         CHECK(disk.count > n + OPENS && disk.count <= most);
         CHECK_EQ(remove(path), 0);
@@ -436,7 +436,7 @@ static void imported_scores_keep_their_order(hotbed_backend backend) {
 /* --- layouts ------------------------------------------------------------------------------------------- */
 
 /* Random writes and reads, against an array. */
-static void bytes_in_memory_are_those_written(hotbed_backend backend) {
+static void bytes_in_memory_equal_bytes_written(hotbed_backend backend) {
     enum { BYTES = 5 * HOTBED_SPARSE_PAGE, FAR = 1 << 30 };
     (void)backend;
     static unsigned char model[BYTES], data[BYTES];
@@ -509,7 +509,7 @@ const hotbed_test hotbed_tests[] = {
     {"layouts_are_made_where_nothing_can_be_written",
      layouts_are_made_where_nothing_can_be_written},
     {"imported_scores_keep_their_order", imported_scores_keep_their_order},
-    {"bytes_in_memory_are_those_written", bytes_in_memory_are_those_written},
+    {"bytes_in_memory_equal_bytes_written", bytes_in_memory_equal_bytes_written},
     {"blocks_are_written_behind", blocks_are_written_behind},
     {"a_block_that_fails_is_the_last", a_block_that_fails_is_the_last},
     {"blocks_in_pieces_are_checked_to_their_end", blocks_in_pieces_are_checked_to_their_end},

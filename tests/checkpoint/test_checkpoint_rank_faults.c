@@ -357,7 +357,7 @@ static void every_flipped_bit_of_the_manifest_is_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Shards that change places, and one that is there twice. */
+/* Shards that are exchanged, and a shard that appears twice. */
 static void shards_that_change_places_are_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -375,7 +375,7 @@ static void shards_that_change_places_are_found(hotbed_backend backend) {
 }
 
 /* Someone changed HDF5's own bytes and made all digests right: verify makes the metadata anew, and sees it. */
-static void metadata_of_another_hand_is_found(hotbed_backend backend) {
+static void metadata_by_another_program_is_found(hotbed_backend backend) {
     enum { SHARD = 2 };
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -408,7 +408,7 @@ static void metadata_of_another_hand_is_found(hotbed_backend backend) {
 }
 
 /* The same with the index. */
-static void an_index_of_another_hand_is_found(hotbed_backend backend) {
+static void an_index_by_another_program_is_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
     ranks_save(&r, sample_path("c"));
@@ -437,8 +437,8 @@ static void an_index_of_another_hand_is_found(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"an_index_of_another_hand_is_found", an_index_of_another_hand_is_found},
-    {"metadata_of_another_hand_is_found", metadata_of_another_hand_is_found},
+    {"an_index_by_another_program_is_found", an_index_by_another_program_is_found},
+    {"metadata_by_another_program_is_found", metadata_by_another_program_is_found},
     {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
      a_kill_of_ranks_at_any_call_leaves_nothing_or_all},
     {"save_of_ranks_survives_an_error_at_any_call", save_of_ranks_survives_an_error_at_any_call},

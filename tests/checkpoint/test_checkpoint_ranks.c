@@ -84,8 +84,8 @@ static void sixty_one_ranks_to_any(hotbed_backend backend) {
     reshard_from(backend, 8);
 }
 
-/* As many ranks and the same rules: each byte of a rank's shard is read by that rank alone.  (What is
- * checked before goes beside: metadata and the digests of blocks, by every rank; and these again by who reads.) */
+/* As many ranks and the same rules: each byte of a rank's shard is read by that rank alone.  (Checks
+ * come on top: every rank reads metadata and the digests of blocks, and a reader reads the digests again.) */
 static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks from;
@@ -117,7 +117,7 @@ static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Times go where the table has some, and are as those of new rows where the checkpoint has none. */
+/* Times go where the table has some, and equal the times of new rows where the checkpoint has none. */
 static void times_go_where_they_are_kept(hotbed_backend backend) {
     static const hotbed_score_strategy scores[] = {
         HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_SCORE_LFU, HOTBED_SCORE_TIMESTAMP_LFU};

@@ -45,7 +45,7 @@ static void save_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-/* Other ranks, whose tables begin small again, go on as one that has room for all. */
+/* Other ranks, whose tables begin small again, continue as a process does whose tables hold all keys. */
 static void load_body(world_rank *me) {
     const grown_case *c = me->argument;
     hotbed_route routes[FIXTURE_TABLES];

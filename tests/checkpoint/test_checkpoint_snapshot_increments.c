@@ -68,7 +68,7 @@ static void cuts_become_increments_while_training_goes_on(hotbed_backend backend
     CHECK_OK(ranks_write(two, more[1]));
     hotbed_checkpoint_snapshot_destroy(two);
     check_chain(&to, full, more, 2, &cuts[1]);
-    /* A save goes on with the mark of a snapshot, and a snapshot with that of a save. */
+    /* A save goes on with the mark of a snapshot, and a snapshot with the mark of a save. */
     ranks_save_after(&r, more[2], more[1]);
     check_chain(&to, full, more, 3, &r);
     ranks_train(&r, 40);
@@ -167,8 +167,8 @@ static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) 
     hotbed_memory_free(&memory);
 }
 
-/* Keys that made room for others are erased by the increment.  It is loaded into a larger table: of one that is full
- * to its last slot, another of that size has no place for a row, where rows come in another order. */
+/* Evicted keys are erased by the increment.  It is loaded into a larger table: a table of the same size cannot place
+ * every row of a full one, since rows arrive in another order. */
 static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *storage = create_evicting(CAPACITY, stream);

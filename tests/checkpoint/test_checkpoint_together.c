@@ -228,11 +228,12 @@ static uint64_t bytes_by_kernel(void) {
 
 /* Bytes that there are to be read in a load. */
 typedef struct amount {
-    uint64_t rows;        /* of all columns but ERASED */
-    uint64_t payload;     /* by somebody: those, metadata, and digests of blocks */
-    uint64_t each;        /* by every rank: MANIFEST, and keys that left with digests of blocks */
-    uint64_t most_blocks; /* the most digests of a shard, read by each who reads rows of it */
-    uint64_t shards;      /* a number of them */
+    uint64_t rows;    /* of all columns but ERASED */
+    uint64_t payload; /* by somebody: those, metadata, and digests of blocks */
+    uint64_t each;    /* by every rank: MANIFEST, and keys that left with digests of blocks */
+    uint64_t
+        most_blocks; /* the most digests of a shard, which every rank reads that reads rows of it */
+    uint64_t shards; /* a number of them */
 } amount;
 
 static void add_amount(const char *path, amount *a) {
@@ -332,7 +333,7 @@ static void rewrite_bulk(const char *const *paths, uint32_t n, uint32_t world) {
     hotbed_rewrite_options options = {.world = world};
     for (uint32_t i = 0; i < n; i++)
         payload += payload_of(paths[i]);
-    CHECK(read_by_rewrite(paths, n, &options, 0, 0) > payload); /* no room for keys */
+    CHECK(read_by_rewrite(paths, n, &options, 0, 0) > payload); /* keys do not fit */
     for (uint32_t route = 0; route < 2; route++) {
         options.route = route * (HOTBED_ROUTE_HASH_ROUND_ROBIN + 1);
         uint64_t read = read_by_rewrite(paths, n, &options, UINT64_MAX, route);
@@ -340,7 +341,7 @@ static void rewrite_bulk(const char *const *paths, uint32_t n, uint32_t world) {
     }
 }
 
-/* The loaded rows are those that were saved last. */
+/* The loaded rows equal the rows that were saved last. */
 static void check_bulk(ranks *from, ranks *to, bool whole) {
     const char *a = sample_path("a"), *b = sample_path("b");
     all_good(from, &(rank_call){.path = a, .large = whole});

@@ -70,7 +70,7 @@ static hotbed_status load(
     return status;
 }
 
-/* Each process has the storages of all ranks, and saves and loads that of its own. */
+/* Each process has the storages of all ranks, and saves and loads its own. */
 static void make(
     const world_rank *me, ranks *r, hotbed_optimizer_kind optimizer, hotbed_route_kind route) {
     ranks_shape shape = {
@@ -132,7 +132,7 @@ static void reshard(world_rank *me) {
         if (me->rank == 0) {
             ranks_change(&few, 9, 0, 1);
             ranks_load(&few, after, &calls);
-            ranks_fill(&here, 1); /* what it is to be, noted */
+            ranks_fill(&here, 1); /* the expected rows */
             ranks_check(&few, &here);
             sample_remove(before);
             sample_remove(after);

@@ -3,7 +3,7 @@
 usage: test_h5.py SAMPLE_PROGRAM FORMATS_MD
 
 Reads MANIFEST by the words of docs/formats.md alone, and compares what h5py gives with the formula that
-the sample program fills its tables by.  The lines for pandas are those of docs/formats.md.  Exit status 77: h5py is not there.
+the sample program fills its tables by.  The lines for pandas are from docs/formats.md.  Exit status 77: Python has no h5py.
 """
 import os
 import shutil

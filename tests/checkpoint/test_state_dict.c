@@ -494,7 +494,7 @@ static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend)
     }
 }
 
-static void names_that_do_not_match_are_told(hotbed_backend backend) {
+static void names_that_do_not_match_are_reported(hotbed_backend backend) {
     bench b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
     hotbed_state_source sources[40];
@@ -572,6 +572,6 @@ const hotbed_test hotbed_tests[] = {
     {"the_prefix_is_the_callers", the_prefix_is_the_callers},
     {"what_is_gathered_can_be_loaded", what_is_gathered_can_be_loaded},
     {"what_is_gathered_can_be_loaded_in_every_mode", what_is_gathered_can_be_loaded_in_every_mode},
-    {"names_that_do_not_match_are_told", names_that_do_not_match_are_told},
+    {"names_that_do_not_match_are_reported", names_that_do_not_match_are_reported},
     {NULL, NULL},
 };

@@ -5,7 +5,7 @@ usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 A program saves three tables of four ranks beside an older checkpoint.  It is killed at each EVERY-th system call of
 the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and for good (37 unless given; 1 takes
 minutes): the older one stays as it was, and the new one is whole or not there.  strace counts a thread's
-calls of one name, so these are the calls of the thread that saves; tests of the I/O table have those of the thread
+calls of one name, so these are the calls of the thread that saves; tests of the I/O table cover the thread
 that writes behind.
 Exit status 77: no strace, or it may not trace here.
 """

@@ -5,7 +5,7 @@ set -u
 n=$1
 shift
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$n"
-# A port that nobody uses, below those that the system hands out.
+# A free port, below the range of ephemeral ports.
 MASTER_PORT=$(python3 -c '
 import os, socket
 for port in range(20000 + os.getppid() * 7 % 10000, 31000):

@@ -27,7 +27,7 @@ static void describe_own(sharded_fixture *r) {
         if (r->how->grows && o->kind == HOTBED_TABLE_HASH) {
             o->capacity = (uint64_t)128 * r->me->size;
             o->max_capacity = FIXTURE_CAPACITY;
-            /* What is left has room for the batches until a poll knows. */
+            /* The remaining slots hold the batches until a poll sees the count. */
             o->growth_load = hotbed_test_is_small() ? 0.015625F : 0.0625F;
         }
         if (r->how->cached)

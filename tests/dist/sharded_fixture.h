@@ -1,6 +1,6 @@
 /* tests/dist/sharded_fixture.h - a sharded collection beside one storage that gets all ranks' batches at once.
  *
- * Batches and gradients are functions of the case, the step and the rank, so each rank knows those of all.
+ * Batches and gradients are functions of the case, the step and the rank, so each rank knows the batches of all.
  * Gradients, first values and rates are multiples of small powers of two where sums over ranks should not
  * depend on their order.  Then, and where no key is on two ranks, all bytes are the model's.
  */
@@ -42,8 +42,9 @@ typedef struct sharded_case {
     bool one_sign; /* rows and what they lose are of one sign, so that roundings stay relative */
     bool counted;  /* tables count occurrences: LFU, its pair, and admission by frequency */
     bool steady;   /* batches differ in their keys only, as a graph wants them */
-    bool grows;    /* the collection's hash tables begin small; the model's have room at once */
-    bool cached;   /* and have two tiers */
+    bool
+        grows; /* the collection's hash tables begin small; the model's have their full size at once */
+    bool cached; /* and have two tiers */
 } sharded_case;
 
 /* One rank's batch in host memory. */

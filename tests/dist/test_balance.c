@@ -61,8 +61,8 @@ static void known_partitions(hotbed_backend backend) {
     CHECK_STATUS(hotbed_balance_partition(1U << 16, 1U << 16, eight, items), HOTBED_ERR_ARGUMENT);
 }
 
-/* Long-tailed workloads: sums differ by less than a sample of many, and far less than dealt out in turn.  Of two
- * the larger comes early, so that none is even when it is dealt out. */
+/* Long-tailed workloads: sums differ by less than a sample of many, and far less than with round robin.  Of two
+ * the larger comes early, so that round robin is never even. */
 static void sums_are_nearly_equal(hotbed_backend backend) {
     (void)backend;
     static const uint32_t sets[] = {2, 3, 4, 8, 33};

@@ -176,7 +176,7 @@ static void check_ragged(const world_rank *me, ragged *r, uint32_t what) {
     free(r->numbers);
 }
 
-/* Sizes as they come in training: some ranks send nothing, some get nothing, some a lot. */
+/* Sizes as in training: some ranks send nothing, some receive nothing, some a lot. */
 static void draw_matrix(uint64_t *state, uint32_t size, uint64_t *matrix) {
     uint64_t silent = shared_random(state, size + 1), deaf = shared_random(state, size + 1);
     uint64_t most = (uint64_t)1 << shared_random(state, 15);

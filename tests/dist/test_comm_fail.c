@@ -150,8 +150,8 @@ static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
 
 /* --- deadline ------------------------------------------------------------------------------- */
 
-/* Who stays away is the one that is named of several that are not there in time: threads name the first, MPI the
- * last.  So it is named too where a busy machine keeps others from the barrier for longer than the deadline. */
+/* The rank that stays away is also the rank that the error names if several miss the deadline: threads name the first,
+ * MPI the last.  So the test holds too if a busy machine keeps other ranks from the barrier for longer than the deadline. */
 static uint32_t absent(const world_rank *me) {
     return hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_THREADS ? 0 : me->size - 1;
 }
@@ -338,7 +338,7 @@ static bool compares(void) {
     return world_missing() != NULL || world_list()->transport != HOTBED_TRANSPORT_NCCL;
 }
 
-static void ranks_that_do_other_things_are_told(hotbed_backend backend) {
+static void ranks_that_make_other_calls_get_an_error(hotbed_backend backend) {
     (void)backend;
     if (!compares())
         SKIP("NCCL does not compare what the ranks do");
@@ -429,7 +429,7 @@ const hotbed_test hotbed_tests[] = {
      the_deadline_does_not_run_while_an_earlier_operation_is_held_up},
     {"an_abort_ends_an_operation_that_waits_for_its_turn",
      an_abort_ends_an_operation_that_waits_for_its_turn},
-    {"ranks_that_do_other_things_are_told", ranks_that_do_other_things_are_told},
+    {"ranks_that_make_other_calls_get_an_error", ranks_that_make_other_calls_get_an_error},
     {"memory_is_free_once_the_stream_is_done", memory_is_free_once_the_stream_is_done},
     {"create_fails_at_any_allocation", create_fails_at_any_allocation},
     {"a_rank_alone_can_abort", a_rank_alone_can_abort},

@@ -1,4 +1,4 @@
-/* tests/dist/test_comm_link.c - sockets between ranks: the meeting, goodbyes, deaths, the environment. */
+/* tests/dist/test_comm_link.c - sockets between ranks: rendezvous, shutdown, deaths, the environment. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "dist/comm_link.h"
 #include "tests/dist/world.h"
@@ -97,7 +97,7 @@ static void meet_body(rank *me) {
     CHECK(!hotbed_link_close(me->link, me->comm, 8));
 }
 
-static void all_meet_and_say_goodbye(hotbed_backend backend) {
+static void all_ranks_connect_and_close(hotbed_backend backend) {
     (void)backend;
     for (uint32_t size = 2; size <= RANKS; size++)
         run_ranks(size, meet_body);
@@ -109,7 +109,7 @@ static void alone_body(rank *me) {
     CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
-static void one_rank_meets_nobody(hotbed_backend backend) {
+static void one_rank_needs_no_rendezvous(hotbed_backend backend) {
     (void)backend;
     run_ranks(1, alone_body);
 }
@@ -171,7 +171,7 @@ static void spread_body(rank *me) {
     CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
-static void a_failure_is_told_to_all(hotbed_backend backend) {
+static void a_failure_reaches_all_ranks(hotbed_backend backend) {
     (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, spread_body);
@@ -206,7 +206,7 @@ static void who_leaves_passes_the_cause_on(hotbed_backend backend) {
 }
 
 /* Who stays away is an error in time, at rank 0 and at the others. */
-static void a_meeting_has_a_deadline(hotbed_backend backend) {
+static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     (void)backend;
     hotbed_link_place place;
     int listener = -1;
@@ -346,22 +346,22 @@ static void bootstrap_body(world_rank *me) {
     CHECK(!hotbed_link_close(link, me->comm, 0));
 }
 
-static void a_communicator_tells_where_to_meet(hotbed_backend backend) {
+static void a_communicator_reports_its_address(hotbed_backend backend) {
     (void)backend;
     world_run_all(NULL, bootstrap_body, NULL);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"all_meet_and_say_goodbye", all_meet_and_say_goodbye},
-    {"one_rank_meets_nobody", one_rank_meets_nobody},
+    {"all_ranks_connect_and_close", all_ranks_connect_and_close},
+    {"one_rank_needs_no_rendezvous", one_rank_needs_no_rendezvous},
     {"two_threads_poll_one_link", two_threads_poll_one_link},
-    {"a_failure_is_told_to_all", a_failure_is_told_to_all},
+    {"a_failure_reaches_all_ranks", a_failure_reaches_all_ranks},
     {"who_leaves_passes_the_cause_on", who_leaves_passes_the_cause_on},
-    {"a_meeting_has_a_deadline", a_meeting_has_a_deadline},
+    {"a_rendezvous_has_a_deadline", a_rendezvous_has_a_deadline},
     {"a_port_is_listened_on_once", a_port_is_listened_on_once},
     {"strangers_are_sent_away", strangers_are_sent_away},
     {"a_death_is_seen", a_death_is_seen},
     {"the_environment_is_checked", the_environment_is_checked},
-    {"a_communicator_tells_where_to_meet", a_communicator_tells_where_to_meet},
+    {"a_communicator_reports_its_address", a_communicator_reports_its_address},
     {NULL, NULL},
 };

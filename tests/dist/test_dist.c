@@ -10,7 +10,7 @@
 
 enum { RANKS = 33, FEATURES = 5, BATCH = 7, KEYS = 400 };
 
-/* One rank: what it has, and what the model says it gets. */
+/* One rank: its input, and the output that the model predicts. */
 typedef struct rank {
     uint32_t n, starts[FEATURES * BATCH + 1];
     uint64_t keys[KEYS];

@@ -133,7 +133,7 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
 }
 
 /* What an owner sends is what the requester of the same message takes. */
-static void rows_come_to_who_asked(hotbed_backend backend) {
+static void rows_reach_the_rank_that_asked(hotbed_backend backend) {
     (void)backend;
     work *w = work_make(8, HOTBED_F32, false);
     w->width = 1;
@@ -238,7 +238,7 @@ static void owners_take_turns(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"owners_take_turns", owners_take_turns},
     {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
-    {"rows_come_to_who_asked", rows_come_to_who_asked},
+    {"rows_reach_the_rank_that_asked", rows_reach_the_rank_that_asked},
     {"balance_believes_no_message", balance_believes_no_message},
     {NULL, NULL},
 };

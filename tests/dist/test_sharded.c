@@ -116,7 +116,7 @@ static void means_equal_one_process(hotbed_backend backend) {
     c.pooling = HOTBED_POOL_MEAN;
     c.seed = 16;
     c.one_sign =
-        true; /* sums of rows over ranks round; those of gradients are in one process's order */
+        true; /* sums of rows over ranks round; gradients are summed in the order of one process */
     run_plans(33, 33, &c);
     c.weighted = true;
     run_more(8, 8, &c);

@@ -1,4 +1,4 @@
-/* tests/dist/test_sharded_growth.c - collections whose tables begin small are those that had room from the start. */
+/* tests/dist/test_sharded_growth.c - collections whose tables begin small equal collections whose tables have their full size at once. */
 #include "tests/dist/sharded_fixture.h"
 #include "tests/support/fault.h"
 
@@ -64,7 +64,7 @@ static void run_plans(const sharded_case *how, hotbed_plan small) {
     }
 }
 
-static void sequences_are_those_of_large_tables(hotbed_backend backend) {
+static void sequences_equal_large_tables(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     run_plans(&c, HOTBED_PLAN_FIXED);
@@ -79,7 +79,7 @@ static void sequences_are_those_of_large_tables(hotbed_backend backend) {
     run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
-static void sums_are_those_of_large_tables(hotbed_backend backend) {
+static void sums_equal_large_tables(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.pooling = HOTBED_POOL_SUM;
@@ -89,7 +89,7 @@ static void sums_are_those_of_large_tables(hotbed_backend backend) {
 }
 
 /* Scores, times and counts of admission are in segments too. */
-static void occurrences_are_those_of_large_tables(hotbed_backend backend) {
+static void occurrences_equal_large_tables(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(14); /* admission keeps most keys out */
     c.counted = true;
@@ -97,7 +97,7 @@ static void occurrences_are_those_of_large_tables(hotbed_backend backend) {
     run_plans(&c, HOTBED_PLAN_TWO_PHASE);
 }
 
-static void cached_tables_are_those_of_large_ones(hotbed_backend backend) {
+static void cached_tables_equal_large_ones(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.cached = true;
@@ -345,10 +345,10 @@ static void what_cannot_grow_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sequences_are_those_of_large_tables", sequences_are_those_of_large_tables},
-    {"sums_are_those_of_large_tables", sums_are_those_of_large_tables},
-    {"occurrences_are_those_of_large_tables", occurrences_are_those_of_large_tables},
-    {"cached_tables_are_those_of_large_ones", cached_tables_are_those_of_large_ones},
+    {"sequences_equal_large_tables", sequences_equal_large_tables},
+    {"sums_equal_large_tables", sums_equal_large_tables},
+    {"occurrences_equal_large_tables", occurrences_equal_large_tables},
+    {"cached_tables_equal_large_ones", cached_tables_equal_large_ones},
     {"batches_under_way_keep_their_rows", batches_under_way_keep_their_rows},
     {"evals_run_beside_growths", evals_run_beside_growths},
     {"launches_use_what_polls_between_them_add", launches_use_what_polls_between_them_add},

@@ -78,8 +78,8 @@ def batch_of(step, rank, pooled):
 
 
 def jagged_unique_indices(hash_size_cumsum, hash_size_offsets, offsets, keys):
-    """What FBGEMM has for GPUs only: the distinct keys of each table in ascending order, dealt out evenly over the
-    rows of the table's features; and which of them each key is."""
+    """FBGEMM has this for GPUs only: the distinct keys of each table in ascending order, spread evenly over the rows
+    of the table's features, and for each key its number among them."""
     features = len(hash_size_cumsum) - 1
     rows = (len(offsets) - 1) // features
     lengths = offsets[1:] - offsets[:-1]

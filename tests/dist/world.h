@@ -35,14 +35,14 @@ bool world_is_wanted(const world *where, uint32_t most);
 /* Why there are no such worlds here; NULL: there are. */
 const char *world_missing(void);
 
-/* Whether this rank's collectives can be recorded in a graph: not those of threads on a GPU. */
+/* Whether this rank's collectives can be recorded in a graph. Collectives of threads on a GPU cannot. */
 bool world_records(const world_rank *me);
 
 /* The ranks of one world, a thread each where they are threads.  `options` may be NULL. */
 void world_run(
     const world *where, const hotbed_comm_options *options, world_body body, void *argument);
 
-/* The same, without options, by communicators that are there already where creation takes long: those of NCCL
+/* The same, without options, by existing communicators where creation takes long: NCCL communicators
  * (half a second) are kept from the first run to the end of the program, which has one world then.  Not for bodies
  * that make them fail. */
 void world_run_kept(const world *where, world_body body, void *argument);

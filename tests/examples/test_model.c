@@ -10,7 +10,7 @@ enum { FIELDS = 39, DIM = 19, WIDTH = DIM + 1, ELEMENTS = FIELDS * WIDTH, SAMPLE
 typedef struct batch {
     hotbed_stream *stream;
     hotbed_memory memory;
-    float *rows, *labels; /* those of the job */
+    float *rows, *labels; /* of the job */
     hotbed_fm_job job;
 } batch;
 
@@ -62,7 +62,7 @@ static const hotbed_fm_kernels *kernels_of(hotbed_backend backend) {
     return &hotbed_fm_kernels_host;
 }
 
-static void exp_and_log_are_those_of_libm(hotbed_backend backend) {
+static void exp_and_log_equal_libm(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 100000; i++) {
         double unit = (double)(hotbed_test_random() >> 11) * 0x1p-53;
@@ -97,7 +97,7 @@ static size_t place(const batch *b, uint32_t sample, int i) {
     return ((size_t)field * b->job.samples + sample) * WIDTH + (uint32_t)i % WIDTH;
 }
 
-static void gradient_is_that_of_the_loss(hotbed_backend backend) {
+static void gradient_is_the_derivative_of_the_loss(hotbed_backend backend) {
     batch b;
     static double x[ELEMENTS];
     create(&b, backend, hotbed_test_seed());
@@ -155,8 +155,8 @@ static void every_backend_gives_the_host_kernels_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"exp_and_log_are_those_of_libm", exp_and_log_are_those_of_libm},
-    {"gradient_is_that_of_the_loss", gradient_is_that_of_the_loss},
+    {"exp_and_log_equal_libm", exp_and_log_equal_libm},
+    {"gradient_is_the_derivative_of_the_loss", gradient_is_the_derivative_of_the_loss},
     {"every_backend_gives_the_host_kernels_bytes", every_backend_gives_the_host_kernels_bytes},
     {NULL, NULL},
 };

@@ -29,7 +29,7 @@ struct module_context {
     float *output, *gradient;
     const int64_t *argument;
     hotbed_awaitable tensors;
-    fused_exchange fused; /* of all modules: that of the first one's context is used */
+    fused_exchange fused; /* of all modules; only the first context's is used */
 };
 
 static hotbed_status context_create(void *self, hotbed_stream *stream, void **out) {
@@ -241,7 +241,7 @@ static hotbed_status process(
     return HOTBED_OK;
 }
 
-/* The model: both modules; where it computes nothing is told apart from the trace. */
+/* The model: both modules. A trace, in which it computes nothing, can be distinguished. */
 static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
     example *s = self;
     hotbed_ref arguments[EXAMPLE_MODULES] = {

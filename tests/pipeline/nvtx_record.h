@@ -1,4 +1,4 @@
-/* tests/pipeline/nvtx_record.h - what a tool that NVTX loaded was told. */
+/* tests/pipeline/nvtx_record.h - ranges that NVTX reported to a tool. */
 #ifndef HOTBED_TESTS_NVTX_RECORD_H
 #define HOTBED_TESTS_NVTX_RECORD_H
 

@@ -35,7 +35,7 @@ static hotbed_status run_part(
     (void)pthread_mutex_unlock(&p->lock);
     __atomic_fetch_add(&self->runs, 1, __ATOMIC_RELAXED);
     if (self->fails_at == number + 1)
-        return hotbed_fail(HOTBED_ERR_FULL, "it was told to fail");
+        return hotbed_fail(HOTBED_ERR_FULL, "this task fails");
     return self->work == NULL ? HOTBED_OK : self->work(iteration, self, stream);
 }
 

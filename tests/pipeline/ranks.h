@@ -65,7 +65,7 @@ struct ranks {
     hotbed_plan exchange;
     const char *plan;
     uint64_t capacity; /* keys of a message; 0: all there can be */
-    bool shuffled;     /* samples of the pooled collection are dealt out anew */
+    bool shuffled;     /* samples of the pooled collection are balanced over ranks */
     bool aborts;       /* bodies end their communicator */
     rank ranks[RANKS_MOST];
     results *expected[RANKS_MOST];

@@ -1,4 +1,4 @@
-/* tests/pipeline/test_engine_faults.c - what fails, how it is told, and that it ends at once. */
+/* tests/pipeline/test_engine_faults.c - what fails, how the error is reported, and that the pipeline ends at once. */
 #include "tests/pipeline/parts.h"
 #include "tests/support/fault.h"
 
@@ -47,13 +47,14 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             CHECK(good <= at);
             CHECK(iteration == NULL);
             (void)snprintf(
-                expected, sizeof expected, "pipeline plan: task %s of iteration %llu: it was told",
-                p.tasks[task].name, (unsigned long long)at);
+                expected, sizeof expected,
+                "pipeline plan: task %s of iteration %llu: this task fails", p.tasks[task].name,
+                (unsigned long long)at);
             if (strstr(hotbed_last_error(), expected) == NULL)
                 CHECK_STRING(hotbed_last_error(), expected);
             hotbed_pipeline_stats_read(p.pipeline, &stats);
             while (stats.threads >
-                   0) { /* one that was in a task, and slow: the next call joins it */
+                   0) { /* a thread that was in a slow task: the next call joins it */
                 CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
                 hotbed_pipeline_stats_read(p.pipeline, &stats);
             }
@@ -197,8 +198,8 @@ static hotbed_status latch_late(hotbed_iteration *iteration, void *self, hotbed_
                : HOTBED_OK;
 }
 
-/* A fault after the last task was submitted is told by the end. */
-static void a_late_fault_is_told_by_the_end(hotbed_backend backend) {
+/* A fault after the last task was submitted is reported at the end. */
+static void a_late_fault_is_reported_at_the_end(hotbed_backend backend) {
     parts p;
     const hotbed_iteration *iteration;
     parts_open(&p, backend, three);
@@ -327,7 +328,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_failing_loader_is_named", a_failing_loader_is_named},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
     {"a_fault_that_is_tolerated_stops_nothing", a_fault_that_is_tolerated_stops_nothing},
-    {"a_late_fault_is_told_by_the_end", a_late_fault_is_told_by_the_end},
+    {"a_late_fault_is_reported_at_the_end", a_late_fault_is_reported_at_the_end},
     {"the_log_of_a_failed_pipeline_is_read_beside_a_running_task",
      the_log_of_a_failed_pipeline_is_read_beside_a_running_task},
     {"teardown_in_any_state", teardown_in_any_state},

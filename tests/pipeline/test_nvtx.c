@@ -50,7 +50,7 @@ static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
         for (uint64_t i = 0; i < n; i++) {
             uint32_t g = log[i].group;
             CHECK(g < GROUPS);
-            /* A group's thread is that of the first range by the name of its first task. */
+            /* A group's thread is the thread of the first range with the name of its first task. */
             for (unsigned r = 0; thread_of[g] == UINT32_MAX && r < num_records; r++)
                 if (strcmp(records[r].name, steps[log[i].task].task) == 0)
                     thread_of[g] = records[r].thread;

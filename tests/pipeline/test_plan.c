@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A step like those of prefetch pipelines: right as it is. */
+/* A step like the steps of prefetch pipelines: a correct plan. */
 static const part right[] = {
     {.name = "h2d", .stage = 0, .stream = "memcpy", .group = "io", .writes = "keys"},
     {.name = "dist",
@@ -272,7 +272,7 @@ static void backwards(hotbed_backend backend) {
     parts_close(&p);
 }
 
-static void head_of_line_is_told(hotbed_backend backend) {
+static void head_of_line_is_reported(hotbed_backend backend) {
     static const part sketch[] = {
         {.name = "young", .stage = 0, .after = "young-1"},
         {.name = "old", .stage = 1, .after = "young"},
@@ -301,6 +301,6 @@ const hotbed_test hotbed_tests[] = {
     {"edges_between_tasks_of_a_state", edges_between_tasks_of_a_state},
     {"the_order_of_a_serial_run", the_order_of_a_serial_run},
     {"backwards", backwards},
-    {"head_of_line_is_told", head_of_line_is_told},
+    {"head_of_line_is_reported", head_of_line_is_reported},
     {NULL, NULL},
 };

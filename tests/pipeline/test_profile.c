@@ -72,7 +72,7 @@ static hotbed_profile_options options_of(parts *p) {
     return options;
 }
 
-/* A task's exposed time is what it takes; of one that does nothing 0; they sum to the
+/* The exposed time of a task is its duration, and 0 if it does nothing; the times sum to the
  * baseline. */
 static void exposed_times_are_what_tasks_take(hotbed_backend backend) {
     parts p;

@@ -101,7 +101,7 @@ static hotbed_status input_dist(
     (void)context;
     (void)stream;
     if (the_lab->fail != HOTBED_OK)
-        return hotbed_fail(the_lab->fail, "input_dist was told to fail");
+        return hotbed_fail(the_lab->fail, "input_dist fails");
     the_lab->starts[m]++;
     the_lab->num_arguments[m] = n;
     for (uint32_t i = 0; i < n; i++)

@@ -171,7 +171,7 @@ static uint64_t runs(parts *p, const char *task) {
     return __atomic_load_n(&p->selves[parts_find(p, task)].runs, __ATOMIC_RELAXED);
 }
 
-/* The function's calls stop at one, outputs are there, turns are taken. */
+/* The function is called once, outputs exist, buffers alternate. */
 static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
     parts p;
     float table[N], y[N];
@@ -198,7 +198,7 @@ static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
     parts_close(&p);
 }
 
-/* Upstream of a skipped task gradients are there, and exactly zero; afterwards all is as
+/* Upstream of a skipped task gradients exist and are exactly zero; afterwards everything is as
  * before. */
 static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend) {
     parts p;

@@ -15,7 +15,7 @@ static hotbed_status skip(hotbed_train *train, const char *tasks) {
     return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false);
 }
 
-/* The first round runs all; its results are overwritten by those of the last one. */
+/* The first round runs all tasks; the last round overwrites its results. */
 static void train_rounds(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
@@ -82,7 +82,7 @@ static void check_lists(
 static const uint32_t one[] = {1, 0}, one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0},
                       two_or_four[] = {2, 4, 0};
 
-static void skipped_stages_give_the_bytes_of_those_that_run(hotbed_backend backend) {
+static void skipped_stages_give_the_bytes_of_stages_that_run(hotbed_backend backend) {
     const uint32_t *sizes = hotbed_test_is_small() ? one : one_or_two;
     check_lists(backend, HOTBED_PLAN_FIXED, sizes, 0, sizeof lists / sizeof *lists);
 }
@@ -164,7 +164,7 @@ static void replayed_forwards_train_nothing(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* Ranks that do not name the same tasks are told, and none has changed anything. */
+/* Ranks that do not name the same tasks get an error, and none has changed anything. */
 static void name_different_tasks(rank *r) {
     hotbed_pipeline_options options;
     hotbed_stream *stream;
@@ -199,8 +199,8 @@ static void ranks_skip_the_same_tasks(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"skipped_stages_give_the_bytes_of_those_that_run",
-     skipped_stages_give_the_bytes_of_those_that_run},
+    {"skipped_stages_give_the_bytes_of_stages_that_run",
+     skipped_stages_give_the_bytes_of_stages_that_run},
     {"on_four_ranks_too", on_four_ranks_too},
     {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
     {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},

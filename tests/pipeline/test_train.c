@@ -267,7 +267,7 @@ static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, ui
     hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
 }
 
-/* prefetch(i+1) is over before batch i's tables change, and begins after those of i-1 have, on all
+/* prefetch(i+1) is over before batch i's tables change, and begins after the tables of batch i-1 have changed, on all
  * threads. */
 static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};

@@ -53,7 +53,7 @@ static void train_skipping(
     skip(train, skipped);
     train_rounds(s, train, ROUNDS - 2);
     skip(train, NULL);
-    CHECK_EQ(example_pinned(s), 0); /* those of snapshots are released */
+    CHECK_EQ(example_pinned(s), 0); /* pins of snapshots are released */
     train_rounds(s, train, 1);
     hotbed_train_destroy(train);
     example_rows(s, rows);
@@ -127,7 +127,7 @@ static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* A stage that runs beside one that is replayed uses contexts of its own, which go again. */
+/* A stage that runs beside a replayed stage uses contexts of its own, which are freed. */
 static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
@@ -333,7 +333,7 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* Of each task of each plan it is known what it changes; of another one that is said. */
+/* For each task of each plan it is known what the task changes; an unknown task is refused. */
 static void what_tasks_change_is_known(hotbed_backend backend) {
     hotbed_declared_io io[HOTBED_TRAIN_IO_MOST];
     const hotbed_step *steps;

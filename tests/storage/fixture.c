@@ -326,7 +326,7 @@ static void free_image(table_image *image) {
     free(image->scores);
 }
 
-/* Whether the model knows the scores; not those that are times. */
+/* Whether the model knows the scores. It does not know scores that are times. */
 static bool has_scores(const oracle_table *table) {
     return table->options.kind == HOTBED_TABLE_HASH &&
            table->options.score != HOTBED_SCORE_TIMESTAMP;

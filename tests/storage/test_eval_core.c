@@ -20,7 +20,7 @@ enum {
     KEYS = 120, /* at most */
     UPPER = 48, /* slots */
     LOWER = 144,
-    PARTS = 3, /* of the growing tier: its first range and what it has grown */
+    PARTS = 3, /* of the growing tier: its first range and two grown segments */
     DIM_MOST = 8,
     BATCH = 8,  /* unique keys of a training batch */
     HELD = 2,   /* batches that are pinned at once */

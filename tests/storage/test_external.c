@@ -281,7 +281,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
         CHECK_OK(hotbed_external_stats_read(b->external, &stats));
         CHECK_EQ(stats.stream_waits, 3);
         CHECK(stats.stream_seconds > 0);
-        CHECK_OK(hotbed_external_insert_async(put, stream)); /* the store has room by now */
+        CHECK_OK(hotbed_external_insert_async(put, stream)); /* the store is no longer full */
         hotbed_counters_read(&after);
         CHECK_OK(hotbed_external_find_async(get, stream));
         CHECK_OK(hotbed_stream_sync(stream));

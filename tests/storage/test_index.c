@@ -331,7 +331,7 @@ static void pins_keep_keys(hotbed_backend backend) {
     CHECK_EQ(pinned, 16);
     index_box_erase(&b);
     CHECK_EQ(index_box_outcomes(&b, (hotbed_index_outcome)0), 16);
-    /* More new keys than there is room for: those that find no slot are refused. */
+    /* More new keys than free slots: keys that find no slot are refused. */
     index_box_number_keys(&b, 100, 64);
     CHECK_OK(index_box_insert(&b, HOTBED_SCORE_ASSIGN, true));
     CHECK(index_box_outcomes(&b, HOTBED_INDEX_PINNED) >= 64 - (info.slots - 16));
@@ -380,7 +380,7 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
             index_box_number_keys(&b, first, 64); /* until the candidates of all keys are full */
             CHECK_OK(index_box_insert(&b, HOTBED_SCORE_ASSIGN, false));
         }
-        /* What is there, and as many new keys again. */
+        /* All keys of the table, and as many new keys. */
         CHECK_OK(hotbed_index_export(
             b.index, 0, INDEX_BOX_MOST, b.device->keys, NULL, NULL, b.device->counts, b.stream));
         CHECK_OK(index_box_download(&b));

@@ -23,7 +23,7 @@ enum {
     TURN = 3
 };
 
-/* What lanes are told. */
+/* The arguments of the lanes. */
 typedef struct work {
     hotbed_step_view s;
     hotbed_optimizer_view o;
@@ -414,7 +414,7 @@ static uint32_t order_keys(const work *w, uint32_t below) {
     return parts;
 }
 
-/* The library's eval, then its passes at every width: as the last eval left it, rows below are told of or deferred. */
+/* The library's eval, then its passes at every width: depending on the previous eval, rows of the lower tier are read at once or deferred. */
 static void same_eval(lane *l) {
     enum { FILL = 0x5a, FROM = 7 };
     static work w;

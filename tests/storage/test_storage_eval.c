@@ -121,7 +121,7 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* The second call with the same sizes allocates nothing and waits for nothing. */
+/* The second call with the same sizes neither allocates nor waits. */
 static void eval_allocates_once(hotbed_backend backend) {
     setup s;
     fixture r;

@@ -213,8 +213,8 @@ static void numbered(arrays *d, hotbed_backend backend, uint64_t n, uint64_t cap
     free(scores);
 }
 
-/* The order of keys does not depend on the windows, and is that of a window of one slot. */
-static void the_order_is_that_of_slots(hotbed_backend backend) {
+/* The order of keys does not depend on the windows: with a window of one slot it is the same. */
+static void keys_are_in_the_order_of_slots(hotbed_backend backend) {
     enum { N = 150 };
     arrays d;
     uint64_t order[N];
@@ -354,7 +354,7 @@ static void keys_that_stay_are_given_once(hotbed_backend backend) {
     fixture_close(&d.r);
 }
 
-/* A batch is recorded, and launched again when the table has changed; it waits for nothing. */
+/* A batch is recorded, and launched again when the table has changed; it never waits. */
 static void a_batch_is_recorded(hotbed_backend backend) {
     enum { N = 90 };
     arrays d;
@@ -427,7 +427,7 @@ static void documented_errors(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"whole_tables_into_device_memory", whole_tables_into_device_memory},
     {"whole_tables_into_pinned_memory", whole_tables_into_pinned_memory},
-    {"the_order_is_that_of_slots", the_order_is_that_of_slots},
+    {"keys_are_in_the_order_of_slots", keys_are_in_the_order_of_slots},
     {"only_scores_from_a_threshold", only_scores_from_a_threshold},
     {"static_tables_have_score_0", static_tables_have_score_0},
     {"windows_and_parts_at_their_edges", windows_and_parts_at_their_edges},

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- a storage over a store that does as it is told ------------------------------------------------ */
+/* --- a storage over a store that can be made to fail ------------------------------------------------ */
 
 typedef struct box {
     setup s;

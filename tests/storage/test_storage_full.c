@@ -28,7 +28,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
         lane l;
         rng random = rng_start((uint64_t)pooling);
         setup_start(&s, 2, 5, 100);
-        s.tables[0].capacity = 5000; /* has room */
+        s.tables[0].capacity = 5000; /* more than the test needs */
         s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
         s.tables[1].initializer.std = 1.0F;
         s.options.pooling = (hotbed_pooling)pooling;
@@ -130,7 +130,7 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Erasing makes room again. */
+/* Erasing frees slots. */
 static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -199,8 +199,8 @@ typedef struct tracked {
     uint64_t scores[TRACKED]; /* by slot; 0: free */
 } tracked;
 
-/* Note that `key` is in `slot` now: it stays in its slot, or takes a free one, or that of the lowest score.
- * Gives whether a key was evicted. */
+/* Note that `key` is in `slot` now: it stays in its slot, or takes a free one, or evicts the lowest score.
+ * Return whether a key was evicted. */
 static bool track(tracked *t, uint64_t key, uint64_t slot, uint64_t score) {
     CHECK(slot < TRACKED);
     for (uint64_t s = 0; s < TRACKED; s++)

@@ -340,7 +340,7 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
 
 /* --- polls ---------------------------------------------------------------------------------------------- */
 
-/* Tables grow before they are full, without a wait; one that does not grow is left alone. */
+/* Tables grow before they are full, without a wait; a table without max_capacity is left alone. */
 static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     setup s;
     fixture r;

@@ -157,7 +157,7 @@ static void bytes_do_not_depend_on_where_the_index_is(hotbed_backend backend) {
     }
 }
 
-/* The lower tier gives up its lowest scores, wherever they are kept. */
+/* The lower tier evicts its lowest scores, wherever its index is. */
 static void a_full_lower_tier_evicts(hotbed_backend backend) {
     enum { KEYS = 900, BATCH = 50, CAPACITY = 200 };
     for (int mode = 0; mode < MODES; mode++) {
@@ -194,7 +194,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
         CHECK_OK(
             hotbed_storage_get_rows(r.storage, 0, BATCH, batch.keys, &nothing, flags, r.stream));
         fixture_download(&r, found, flags, sizeof found);
-        for (uint32_t i = 0; i < BATCH; i++) /* those of the last batch */
+        for (uint32_t i = 0; i < BATCH; i++) /* keys of the last batch */
             CHECK_EQ(found[i], 1);
         hotbed_ticket_destroy(ticket);
         CHECK_EQ(fixture_pinned(&r), 0);

@@ -2,7 +2,7 @@
  * exported, set and kept.
  *
  * Tables have 32 slots in two buckets, and a key one bucket that it may be in: the slots that a ticket shows
- * tell the model which, and from then on it knows the evicted before the library.
+ * tell the model which, and from then on it predicts which key is evicted.
  */
 #include "hotbed/export.h"
 #include "tests/storage/fixture.h"
@@ -206,8 +206,8 @@ static void check_words(bench *b) {
         CHECK(place_of(b, w.keys[i])->count >= count && place_of(b, w.keys[i])->step >= since);
 }
 
-/* Keys that are there, and new ones.  The newest comes again in every other batch, and an eighth start with a count
- * of 8: where keys start on probation, some victims have passed it, and some had counts above others'. */
+/* Present keys, and new ones.  The newest comes again in every other batch, and an eighth start with a count
+ * of 8: where keys start on probation, some evicted keys have passed it, and some had higher counts than others. */
 static void trace(bench *b, rng *random, int steps) {
     uint64_t keys[MOST_KEYS], newest = 0, fresh = 1000 + b->step;
     for (int i = 0; i < steps; i++) {
@@ -364,7 +364,7 @@ static void launches_count_and_take_times(hotbed_backend backend) {
     bench_close(&b);
 }
 
-/* --- what it costs, and who has none ------------------------------------------------------------------ */
+/* --- memory, and tables without it ------------------------------------------------------------------ */
 
 static void other_tables_have_no_times(hotbed_backend backend) {
     setup s;

@@ -21,8 +21,7 @@ typedef struct drill {
     fixture r;
     bool evicts;
     hotbed_stream *ahead;
-    lane lanes
-        [STEPS]; /* batch, arrays and outputs of each step; tickets are those of the first few */
+    lane lanes[STEPS]; /* batch, arrays and outputs of each step; only the first few have tickets */
     hotbed_event *prefetched[STEPS], *trained[STEPS];
 } drill;
 
@@ -133,7 +132,7 @@ static void two_streams_from_one_thread(hotbed_backend backend) {
     drill_close(&d);
 }
 
-/* Prefetches give slots to other keys while a forward reads those that its ticket pinned.  A row's value
+/* Prefetches give slots to other keys while a forward reads the slots that its ticket pinned.  A row's value
  * is its key's and steps do not change it, so outputs are the same whatever was evicted. */
 static void eviction_beside_a_forward(hotbed_backend backend) {
     static drill d;
@@ -437,8 +436,8 @@ static bool pinned_below(const fixture *r) {
     return false;
 }
 
-/* A ticket's rows are used in the lower tier, because others' pins leave no room above.  When those are gone, its backward
- * updates them there; as soon as its pins are off, a prefetch on another stream brings them up.  Nothing but the pins orders
+/* A ticket's rows are used in the lower tier, because other tickets pin all slots of the upper tier.  When those pins are released, its backward
+ * updates them there; as soon as its own pins are released, a prefetch on another stream promotes them.  Nothing but the pins orders
  * the two. */
 static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
     enum { ABOVE = 16, FILL = 64, USED = 12 };
@@ -516,9 +515,9 @@ static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Rows are set in a full table that evicts: two thirds of the keys are there, the others look for slots at the same
- * time.  Rows that are set hold their slots against them, and some find none; those that are offered may evict each
- * other, and are left out where that does not help.  Every key in the table has its own row. */
+/* Rows are set in a full table that evicts: two thirds of the keys are present, the others look for slots at the same
+ * time.  Rows that are set keep their slots, and some new keys find none; rows that are offered may evict each
+ * other, and are left out if all slots are better.  Every key in the table has its own row. */
 static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend) {
     enum { CAPACITY = 2000, SET = 3000, DIM = 32, ROUNDS = 6 };
     setup s;
@@ -539,7 +538,7 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
         if (round > 1)
             CHECK_OK(hotbed_storage_export_keys(
                 r.storage, 0, 2 * SET, keys, scores, &present, r.stream));
-        for (; present + fresh < SET + present / 2; fresh++) /* among those that are there */
+        for (; present + fresh < SET + present / 2; fresh++) /* among present keys */
             keys[present + fresh] = round * 10000 + fresh;
         uint64_t n = present + fresh;
         for (uint64_t i = 0; i < n; i++) {

@@ -536,7 +536,7 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
             CHECK(i < present ? weights[i] == 7.0F : weights[i] != 7.0F); /* kept, or new */
         }
         CHECK_EQ(full_evictions(&f) - evicted, before + CALL - present - fixture_size(&f.r, 0));
-        for (uint64_t i = 0; i < CALL; i++) /* those of the next round have higher scores */
+        for (uint64_t i = 0; i < CALL; i++) /* rows of the next round have higher scores */
             scores[i] = 1000;
         const hotbed_rows again = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
         fixture_upload(&f.r, f.device, keys, sizeof keys);
@@ -570,7 +570,7 @@ static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
-/* The same keys are offered: no fault, and those of the highest scores are there. */
+/* The same keys are offered: no fault, and the keys of the highest scores are present. */
 static void offered_rows_compete(hotbed_backend backend) {
     full_table f;
     uint8_t found[FULL_OF];

@@ -1,8 +1,8 @@
-/* tests/storage/test_storage_scores.c - what keys score, which is evicted, which are admitted, and what
- * becomes of those that get no slot.
+/* tests/storage/test_storage_scores.c - scores of keys, which key is evicted, which keys are admitted, and what
+ * becomes of keys without a slot.
  *
  * Tables that evict have 32 slots in two buckets here, and a key one bucket that it may be in: the slots
- * that the ticket shows tell the model which, and from then on it knows the victim before the library.
+ * that the ticket shows tell the model which, and from then on it predicts which key is evicted.
  */
 #include "hotbed/export.h"
 #include "tests/storage/fixture.h"
@@ -75,7 +75,7 @@ static uint64_t score_of(bench *b, uint64_t key) {
     return score;
 }
 
-/* The place that a bucket gives up: on probation first, others by score, then by slot. */
+/* The place that a bucket evicts: keys on probation first, others by score, then by slot. */
 static uint64_t victim(const bench *b, uint64_t bucket) {
     uint64_t best = SLOTS;
     for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++) {
@@ -179,7 +179,7 @@ static void trace(bench *b, rng *random, int steps) {
             b->custom = 1 + rng_below(random, 1000);
             CHECK_OK(hotbed_storage_set_score(b->r.storage, 0, b->custom, b->r.stream));
         }
-        for (uint64_t k = rng_below(random, 6); k > 0; k--) { /* keys that are there, some twice */
+        for (uint64_t k = rng_below(random, 6); k > 0; k--) { /* present keys, some twice */
             const place *p = &b->places[rng_below(random, SLOTS)];
             for (uint64_t times = 1 + rng_below(random, 3); p->used && times > 0; times--)
                 keys[n++] = p->key;
@@ -632,7 +632,7 @@ static hotbed_status checked_batch(checked *c, bool fill, uint64_t key) {
     lane_upload(&c->l);
     hotbed_status status = lane_prefetch_with_slots(&c->l);
     lane_check(&c->l);
-    lane_forward(&c->l); /* first values for who has no slot */
+    lane_forward(&c->l); /* initial values for keys without a slot */
     lane_backward(&c->l, &c->random);
     return status;
 }

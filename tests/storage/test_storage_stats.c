@@ -87,7 +87,7 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Evictions, refusals and rejections, too, are those of hotbed_storage_stats(). */
+/* Evictions, refusals and rejections, too, equal the counts of hotbed_storage_stats(). */
 static void every_count_is_read(hotbed_backend backend) {
     setup s;
     fixture r;

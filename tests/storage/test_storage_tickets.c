@@ -138,7 +138,7 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
     lane_fill(&a, &random, &how);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
     lane_prefetch(&a);
-    /* One row a table, whatever the occurrences; those of static tables where they may move. */
+    /* One row a table, whatever the occurrences; rows of static tables only where they may move. */
     const uint64_t rows = fixture_moves(&r) ? 3 : 2;
     CHECK_EQ(fixture_pinned(&r), rows);
     const recipe other = {.batch_size = 8};
@@ -258,7 +258,7 @@ static void step_of(fixture *r, lane *l, bool again, void *output, uint64_t byte
     fixture_download(r, output, l->output, bytes);
 }
 
-/* A batch that is taken again, with others in between, gives the bytes of one that is prefetched again. */
+/* A batch that is taken again, with others in between, gives the bytes of a batch that is prefetched again. */
 static void a_kept_batch_is_taken_again(hotbed_backend backend) {
     enum { STEPS = 12, BYTES = 8 * 17 * sizeof(float) };
     static unsigned char outputs[2][STEPS][2][BYTES];

@@ -221,7 +221,7 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
     work_close(&w);
 }
 
-/* New keys on probation make room for each other: what was seen twice stays. */
+/* New keys on probation evict each other: a key that was used twice stays. */
 static void probation_keeps_what_is_used(hotbed_backend backend) {
     const uint64_t n = hotbed_test_is_small() ? 200 : 100;
     uint64_t fetches[HOTBED_INSERT_PROBATION + 1];

@@ -86,7 +86,7 @@ static void check_row(const uint16_t *row, int number) {
         CHECK_EQ(row[e], narrow(number));
 }
 
-/* Make keys 0 .. KEYS-1, and find those of the highest slots. */
+/* Make keys 0 .. KEYS-1, and find the keys of the highest slots. */
 static void fill(wide *w) {
     uint64_t keys[KEYS], slots[KEYS];
     hotbed_ticket_view view = {.size = sizeof view};

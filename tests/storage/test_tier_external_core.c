@@ -180,7 +180,7 @@ static void scan(uint32_t *ranks, uint32_t n) {
     }
 }
 
-/* --- passes: those of one lane an item are called as they are, others by a tile of emulated lanes ----------- */
+/* --- passes: a pass of one lane per item is called directly, others by a tile of emulated lanes ----------- */
 
 static void step_lane(void *argument) {
     work *k = argument;

@@ -434,9 +434,13 @@ static void destroy(hotbed_comm *comm) {
         (void)hotbed_link_close(
             n->link, comm,
             n->gpu.words == NULL ? 0 : __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE));
-    (void)cudaSetDevice(n->device);
-    if (n->nccl != NULL)
+    if (n->nccl != NULL) {
+        int current = n->device; /* of the caller, which keeps it */
+        (void)cudaGetDevice(&current);
+        (void)cudaSetDevice(n->device);
         (void)(hotbed_comm_has_failed(comm) ? ncclCommAbort(n->nccl) : ncclCommDestroy(n->nccl));
+        (void)cudaSetDevice(current);
+    }
     hotbed_event_destroy(n->passed);
     hotbed_memory_free(&n->dummy);
     hotbed_memory_free(&n->count);

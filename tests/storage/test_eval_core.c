@@ -263,7 +263,7 @@ static void swap(uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &w.training;
     const hotbed_move move = w.moves[i];
     if (hotbed_move_writes(&w.table, &move)) {
-        hotbed_haul row = hotbed_haul_of(s, i, true);
+        hotbed_transfer row = hotbed_transfer_of(s, i, true);
         hotbed_row_copy(row.to, row.from, row.bytes, width);
     }
     hotbed_tile_sync(width);
@@ -271,7 +271,7 @@ static void swap(uint32_t i, uint32_t width) {
         hotbed_leave_upper(s, i);
     hotbed_tile_sync(width);
     if (hotbed_move_fetches(&move)) {
-        hotbed_haul row = hotbed_haul_of(s, i, false);
+        hotbed_transfer row = hotbed_transfer_of(s, i, false);
         hotbed_row_copy(row.to, row.from, row.bytes, width);
     }
     hotbed_tile_sync(width);
@@ -293,7 +293,7 @@ static void prefetch(uint32_t width) {
         return;
     }
     for (uint32_t i = 0; i < n; i += width)
-        hotbed_seek_homes(s, i, at_most(n - i, width), width);
+        hotbed_seek_lower(s, i, at_most(n - i, width), width);
     hotbed_tile_sync(width);
     for (uint32_t i = 0; i < n; i++)
         hotbed_claim_missing(s, i, width);

@@ -146,7 +146,7 @@ static void find_lane(void *argument) {
 
 static void seek_lane(void *argument) {
     work *k = argument;
-    hotbed_seek_homes(&k->s, k->item, k->count, k->width);
+    hotbed_seek_lower(&k->s, k->item, k->count, k->width);
 }
 
 static void claim_lane(void *argument) {
@@ -164,7 +164,7 @@ static void swap_lane(void *argument) {
     const hotbed_move move = k->w.moves[k->item];
     const uint32_t u = k->w.missing[k->item];
     if (hotbed_move_writes(&k->tables[u / BATCH], &move)) {
-        hotbed_haul row = hotbed_haul_of(&k->s, k->item, true);
+        hotbed_transfer row = hotbed_transfer_of(&k->s, k->item, true);
         hotbed_row_copy(row.to, row.from, row.bytes, k->width);
     }
     hotbed_tile_sync(k->width);
@@ -172,7 +172,7 @@ static void swap_lane(void *argument) {
         hotbed_leave_upper(&k->s, k->item);
     hotbed_tile_sync(k->width);
     if (hotbed_move_fetches(&move)) {
-        hotbed_haul row = hotbed_haul_of(&k->s, k->item, false);
+        hotbed_transfer row = hotbed_transfer_of(&k->s, k->item, false);
         hotbed_row_copy(row.to, row.from, row.bytes, k->width);
     }
 }
@@ -378,7 +378,7 @@ typedef struct claims {
 static void claim_lanes(void *argument) {
     claims *c = argument;
     for (uint32_t i = 0; i < 2; i++) {
-        uint64_t slot = hotbed_claim_home(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
+        uint64_t slot = hotbed_claim_lower(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
         if (hotbed_tile_rank(c->k->width) == 0)
             c->slots[i] = slot;
     }

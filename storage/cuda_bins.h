@@ -1,14 +1,15 @@
-/* storage/cuda_bins.h - rows by the part of the lower tier that they are in: counts to starts, on CUDA. */
+/* storage/cuda_bins.h - counting sort of rows by region of the lower tier, on CUDA; used by tier.cu
+ * and lookup.cu. */
 #ifndef HOTBED_STORAGE_CUDA_BINS_H
 #define HOTBED_STORAGE_CUDA_BINS_H
 
 #include "base/cuda_launch.h"
 #include "storage/step_core.h"
 
-/* Counts of the bins become their starts; in tier.cu.  Async. */
+/* Turn the counts in move_bins into start positions. Defined in tier.cu. Async. */
 hotbed_status hotbed_bins_to_starts(const hotbed_step_view *step, hotbed_stream *stream);
 
-/* The next `count` places of move_order for a tile; there are bins[0]. */
+/* Reserve the next `count` entries of move_order for a tile. move_order has bins[0] entries. */
 static __device__ inline uint32_t hotbed_bins_take(
     const hotbed_step_view *s, uint32_t count, uint32_t width) {
     uint32_t *taken = &s->move_bins[HOTBED_MOVE_BINS + 1];

@@ -1,22 +1,22 @@
-/* storage/dlpack.c - tensors of other libraries in and out, by the ABI of DLPack. */
+/* storage/dlpack.c - import and export of tensors through the DLPack ABI (hotbed/dlpack.h). */
 #include "hotbed/dlpack.h"
 
 #include "base/options.h"
 #include "storage/storage.h"
 
-/* The layout is the ABI's: others were compiled against it. */
+/* Other libraries are compiled against this layout. */
 _Static_assert(sizeof(hotbed_dl_tensor) == 48, "DLTensor");
 _Static_assert(offsetof(hotbed_dl_tensor, shape) == 24, "DLTensor");
 _Static_assert(sizeof(hotbed_dl_managed) == 64, "DLManagedTensor");
 _Static_assert(sizeof(hotbed_dl_managed_versioned) == 80, "DLManagedTensorVersioned");
 _Static_assert(offsetof(hotbed_dl_managed_versioned, tensor) == 32, "DLManagedTensorVersioned");
 
-/* --- elements ----------------------------------------------------------------------------------- */
+/* --- elements --------------------------------------------------------------------------------- */
 
 typedef struct element {
     const char *name;
     hotbed_dl_dtype dtype;
-    uint8_t other; /* a second code that is taken */
+    uint8_t other; /* a second accepted type code */
 } element;
 
 static const element *element_of(hotbed_element number) {
@@ -39,7 +39,7 @@ static hotbed_status fail_element(hotbed_element number) {
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown element %d", (int)number);
 }
 
-/* --- in ----------------------------------------------------------------------------------------- */
+/* --- import ----------------------------------------------------------------------------------- */
 
 static hotbed_status read_want(const hotbed_dl_want *from, hotbed_dl_want *want) {
     HOTBED_TRY(hotbed_options_read(
@@ -79,7 +79,7 @@ static hotbed_status check_device(
         hotbed_stream_device(stream));
 }
 
-/* Rows, columns and stride; nothing that they say reaches beyond 2^63 bytes. */
+/* Read rows, columns and stride, and check that no byte offset exceeds 2^63. */
 static hotbed_status read_shape(
     const hotbed_dl_tensor *t, const hotbed_dl_want *want, hotbed_dl_array *out) {
     if (t->ndim != (int32_t)want->rank)
@@ -123,7 +123,7 @@ static hotbed_status read_shape(
     return HOTBED_OK;
 }
 
-/* The part that both kinds have; flags are 0 of the unversioned one. */
+/* Read the part that versioned and unversioned tensors share; `flags` is 0 for unversioned ones. */
 static hotbed_status read_tensor(
     const hotbed_dl_tensor *t, uint64_t flags, const hotbed_dl_want *from,
     const hotbed_stream *stream, hotbed_dl_array *out) {
@@ -163,16 +163,17 @@ hotbed_status hotbed_dl_read_versioned(
     const hotbed_stream *stream, hotbed_dl_array *out) {
     if (managed == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "managed is NULL");
-    if (managed->major != HOTBED_DL_MAJOR) /* then nothing beyond the deleter is known */
+    if (managed->major != HOTBED_DL_MAJOR) /* of another major version, only the deleter is known */
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "the tensor is of DLPack %u.%u, major version %d is known",
-            managed->major, managed->minor, HOTBED_DL_MAJOR);
+            HOTBED_ERR_UNSUPPORTED,
+            "the tensor has DLPack version %u.%u; supported is major version %d", managed->major,
+            managed->minor, HOTBED_DL_MAJOR);
     return read_tensor(&managed->tensor, managed->flags, want, stream, out);
 }
 
-/* --- out ---------------------------------------------------------------------------------------- */
+/* --- export ----------------------------------------------------------------------------------- */
 
-/* A tensor and all that it points to. */
+/* An exported tensor with its shape and strides, in one allocation. */
 typedef struct lent {
     union {
         hotbed_dl_managed plain;
@@ -242,7 +243,7 @@ static hotbed_dl_device device_of(const hotbed_dl_view *view, const hotbed_strea
     return device;
 }
 
-/* A tensor that is lent, and in *tensor what it shows; NULL when there is no memory. */
+/* Allocate an exported tensor; its view is in *tensor. NULL: out of memory. */
 static lent *lend(
     const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_tensor *tensor) {
     lent *l = hotbed_new(sizeof *l);
@@ -275,8 +276,7 @@ hotbed_status hotbed_dl_export(
     *out = NULL;
     HOTBED_TRY(read_view(view, stream, &v));
     if (v.read_only)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "an unversioned tensor cannot say that it is read-only");
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "an unversioned tensor has no read-only flag");
     lent *l = lend(&v, stream, &tensor);
     if (l == NULL)
         return HOTBED_ERR_MEMORY;
@@ -309,9 +309,9 @@ hotbed_status hotbed_dl_export_versioned(
     return HOTBED_OK;
 }
 
-/* --- a storage's tables ---------------------------------------------------------------------------- */
+/* --- a storage's tables ----------------------------------------------------------------------- */
 
-/* Columns of `part` elements from byte `offset` of each row on. */
+/* View `part` elements of each row, from byte `offset` of the row. */
 static hotbed_dl_view view_of(
     const hotbed_table_info *info, hotbed_dtype part, uint64_t offset, uint64_t columns) {
     hotbed_dl_view view = {

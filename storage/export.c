@@ -1,4 +1,5 @@
-/* storage/export.c - the keys and rows of a table, batch by batch. */
+/* storage/export.c - hotbed_storage_export(): the keys and rows of a table in batches; used by
+ * checkpoints. */
 #include "hotbed/export.h"
 
 #include "base/options.h"
@@ -7,7 +8,8 @@
 
 #define WINDOW_MOST ((uint64_t)1 << 30)
 
-/* The stream's workspace for `args`, with scratch for the prefix sums. */
+/* Place the arrays of `args` and the scratch memory of the prefix sums in the stream's
+ * workspace. */
 static hotbed_status take_workspace(
     hotbed_export_args *args, void **scratch, size_t *scratch_bytes, hotbed_stream *stream) {
     hotbed_carve carve = {NULL, 0};

@@ -1,8 +1,8 @@
-/* storage/export.cu - a window of a table's slots on CUDA.  Host counterpart: export_host.c. */
+/* storage/export.cu - launches the core of exports on CUDA. Host counterpart: export_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/export_kernels.h"
 
-/* A warp serves a group: it reads 32 neighbouring metas at once, and then moves a row at a time. */
+/* A warp handles a group: it reads 32 neighbouring metas at once, then copies one row at a time. */
 enum { TILE = 32, BLOCK = 256, WAVES = 4 };
 
 static __global__ void __launch_bounds__(BLOCK) export_mark_kernel(hotbed_export_args a) {
@@ -15,7 +15,7 @@ static __global__ void __launch_bounds__(BLOCK) export_give_kernel(hotbed_export
         hotbed_export_give(&a, g, TILE);
 }
 
-/* Launch `kernel` on all groups. */
+/* Launch `kernel` for all groups. */
 static hotbed_status launch(
     void (*kernel)(hotbed_export_args), const char *name, const hotbed_export_args *args,
     hotbed_stream *stream) {

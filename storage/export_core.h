@@ -1,7 +1,8 @@
-/* storage/export_core.h - which slots of a window are given, and to where: two passes over groups of 32.
+/* storage/export_core.h - selects the slots of an export window and copies their rows out.
  *
- * The first pass leaves a bit a slot and a count a group, prefix sums of the counts say where a group's items
- * begin, and the second pass writes them.  So items are in the order of their slots, whatever the schedule.
+ * Slots are handled in groups of 32. The first pass writes one bit per selected slot and a count
+ * per group. Prefix sums of the counts give the first output position of each group. The second
+ * pass writes the items, so the output is in slot order on every backend.
  */
 #ifndef HOTBED_STORAGE_EXPORT_CORE_H
 #define HOTBED_STORAGE_EXPORT_CORE_H
@@ -17,18 +18,18 @@ typedef struct hotbed_export_args {
     uint64_t *keys;    /* or NULL */
     uint64_t *numbers; /* or NULL */
     uint64_t *count;   /* [1] */
-    uint64_t room;     /* capacity of the arrays, in items */
-    uint32_t *bits;    /* [groups] of slots that are given */
-    uint32_t *starts;  /* [groups + 1] counts, then first items; the last is all */
-    uint64_t first;    /* slot of the table, from 0 */
-    uint64_t slots;    /* of the window, inside of the table */
+    uint64_t room;     /* items that the output arrays can hold */
+    uint32_t *bits;    /* [groups] one bit per selected slot */
+    uint32_t *starts;  /* [groups + 1] counts, then output positions; the last entry is the total */
+    uint64_t first;    /* first slot of the window, counted from 0 in the table */
+    uint64_t slots;    /* slots of the window; all are inside the table */
     uint64_t groups;
     uint64_t min_score;
-    uint64_t min_time; /* of tables that have times */
+    uint64_t min_time; /* only for tables that keep times */
 } hotbed_export_args;
 
-/* Where the table's slot number `number` is in the index; slots of the lower tier, then slots of segments, come
- * last. */
+/* Map slot number `number` of the table to its slot in the index. Numbers run through the upper
+ * tier, the lower tier and the segments, in this order. */
 HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t number) {
     if (number < a->table.slots)
         return a->table.first_slot + number;
@@ -45,7 +46,7 @@ HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t numb
     }
 }
 
-/* Where its row is: with CACHE, the upper tier may have a newer copy. */
+/* Where to read the row of `slot`: with CACHE, the upper tier may have a newer copy. */
 HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot) {
     if (a->table.tiers != HOTBED_TIERS_CACHE ||
         (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) & HOTBED_META_MARKED) == 0)
@@ -55,16 +56,16 @@ HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot)
     return copy == HOTBED_SLOT_NONE ? slot : copy;
 }
 
-/* Whether slot number i of the window is given. */
+/* Whether slot number i of the window is selected. */
 HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
     if (i >= a->slots)
         return false;
     if (a->table.is_static != 0 && a->min_score > 0)
-        return false; /* they score 0 */
+        return false; /* slots without an index have score 0 */
     if (!hotbed_table_indexed(&a->table))
         return true;
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
-        return false; /* a copy */
+        return false; /* the lower tier has this key's own entry */
     uint64_t slot = hotbed_export_slot(a, a->first + i);
     if (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) == 0)
         return false;
@@ -77,7 +78,7 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
            hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot)) >= a->min_time;
 }
 
-/* First pass: group g; the one after the last has nothing. */
+/* First pass, group g. The group after the last one has no slots. */
 HOTBED_HD void hotbed_export_mark(const hotbed_export_args *a, uint64_t g, uint32_t width) {
     uint32_t bits = 0;
     for (uint32_t s = hotbed_tile_rank(width); s < HOTBED_EXPORT_GROUP; s += width)
@@ -90,7 +91,7 @@ HOTBED_HD void hotbed_export_mark(const hotbed_export_args *a, uint64_t g, uint3
     a->starts[g] = hotbed_bits_set(bits);
 }
 
-/* Second pass: group g; the one after the last gives the count. */
+/* Second pass, group g. The group after the last one writes the total. */
 HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint32_t width) {
     if (g == a->groups) {
         if (hotbed_tile_rank(width) == 0)

@@ -1,4 +1,5 @@
-/* storage/export_external.c - exports over an external store: its keys by its cursor, rows as calls by key do. */
+/* storage/export_external.c - exports over an external store: keys come from the store's cursor,
+ * rows are read by key. */
 #include "hotbed/export.h"
 
 #include "base/stream.h"
@@ -6,24 +7,26 @@
 
 #include <string.h>
 
-enum { CHUNK_ROWS = 16384, CHUNK_BYTES = 8 << 20 }; /* that are asked for in one go */
+enum { CHUNK_ROWS = 16384, CHUNK_BYTES = 8 << 20 }; /* limits of one chunk of keys */
 
-/* An export of one window, and its arrays for a chunk of keys. */
+/* The export of one window, with arrays for one chunk of keys. */
 typedef struct exporter {
     hotbed_storage *storage;
     hotbed_stream *stream;
     const hotbed_export *e;
     const hotbed_table_view *table;
     uint64_t chunk;    /* keys */
-    uint64_t given;    /* in the batch so far */
-    uint64_t refused;  /* that did not fit */
-    uint64_t *keys;    /* [chunk] host, the next six too */
+    uint64_t given;    /* rows written to the batch so far */
+    uint64_t refused;  /* rows that did not fit into the batch */
+    uint64_t *keys;    /* [chunk] in host memory, as are the next six */
     uint64_t *numbers; /* [chunk] */
     uint64_t *scores;  /* [chunk] */
     uint64_t *times;   /* [chunk] */
     uint8_t *found;    /* [chunk] */
-    void *rows; /* [chunk, row_bytes]: the cursor gives them; what counts is what the cache has */
-    void *host; /* all of these */
+    /* [chunk, row_bytes] as the cursor returns them; unused, since the upper tier may have newer
+     * rows */
+    void *rows;
+    void *host;           /* the allocation of all these arrays */
     hotbed_memory device; /* keys, scores, times, found: [chunk] each */
 } exporter;
 
@@ -55,7 +58,7 @@ static hotbed_status make_room(exporter *x) {
         x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device);
 }
 
-/* The batch's arrays from item `given` on. */
+/* The batch's arrays, starting at item `given`. */
 static hotbed_rows rows_at(const exporter *x) {
     hotbed_rows rows = x->e->rows;
     uint64_t at = x->given, size = hotbed_dtype_size(x->table->dtype);
@@ -71,7 +74,7 @@ static hotbed_rows rows_at(const exporter *x) {
     return rows;
 }
 
-/* Whether the chunk's keys are in the table, and what else decides whether they are given. */
+/* Look up which keys of the chunk are in the table, with their scores and times. */
 static hotbed_status look(exporter *x, uint64_t n) {
     uint64_t *keys = device_words(x, 0), *scores = device_words(x, 1), *times = device_words(x, 2);
     uint8_t *found = (uint8_t *)device_words(x, 3);
@@ -86,7 +89,7 @@ static hotbed_status look(exporter *x, uint64_t n) {
     return hotbed_stream_sync(x->stream);
 }
 
-/* Keep what is wanted of the chunk; returns how many that is. */
+/* Keep the selected keys of the chunk, and return their number. */
 static uint64_t choose(exporter *x, uint64_t n) {
     uint64_t kept = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -100,7 +103,7 @@ static uint64_t choose(exporter *x, uint64_t n) {
     return kept;
 }
 
-/* Give the chunk's n keys. */
+/* Write the rows of the chunk's n keys to the batch. */
 static hotbed_status give(exporter *x, uint64_t n) {
     uint64_t *keys = device_words(x, 0);
     hotbed_rows rows = rows_at(x);
@@ -122,9 +125,9 @@ static hotbed_status give(exporter *x, uint64_t n) {
     return hotbed_stream_sync(x->stream);
 }
 
-/* --- keys ------------------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
-/* Keys of a static table are its numbers. */
+/* The keys of a static table are its row numbers. */
 static hotbed_status export_static(exporter *x) {
     uint64_t capacity = x->table->capacity, slots = x->e->slots;
     uint64_t first = x->e->first < capacity ? x->e->first : capacity;
@@ -138,7 +141,8 @@ static hotbed_status export_static(exporter *x) {
     return HOTBED_OK;
 }
 
-/* Where the cursor of the table stands.  A window that begins at 0 has it begin, when all keys are in the store. */
+/* Get the cursor of the table. A window that begins at slot 0 starts a new cursor, after a flush
+ * has written all keys to the store. */
 static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
     hotbed_storage *storage = x->storage;
     if (storage->walks == NULL)
@@ -158,9 +162,7 @@ static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_STATE,
-        "first is %llu: over an external store a window begins at 0, or where the one before "
-        "ended, "
-        "%llu",
+        "first is %llu: over an external store it must be 0 or %llu, where the last window ended",
         (unsigned long long)x->e->first, (unsigned long long)walk->at);
 }
 

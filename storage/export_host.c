@@ -1,4 +1,5 @@
-/* storage/export_host.c - a window of a table's slots on the host.  CUDA counterpart: export.cu. */
+/* storage/export_host.c - launches the core of exports on host threads. CUDA counterpart:
+ * export.cu. */
 #include "storage/export_kernels.h"
 
 #include "base/host_launch.h"

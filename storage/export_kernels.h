@@ -1,4 +1,4 @@
-/* storage/export_kernels.h - a window of a table's slots: the contract of both backends. */
+/* storage/export_kernels.h - the kernels of exports: the contract of both backends. */
 #ifndef HOTBED_STORAGE_EXPORT_KERNELS_H
 #define HOTBED_STORAGE_EXPORT_KERNELS_H
 
@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 typedef struct hotbed_export_kernels {
-    /* bits, and counts in `starts`, whose last is 0. */
+    /* Write `bits`, and the counts in `starts`; the last count is 0. */
     hotbed_status (*mark)(const hotbed_export_args *args, hotbed_stream *stream);
-    /* With the counts summed: the arrays and `count`. */
+    /* After the counts have been summed: write the output arrays and `count`. */
     hotbed_status (*give)(const hotbed_export_args *args, hotbed_stream *stream);
 } hotbed_export_kernels;
 

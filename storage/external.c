@@ -1,4 +1,5 @@
-/* storage/external.c - external stores: options, turns, checks of what a plug-in does. */
+/* storage/external.c - external stores: options, locking, checks of a plug-in's answers, retries
+ * after failed inserts. */
 #include "storage/external.h"
 
 #include "base/error.h"
@@ -15,16 +16,16 @@
 enum { ROW_BYTES_MOST = 1 << 20, SCRATCH_LEAST = 256, TEXT_BYTES = 512 };
 
 typedef struct own_table {
-    char name[HOTBED_NAME_BYTES]; /* first, for hotbed_names_check() */
+    char name[HOTBED_NAME_BYTES]; /* first member, for hotbed_names_check() */
     uint64_t row_bytes;
     uint64_t name_hash;
 } own_table;
 
-/* An insert that failed and could not be read back yet. */
+/* An insert that failed, and whose effect is not known yet. */
 typedef struct pending {
     bool set;
     uint32_t table;
-    uint64_t n, stamp; /* its keys are in `kept_keys` */
+    uint64_t n, stamp; /* the keys are in `kept_keys` */
 } pending;
 
 struct hotbed_external {
@@ -32,22 +33,22 @@ struct hotbed_external {
     void *self;
     uint32_t num_tables;
     own_table *tables;
-    uint64_t deadline_ns; /* of a call; 0: none */
+    uint64_t deadline_ns; /* limit of one call; 0: none */
     bool verify_writes;
 
-    /* Held for a call from start to end; what follows is under it. */
+    /* Held from the start to the end of a call. Guards the members up to `tally`. */
     pthread_mutex_t turn;
     hotbed_external_call call;
-    uint64_t stamp; /* of the last batch */
+    uint64_t stamp; /* of the newest batch */
     pending pending;
-    char broken[TEXT_BYTES]; /* why; "": it is not */
-    /* For one batch: */
-    uint64_t scratch; /* how many of each there are */
-    hotbed_external_metadata *metadata, *back;
+    char broken[TEXT_BYTES]; /* reason; empty while the store works */
+    /* Scratch arrays of one batch: */
+    uint64_t scratch; /* length of each of them */
+    hotbed_external_note *notes, *back;
     uint8_t *flags;
     uint64_t *kept_keys;
 
-    /* Never held for long. */
+    /* Guards the counters. Held briefly only. */
     pthread_mutex_t tally;
     hotbed_external_stats stats;
     uint64_t nanoseconds, stream_nanoseconds;
@@ -58,7 +59,7 @@ struct hotbed_external {
 struct hotbed_external_cursor {
     hotbed_external *external;
     uint32_t table;
-    bool damaged; /* the plug-in gave what is no rows, and has gone on: the walk has a hole */
+    bool damaged; /* the plug-in returned a bad row and its cursor has moved past it */
     void *inner;
 };
 
@@ -68,9 +69,9 @@ uint64_t hotbed_external_now(void) {
     return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
 }
 
-/* --- checksums -------------------------------------------------------------------------------------- */
+/* --- checksums -------------------------------------------------------------------------------- */
 
-/* A word of the row changes its lane for sure: x -> (x ^ word) * odd is a bijection either way. */
+/* x -> (x ^ word) * odd is a bijection, so a change of one word always changes its lane. */
 static uint64_t absorb(uint64_t lane, uint64_t word) {
     lane = (lane ^ word) * 0x9e3779b97f4a7c15U;
     return lane ^ (lane >> 29);
@@ -82,8 +83,9 @@ static uint64_t load_word(const uint8_t *from, size_t bytes) {
     return word;
 }
 
-/* Four lanes, so that one multiplication need not wait for the other.  Frozen: stores keep checksums. */
-static uint64_t checksum(
+/* Four independent lanes, so that their multiplications overlap. Frozen: stores keep these
+ * checksums. */
+static uint64_t row_checksum(
     const own_table *t, uint64_t key, const void *row, uint64_t score, uint64_t stamp) {
     const uint8_t *bytes = row;
     uint64_t lanes[4] = {t->name_hash, hotbed_hash_u64(key), score, stamp};
@@ -108,7 +110,7 @@ static uint64_t hash_name(const char *name) {
     return hash;
 }
 
-/* --- options ------------------------------------------------------------------------------------ */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static hotbed_status read_options(
     hotbed_external *external, const hotbed_external_options *options) {
@@ -167,7 +169,7 @@ static hotbed_status read_calls(hotbed_external *external, const hotbed_external
     return HOTBED_OK;
 }
 
-/* --- calls of the plug-in ----------------------------------------------------------------------- */
+/* --- calls of the plug-in --------------------------------------------------------------------- */
 
 static uint64_t begin(hotbed_external *external) {
     uint64_t start = hotbed_external_now();
@@ -178,7 +180,8 @@ static uint64_t begin(hotbed_external *external) {
     return start;
 }
 
-/* Count the call that began at `start`, and give its failure a text.  `name`: of its table, or NULL. */
+/* Count the call that began at `start`. If it failed, set the error text. `name` is the table's
+ * name, or NULL. */
 static hotbed_status end(
     hotbed_external *external, uint64_t start, hotbed_status status, const char *what, uint64_t n,
     const char *name) {
@@ -195,7 +198,7 @@ static hotbed_status end(
         external->call.reason[0] != 0 ? external->call.reason : hotbed_status_name(status);
     if (strcmp(hotbed_status_name(status), "UNKNOWN") == 0)
         return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "store %s: %s returned status %d, which is none: %s",
+            HOTBED_ERR_CORRUPT, "store %s: %s returned %d, which is no hotbed_status: %s",
             external->calls.name, what, (int)status, reason);
     if (name == NULL)
         return hotbed_fail(status, "store %s: %s failed: %s", external->calls.name, what, reason);
@@ -224,8 +227,8 @@ static hotbed_status check_checksums(
         if (found != NULL && found[i] == 0)
             continue;
         const uint8_t *row = (const uint8_t *)rows + i * t->row_bytes;
-        const hotbed_external_metadata *one = &external->metadata[i];
-        if (checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
+        const hotbed_external_note *note = &external->notes[i];
+        if (row_checksum(t, keys[i], row, note->score, note->stamp) != note->seal)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "store %s: table %s, key %llu: the row is damaged",
                 external->calls.name, t->name, (unsigned long long)keys[i]);
@@ -233,7 +236,7 @@ static hotbed_status check_checksums(
     return HOTBED_OK;
 }
 
-/* --- turns -------------------------------------------------------------------------------------- */
+/* --- locking ---------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_external_failed(hotbed_external *external, hotbed_status status) {
     pthread_mutex_lock(&external->tally);
@@ -255,7 +258,7 @@ static void free_scratch(hotbed_external *external) {
     external->scratch = 0;
 }
 
-/* No insert is pending: its keys would be lost. */
+/* Grow the scratch arrays to n keys. No insert may be pending, because its keys would be lost. */
 static hotbed_status reserve(hotbed_external *external, uint64_t n) {
     if (n <= external->scratch)
         return HOTBED_OK;
@@ -278,7 +281,7 @@ static hotbed_status reserve(hotbed_external *external, uint64_t n) {
     return HOTBED_OK;
 }
 
-/* How many of n keys have a row of batch `stamp`. */
+/* Set *there to the number of the n keys whose stored row is from batch `stamp`. */
 static hotbed_status read_back(
     hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys, uint64_t stamp,
     uint64_t *there) {
@@ -304,7 +307,7 @@ static hotbed_status fail_broken(
     return hotbed_fail(HOTBED_ERR_CORRUPT, "%s", external->broken);
 }
 
-/* Find out what became of an insert that failed. */
+/* After a failed insert, find out whether its rows are in the store. */
 static hotbed_status settle(hotbed_external *external) {
     pending *p = &external->pending;
     if (!p->set)
@@ -315,7 +318,7 @@ static hotbed_status settle(hotbed_external *external) {
     return there == 0 || there == p->n ? HOTBED_OK : fail_broken(external, p->table, p->n, there);
 }
 
-/* Take the turn for a batch of n keys.  Ends with leave(), whatever it returns. */
+/* Lock the store for a batch of n keys. The caller must call leave(), whatever this returns. */
 static hotbed_status enter(hotbed_external *external, uint64_t n) {
     pthread_mutex_lock(&external->turn);
     if (external->broken[0] != 0)
@@ -333,9 +336,9 @@ hotbed_status hotbed_external_reserve(hotbed_external *external, uint64_t n) {
     return leave(external, enter(external, n));
 }
 
-/* --- create and destroy --------------------------------------------------------------------------- */
+/* --- create and destroy ----------------------------------------------------------------------- */
 
-/* Without the store itself. */
+/* Free everything except the plug-in's own state. */
 static void delete_external(hotbed_external *external) {
     pthread_mutex_destroy(&external->tally);
     pthread_mutex_destroy(&external->turn);
@@ -370,7 +373,8 @@ hotbed_status hotbed_external_create(
     pthread_mutex_init(&external->turn, NULL);
     pthread_mutex_init(&external->tally, NULL);
     external->self = self;
-    /* Stamps of a store that is opened again go on above the old ones: a batch takes more than 1 ns. */
+    /* A batch takes more than 1 ns. Starting at the current time keeps stamps of a reopened store
+     * above all earlier ones. */
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
     external->stamp = (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
@@ -396,7 +400,7 @@ void hotbed_external_destroy(hotbed_external *external) {
     delete_external(external);
 }
 
-/* --- direct calls ------------------------------------------------------------------------------- */
+/* --- direct calls ----------------------------------------------------------------------------- */
 
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table) {
     if (external == NULL)
@@ -417,7 +421,7 @@ static hotbed_status check_batch(
     return HOTBED_OK;
 }
 
-/* Add to a counter of the statistics. */
+/* Add n to a counter of the statistics. */
 static void count(hotbed_external *external, uint64_t *counter, uint64_t n) {
     pthread_mutex_lock(&external->tally);
     *counter += n;
@@ -427,7 +431,7 @@ static void count(hotbed_external *external, uint64_t *counter, uint64_t n) {
 static hotbed_status find(
     hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys, uint8_t *found,
     void *rows, uint64_t *scores) {
-    memset(found, 0, n); /* a plug-in may set only the ones */
+    memset(found, 0, n); /* plug-ins may leave zeros unset */
     uint64_t start = begin(external);
     hotbed_status status = external->calls.find(
         external->self, t, n, keys, found, rows, external->metadata, &external->call);
@@ -468,11 +472,11 @@ static hotbed_status insert(
     const own_table *t = &external->tables[number];
     uint64_t stamp = ++external->stamp;
     for (uint64_t i = 0; i < n; i++) {
-        hotbed_external_metadata *one = &external->metadata[i];
-        one->score = scores == NULL ? 0 : scores[i];
-        one->stamp = stamp;
-        one->checksum =
-            checksum(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, one->score, stamp);
+        hotbed_external_note *note = &external->notes[i];
+        note->score = scores == NULL ? 0 : scores[i];
+        note->stamp = stamp;
+        note->seal =
+            row_checksum(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, note->score, stamp);
     }
     uint64_t start = begin(external);
     hotbed_status status = external->calls.insert(
@@ -482,7 +486,7 @@ static hotbed_status insert(
         count(external, &external->stats.inserts, n);
         return HOTBED_OK;
     }
-    char text[TEXT_BYTES]; /* of the failure; reading back may have one of its own */
+    char text[TEXT_BYTES]; /* of the insert's failure, since reading back may fail too */
     snprintf(text, sizeof text, "%s", hotbed_last_error());
     uint64_t there = 0;
     hotbed_status back = read_back(external, number, n, keys, stamp, &there);
@@ -569,7 +573,7 @@ hotbed_status hotbed_external_size(hotbed_external *external, uint32_t table, ui
     return status;
 }
 
-/* --- cursors ------------------------------------------------------------------------------------ */
+/* --- cursors ---------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_external_cursor_create(
     hotbed_external *external, uint32_t table, hotbed_external_cursor **out) {
@@ -598,7 +602,7 @@ hotbed_status hotbed_external_cursor_create(
     return HOTBED_OK;
 }
 
-/* What cursor_next() gave. */
+/* Check what cursor_next() returned. */
 static hotbed_status check_export(
     const hotbed_external_cursor *cursor, uint64_t capacity, const uint64_t *keys, const void *rows,
     uint64_t given) {
@@ -618,7 +622,7 @@ static hotbed_status next(
     const char *name = external->tables[cursor->table].name;
     if (cursor->damaged)
         return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "store %s: table %s: the export has met a damaged row",
+            HOTBED_ERR_CORRUPT, "store %s: table %s: the export stopped at a damaged row",
             external->calls.name, name);
     uint64_t given = 0, start = begin(external);
     hotbed_status status = external->calls.cursor_next(
@@ -666,7 +670,7 @@ void hotbed_external_cursor_destroy(hotbed_external_cursor *cursor) {
     hotbed_delete(cursor);
 }
 
-/* --- description -------------------------------------------------------------------------------- */
+/* --- description ------------------------------------------------------------------------------ */
 
 uint32_t hotbed_external_num_tables(const hotbed_external *external) {
     return external->num_tables;

@@ -1,4 +1,5 @@
-/* storage/external_batch.c - calls of an external store for a batch of all tables, in stream order. */
+/* storage/external_batch.c - calls of an external store for one batch over all tables, in stream
+ * order. */
 #include "storage/external_batch.h"
 
 #include "base/error.h"
@@ -8,9 +9,10 @@
 
 #include <string.h>
 
-/* --- memory --------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
-/* Arrays one after the other, each 256-byte aligned; with base NULL only their size. */
+/* Place the arrays one after the other, each aligned to 256 bytes. If `base` is NULL, only compute
+ * the size. */
 static size_t lay_out(hotbed_external_batch *batch, uint8_t *base) {
     const size_t tables = batch->num_tables, keys = batch->capacity;
     const size_t bytes[] = {tables * sizeof(uint64_t), tables * sizeof(uint64_t),
@@ -42,7 +44,8 @@ static hotbed_status describe(
     for (uint32_t t = 0; t < batch->num_tables; t++) {
         hotbed_external_table table;
         HOTBED_TRY(hotbed_external_table_read(external, t, &table));
-        uint64_t stride = hotbed_round_up(table.row_bytes, 16); /* every table's rows are aligned */
+        /* so that every table's rows are aligned */
+        uint64_t stride = hotbed_round_up(table.row_bytes, 16);
         if (stride > batch->view.stride)
             batch->view.stride = stride;
     }
@@ -74,7 +77,7 @@ void hotbed_external_batch_destroy(hotbed_external_batch *batch) {
     hotbed_memory_free(&batch->memory);
 }
 
-/* --- on a thread of the library ------------------------------------------------------------------- */
+/* --- callbacks, on a thread of the stream ----------------------------------------------------- */
 
 typedef hotbed_status (*call_function)(
     hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n);

@@ -1,7 +1,8 @@
-/* storage/external_memory.c - an external store in this process's memory: the plug-in to read first.
+/* storage/external_memory.c - an external store in the memory of this process. The simplest plug-
+ * in; read it first.
  *
- * A table is three dense arrays, of keys, metadata and rows, and a hash table of places in them.  A batch that
- * is inserted gets all its memory first, so that from the first row on nothing can fail.
+ * A table consists of three dense arrays (keys, metadata, rows) and a hash table of row numbers. An
+ * insert allocates all memory before it stores the first row, so it cannot fail halfway.
  */
 #include "storage/external.h"
 
@@ -16,11 +17,11 @@ enum { PLACES_LEAST = 64 };
 
 typedef struct table {
     uint64_t row_bytes;
-    uint64_t count, room; /* rows that there are, and fit */
+    uint64_t count, room; /* rows stored, and rows that the arrays can hold */
     uint64_t *keys;
     hotbed_external_metadata *metadata;
     uint8_t *rows;
-    uint64_t *places; /* [num_places] of a key's row, or NOWHERE; at most half of them taken */
+    uint64_t *places; /* [num_places] row numbers, or NOWHERE; at most half are in use */
     uint64_t num_places;
 } table;
 
@@ -32,7 +33,7 @@ typedef struct store {
 typedef struct cursor {
     uint32_t table;
     uint64_t next, count;
-    uint64_t *keys; /* that were there when it was opened */
+    uint64_t *keys; /* keys at the time it was opened */
 } cursor;
 
 static hotbed_status fail_memory(hotbed_external_call *call, uint64_t rows) {
@@ -41,9 +42,9 @@ static hotbed_status fail_memory(hotbed_external_call *call, uint64_t rows) {
     return HOTBED_ERR_MEMORY;
 }
 
-/* --- a table ------------------------------------------------------------------------------------ */
+/* --- a table ---------------------------------------------------------------------------------- */
 
-/* Where `key` is in `places`, or the free place where it belongs. */
+/* Position of `key` in `places`, or the free position where it belongs. */
 static uint64_t place_of(const table *t, uint64_t key) {
     uint64_t p = hotbed_hash_u64(key) & (t->num_places - 1);
     while (t->places[p] != NOWHERE && t->keys[t->places[p]] != key)
@@ -51,7 +52,7 @@ static uint64_t place_of(const table *t, uint64_t key) {
     return p;
 }
 
-/* Number of the key's row, or NOWHERE. */
+/* Row number of the key, or NOWHERE. */
 static uint64_t row_of(const table *t, uint64_t key) {
     return t->count == 0 ? NOWHERE : t->places[place_of(t, key)];
 }
@@ -92,12 +93,13 @@ static bool grow(table *t, uint64_t rows) {
     return grown;
 }
 
-/* Free place p, and close the gap: keys after it must be found without it. */
+/* Free position p. Later keys of the same run move forward, so that a search still reaches
+ * them. */
 static void free_place(table *t, uint64_t p) {
     uint64_t mask = t->num_places - 1;
     for (uint64_t q = (p + 1) & mask; t->places[q] != NOWHERE; q = (q + 1) & mask) {
-        uint64_t ideal = hotbed_hash_u64(t->keys[t->places[q]]) & mask;
-        if (((q - ideal) & mask) >= ((q - p) & mask)) { /* p is on the way from ideal to q */
+        uint64_t start = hotbed_hash_u64(t->keys[t->places[q]]) & mask;
+        if (((q - start) & mask) >= ((q - p) & mask)) { /* a search for q's key passes p */
             t->places[p] = t->places[q];
             p = q;
         }
@@ -105,7 +107,7 @@ static void free_place(table *t, uint64_t p) {
     t->places[p] = NOWHERE;
 }
 
-/* Remove row i; the last row takes its place. */
+/* Remove row i by moving the last row into its position. */
 static void remove_row(table *t, uint64_t i) {
     free_place(t, place_of(t, t->keys[i]));
     uint64_t last = --t->count;
@@ -117,7 +119,7 @@ static void remove_row(table *t, uint64_t i) {
     memcpy(t->rows + i * t->row_bytes, t->rows + last * t->row_bytes, t->row_bytes);
 }
 
-/* --- the plug-in -------------------------------------------------------------------------------- */
+/* --- the plug-in ------------------------------------------------------------------------------ */
 
 static hotbed_status open_tables(
     void *self, uint32_t num_tables, const hotbed_external_table *tables,
@@ -216,7 +218,7 @@ static hotbed_status cursor_next(
     for (; c->next < c->count && given < capacity; c->next++) {
         uint64_t at = row_of(t, c->keys[c->next]);
         if (at == NOWHERE)
-            continue; /* erased since */
+            continue; /* erased since the cursor was opened */
         keys[given] = t->keys[at];
         metadata[given] = t->metadata[at];
         memcpy((uint8_t *)rows + given * t->row_bytes, t->rows + at * t->row_bytes, t->row_bytes);

@@ -1,4 +1,5 @@
-/* storage/external_request.c - calls of an external store in stream order, with pinned arrays. */
+/* storage/external_request.c - hotbed_external_request: calls of an external store in stream order,
+ * for one table. */
 #include "storage/external.h"
 
 #include "base/error.h"
@@ -10,13 +11,13 @@ struct hotbed_external_request {
     hotbed_external *external;
     hotbed_stream *stream;
     hotbed_fault *faults;
-    hotbed_memory memory; /* pinned: all arrays of the view */
+    hotbed_memory memory; /* pinned; holds all arrays of the view */
     hotbed_external_request_view view;
 };
 
 typedef enum operation { FIND, INSERT, ERASE } operation;
 
-/* --- on a thread of the library ------------------------------------------------------------------- */
+/* --- callbacks, on a thread of the stream ----------------------------------------------------- */
 
 static hotbed_status call_store(const hotbed_external_request *r, operation what, uint64_t n) {
     const hotbed_external_request_view *v = &r->view;
@@ -40,7 +41,7 @@ static void run(const hotbed_external_request *r, operation what) {
         memset(v->found, HOTBED_EXTERNAL_UNKNOWN, v->capacity);
         status = hotbed_external_failed(
             r->external, hotbed_fail(
-                             HOTBED_ERR_RANGE, "a request of %llu rows has a capacity of %llu",
+                             HOTBED_ERR_RANGE, "%llu rows, but the request has a capacity of %llu",
                              (unsigned long long)n, (unsigned long long)v->capacity));
     } else {
         status = call_store(r, what, n);
@@ -64,9 +65,10 @@ static void run_erase(void *argument) {
     run(argument, ERASE);
 }
 
-/* --- requests ------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
-/* Arrays one after the other, each 256-byte aligned; with base NULL only their size. */
+/* Place the arrays one after the other, each aligned to 256 bytes. If `base` is NULL, only compute
+ * the size. */
 static uint64_t lay_out(hotbed_external_request_view *view, uint8_t *base) {
     uint64_t bytes[] = {
         sizeof(uint64_t) + sizeof(uint32_t), view->capacity * sizeof(uint64_t),

@@ -1,10 +1,10 @@
 /* storage/external_rocksdb.c - an external store in a RocksDB database.
  *
- * Format 1, integers little-endian unless said otherwise:
+ * Format 1, integers little-endian unless noted:
  *   "hotbed"            -> u32 format
- *   "t" name            -> u32 format, u32 id, u64 row_bytes, u64 check of these and the name
- *   "r" u32 id, u64 key -> u64 score, u64 stamp, u64 checksum, the row; id and key big-endian, so that rows
- *                          are in the order of table and key, the key as an unsigned number
+ *   "t" name            -> u32 format, u32 id, u64 row_bytes, u64 checksum of these and the name
+ *   "r" u32 id, u64 key -> u64 score, u64 stamp, u64 checksum, the row; id and key are big-endian,
+ *                          so that rows are in the order of table and unsigned key
  */
 #include "storage/external.h"
 
@@ -18,7 +18,7 @@
 
 enum {
     FORMAT = 1,
-    CHUNK = 1024, /* keys of one call of RocksDB's */
+    CHUNK = 1024, /* keys per call of RocksDB */
     KEY_BYTES = 13,
     BOUND_BYTES = 5, /* "r" and a table's id */
     METADATA_BYTES = 24,
@@ -42,11 +42,11 @@ typedef struct store {
     uint32_t num_tables;
     table *tables;
     rocksdb_t *db;
-    rocksdb_column_family_handle_t *family; /* the only one */
+    rocksdb_column_family_handle_t *family; /* the default column family */
     rocksdb_options_t *db_options;
     rocksdb_readoptions_t *read_options;
     rocksdb_writeoptions_t *write_options;
-    /* For one call: */
+    /* Scratch arrays of one call: */
     uint8_t keys[CHUNK][KEY_BYTES];
     const char *key_list[CHUNK];
     size_t key_sizes[CHUNK];
@@ -59,12 +59,12 @@ typedef struct cursor {
     rocksdb_readoptions_t *options;
     rocksdb_iterator_t *at;
     uint8_t end[BOUND_BYTES];    /* RocksDB keeps a pointer to it */
-    uint8_t from[KEY_BYTES + 1]; /* what comes next is not below it */
+    uint8_t from[KEY_BYTES + 1]; /* lower bound of the keys not returned yet */
     size_t from_bytes;
-    bool lost; /* `at` is not there, after an error */
+    bool lost; /* after an error: position the iterator at `from` again */
 } cursor;
 
-/* --- bytes -------------------------------------------------------------------------------------- */
+/* --- bytes ------------------------------------------------------------------------------------ */
 
 static void put_u64(uint8_t *to, uint64_t value) {
     for (int i = 0; i < 8; i++)
@@ -90,7 +90,7 @@ static uint32_t get_u32(const uint8_t *from) {
     return value;
 }
 
-/* The first BOUND_BYTES of keys of table `id`. */
+/* Write the prefix that all row keys of table `id` share. */
 static void put_bound(uint8_t *to, uint32_t id) {
     to[0] = 'r';
     for (int i = 0; i < 4; i++)
@@ -120,13 +120,13 @@ static hotbed_external_metadata get_metadata(const uint8_t *from) {
     return (hotbed_external_metadata){get_u64(from), get_u64(from + 8), get_u64(from + 16)};
 }
 
-/* --- errors ------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static bool begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* The class of RocksDB's message, which is freed. */
+/* Set the call's reason from RocksDB's message, free the message, and return the error class. */
 static hotbed_status fail_rocksdb(hotbed_external_call *call, char *error) {
     hotbed_status status = HOTBED_ERR_IO;
     if (begins(error, "Corruption"))
@@ -149,29 +149,30 @@ static hotbed_status fail_length(
     return HOTBED_ERR_CORRUPT;
 }
 
-/* --- opening ------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static void make_options(store *s) {
     const hotbed_rocksdb_options *o = &s->options;
     s->db_options = rocksdb_options_create();
     rocksdb_options_set_create_if_missing(s->db_options, !o->must_exist);
     rocksdb_options_set_paranoid_checks(s->db_options, 1);
-    rocksdb_options_set_compression(s->db_options, rocksdb_no_compression); /* floats: no gain */
+    /* floats hardly compress */
+    rocksdb_options_set_compression(s->db_options, rocksdb_no_compression);
     rocksdb_options_set_keep_log_file_num(s->db_options, 2);
     rocksdb_options_set_write_buffer_size(
         s->db_options, o->buffer_bytes == 0 ? DEFAULT_BYTES : o->buffer_bytes);
-    /* A batch that was cut off while it was written is dropped; other damage is an error. */
+    /* Drop a batch whose write was cut off. Report any other damage. */
     rocksdb_options_set_wal_recovery_mode(
         s->db_options, rocksdb_tolerate_corrupted_tail_records_recovery);
     rocksdb_block_based_table_options_t *blocks = rocksdb_block_based_options_create();
     rocksdb_cache_t *cache =
         rocksdb_cache_create_lru(o->cache_bytes == 0 ? DEFAULT_BYTES : o->cache_bytes);
     rocksdb_block_based_options_set_block_cache(blocks, cache);
-    /* A miss should not read: the filter answers most of them. */
+    /* The filter answers most misses without reading a data block. */
     rocksdb_block_based_options_set_filter_policy(
         blocks, rocksdb_filterpolicy_create_bloom_full(BLOOM_BITS));
     rocksdb_options_set_block_based_table_factory(s->db_options, blocks);
-    rocksdb_cache_destroy(cache); /* these hold what they use */
+    rocksdb_cache_destroy(cache); /* the options hold references */
     rocksdb_block_based_options_destroy(blocks);
     s->read_options = rocksdb_readoptions_create();
     rocksdb_readoptions_set_verify_checksums(s->read_options, 1);
@@ -189,7 +190,7 @@ static hotbed_status open_database(store *s, hotbed_external_call *call) {
     return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
 }
 
-/* Whether the database is ours; an empty one becomes ours. */
+/* Check that the database is one of Hotbed's. An empty database becomes one. */
 static hotbed_status check_header(store *s, hotbed_external_call *call) {
     char *error = NULL;
     size_t bytes = 0;
@@ -235,7 +236,7 @@ static uint64_t table_check(const uint8_t *record, const char *name, size_t name
     return check;
 }
 
-/* Read a table's record.  `name` need not end with 0. */
+/* Read a table's record. `name` need not be terminated. */
 static hotbed_status read_table(
     hotbed_external_call *call, const char *name, size_t name_bytes, const void *value,
     size_t bytes, table *out) {
@@ -257,7 +258,7 @@ static hotbed_status read_table(
     return HOTBED_OK;
 }
 
-/* The lowest number that is above all tables' ids. */
+/* Smallest id above the ids of all tables. */
 static hotbed_status next_id(store *s, hotbed_external_call *call, uint32_t *out) {
     char *error = NULL;
     hotbed_status status = HOTBED_OK;
@@ -284,7 +285,7 @@ static hotbed_status next_id(store *s, hotbed_external_call *call, uint32_t *out
     return status;
 }
 
-/* Find the tables, and put records of new ones into `batch`. */
+/* Find the tables. Records of new tables go into `batch`. */
 static hotbed_status find_tables(
     store *s, const hotbed_external_table *tables, rocksdb_writebatch_t *batch,
     hotbed_external_call *call) {
@@ -304,7 +305,7 @@ static hotbed_status find_tables(
             if (status == HOTBED_OK && s->tables[i].row_bytes != tables[i].row_bytes) {
                 snprintf(
                     call->reason, sizeof call->reason,
-                    "table %s: row_bytes is %llu, but %s has it with %llu", tables[i].name,
+                    "table %s: row_bytes is %llu, but in %s it is %llu", tables[i].name,
                     (unsigned long long)tables[i].row_bytes, s->path,
                     (unsigned long long)s->tables[i].row_bytes);
                 status = HOTBED_ERR_ARGUMENT;
@@ -372,9 +373,9 @@ static void close_store(void *self) {
     hotbed_delete(s);
 }
 
-/* --- rows --------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
-/* One value of RocksDB's, or why there is none, into the caller's arrays; frees both. */
+/* Copy one value, or its error, to the caller's arrays. Frees both. */
 static hotbed_status take_value(
     const table *t, uint64_t key, rocksdb_pinnableslice_t *value, char *error, uint8_t *found,
     uint8_t *row, hotbed_external_metadata *one, hotbed_external_call *call) {
@@ -400,7 +401,7 @@ static hotbed_status take_value(
     return status;
 }
 
-/* Up to CHUNK keys. */
+/* Look up at most CHUNK keys. */
 static hotbed_status find_chunk(
     store *s, const table *t, size_t n, const uint64_t *keys, uint8_t *found, uint8_t *rows,
     hotbed_external_metadata *metadata, hotbed_external_call *call) {
@@ -413,7 +414,7 @@ static hotbed_status find_chunk(
         s->db, s->read_options, s->family, n, s->key_list, s->key_sizes, s->values, s->errors,
         false);
     hotbed_status status = HOTBED_OK;
-    for (size_t i = 0; i < n; i++) { /* all of them: what is not wanted is freed */
+    for (size_t i = 0; i < n; i++) { /* to the end, because every value has to be freed */
         hotbed_status one = take_value(
             t, keys[i], s->values[i], s->errors[i], &found[i],
             rows == NULL ? NULL : rows + i * t->row_bytes, &metadata[i], call);
@@ -455,7 +456,7 @@ static hotbed_status insert(
     return write_batch(s, batch, call);
 }
 
-/* Which of n keys are there. */
+/* Find out which of n keys exist. */
 static hotbed_status look(
     store *s, const table *t, uint64_t n, const uint64_t *keys, uint8_t *found,
     hotbed_external_call *call) {
@@ -483,7 +484,7 @@ static hotbed_status erase(
     return write_batch(s, batch, call);
 }
 
-/* --- walks -------------------------------------------------------------------------------------- */
+/* --- cursors ---------------------------------------------------------------------------------- */
 
 static void cursor_close(void *self, void *cursor_of) {
     cursor *c = cursor_of;
@@ -521,7 +522,7 @@ static hotbed_status cursor_open(
     return HOTBED_OK;
 }
 
-/* One row of the walk. */
+/* Copy out the cursor's current row. */
 static hotbed_status take_row(
     const cursor *c, uint64_t *key, uint8_t *row, hotbed_external_metadata *one,
     hotbed_external_call *call) {
@@ -555,7 +556,8 @@ static hotbed_status cursor_next(
         uint8_t *row = (uint8_t *)rows + given * c->table->row_bytes;
         hotbed_status status = take_row(c, &keys[given], row, &metadata[given], call);
         if (status != HOTBED_OK) {
-            c->lost = true; /* the caller gets none of this call's rows: again from `from` */
+            /* the caller discards this call's rows, so the next call starts at `from` again */
+            c->lost = true;
             return status;
         }
     }
@@ -566,7 +568,7 @@ static hotbed_status cursor_next(
     }
     if (given > 0) {
         put_key(c->from, c->table->id, keys[given - 1]);
-        c->from[KEY_BYTES] = 0; /* the least that is above the last key */
+        c->from[KEY_BYTES] = 0; /* the smallest key above the last one */
         c->from_bytes = KEY_BYTES + 1;
     }
     *n = given;
@@ -611,7 +613,7 @@ static const hotbed_external_calls calls = {
     .close = close_store,
 };
 
-/* --- creation ------------------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 static hotbed_status read_options(
     store *s, const char *path, const hotbed_rocksdb_options *rocksdb) {

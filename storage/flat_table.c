@@ -1,4 +1,5 @@
-/* storage/flat_table.c - flat tables: options, memory, and rows through kernels or a staging area. */
+/* storage/flat_table.c - flat tables (hotbed/flat_table.h): options, memory, and rows through
+ * kernels or a staging buffer. */
 #include "storage/flat_table.h"
 
 #include "base/error.h"
@@ -9,19 +10,19 @@
 #include "storage/stage_kernels.h"
 
 #define CAPACITY_MOST ((uint64_t)1 << 36)
-enum { STAGING_BYTES = 8 << 20 }; /* a few hundred microseconds of the host link */
+enum { STAGING_BYTES = 8 << 20 }; /* takes a few hundred microseconds on the host link */
 
 struct hotbed_flat_table {
     const hotbed_rows_kernels *rows_kernels;
     const hotbed_stage_kernels *stage_kernels;
     hotbed_backend backend;
     int device;
-    hotbed_optimizer_kind optimizer; /* 0: none */
-    hotbed_table_view view;          /* of the table; its `rows` is what is allocated */
+    hotbed_optimizer_kind optimizer; /* 0: rows have no optimizer state */
+    hotbed_table_view view;          /* `rows` is the allocation */
     hotbed_memory memory;
-    /* Where kernels cannot reach the rows: */
-    uint64_t chunk;          /* rows that the staging area has; 0: rows are used directly */
-    hotbed_memory staging;   /* pinned: note, slots, rows */
+    /* If kernels cannot address the rows: */
+    uint64_t chunk; /* rows that the staging buffer holds; 0: kernels use the rows directly */
+    hotbed_memory staging;   /* pinned: descriptor, slots, rows */
     hotbed_memory placing;   /* device: places */
     hotbed_stage_note *note; /* in staging */
     uint64_t *staged_slots;  /* in staging */
@@ -57,7 +58,7 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
     return HOTBED_OK;
 }
 
-/* The staging area: a note, then slots, then rows, each 256-byte aligned. */
+/* Layout of the staging buffer: descriptor, slots, rows, each aligned to 256 bytes. */
 static hotbed_status allocate_staging(
     hotbed_flat_table *table, uint64_t chunk, hotbed_stream *stream) {
     uint64_t row_bytes = table->view.row_bytes;
@@ -140,7 +141,7 @@ void hotbed_flat_table_destroy(hotbed_flat_table *table) {
     hotbed_delete(table);
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static hotbed_status make_args(
     const hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
@@ -178,7 +179,7 @@ static hotbed_status make_args(
     return HOTBED_OK;
 }
 
-/* On a thread of the library: move the noted parts between the staging area and the table. */
+/* Stream callback: move the described parts between the staging buffer and the table. */
 static void move_staged(void *argument) {
     const hotbed_flat_table *table = argument;
     const hotbed_table_view *view = &table->view;
@@ -203,7 +204,7 @@ static void move_staged(void *argument) {
     }
 }
 
-/* Rows first .. first+count-1 of the call. */
+/* Arguments for rows first .. first+count-1 of the call. */
 static hotbed_rows_args chunk_args(
     const hotbed_flat_table *table, const hotbed_rows_args *all, uint64_t first, uint64_t count) {
     hotbed_rows_args args = *all;

@@ -1,4 +1,4 @@
-/* storage/growth.c - tables that grow: segments, and when to add one. */
+/* storage/growth.c - growth of tables (hotbed/growth.h): adding segments, and deciding when. */
 #include "hotbed/growth.h"
 
 #include "base/options.h"
@@ -7,7 +7,7 @@
 #include "storage/row_layout.h"
 #include "storage/storage.h"
 
-/* --- segments -------------------------------------------------------------------------------------- */
+/* --- segments --------------------------------------------------------------------------------- */
 
 static void free_grown(hotbed_grown *grown) {
     hotbed_memory_free(&grown->index);
@@ -24,12 +24,12 @@ void hotbed_growth_free(hotbed_table *table) {
     table->grown = NULL;
 }
 
-/* The number that the table's next segment has. */
+/* Number of the table's next segment. */
 static uint64_t next_number(const hotbed_table *table) {
     return (uint64_t)hotbed_table_growing(&table->view).segment + table->num_grown;
 }
 
-/* Memory for a segment of `slots` slots. */
+/* Allocate a segment of `slots` slots. */
 static hotbed_status allocate(
     const hotbed_storage *storage, const hotbed_table *table, uint64_t slots, hotbed_stream *stream,
     hotbed_grown *grown) {
@@ -59,7 +59,7 @@ static hotbed_status allocate(
                : HOTBED_OK;
 }
 
-/* Free the segment's slots, then let kernels see it: they look for keys in what the device has of it. */
+/* Free the segment's slots, then publish its description: from then on kernels search it. */
 static hotbed_status publish(
     const hotbed_storage *storage, const hotbed_table *table, const hotbed_grown *grown,
     hotbed_stream *stream) {
@@ -96,7 +96,7 @@ static hotbed_status grow(
     if (status == HOTBED_OK) {
         status = publish(storage, table, grown, stream);
         if (status != HOTBED_OK)
-            (void)!hotbed_stream_finish(stream); /* with what uses the memory */
+            (void)!hotbed_stream_finish(stream); /* enqueued work uses the memory */
     }
     if (status != HOTBED_OK) {
         free_grown(grown);
@@ -125,12 +125,12 @@ hotbed_status hotbed_storage_grow(
             (unsigned long long)capacity, (unsigned long long)t->most);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "growth allocates, but the stream is recording a graph");
+            HOTBED_ERR_STATE, "cannot grow a table while the stream records a graph");
     if (capacity <= t->capacity)
         return HOTBED_OK;
     if (t->num_grown == HOTBED_GROWTHS_MOST)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "table %s has grown %d times, which is the most", t->name,
+            HOTBED_ERR_STATE, "table %s has grown %d times, and cannot grow again", t->name,
             HOTBED_GROWTHS_MOST);
     return grow(storage, t, capacity, stream);
 }
@@ -161,7 +161,7 @@ hotbed_status hotbed_storage_segment(
     return HOTBED_OK;
 }
 
-/* --- when --------------------------------------------------------------------------------------------- */
+/* --- polling ---------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_growth *growth = &storage->growth;
@@ -183,14 +183,15 @@ void hotbed_growth_destroy(hotbed_storage *storage) {
     hotbed_memory_free(&storage->growth.counted);
 }
 
-/* Whether the counts that have arrived say that a table is to grow. */
+/* Whether the latest counts on the host say that the table should grow. */
 static bool loaded(const hotbed_storage *storage, uint32_t number) {
     const hotbed_table *table = &storage->tables[number];
     return (double)storage->growth.counts[number].keys >=
            (double)table->growth_load * (double)table->capacity;
 }
 
-/* Have the keys of table number `number` counted; what CACHE has in the upper tier are copies. */
+/* Enqueue the count of the table's keys. With CACHE the upper tier has copies only and is not
+ * counted. */
 static hotbed_status count(hotbed_storage *storage, uint32_t number, hotbed_stream *stream) {
     const hotbed_table *table = &storage->tables[number];
     hotbed_key_counts *device = storage->growth.counting.data;
@@ -238,7 +239,7 @@ hotbed_status hotbed_storage_poll_growth(
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "growth allocates, but the stream is recording a graph");
+            HOTBED_ERR_STATE, "cannot grow a table while the stream records a graph");
     if (storage->growth.under_way) {
         bool done;
         HOTBED_TRY(hotbed_event_query(storage->growth.arrived, &done));

@@ -1,11 +1,12 @@
-/* storage/hash_core.h - the hash of a key, used by the index, by routing and by checkpoints. */
+/* storage/hash_core.h - the hash of a key, used by the index, routes and checkpoints. */
 #ifndef HOTBED_STORAGE_HASH_CORE_H
 #define HOTBED_STORAGE_HASH_CORE_H
 
 #include "base/port.h"
 
-/* A bijection of 64-bit words in which every output bit depends on every input bit: the finaliser of
- * MurmurHash3 (Appleby, public domain).  Frozen: files and ranks depend on it. */
+/* A bijection on 64-bit words in which every output bit depends on every input bit: the finalizer
+ * of MurmurHash3 (Appleby, public domain). Frozen: checkpoint files and the routing of keys depend
+ * on it. */
 HOTBED_HD uint64_t hotbed_hash_u64(uint64_t key) {
     key ^= key >> 33;
     key *= 0xff51afd7ed558ccdU;
@@ -15,7 +16,7 @@ HOTBED_HD uint64_t hotbed_hash_u64(uint64_t key) {
     return key;
 }
 
-/* `word` scaled to [0, n): word's share of 2^32 times n. */
+/* Scale `word` from [0, 2^32) to [0, n). */
 HOTBED_HD uint32_t hotbed_scale_u32(uint32_t word, uint32_t n) {
     return (uint32_t)(((uint64_t)word * n) >> 32);
 }

@@ -1,4 +1,4 @@
-/* storage/index.c - the index as an object: options, memory, argument checks, dispatch. */
+/* storage/index.c - hotbed_index: options, memory, argument checks, choice of the backend. */
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -11,7 +11,7 @@ struct hotbed_index {
     hotbed_backend backend;
     int device;
     uint32_t num_tables;
-    bool evicts; /* a table does */
+    bool evicts; /* at least one table evicts */
     uint64_t slots;
     hotbed_index_view view;
     uint64_t *capacities;              /* [num_tables] */
@@ -49,7 +49,7 @@ static hotbed_status check_options(const hotbed_index_options *o) {
     return HOTBED_OK;
 }
 
-/* Copy the ranges to the device, and free all slots. */
+/* Copy the ranges to the device and free all slots. */
 static hotbed_status start(hotbed_index *index, hotbed_stream *stream) {
     size_t bytes = index->num_tables * sizeof *index->ranges;
     hotbed_memory staging = {0};
@@ -133,7 +133,7 @@ void hotbed_index_destroy(hotbed_index *index) {
     hotbed_delete(index);
 }
 
-/* --- calls by key or slot ------------------------------------------------------------------------ */
+/* --- calls by key or slot --------------------------------------------------------------------- */
 
 static hotbed_status check(const hotbed_index *index, const hotbed_stream *stream) {
     if (index == NULL || stream == NULL)
@@ -163,7 +163,7 @@ static hotbed_status check_array(uint64_t n, const void *array, const char *name
     return HOTBED_OK;
 }
 
-/* The arguments that every call has; `table` is the table of all keys if there is no array of tables. */
+/* Arguments that every call needs. `table` is used if keys have no table numbers. */
 static hotbed_index_args args_of(
     const hotbed_index *index, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_index_args args = {
@@ -198,7 +198,8 @@ static hotbed_status check_insert(const hotbed_index_insert *o) {
     HOTBED_TRY(check_array(o->n, o->slots, "slots"));
     bool lists = o->evicted_keys != NULL || o->evicted_scores != NULL || o->evicted_slots != NULL;
     if (lists && o->num_evicted == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "a list of evicted keys, but num_evicted is NULL");
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a list of evicted keys is set, but num_evicted is NULL");
     return HOTBED_OK;
 }
 
@@ -245,7 +246,7 @@ hotbed_status hotbed_index_erase_keys(
     return n == 0 ? HOTBED_OK : index->kernels->erase(&args, stream);
 }
 
-/* `slots` is only read by the two kernels that this is called with. */
+/* For pin and unpin. Neither kernel writes to `slots`, hence the cast. */
 static hotbed_status by_slot(
     hotbed_index *index, hotbed_status (*kernel)(const hotbed_index_args *, hotbed_stream *),
     uint64_t n, const uint64_t *slots, hotbed_stream *stream) {
@@ -267,7 +268,7 @@ hotbed_status hotbed_index_unpin_slots(
     return by_slot(index, index->kernels->unpin, n, slots, stream);
 }
 
-/* --- whole tables -------------------------------------------------------------------------------- */
+/* --- whole tables ----------------------------------------------------------------------------- */
 
 hotbed_status hotbed_index_clear(hotbed_index *index, uint32_t table, hotbed_stream *stream) {
     HOTBED_TRY(check_table(index, table, stream));
@@ -298,7 +299,8 @@ hotbed_status hotbed_index_size(
     HOTBED_TRY(check_table(index, table, stream));
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "hotbed_index_size: the stream records a graph, and the call waits");
+            HOTBED_ERR_STATE,
+            "hotbed_index_size: cannot wait for the stream while it records a graph");
     HOTBED_TRY(hotbed_stream_workspace(stream, sizeof counts, &device_counts));
     HOTBED_TRY(hotbed_index_export(index, table, 0, NULL, NULL, NULL, device_counts, stream));
     HOTBED_TRY(hotbed_copy(counts, device_counts, sizeof counts, stream));

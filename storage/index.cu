@@ -1,9 +1,10 @@
-/* storage/index.cu - calls on the index on CUDA.  Host counterpart: index_host.c. */
+/* storage/index.cu - launches the core of index calls on CUDA. Host counterpart: index_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 
-/* A tile of 4 lanes a key, as in storage/lookup.cu.  More blocks than fit at once: registers allow
- * fewer than 2048 threads a multiprocessor, and with one round of blocks the last would run almost alone. */
+/* A tile of 4 lanes per key, as in storage/lookup.cu. There are more blocks than fit at once:
+ * registers limit occupancy to less than 2048 threads per SM, and with a single round of blocks the
+ * last ones would run almost alone. */
 enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32, WARP_KEYS = WARP / TILE };
 
 static __global__ void __launch_bounds__(BLOCK) index_find_kernel(hotbed_index_args a) {
@@ -21,8 +22,8 @@ static __global__ void __launch_bounds__(BLOCK) index_hold_kernel(hotbed_index_a
         hotbed_call_hold(&a, i, TILE);
 }
 
-/* The tiles of a warp go round together, so that one lane adds to num_evicted for all of them: a million
- * additions to one word would take longer than the rest. */
+/* The tiles of a warp loop together, so that one lane adds to num_evicted for all of them: a
+ * million additions to one word would take longer than the rest of the kernel. */
 static __global__ void __launch_bounds__(BLOCK) index_place_kernel(hotbed_index_args a) {
     uint64_t tile = threadIdx.x % WARP / TILE;
     for (uint64_t first = hotbed_cuda_thread() / WARP * WARP_KEYS; first < a.n;
@@ -73,7 +74,7 @@ static __global__ void __launch_bounds__(BLOCK) index_clear_kernel(hotbed_index_
         hotbed_call_clear(&a, i);
 }
 
-/* One addition to each count a block and round, since the table may hold hundreds of millions. */
+/* One addition per count, block and round, since a table may have hundreds of millions of slots. */
 static __global__ void __launch_bounds__(BLOCK) index_export_kernel(hotbed_index_args a) {
     __shared__ uint64_t base;
     __shared__ uint32_t occupied, pinned;
@@ -103,7 +104,7 @@ static __global__ void __launch_bounds__(BLOCK) index_export_kernel(hotbed_index
     }
 }
 
-/* Launch `kernel` on that many threads. */
+/* Launch `kernel` with at least `threads` threads. */
 static hotbed_status launch(
     void (*kernel)(hotbed_index_args), const char *name, const hotbed_index_args *args,
     uint64_t threads, hotbed_stream *stream) {

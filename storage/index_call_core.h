@@ -1,21 +1,21 @@
-/* storage/index_call_core.h - one key or slot of a call on the index. */
+/* storage/index_call_core.h - one key or slot of a call of hotbed/index.h. */
 #ifndef HOTBED_STORAGE_INDEX_CALL_CORE_H
 #define HOTBED_STORAGE_INDEX_CALL_CORE_H
 
 #include "base/fault.h"
 #include "storage/index_core.h"
 
-/* What a call works on; arrays are device memory, see hotbed/index.h for their meaning. */
+/* Arguments of a call. Arrays are device memory; hotbed/index.h has their meaning. */
 typedef struct hotbed_index_args {
     hotbed_index_view index;
-    hotbed_index_range range;         /* the table, where `tables` is NULL */
+    hotbed_index_range range;         /* the table of all keys if `tables` is NULL */
     const hotbed_index_range *ranges; /* [num_tables] */
     hotbed_fault *faults;
     uint64_t n;
-    uint64_t index_slots; /* of all tables */
+    uint64_t index_slots; /* over all tables */
     const uint64_t *keys;
     const uint32_t *tables;
-    const uint64_t *scores; /* [n], or NULL: `score` */
+    const uint64_t *scores; /* [n]; NULL: all keys have `score` */
     uint64_t score;
     uint64_t *slots;
     uint8_t *outcomes;        /* or NULL */
@@ -23,22 +23,22 @@ typedef struct hotbed_index_args {
     uint64_t *evicted_scores; /* or NULL */
     uint64_t *evicted_slots;  /* or NULL */
     uint64_t *num_evicted;    /* or NULL */
-    uint64_t capacity;        /* export: length of its arrays, which are slots and these: */
+    uint64_t capacity;        /* export: length of the arrays, which are `slots` and: */
     uint64_t *export_keys;    /* or NULL */
     uint64_t *export_scores;  /* or NULL */
-    uint64_t *export_counts;  /* [2] keys, pinned; added to */
+    uint64_t *export_counts;  /* [2] keys and pinned slots; incremented */
     uint32_t num_tables;
     hotbed_score_rule rule;
     uint32_t pins; /* 0 or 1 */
 } hotbed_index_args;
 
-/* An index whose tables do not grow; one of a storage that grow erases in rows_core.h. */
+/* An index whose tables do not grow. Storages with growing tables erase through rows_core.h. */
 HOTBED_HD hotbed_index_view hotbed_call_index(const hotbed_index_args *a) {
     hotbed_index_view index = {a->index.keys, a->index.metas, NULL};
     return index;
 }
 
-/* The range of key number i; false when its table number is out of range. */
+/* The range of key number i; false if its table number is out of range. */
 HOTBED_HD bool hotbed_call_range(
     const hotbed_index_args *a, uint64_t i, hotbed_index_range *range) {
     *range = a->range;
@@ -51,7 +51,7 @@ HOTBED_HD bool hotbed_call_range(
     return true;
 }
 
-/* One lane: table number out of range. */
+/* One lane: the table number of key i is out of range. */
 HOTBED_HD void hotbed_call_no_table(const hotbed_index_args *a, uint64_t i) {
     hotbed_fault_latch(
         a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_TABLE_NUMBER, a->tables[i], a->keys[i],
@@ -63,8 +63,8 @@ HOTBED_HD uint64_t hotbed_call_score(const hotbed_index_args *a, uint64_t i) {
     return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
 }
 
-/* Ask for the first two lines of keys of key number i, a little before it is looked for: a thread that
- * serves one key after the other would wait for each. */
+/* Prefetch the first two lines of keys of key number i. A thread that serves keys one by one would
+ * otherwise wait for each. */
 HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
     hotbed_index_range range;
     if (i >= a->n || !hotbed_call_range(a, i, &range))
@@ -88,7 +88,7 @@ HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t
     a->slots[i] = slot;
 }
 
-/* One lane: what became of key number i. */
+/* One lane: store the result of key number i. */
 HOTBED_HD void hotbed_call_give(
     const hotbed_index_args *a, uint64_t i, uint64_t slot, hotbed_index_outcome outcome) {
     a->slots[i] = slot;
@@ -96,7 +96,7 @@ HOTBED_HD void hotbed_call_give(
         a->outcomes[i] = (uint8_t)outcome;
 }
 
-/* Find or insert in tables that do not evict, in one pass: slots are all that keys compete for. */
+/* Find or insert in one pass, in tables that do not evict. */
 HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_NO_TABLE};
@@ -113,9 +113,10 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_
     hotbed_call_give(a, i, r.slot, r.outcome);
 }
 
-/* Where a table evicts, three passes: all keys that are there are scored and pinned before the first is
- * placed, so that a call does not evict its own keys; those placed are pinned too; pins that were not
- * asked for are taken off at the end.  Pass one; the others get no slot and an outcome that is not final. */
+/* In tables that evict, find-or-insert takes three passes, so that a call does not evict its own
+ * keys: all existing keys are scored and pinned before the first new one is placed, new ones are
+ * pinned too, and unrequested pins are taken off at the end. Pass one: keys not found get no slot
+ * and a preliminary outcome. */
 HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
     bool good = hotbed_call_range(a, i, &range);
@@ -130,8 +131,8 @@ HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t
     hotbed_call_give(a, i, slot, good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
 
-/* Pass two: place key number i if it has no slot.  All lanes get the same answer; FOUND when there was
- * nothing to do. */
+/* Pass two: place key number i if pass one found no slot. All lanes get the same result; FOUND if
+ * nothing had to be done. */
 HOTBED_HD hotbed_index_result
 hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     hotbed_index_range range;
@@ -150,13 +151,13 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
     return r;
 }
 
-/* Pass three: take off the pin of a slot that was given. */
+/* Pass three: take off the pin of key number i's slot. */
 HOTBED_HD void hotbed_call_release(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] != HOTBED_SLOT_NONE)
         hotbed_index_unpin(hotbed_call_index(a), a->slots[i], false);
 }
 
-/* One lane: an eviction goes into the lists at `at`. */
+/* One lane: write an eviction to entry `at` of the lists. */
 HOTBED_HD void hotbed_call_evicted(const hotbed_index_args *a, hotbed_index_result r, uint64_t at) {
     if (a->evicted_keys != NULL)
         a->evicted_keys[at] = r.evicted_key;
@@ -178,8 +179,8 @@ HOTBED_HD void hotbed_call_erase(const hotbed_index_args *a, uint64_t i, uint32_
         a->outcomes[i] = erased;
 }
 
-/* A caller's mistake must not reach the bits beside the pins: no more than HOTBED_PINS_MOST go on, and none
- * comes off where there is none. */
+/* Slots come from the caller, and a wrong one must not corrupt the bits beside the pins: pins stop
+ * at HOTBED_PINS_MOST and at 0. */
 HOTBED_HD void hotbed_call_pin(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] >= a->index_slots)
         return;
@@ -203,9 +204,9 @@ HOTBED_HD void hotbed_call_unpin(const hotbed_index_args *a, uint64_t i) {
     }
 }
 
-/* --- whole tables -------------------------------------------------------------------------------- */
+/* --- whole tables ----------------------------------------------------------------------------- */
 
-/* Slot number i of the table, free. */
+/* Free slot number i of the table. */
 HOTBED_HD void hotbed_call_clear(const hotbed_index_args *a, uint64_t i) {
     uint32_t bucket = (uint32_t)(i / HOTBED_BUCKET_SLOTS);
     uint64_t slot = hotbed_index_slot(a->range, bucket) + i % HOTBED_BUCKET_SLOTS;
@@ -213,13 +214,13 @@ HOTBED_HD void hotbed_call_clear(const hotbed_index_args *a, uint64_t i) {
     a->index.metas[slot] = 0;
 }
 
-/* Meta of slot number i of the table; 0 when it holds no key. */
+/* Meta of slot number i of the table; 0 if it holds no key. */
 HOTBED_HD uint64_t hotbed_call_meta(const hotbed_index_args *a, uint64_t i) {
     uint64_t meta = hotbed_load_relaxed_u64(&a->index.metas[hotbed_index_slot(a->range, 0) + i]);
     return (meta & HOTBED_META_LOCKED) != 0 ? 0 : meta;
 }
 
-/* Slot number i goes into the exported arrays at `at`. */
+/* Write slot number i to entry `at` of the exported arrays. */
 HOTBED_HD void hotbed_call_export(
     const hotbed_index_args *a, uint64_t i, uint64_t meta, uint64_t at) {
     uint64_t slot = hotbed_index_slot(a->range, 0) + i;

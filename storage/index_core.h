@@ -1,29 +1,31 @@
-/* storage/index_core.h - the scored hash index, once, for both backends.
+/* storage/index_core.h - the scored hash index of both backends. docs/design/index.md explains the
+ * design.
  *
- * A table's slots are buckets of 16: a bucket's keys are one 128-byte line, its metas another.  A key has
- * an ordered list of candidate buckets: two by hash, then the buckets after the second.  It goes to the
- * emptier of the first two, or, when both are full, to the first bucket of the walk with a free slot.
- * Tested: nothing is refused below a load of 0.97, and 99 % of the keys of a table that full are in their
- * first two buckets.
+ * A table's slots form buckets of 16. The keys of a bucket are one 128-byte line, its metas
+ * another. A key has an ordered list of candidate buckets: two by hash, then a probe sequence
+ * through the buckets after the second. A new key goes to the emptier of the first two. If both are
+ * full, it goes to the first bucket of the probe sequence with a free slot. Tests check that no key
+ * is refused below a load of 0.97, and that 99 % of the keys are in one of their first two buckets
+ * at that load.
  *
- * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot.  Metas decide who owns
- * a slot, keys are for finding: a find reads nothing but keys.  That needs a key value for free slots
- * which no find can match, though every key can be stored: bucket b's free slots hold a key that has no
- * business in b, because b is not among that key's candidates.  There are two of them: EMPTY, for slots of
- * buckets that were never full, at which a walk ends, and ERASED, for others.
+ * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
+ * decide who owns a slot. A find reads keys only, so free slots need a key that no find can match,
+ * although every key can be stored: the free slots of bucket b hold a key for which b is not a
+ * candidate. Each bucket has two such keys. EMPTY marks slots of buckets that were never full and
+ * ends a probe sequence; ERASED marks other free slots.
  *
- * Insertion claims a free slot by CAS on its meta, which also pins it.  The key is written last, with
- * release ("publish"), once the row is initialised, so a thread that sees the key sees the row.  A claim that evicts
- * locks the meta and replaces the old key by ERASED first.
- * Keys of one call are distinct; calls that insert or erase do not overlap each other, while finds, pins
- * and unpins may overlap them.
+ * An insertion claims a free slot by compare-and-swap on its meta, which also pins it. The key is
+ * stored last, with release order, when the row is initialized (hotbed_index_publish()), so a
+ * thread that finds the key also sees the row. An insertion that evicts locks the meta and replaces
+ * the old key by ERASED first. The keys of one call are distinct. Calls that insert or erase do not
+ * overlap each other; finds, pins and unpins may overlap them.
  *
- * A table that has grown has more than one part: its first range, and segments, each with memory, buckets and
- * candidates of its own.  A key is in one of them and stays there.  Finds go from the oldest to the newest,
- * since the keys that are used most came early; new keys go to the newest that has a free slot.  A first range whose
- * words are in memory of their own, as the words of a lower tier may be, is a segment too.
+ * A table that has grown has several parts: its first range, and segments with their own memory,
+ * buckets and candidates. A key stays in its part. Finds search the oldest part first, since
+ * frequent keys tend to be the oldest; new keys go to the newest part with free slots. A first
+ * range in memory of its own, such as a lower tier's, is a segment too.
  *
- * Ideas: scored buckets and eviction in place, HierarchicalKV; two choices, Azar et al. 1999.
+ * Sources: scored buckets and in-place eviction, HierarchicalKV; two choices, Azar et al. 1999.
  */
 #ifndef HOTBED_STORAGE_INDEX_CORE_H
 #define HOTBED_STORAGE_INDEX_CORE_H
@@ -35,8 +37,8 @@
 
 enum {
     HOTBED_BUCKET_SLOTS = 16,
-    HOTBED_WALK_MOST = 128, /* candidates of a key in a table that refuses */
-    HOTBED_WALK_EVICT = 4,  /* candidates in a table that evicts: the lowest of them is evicted */
+    HOTBED_WALK_MOST = 128, /* most candidates of a key in a table that refuses keys */
+    HOTBED_WALK_EVICT = 4, /* candidates in a table that evicts; the evicted row is one of theirs */
     HOTBED_PINS_MOST = 255,
 };
 
@@ -45,50 +47,51 @@ enum {
 #define HOTBED_META_PROBATION   ((uint64_t)1 << 8)
 #define HOTBED_META_OCCUPIED    ((uint64_t)1 << 9)
 #define HOTBED_META_LOCKED      ((uint64_t)1 << 10)
-#define HOTBED_META_MARKED      ((uint64_t)1 << 11) /* the caller's; see hotbed_index_range.marks */
+#define HOTBED_META_MARKED      ((uint64_t)1 << 11) /* see hotbed_index_range.marks */
 #define HOTBED_META_SCORE_SHIFT 12
 #define HOTBED_SCORE_MOST       (((uint64_t)1 << 52) - 1)
 
-/* Slot i of segment number n is n << SEGMENT_SHIFT | i; segments count from 1. */
+/* Slot i of segment n is n << HOTBED_SEGMENT_SHIFT | i. Segments are numbered from 1. */
 #define HOTBED_SEGMENT_SHIFT 38
 #define HOTBED_SEGMENT_SLOT  (((uint64_t)1 << HOTBED_SEGMENT_SHIFT) - 1)
-/* The same of buckets, of 2^4 slots: in hotbed_index_range.first_bucket. */
+/* The same shift for bucket numbers, as in hotbed_index_range.first_bucket; a bucket has 2^4
+ * slots. */
 #define HOTBED_SEGMENT_BUCKET_SHIFT (HOTBED_SEGMENT_SHIFT - 4)
-/* Slots below it are in the index; rows of static tables without index come after. */
+/* Slots below this are in the index. Rows of static tables without an index follow. */
 #define HOTBED_SLOT_UNINDEXED ((uint64_t)1 << 62)
 
 /* One table's part of the index. */
 typedef struct hotbed_index_range {
-    uint64_t first_bucket; /* of a range that is a segment, its number is in the upper bits */
+    uint64_t first_bucket; /* in a segment, the upper bits have the segment's number */
     uint32_t buckets;      /* at least 2 */
-    uint32_t choices;      /* candidates of a key: below `buckets` */
-    uint8_t evicts;        /* whether a full candidate set evicts its lowest score */
-    uint8_t marks;         /* whether a marked slot is kept, as a pinned one is */
-    uint16_t region_bits;  /* of the hash that places a key, shared by its first two candidates */
-    uint32_t segment;      /* number of the first that growth adds; 0: the table does not grow */
-    uint64_t *times; /* [slots] of the range, or NULL: of equal scores the lowest time goes first */
+    uint32_t choices;      /* candidates of a key; less than `buckets` */
+    uint8_t evicts;        /* whether a key whose candidates are full evicts the lowest score */
+    uint8_t marks;         /* whether marked slots are kept, as pinned ones are */
+    uint16_t region_bits;  /* bits of the hash that a key's first two candidates share */
+    uint32_t segment; /* number of the first segment that growth adds; 0: the table does not grow */
+    uint64_t *times;  /* [slots] or NULL; the earliest time is evicted first among equal scores */
 } hotbed_index_range;
 
 HOTBED_HD uint64_t hotbed_index_range_slots(hotbed_index_range range) {
     return (uint64_t)range.buckets * HOTBED_BUCKET_SLOTS;
 }
 
-/* What a growth adds to a table, or a first range with words of its own.  Numbers of a table follow each
- * other; after the last that has grown comes one without buckets. */
+/* A segment that growth added, or a first range in memory of its own. The segments of a table have
+ * consecutive numbers; one with no buckets ends the list. */
 typedef struct hotbed_index_segment {
     uint64_t *keys;      /* [slots] */
     uint64_t *metas;     /* [slots] */
-    uint8_t *rows;       /* of a storage: row of slot i is at rows + i * row_bytes */
-    uint64_t lower_byte; /* of a storage: where the rows begin in the lower tier, see row_core.h */
-    hotbed_index_range range; /* counts from 0 */
+    uint8_t *rows;       /* in storages: the row of slot i is at rows + i * row_bytes */
+    uint64_t lower_byte; /* in storages: where the rows begin in the lower tier, see row_core.h */
+    hotbed_index_range range; /* slots are counted from 0 */
 } hotbed_index_segment;
 
-/* All slots, plain pointers; no ownership. */
+/* All slots of an index; plain pointers without ownership. */
 typedef struct hotbed_index_view {
-    uint64_t *keys;                       /* [slots] */
-    uint64_t *metas;                      /* [slots] */
-    const hotbed_index_segment *segments; /* by number; NULL: there are none, and kernels that
-                                           * set it so are compiled without what follows from it */
+    uint64_t *keys;  /* [slots] */
+    uint64_t *metas; /* [slots] */
+    /* by number; a literal NULL compiles kernels without code for segments */
+    const hotbed_index_segment *segments;
 } hotbed_index_view;
 
 HOTBED_HD uint64_t *hotbed_index_meta(hotbed_index_view index, uint64_t slot) {
@@ -105,14 +108,14 @@ HOTBED_HD uint64_t *hotbed_index_key(hotbed_index_view index, uint64_t slot) {
                : &index.segments[number].keys[slot & HOTBED_SEGMENT_SLOT];
 }
 
-/* A range with the index that it counts in: what the rest of this file works on. */
+/* A range and the index in which its slots are counted. */
 typedef struct hotbed_index_part {
     hotbed_index_view index;
     hotbed_index_range range;
-    uint64_t first; /* added to its slots */
+    uint64_t first; /* added to the part's slots to get slots of the table */
 } hotbed_index_part;
 
-/* Part number `part` of a table: 0 is its first range. */
+/* Part `part` of a table; 0 is its first range. */
 HOTBED_HD hotbed_index_part
 hotbed_index_part_at(hotbed_index_view index, hotbed_index_range range, uint32_t part) {
     hotbed_index_part at = {index, range, 0};
@@ -127,7 +130,7 @@ hotbed_index_part_at(hotbed_index_view index, hotbed_index_range range, uint32_t
     return at;
 }
 
-/* The part of a table that a slot is in. */
+/* The part of the table that contains `slot`. */
 HOTBED_HD hotbed_index_part
 hotbed_index_part_of(hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
     uint64_t number = slot >> HOTBED_SEGMENT_SHIFT;
@@ -141,30 +144,31 @@ HOTBED_HD bool hotbed_index_grows(hotbed_index_view index, hotbed_index_range ra
     return index.segments != NULL && range.segment != 0;
 }
 
-/* Buckets of segment number `grown` of a table that grows, from 0; 0: it is not there. */
+/* Buckets of the grown segment number `grown`, counted from 0; 0 if it does not exist. */
 HOTBED_HD uint32_t
 hotbed_index_grown(hotbed_index_view index, hotbed_index_range range, uint32_t grown) {
     return index.segments[(uint64_t)range.segment + grown].range.buckets;
 }
 
-/* What became of a key that was claimed or placed. */
+/* Result of claiming a slot for a key. */
 typedef struct hotbed_index_result {
-    uint64_t slot;         /* HOTBED_SLOT_NONE when refused */
-    uint64_t evicted_key;  /* of EVICTED */
-    uint64_t evicted_meta; /* of EVICTED */
+    uint64_t slot;         /* HOTBED_SLOT_NONE if refused */
+    uint64_t evicted_key;  /* if `outcome` is EVICTED */
+    uint64_t evicted_meta; /* likewise */
     hotbed_index_outcome outcome;
 } hotbed_index_result;
 
 /* --- candidates ------------------------------------------------------------------------------- */
 
 typedef struct hotbed_candidates {
-    uint32_t first, second; /* bucket numbers in the table */
-    uint32_t gap;           /* steps from `second` up to `first`, around the end */
+    uint32_t first, second; /* bucket numbers within the table */
+    uint32_t gap;           /* steps from `second` to `first`, wrapping around */
 } hotbed_candidates;
 
-/* The product takes the candidates out of the hash's own order, in which checkpoints give their keys: a table
- * that is filled in that order would be full early.  A table is 2^region_bits regions, and a key's first two candidates
- * are in one of them: near the same point of every table that has so many. */
+/* The multiplication decorrelates candidates from the hash's order. Checkpoints list keys in that
+ * order, so without it the front of a table would fill up first while loading. A table has
+ * 2^region_bits regions; both of a key's first two candidates are in one, at about the same
+ * relative position in every table with as many regions. */
 HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, uint64_t key) {
     uint64_t hash = hotbed_hash_u64(key) * 0x9e3779b97f4a7c15U;
     hotbed_candidates c;
@@ -178,7 +182,7 @@ HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, ui
     return c;
 }
 
-/* Candidate bucket number `choice` (>= 2) of the walk: the buckets after the second, but not the first. */
+/* Candidate number `choice` (>= 2): the buckets after the second, leaving out the first. */
 HOTBED_HD uint32_t
 hotbed_index_walk(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
     uint64_t bucket = (uint64_t)c.second + (choice - 1);
@@ -197,7 +201,8 @@ HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uin
     return choice < range.choices;
 }
 
-/* The key of free slots of a bucket: EMPTY is the smallest that may not be stored there, ERASED the next. */
+/* The key of free slots of a bucket: EMPTY is the smallest key that may not be stored there, ERASED
+ * the next. */
 HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
     uint64_t key = 0;
     while (hotbed_index_may_hold(range, key, bucket))
@@ -214,7 +219,8 @@ HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) 
     return (range.first_bucket + bucket) * HOTBED_BUCKET_SLOTS;
 }
 
-/* One lane: free all slots of a range whose words are 0.  Key 0 marks them, but for its own candidates. */
+/* One lane: free all slots of a range whose words are 0. Key 0 then marks free slots, except in
+ * its own candidate buckets. */
 HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range range) {
     hotbed_candidates c = hotbed_index_candidates(range, 0);
     for (uint32_t choice = 0; choice < range.choices; choice++) {
@@ -229,7 +235,8 @@ HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range ra
 
 /* --- lines of 16 words ------------------------------------------------------------------------ */
 
-/* A bit for each word of a line that this lane reads and that equals `word`. */
+/* Which words of a line equal `word`, one bit each; each lane returns the bits of the words that it
+ * reads. */
 HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32_t width) {
     uint32_t bits = 0;
     if (width == 1)
@@ -243,7 +250,7 @@ HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32
     return bits;
 }
 
-/* The bits of all lanes together. */
+/* Bitwise OR over the lanes. */
 HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
     for (uint32_t step = 1; step < width; step *= 2)
         bits |= hotbed_tile_shuffle_u32(width, bits, hotbed_tile_rank(width) ^ step);
@@ -252,7 +259,7 @@ HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
 
 /* --- find ------------------------------------------------------------------------------------- */
 
-/* A key and the lines of its first two candidates. */
+/* A key and the first slots of its first two candidate buckets. */
 typedef struct hotbed_probe {
     uint64_t key;
     uint64_t first, second; /* slots */
@@ -267,7 +274,8 @@ HOTBED_HD hotbed_probe hotbed_index_probe(hotbed_index_range range, uint64_t key
     return probe;
 }
 
-/* A bit for each slot of the key among the words that this lane reads of the two lines. */
+/* Which slots of the two buckets hold the key; each lane returns the bits of the words that it
+ * reads. */
 HOTBED_HD uint32_t
 hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_line_match(hotbed_index_key(index, probe.first), probe.key, width);
@@ -275,15 +283,16 @@ hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t w
                       << HOTBED_BUCKET_SLOTS;
 }
 
-/* The slot, from the lanes' bits; `hit` is the ballot of lanes with a bit, not 0. */
+/* The slot from the lanes' bits. `hit` is the ballot of lanes with a bit set, and not 0. */
 HOTBED_HD uint64_t
 hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_t width) {
     uint32_t bit = hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
     return bit < HOTBED_BUCKET_SLOTS ? probe.first + bit : probe.second + bit - HOTBED_BUCKET_SLOTS;
 }
 
-/* A bit for each slot of the bucket that this lane reads and that was never taken: a walk ends there.  For short walks,
- * testing for the end costs more than finishing. */
+/* Which slots of a bucket were never used; each lane returns the bits of the words that it reads.
+ * A search ends at such a bucket. For short probe sequences the test costs more than it saves, so
+ * it is skipped. */
 HOTBED_HD uint32_t hotbed_index_walk_ends(
     hotbed_index_view index, hotbed_index_range range, uint32_t bucket, uint32_t width) {
     if (range.choices <= HOTBED_WALK_EVICT)
@@ -293,7 +302,7 @@ HOTBED_HD uint32_t hotbed_index_walk_ends(
         hotbed_index_marker(range, bucket, false), width);
 }
 
-/* Slot of a key that its first two candidates do not hold. */
+/* Search the probe sequence of a key that is in neither of its first two candidates. */
 HOTBED_HD uint64_t hotbed_index_find_walk(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     if (range.choices <= 2)
@@ -303,7 +312,7 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
                     hotbed_index_walk_ends(index, range, c.second, width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
         if (hotbed_tile_ballot(width, bits != 0) != 0)
-            return HOTBED_SLOT_NONE; /* a candidate before this one was never full */
+            return HOTBED_SLOT_NONE; /* an earlier candidate was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
         bits = hotbed_line_match(hotbed_index_key(index, slot), key, width);
@@ -316,7 +325,7 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
     return HOTBED_SLOT_NONE;
 }
 
-/* Slot of a key in the segments of a table that grows. */
+/* Search the segments of a table that grows. */
 HOTBED_COLD uint64_t hotbed_index_find_grown(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     for (uint32_t grown = 0; hotbed_index_grown(index, range, grown) != 0; grown++) {
@@ -332,7 +341,7 @@ HOTBED_COLD uint64_t hotbed_index_find_grown(
     return HOTBED_SLOT_NONE;
 }
 
-/* Slot of a key that its first two candidates of the first part do not hold. */
+/* Search for a key that is in neither of its first two candidates of the first part. */
 HOTBED_HD uint64_t hotbed_index_find_rest(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     uint64_t slot = hotbed_index_find_walk(index, range, key, width);
@@ -341,7 +350,7 @@ HOTBED_HD uint64_t hotbed_index_find_rest(
                : slot;
 }
 
-/* Slot of the probe's key, or HOTBED_SLOT_NONE.  All lanes get the same answer. */
+/* Slot of the probe's key, or HOTBED_SLOT_NONE. All lanes get the same result. */
 HOTBED_HD uint64_t hotbed_index_find_probe(
     hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
     uint32_t bits = hotbed_index_probe_match(index, probe, width);
@@ -355,7 +364,7 @@ hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t ke
     return hotbed_index_find_probe(index, range, hotbed_index_probe(range, key), width);
 }
 
-/* Lane `lane`'s probe. */
+/* The probe of lane `lane`. */
 HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, uint32_t width) {
     hotbed_probe probe;
     probe.key = hotbed_tile_shuffle_u64(width, mine.key, lane);
@@ -364,9 +373,9 @@ HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, u
     return probe;
 }
 
-/* Slot of each lane's own key, for lanes in `wanted`, a bit each: hashing is done by one lane a key, the
- * lines are read by all, of two keys at a time.  A short walk is each lane's own: while one tile of a warp walks,
- * tiles that have found their keys wait. */
+/* Find the key of each lane in `wanted` (a bit each). Each lane hashes its own key; then all lanes
+ * read the lines of two keys at a time. Short probe sequences are searched by single lanes, since
+ * otherwise all tiles of the warp would wait for the one tile that searches. */
 HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
     uint32_t width) {
@@ -416,15 +425,16 @@ HOTBED_HD uint64_t hotbed_index_find_each(
     return found;
 }
 
-/* --- claim: find, or insert and perhaps evict --------------------------------------------------- */
+/* --- claim: find, or insert and perhaps evict ------------------------------------------------- */
 
 HOTBED_HD uint64_t hotbed_meta_score(uint64_t meta) {
     return meta >> HOTBED_META_SCORE_SHIFT;
 }
 
-/* Eviction order: the lowest goes first, and keys on probation before all others.  Keys on probation are equal, so
- * the key of the lowest slot goes: on a cycle of keys longer than the table, evicting the oldest key would lose
- * each key just before it is used again. */
+/* Order of eviction: the lowest rank goes first, and keys on probation before all others. Keys on
+ * probation have equal rank, so the lowest slot goes first. Evicting the oldest of them instead
+ * would, for keys that recur in a cycle longer than the table, evict each key just before it
+ * recurs. */
 HOTBED_HD uint64_t hotbed_meta_rank(uint64_t meta) {
     return (meta & HOTBED_META_PROBATION) != 0 ? 0 : hotbed_meta_score(meta) + 1;
 }
@@ -442,14 +452,15 @@ HOTBED_HD uint64_t hotbed_meta_rescore(uint64_t meta, hotbed_score_rule rule, ui
     return meta | value << HOTBED_META_SCORE_SHIFT;
 }
 
-/* The meta of a slot that is claimed for a new key. */
+/* Meta of a slot claimed for a new key. */
 HOTBED_HD uint64_t hotbed_meta_new(uint64_t score, uint64_t pins) {
     return hotbed_meta_rescore(
         HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | pins, HOTBED_SCORE_ASSIGN, score);
 }
 
-/* One lane: score the key that a find saw in `slot`, and add to its pins, where no key leaves its slot meanwhile: only pins
- * change under it, so an addition is enough. */
+/* One lane: score the key that was found in `slot` and add to its pins. Only for tables whose keys
+ * stay in their slots during the call: other threads then change pins only, so an addition
+ * suffices. */
 HOTBED_HD void hotbed_index_touch_found(
     hotbed_index_view index, uint64_t slot, hotbed_score_rule rule, uint64_t score, uint64_t pins) {
     uint64_t *meta = hotbed_index_meta(index, slot);
@@ -457,8 +468,9 @@ HOTBED_HD void hotbed_index_touch_found(
     hotbed_add_relaxed_u64(meta, hotbed_meta_rescore(old, rule, score) - old + pins);
 }
 
-/* One lane: the same where other keys are placed meanwhile, perhaps in the place of this one; false when it was evicted since
- * the find.  The key is compared under the lock: a meta that is loaded after the find may belong to the slot's next key. */
+/* One lane: the same while other keys are being placed; false if the key has been evicted since it
+ * was found. The key is compared under the lock, because a meta loaded after the find may belong
+ * to the slot's next key. */
 HOTBED_HD bool hotbed_index_touch(
     hotbed_index_view index, uint64_t slot, uint64_t key, hotbed_score_rule rule, uint64_t score,
     uint64_t pins) {
@@ -475,25 +487,26 @@ HOTBED_HD bool hotbed_index_touch(
     return false;
 }
 
-/* A candidate bucket's free slots, or the slot to evict from, according to the metas that this lane reads. */
+/* Free slots of candidate buckets, and the row with the lowest rank among the metas that this lane
+ * reads. */
 typedef struct hotbed_bucket_scan {
-    uint32_t free;        /* bits of free slots, all lanes' */
-    uint64_t lowest_rank; /* UINT64_MAX: none */
-    uint64_t lowest_time; /* where the range has times */
-    uint64_t evicted_meta;
+    uint32_t free;        /* bits of free slots, over all lanes */
+    uint64_t lowest_rank; /* UINT64_MAX: no row can be evicted */
+    uint64_t lowest_time; /* only if the range has times */
+    uint64_t lowest_meta;
     uint64_t lowest_slot;
-    bool busy; /* a slot is locked and not pinned: it may become evictable soon */
+    bool busy; /* a slot is locked and not pinned, so it may soon be evictable */
 } hotbed_bucket_scan;
 
-/* Whether a slot is evicted before the lowest slot so far. */
-HOTBED_HD bool hotbed_evicted_before(
+/* Whether a slot is evicted before the lowest one found so far. */
+HOTBED_HD bool hotbed_evicts_before(
     const hotbed_bucket_scan *scan, uint64_t rank, uint64_t time, uint64_t slot) {
     if (rank != scan->lowest_rank)
         return rank < scan->lowest_rank;
     return time < scan->lowest_time || (time == scan->lowest_time && slot < scan->lowest_slot);
 }
 
-/* Where the time of a slot is, in a range that has times. */
+/* The time of a slot, in a range that has times. */
 HOTBED_HD uint64_t *hotbed_index_time(hotbed_index_range range, uint64_t slot) {
     return range.times + (slot - hotbed_index_slot(range, 0));
 }
@@ -530,10 +543,10 @@ HOTBED_HD uint32_t hotbed_index_scan(
             uint64_t rank = hotbed_meta_rank(meta), slot = line + 2 * pair + half, time = 0;
             if (range.times != NULL && (meta & HOTBED_META_PROBATION) == 0)
                 time = hotbed_load_relaxed_u64(hotbed_index_time(range, slot));
-            if (hotbed_evicted_before(scan, rank, time, slot)) {
+            if (hotbed_evicts_before(scan, rank, time, slot)) {
                 scan->lowest_rank = rank;
                 scan->lowest_time = time;
-                scan->evicted_meta = meta;
+                scan->lowest_meta = meta;
                 scan->lowest_slot = slot;
             }
         }
@@ -541,7 +554,8 @@ HOTBED_HD uint32_t hotbed_index_scan(
     return hotbed_tile_or(width, free);
 }
 
-/* One lane: no key is found in a claimed slot, and walks go on past it. */
+/* One lane: replace the key of a claimed slot by ERASED, so that finds miss it and probe sequences
+ * continue past it. */
 HOTBED_HD void hotbed_index_forget(
     hotbed_index_view index, hotbed_index_range range, uint64_t slot) {
     hotbed_index_part part = hotbed_index_part_of(index, range, slot);
@@ -549,10 +563,11 @@ HOTBED_HD void hotbed_index_forget(
     uint32_t bucket = (uint32_t)(slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
     hotbed_store_release_u64(
         hotbed_index_key(part.index, slot), hotbed_index_marker(part.range, bucket, true));
-    hotbed_fence(); /* an eval that reads the new row sees that the key is gone */
+    hotbed_fence(); /* an eval that reads the new row also sees that the old key is gone */
 }
 
-/* Take a free slot of a line, the first at or after `from`; HOTBED_SLOT_NONE when another tile took it. */
+/* Claim a free slot of a line, the first at or after `from`; HOTBED_SLOT_NONE if another tile
+ * claimed it. */
 HOTBED_HD uint64_t hotbed_index_take(
     hotbed_index_view index, uint64_t line, uint32_t free, uint32_t from, uint64_t meta,
     uint32_t width) {
@@ -563,15 +578,16 @@ HOTBED_HD uint64_t hotbed_index_take(
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
-/* The next function, in one part of a table. */
+/* hotbed_index_place_over() within one part of a table. */
 HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
-    /* Where to begin in a bucket: tiles that place many keys at once should not all try one slot. */
+    /* Start at different slots of a bucket, so that tiles that place keys at once do not all try
+     * the same one. */
     uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
-    /* The slot to evict from is chosen among all candidates of the key. */
+    /* An eviction compares all candidates. */
     for (uint32_t choice = 2; range.evicts != 0 && choice < range.choices; choice++)
         hotbed_prefetch_item(
             hotbed_index_meta(index, hotbed_index_slot(range, hotbed_index_walk(range, c, choice))),
@@ -595,7 +611,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
                 index, second ? line[1] : line[0], second ? free[1] : free[0], from, meta, width);
             if (result.slot != HOTBED_SLOT_NONE)
                 return result;
-            continue; /* look again: which of the two is emptier may have changed */
+            continue; /* the counts of free slots may have changed */
         }
         bool lost = false;
         for (uint32_t choice = 2; choice < range.choices && !lost; choice++) {
@@ -614,23 +630,23 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
             result.outcome = HOTBED_INDEX_FULL;
             return result;
         }
-        /* The lowest of all lanes. */
+        /* Combine the lanes' results: the lowest of all. */
         for (uint32_t step = 1; step < width; step *= 2) {
             uint32_t other = hotbed_tile_rank(width) ^ step;
             uint64_t rank = hotbed_tile_shuffle_u64(width, scan.lowest_rank, other);
             uint64_t time = hotbed_tile_shuffle_u64(width, scan.lowest_time, other);
             uint64_t slot = hotbed_tile_shuffle_u64(width, scan.lowest_slot, other);
-            uint64_t old = hotbed_tile_shuffle_u64(width, scan.evicted_meta, other);
-            if (hotbed_evicted_before(&scan, rank, time, slot)) {
+            uint64_t old = hotbed_tile_shuffle_u64(width, scan.lowest_meta, other);
+            if (hotbed_evicts_before(&scan, rank, time, slot)) {
                 scan.lowest_rank = rank;
                 scan.lowest_time = time;
                 scan.lowest_slot = slot;
-                scan.evicted_meta = old;
+                scan.lowest_meta = old;
             }
         }
         if (scan.lowest_rank == UINT64_MAX) {
             if (hotbed_tile_ballot(width, scan.busy) != 0)
-                continue; /* until another tile has written its row */
+                continue; /* another tile is about to publish its row */
             result.outcome = HOTBED_INDEX_PINNED;
             return result;
         }
@@ -638,8 +654,8 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         uint64_t evicted = 0;
         uint64_t *word = hotbed_index_meta(index, scan.lowest_slot);
         if (hotbed_tile_rank(width) == 0 &&
-            (stay ? hotbed_cas_pass_u64(word, scan.evicted_meta, meta)
-                  : hotbed_cas_u64(word, scan.evicted_meta, meta))) {
+            (stay ? hotbed_cas_pass_u64(word, scan.lowest_meta, meta)
+                  : hotbed_cas_u64(word, scan.lowest_meta, meta))) {
             won = true;
             evicted = hotbed_load_relaxed_u64(hotbed_index_key(index, scan.lowest_slot));
             if (!stay)
@@ -648,20 +664,20 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         if (hotbed_tile_ballot(width, won) != 0) {
             result.slot = scan.lowest_slot;
             result.evicted_key = hotbed_tile_shuffle_u64(width, evicted, 0);
-            result.evicted_meta = scan.evicted_meta;
+            result.evicted_meta = scan.lowest_meta;
             result.outcome = HOTBED_INDEX_EVICTED;
             return result;
         }
     }
 }
 
-/* The part of a table in which a key evicts, each part as often as it has buckets. */
+/* Draw the part in which a key evicts, with probability proportional to the number of buckets. */
 HOTBED_HD uint32_t hotbed_index_drawn_part(
     hotbed_index_view index, hotbed_index_range range, uint32_t grown, uint64_t key) {
     uint64_t buckets = range.buckets;
     for (uint32_t g = 0; g < grown; g++)
         buckets += hotbed_index_grown(index, range, g);
-    /* Bits that do not choose buckets. */
+    /* Use other bits of the hash than the candidates do. */
     uint64_t at = (hotbed_hash_u64(~key) >> 40) * buckets >> 24;
     uint64_t end = range.buckets;
     uint32_t part = 0;
@@ -670,7 +686,8 @@ HOTBED_HD uint32_t hotbed_index_drawn_part(
     return part;
 }
 
-/* The next function, in a table that has grown: a free slot in the newest part that has one, else an eviction. */
+/* hotbed_index_place_over() for a table that has grown: take a free slot in the newest part that
+ * has one, else evict. */
 HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
@@ -693,9 +710,9 @@ HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
     return result;
 }
 
-/* Place a key that no find can see: claim a slot for it, locked.  All lanes get the same answer.  With
- * `stay` the key that is evicted can still be found: its row goes elsewhere first, and who moves it calls
- * hotbed_index_forget(). */
+/* Claim a locked slot for a key that is not in the table. All lanes get the same result. With
+ * `stay` the evicted key can still be found, because its row has yet to be moved; the caller then
+ * calls hotbed_index_forget() after the move. */
 HOTBED_HD hotbed_index_result hotbed_index_place_over(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
@@ -710,9 +727,8 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     return hotbed_index_place_over(index, range, key, meta, false, width);
 }
 
-/* Find `key` and score it, or claim a slot for it; in both cases add `pins` (0 or 1) to its pins.  A slot
- * that was claimed is published by the caller, once its row is initialised.  All lanes get the same
- * answer. */
+/* Find `key` and score it, or claim a slot for it. Adds `pins` (0 or 1) either way. The caller
+ * initializes the row of a claimed slot and then publishes it. All lanes get the same result. */
 HOTBED_HD hotbed_index_result hotbed_index_claim(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
     uint64_t score, uint64_t pins, uint32_t width) {
@@ -731,39 +747,44 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
     return hotbed_index_place(index, range, key, hotbed_meta_new(score, pins), width);
 }
 
-/* One lane: make a claimed slot visible.  The row was written before, by this thread or before a tile
- * sync. */
+/* One lane: make a claimed slot visible to finds. The row must have been written before, by this
+ * thread or before a tile sync. */
 HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {
     hotbed_store_release_u64(hotbed_index_key(index, slot), key);
     hotbed_add_release_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
-/* One lane: mark a slot that holds a key, once. */
+/* One lane: set the mark of a slot that holds a key, if it is not set. */
 HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
     uint64_t *meta = hotbed_index_meta(index, slot);
     if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_MARKED) == 0)
         hotbed_add_relaxed_u64(meta, HOTBED_META_MARKED);
 }
 
-/* --- pins ---------------------------------------------------------------------------------------
+/* --- pins ----------------------------------------------------------------------------------------
  *
- * A pin keeps a key in its slot and a row in its tier; whoever has one may read and write the row.  Pins are counted in the
- * meta, and order accesses to the row as follows.  Taking a pin orders nothing (a relaxed addition): the key was found, and
- * its row was published, in an earlier pass or step.  Taking one off releases: all that the ticket did to the row comes before
- * the meta that no longer has the pin.  Additions by others in between continue the release sequence, so it does not
- * matter whose pin goes last.  Whoever moves or replaces a row first sees a meta without other pins, and acquires with
- * that: the claim of a row to evict by its compare-and-swap, the claim of a row that comes up from the lower tier by its load
- * (hotbed_claim_missing()).  On CUDA these two are relaxed, because the row is touched in a later kernel of the same
- * stream only, and the end of a kernel orders its reads before the next kernel's accesses.
+ * A pin keeps a key in its slot and a row in its tier. The owner of a pin may read and write the
+ * row. Pins are counted in the meta, and they order accesses to the row:
+ *
+ * - Adding a pin orders nothing (relaxed): an earlier pass or step found the key, after its row was
+ * published.
+ * - Releasing a pin has release order: all accesses to the row by the ticket happen before the meta
+ * loses the pin. Later additions by others continue the release sequence, so the order in which
+ * pins are released does not matter.
+ * - Moving or replacing a row needs a meta without other pins, and reading that meta has acquire
+ * order: the compare-and-swap that claims an evicted row's slot, or the load that claims a row of
+ * the lower tier (hotbed_claim_missing()). On CUDA both are relaxed: only a later kernel of the
+ * same stream touches the row, and the end of a kernel orders its reads before the next kernel's
+ * accesses.
  */
 
-/* One lane: one pin more on a slot that has some already, so that its key stays. */
+/* One lane: add a pin to a slot that is already pinned, so its key cannot change. */
 HOTBED_HD void hotbed_index_pin_again(hotbed_index_view index, uint64_t slot) {
     hotbed_add_release_u64(hotbed_index_meta(index, slot), HOTBED_META_PIN);
 }
 
-/* One lane: take one pin off.  Where the slot may then be given to another key, which a prefetch on
- * another stream initialises, what the tile did to the row comes first. */
+/* One lane: release a pin. If the slot may then be reused (`evicts`), the release orders the
+ * tile's accesses to the row before the accesses by a prefetch on another stream. */
 HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool evicts) {
     uint64_t *meta = hotbed_index_meta(index, slot);
     if (evicts)
@@ -772,7 +793,7 @@ HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool e
         hotbed_add_relaxed_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
 }
 
-/* Free a slot that has just `pins` pins, the caller's.  All lanes get the same answer. */
+/* Free a slot that has exactly `pins` pins, the caller's. All lanes get the same result. */
 HOTBED_HD bool hotbed_index_vacate(
     hotbed_index_view index, hotbed_index_range range, uint64_t slot, uint64_t pins,
     uint32_t width) {
@@ -781,8 +802,8 @@ HOTBED_HD bool hotbed_index_vacate(
     uint64_t line = slot - slot % HOTBED_BUCKET_SLOTS;
     uint32_t bucket = (uint32_t)(line / HOTBED_BUCKET_SLOTS - part.range.first_bucket);
     uint64_t empty = hotbed_index_marker(part.range, bucket, false);
-    /* A slot that is claimed and not published still has EMPTY for its key, but is not free: the bucket may be
-     * full, and keys may have gone on from it. */
+    /* A slot that is claimed but not published still has EMPTY for its key. It is not free: the
+     * bucket may be full, and probe sequences may continue past it. */
     uint32_t unused = hotbed_line_match(hotbed_index_key(part.index, line), empty, width) &
                       hotbed_line_match(hotbed_index_meta(part.index, line), 0, width);
     bool never_full = hotbed_tile_ballot(width, unused != 0) != 0;
@@ -790,7 +811,8 @@ HOTBED_HD bool hotbed_index_vacate(
     if (hotbed_tile_rank(width) == 0) {
         uint64_t *meta = hotbed_index_meta(part.index, slot);
         uint64_t old = hotbed_load_relaxed_u64(meta);
-        /* Locked until the key is gone: a slot whose meta is 0 may be claimed at once. */
+        /* Keep the lock until the key is gone, because a slot with meta 0 can be claimed at
+         * once. */
         if (old != 0 && (old & (HOTBED_META_PINS | HOTBED_META_LOCKED)) == pins &&
             hotbed_cas_u64(meta, old, old | HOTBED_META_LOCKED)) {
             hotbed_store_relaxed_u64(
@@ -803,7 +825,7 @@ HOTBED_HD bool hotbed_index_vacate(
     return hotbed_tile_ballot(width, won) != 0;
 }
 
-/* Remove `key`; false when it is absent or pinned.  All lanes get the same answer. */
+/* Remove `key`; false if it is absent or pinned. All lanes get the same result. */
 HOTBED_HD bool hotbed_index_erase(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t width) {
     uint64_t slot = hotbed_index_find(index, range, key, width);

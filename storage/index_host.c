@@ -1,12 +1,13 @@
-/* storage/index_host.c - calls on the index on the host.  CUDA counterpart: index.cu. */
+/* storage/index_host.c - launches the core of index calls on host threads. CUDA counterpart:
+ * index.cu. */
 #include "storage/index_kernels.h"
 
 #include "base/host_launch.h"
 
 enum { GRAIN = 1024, SLOTS_GRAIN = 4096, AHEAD = 8 };
-enum { FIND_AHEAD = 16 }; /* by index/alone_find; a power of two */
+enum { FIND_AHEAD = 16 }; /* tuned with benchmark index/alone_find; a power of two */
 
-/* A key that is looked for: where it may be. */
+/* A key of a find, with its candidates. */
 typedef struct wanted_key {
     hotbed_index_range range;
     hotbed_probe probe;

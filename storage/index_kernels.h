@@ -1,4 +1,4 @@
-/* storage/index_kernels.h - calls on the index: the contract of both backends. */
+/* storage/index_kernels.h - the kernels of index calls: the contract of both backends. */
 #ifndef HOTBED_STORAGE_INDEX_KERNELS_H
 #define HOTBED_STORAGE_INDEX_KERNELS_H
 
@@ -9,25 +9,25 @@
 extern "C" {
 #endif
 
-/* All are async; n is above 0. */
+/* All are async; n > 0. */
 typedef struct hotbed_index_kernels {
-    /* slots of keys. */
+    /* Write the slots of keys. */
     hotbed_status (*find)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* slots and outcomes of keys, in tables that do not evict: one pass. */
+    /* Write slots and outcomes of keys in one pass, for tables that do not evict. */
     hotbed_status (*claim)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* The same where tables may evict: hold, then place, which appends to the evicted lists from
-     * *num_evicted on and adds to it; then release, unless pins are wanted. */
+    /* The same in three passes, if a table evicts. `place` appends to the lists of evictions from
+     * *num_evicted on and adds to it. `release` is skipped if the caller wants pins. */
     hotbed_status (*hold)(const hotbed_index_args *args, hotbed_stream *stream);
     hotbed_status (*place)(const hotbed_index_args *args, hotbed_stream *stream);
     hotbed_status (*release)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* outcomes: 1 erased, 0 not. */
+    /* Write outcomes: 1 erased, 0 not. */
     hotbed_status (*erase)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* slots; slots without a key are skipped. */
+    /* Pin or unpin slots; slots without a key are skipped. */
     hotbed_status (*pin)(const hotbed_index_args *args, hotbed_stream *stream);
     hotbed_status (*unpin)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* All slots of the range: free. */
+    /* Free all slots of the range. */
     hotbed_status (*clear)(const hotbed_index_args *args, hotbed_stream *stream);
-    /* The keys of the range: counts, and what fits into the arrays. */
+    /* Count the keys of the range, and write as many as fit into the arrays. */
     hotbed_status (*export_keys)(const hotbed_index_args *args, hotbed_stream *stream);
 } hotbed_index_kernels;
 

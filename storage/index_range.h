@@ -1,4 +1,4 @@
-/* storage/index_range.h - how many buckets a table gets in the index. */
+/* storage/index_range.h - the size of a table's range in the index, from its number of keys. */
 #ifndef HOTBED_STORAGE_INDEX_RANGE_H
 #define HOTBED_STORAGE_INDEX_RANGE_H
 
@@ -6,11 +6,13 @@
 
 #define HOTBED_CAPACITY_MOST ((uint64_t)1 << 35)
 
-/* Buckets for `capacity` keys, from bucket `first` on, made for a load of 0.97.
+/* A range for `capacity` keys from bucket `first` on, sized for a load of 0.97.
  *
- * A key's candidates are all buckets but 3 % (at least one, which the markers of free slots need), so that
- * the slots of any key's candidates are enough for all keys that the table takes: whatever the keys, it
- * refuses none.  Tables of more than 131 buckets have candidates enough for any keys that hash apart. */
+ * In tables of up to 131 buckets, all but 3 % of the buckets (at least one, which the markers of
+ * free slots need) are candidates of each key. The slots of any key's candidates then suffice for
+ * the whole capacity, so such a table refuses no key, however the keys hash. Larger tables rely on
+ * the hash.
+ */
 static inline hotbed_index_range hotbed_index_range_make(
     uint64_t capacity, bool evicts, uint64_t first) {
     uint64_t full = (capacity + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS;
@@ -27,13 +29,15 @@ static inline hotbed_index_range hotbed_index_range_make(
 
 enum {
     HOTBED_REGION_BITS_MOST = 8,
-    HOTBED_REGION_BUCKETS = 8192, /* the fewest of a region, where tables refuse keys */
-    HOTBED_REGION_EVICTS = 2048,  /* where they evict */
+    HOTBED_REGION_BUCKETS = 8192, /* smallest region, in buckets, of tables that refuse keys */
+    HOTBED_REGION_EVICTS = 2048,  /* of tables that evict */
 };
 
-/* For tables whose rows move: a key's place in one tier is near the same point of it as in the other, and so a row that
- * comes up and the one that leaves for it are neighbours below, too.  How many keys a region gets is chance: 0.3 % from
- * the mean in the smallest that refuses, where 1.5 % would fill it (docs/decisions/006-regions.md), and 0.6 in one that evicts. */
+/* For tables whose rows move between tiers: gives a key about the same relative position in both
+ * tiers, so that promoted rows and the rows evicted for them are neighbours in the lower tier. The
+ * number of keys per region deviates from the mean by 0.3 % in the smallest regions of tables that
+ * refuse (1.5 % would overfill one, docs/decisions/006-regions.md) and by 0.6 % in tables that
+ * evict. */
 static inline void hotbed_index_range_regions(hotbed_index_range *range) {
     const uint32_t fewest = range->evicts != 0 ? HOTBED_REGION_EVICTS : HOTBED_REGION_BUCKETS;
     range->region_bits = 0;

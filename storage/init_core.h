@@ -1,4 +1,5 @@
-/* storage/init_core.h - the first values of a row, from (seed, table, key, element) alone. */
+/* storage/init_core.h - initial values of a row, computed from seed, table, key and element
+ * alone. */
 #ifndef HOTBED_STORAGE_INIT_CORE_H
 #define HOTBED_STORAGE_INIT_CORE_H
 
@@ -6,23 +7,25 @@
 #include "base/port.h"
 #include "hotbed/types.h"
 
-/* An initialiser with what the host works out once; see hotbed_init_make() in storage/types.c. */
+/* An initializer and the constants that the host derives from it; see hotbed_init_make() in
+ * storage/types.c. */
 typedef struct hotbed_init_view {
-    uint32_t kind;         /* hotbed_initializer_kind */
-    uint32_t table;        /* hash of the table's name: the same wherever the table is */
+    uint32_t kind;  /* hotbed_initializer_kind */
+    uint32_t table; /* hash of the table's name, so values do not depend on the table's number */
     uint32_t seed0, seed1; /* of the storage */
     float offset, scale;   /* value = offset + scale * x */
-    float low, high;       /* UNIFORM: bounds of the value; TRUNCATED_NORMAL: of the value ... */
-    float p_low, p_span;   /* ... and the normal distribution's at them: lower, upper - lower */
+    float low, high; /* UNIFORM: bounds of the value; TRUNCATED_NORMAL: bounds of the value, ... */
+    /* ... and the normal distribution there: at `low`, and its increase up to `high` */
+    float p_low, p_span;
 } hotbed_init_view;
 
-/* Natural logarithm of a positive, normal x: x = m * 2^e with m in [sqrt(1/2), sqrt(2)), then
- * log m = 2 atanh((m-1)/(m+1)) as an odd series.  Within 2 ulp; the same bits on both backends. */
+/* Natural logarithm of a positive, normal x: with x = m * 2^e and m in [sqrt(1/2), sqrt(2)), log m
+ * = 2 atanh((m-1)/(m+1)) as an odd series. Within 2 ulp; the same bits on both backends. */
 HOTBED_HD float hotbed_log(float x) {
     uint32_t bits = hotbed_float_bits(x);
     int32_t exponent = (int32_t)((bits - 0x3f3504f3U) >> 23);
     if (bits < 0x3f3504f3U)
-        exponent -= 512; /* the shift above was of a wrapped word */
+        exponent -= 512; /* the shift above was of an unsigned, wrapped word */
     float m = hotbed_bits_float(bits - ((uint32_t)exponent << 23));
     float s = (m - 1.0F) / (m + 1.0F);
     float z = s * s;
@@ -36,8 +39,8 @@ HOTBED_HD float hotbed_log(float x) {
     return (float)exponent * 0.69314718F + s * series;
 }
 
-/* The x with P(normal < x) = p, 0 < p < 1: Wichura, Algorithm AS 241 (PPND7), Applied Statistics 1988,
- * about 7 digits. */
+/* The x with P(normal < x) = p, 0 < p < 1: Wichura, Algorithm AS 241 (PPND7), Applied Statistics
+ * 1988, about 7 digits. */
 HOTBED_HD float hotbed_normal_quantile(float p) {
     float q = p - 0.5F;
     if (q >= -0.425F && q <= 0.425F) {
@@ -67,9 +70,10 @@ HOTBED_HD float hotbed_init_one(const hotbed_init_view *init, uint32_t word) {
     const float unit = 1.0F / 16777216.0F; /* 2^-24 */
     if (init->kind == HOTBED_INIT_UNIFORM) {
         float value = init->offset + init->scale * ((float)(word >> 8) * unit);
-        return value < init->high ? value : init->low; /* rounding may reach the open end */
+        /* rounding may reach `high`, which is excluded */
+        return value < init->high ? value : init->low;
     }
-    /* The middle of one of 2^23 cells, so that p and 1 - p are exact and never 0. */
+    /* The midpoint of one of 2^23 cells: p and 1 - p are exact and never 0. */
     float p = ((float)(word >> 9) + 0.5F) * (2.0F * unit);
     if (init->kind == HOTBED_INIT_NORMAL)
         return init->offset + init->scale * hotbed_normal_quantile(p);
@@ -81,7 +85,7 @@ HOTBED_HD float hotbed_init_one(const hotbed_init_view *init, uint32_t word) {
     return value > init->high ? init->high : value;
 }
 
-/* Initial values of elements e .. e+3 of the row of `key`; e is a multiple of 4. */
+/* Initial values of elements e .. e+3 of the row of `key`; e must be a multiple of 4. */
 HOTBED_HD hotbed_f32x4 hotbed_init_row4(const hotbed_init_view *init, uint64_t key, uint32_t e) {
     hotbed_f32x4 row;
     if (init->kind == HOTBED_INIT_CONSTANT || init->kind == HOTBED_INIT_DEBUG) {

@@ -1,10 +1,10 @@
-/* storage/lookup.cu - prefetch, forward and eval on CUDA.  Host counterpart: lookup_host.c. */
+/* storage/lookup.cu - prefetch, forward and eval on CUDA. Host counterpart: lookup_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
 
-/* A tile of 4 lanes reads a bucket's line of 16 keys as two 16-byte words a lane, of both candidate
- * buckets at once. */
+/* A tile of 4 lanes reads two 16-byte words per lane and bucket: the line of 16 keys of both
+ * candidate buckets at once. */
 enum {
     TILE = 4,
     BLOCK = 256,
@@ -13,16 +13,18 @@ enum {
     LAYOUT_BLOCK = 1024,
 };
 
-/* eval, rows of the lower tier by address: blocks that read them, and rows of a warp at a time.  What is on its way must stay
- * close together: 32 blocks take 5.3 ms for what 528 take 8.0, and 6.8 in turns of 32 rows (docs/performance.md). */
+/* eval, deferred rows: number of blocks, and rows that a warp reads at a time. Concurrent reads
+ * must stay close together: 32 blocks take 5.3 ms, 528 blocks 8.0 ms, and turns of 32 rows 6.8 ms
+ * (docs/performance.md). */
 enum { BELOW_BLOCKS = 32, BELOW_TURN = HOTBED_FORWARD_AHEAD };
 
-/* eval, what has to be read again: mostly nothing. */
+/* eval, keys to read again: usually none. */
 enum { AGAIN_BLOCKS = 32 };
 
 static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
     bool good = true;
-    /* A launched prefetch that no backward has followed: rare, so one block may take long. */
+    /* Pins of a launched prefetch without a backward. This is rare, so one block may do it
+     * slowly. */
     if (s.eval == 0 && s.released == 0 && (*s.held & HOTBED_HELD_BATCH) != 0)
         for (uint32_t u = threadIdx.x; u < s.unique_offsets[s.num_tables]; u += LAYOUT_BLOCK)
             hotbed_unpin_unique(&s, u);
@@ -37,7 +39,8 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
         s.feature_starts[f] = 0;
     __syncthreads();
     for (uint32_t t = threadIdx.x; t <= s.num_tables; t += LAYOUT_BLOCK) {
-        uint32_t low = 0, high = s.num_features; /* the first feature of table t or a later one */
+        /* find the first feature of table t or a later table */
+        uint32_t low = 0, high = s.num_features;
         while (low < high) {
             uint32_t middle = low + (high - low) / 2;
             if (s.feature_tables[middle] < t)
@@ -49,7 +52,7 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     }
     if (threadIdx.x == 0 && s.eval == 0) {
         hotbed_step_hold(
-            &s, HOTBED_HELD_BATCH, true); /* all threads have read it, two barriers ago */
+            &s, HOTBED_HELD_BATCH, true); /* all threads have read the word, two barriers ago */
         hotbed_count_prefetch(s.clock);
         if (s.timer != NULL) {
             uint64_t nanoseconds;
@@ -86,7 +89,7 @@ static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view vie
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    enum { WIDTH = 32 }; /* the row takes longer to write than the slot to claim */
+    enum { WIDTH = 32 }; /* writing the row takes longer than claiming the slot */
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
         hotbed_place_unique(&s, s.missing[i], WIDTH);
@@ -112,7 +115,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* One kernel instead of two: while some warps look for their keys, others move rows. */
+/* One kernel instead of two: some warps search keys while others copy rows. */
 template <uint32_t WIDTH, bool GROWS, bool TIERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
@@ -244,7 +247,7 @@ static hotbed_status forward_as(
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
-/* Rows of the lower tier are deferred, and then read by address. */
+/* Rows of the lower tier are deferred and then read by address. */
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
@@ -300,7 +303,7 @@ static hotbed_status forward_width(
                                         : forward_as<WIDTH, false>(step, output, stride, stream);
 }
 
-/* As many lanes a row as it has groups of four elements, 4 to 32. */
+/* A row gets one lane per group of four elements, 4 to 32. */
 static hotbed_status forward(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
     hotbed_stream *stream) {

@@ -1,4 +1,5 @@
-/* storage/lookup_core.h - from keys to output rows: find or place each unique key, then read and pool. */
+/* storage/lookup_core.h - the kernels' algorithms for prefetch, forward and eval: find or place
+ * each distinct key, read its row, pool. */
 #ifndef HOTBED_STORAGE_LOOKUP_CORE_H
 #define HOTBED_STORAGE_LOOKUP_CORE_H
 
@@ -6,7 +7,7 @@
 #include "storage/score_core.h"
 #include "storage/step_core.h"
 
-/* Offset number `at` of the batch cannot be: bag at - 1 ends there. */
+/* Latch a fault: offset number `at` of the batch is invalid. Bag at - 1 ends there. */
 HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
     hotbed_fault_latch(
         s->offset_faults, HOTBED_ERR_RANGE,
@@ -14,8 +15,9 @@ HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
         (uint64_t)s->offsets[at]);
 }
 
-/* First key of feature f as the batch's offsets say, and whether that can be.  Where the feature before begins at what
- * cannot be, that is the fault. */
+/* First key of feature f according to the batch's offsets. *good is false, and a fault is
+ * latched, if the offset is invalid; an invalid start of the feature before is reported as that
+ * feature's. */
 HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, bool *good) {
     if (s->offsets == NULL)
         return (uint64_t)f * s->batch_size;
@@ -27,7 +29,8 @@ HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, b
     return (uint64_t)start;
 }
 
-/* One lane: bag b of `feature` is not good.  Where it begins at what cannot be, that is the fault of the bag before. */
+/* One lane: latch a fault for bag b of `feature`. If its first offset is invalid, the bag before
+ * is at fault. */
 HOTBED_HD void hotbed_bag_fault(const hotbed_step_view *s, uint64_t b, uint32_t feature) {
     int64_t begin = s->offsets[b];
     if (begin >= (int64_t)s->feature_starts[feature] &&
@@ -35,15 +38,15 @@ HOTBED_HD void hotbed_bag_fault(const hotbed_step_view *s, uint64_t b, uint32_t 
         hotbed_offset_fault(s, b + 1);
 }
 
-/* Take the ticket's pin off unique u. */
+/* Release the ticket's pin on unique key u. */
 HOTBED_HD void hotbed_unpin_unique(const hotbed_step_view *s, uint64_t u) {
     if (s->slots[u] < s->index_slots)
         hotbed_index_unpin(s->index, s->slots[u], true);
 }
 
-/* --- find, then place --------------------------------------------------------------------------- */
+/* --- find, then place ------------------------------------------------------------------------- */
 
-/* Whether a static table has the key; a fault otherwise. */
+/* Whether a static table has the key. Latches a fault if not. */
 HOTBED_HD bool hotbed_static_has(const hotbed_step_view *s, uint32_t t, uint64_t key) {
     uint64_t capacity = s->tables[t].capacity;
     if (key < capacity)
@@ -52,12 +55,14 @@ HOTBED_HD bool hotbed_static_has(const hotbed_step_view *s, uint32_t t, uint64_t
     return false;
 }
 
-/* The slot of a key of a static table without index: its row, or HOTBED_SLOT_NONE and a fault. */
+/* Slot of a key of a static table without an index: its row. HOTBED_SLOT_NONE and a fault if there
+ * is no such row. */
 HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uint64_t key) {
     return hotbed_static_has(s, t, key) ? s->tables[t].first_slot + key : HOTBED_SLOT_NONE;
 }
 
-/* One lane: unique u of table t has `slot`: score and pin it, or note that the table lacks it. */
+/* One lane: record the find of unique key u of table t. A key that has a slot is scored and
+ * pinned, others are appended to `missing`. */
 HOTBED_HD void hotbed_found_unique(
     const hotbed_step_view *s, uint32_t t, uint32_t u, uint64_t slot) {
     const hotbed_table_view *table = &s->tables[t];
@@ -67,7 +72,7 @@ HOTBED_HD void hotbed_found_unique(
         hotbed_index_touch_found(
             s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
         if (table->tiers == HOTBED_TIERS_EXTERNAL)
-            hotbed_index_mark(s->index, slot); /* its score is news to the store */
+            hotbed_index_mark(s->index, slot); /* the store's copy has an older score */
         hotbed_unique_seen(s, table, slot);
     } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique_keys[u])) {
         s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
@@ -77,9 +82,9 @@ HOTBED_HD void hotbed_found_unique(
     s->slots[u] = slot;
 }
 
-/* Slots of uniques first .. first+count-1, at most as many as the tile has lanes, scored and pinned; those
- * that their tables do not have are noted in `missing`.  All keys of a batch are looked for before the
- * first is placed: a present key is pinned by then, so the batch does not evict its own rows. */
+/* Find unique keys first .. first+count-1 (at most one per lane); score and pin those found, and
+ * append the others to `missing`. All keys of a batch are looked up before the first one is
+ * placed. Existing ones are pinned by then, so a batch does not evict its own rows. */
 HOTBED_HD void hotbed_find_uniques(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
@@ -95,7 +100,7 @@ HOTBED_HD void hotbed_find_uniques(
         hotbed_found_unique(s, t, u, slot);
 }
 
-/* Claim a slot for a unique of `missing`, initialise the row and publish the key. */
+/* Claim a slot for a key of `missing`, initialize its row and publish the key. */
 HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32_t width) {
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
@@ -130,7 +135,8 @@ HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32
         hotbed_index_publish(s->index, r.slot, key);
 }
 
-/* eval: each lane's slot, of its own key number i of table t; `mine`: whether it has one. */
+/* eval: the slot of each lane's own key, number i of table t. `mine` is false for lanes without a
+ * key. */
 HOTBED_HD uint64_t
 hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
@@ -138,7 +144,8 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
         s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
-    /* The upper tier again: a prefetch beside it may have brought the row there meanwhile. */
+    /* The third search is of the upper tier again, since a concurrent prefetch may have promoted
+     * the row meanwhile. */
     for (uint32_t tier = 0; tier < 2; tier++) {
         bool wanted = hashed && slot == HOTBED_SLOT_NONE && hotbed_table_moves(table);
         uint32_t lanes = hotbed_tile_ballot(width, wanted);
@@ -159,7 +166,7 @@ HOTBED_HD uint32_t hotbed_table_of_key(const hotbed_step_view *s, uint32_t i) {
     return s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
 }
 
-/* eval: slots of keys first .. first+count-1, at most as many as the tile has lanes. */
+/* eval: find keys first .. first+count-1, at most one per lane. */
 HOTBED_HD void hotbed_find_keys(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
@@ -172,55 +179,60 @@ HOTBED_HD void hotbed_find_keys(
 
 /* --- eval beside training ------------------------------------------------------------------------
  *
- * Eval pins nothing: while it looks for a key and reads the row, a prefetch on another stream may evict the key, move its
- * row to the other tier, or bring it back.  So eval reads the row first and then checks that it was the key's, as
- * the reader of a sequence lock does.  The sequence number is the count of prefetches, the *epoch*: a prefetch counts itself
- * before it changes anything.  Within an epoch, then, a key moves at most once, and a slot is given to at most one other
- * key.  If the epoch is still that in which the search began:
+ * Eval pins nothing. While it searches a key and reads the row, a prefetch on another stream may
+ * evict the key, move its row to the other tier, or move it back. Eval therefore reads first and
+ * then checks that it has read the key's row, like the reader of a sequence lock. The sequence
+ * number is the count of prefetches, the *epoch*; a prefetch counts itself before it changes
+ * anything. Within one epoch a key moves at most once, and a slot is given to at most one other
+ * key. If the epoch is still the one in which the search began:
  *
- *   - A slot that has the key after the row was read had it all the time.  Without the epoch it might have been another
- *     key's in between.
- *   - A slot of the lower tier of CACHE has the key's row if its meta says that there is no copy above, and that it is not
- *     about to get its first key (hotbed_eval_holds()); a key's first row is written above, and comes down when it leaves.
- *   - A key that a search of the upper tier, the lower one and the upper one has missed was in neither: a row that moves can
- *     be found where it goes before it is gone where it was.
+ * - A slot that has the key after its row was read had it during the whole read. (Across epochs,
+ * another key could have been there in between.)
+ * - A lower-tier slot in mode CACHE has the key's row if its meta says that the upper tier has no
+ * copy and that the slot is not being claimed for a new key (hotbed_eval_holds()). A new key's row
+ * is written in the upper tier and reaches the lower tier only when it is evicted.
+ * - A key that searches of the upper tier, the lower tier and the upper tier again have missed is
+ * in neither: a moving row can be found at its destination before it disappears from its source.
  *
- * Keys, or bags, for which that does not hold are noted, and a last pass reads them again until it does; it begins a turn again
- * only after a step of a prefetch, so it waits for none.  Where nothing moves, the check costs a fence, a load of the key and
- * one of the epoch a row (for a row of the lower tier of CACHE one of the meta, too), when a tile has read its rows.  Tables
- * that do not evict and have one tier are not checked.
+ * Keys or bags that fail the check are appended to `missing`. A last pass reads them again until
+ * the check passes. A retry only happens after a prefetch has made progress, so eval never blocks.
+ * Without concurrent changes the check costs, per row, a fence, a load of the key and a load of the
+ * epoch; lower-tier rows in CACHE also load the meta. Tables that never evict and have one tier are
+ * not checked.
  *
- * On CUDA, what orders a row after its key where both are read in one pass is that the row's address follows from the key that
- * was seen: the key is published with release order, both are read where all SMs see the same (hotbed_eval_shares()), and the
- * second load is issued when the first has returned.  The other passes are kernels of their own, or fence.
+ * On CUDA, passes that find a key and read its row in one kernel order the two as follows: the
+ * row's address depends on the key that was read, the key was published with release order, both
+ * are read at a cache level that all SMs share (hotbed_eval_shares()), and the second load is
+ * issued after the first has returned. The other passes are separate kernels, or use a fence.
  */
 
-/* One lane: the epoch.  What this lane reads after it comes after it. */
+/* One lane: the current epoch. Later reads of this lane are ordered after it. */
 HOTBED_HD uint64_t hotbed_eval_epoch(const hotbed_step_view *s) {
     return hotbed_load_acquire_u64(&s->clock->prefetches);
 }
 
-/* One lane, before the eval looks for keys. */
+/* One lane: record the epoch before the eval searches. */
 HOTBED_HD void hotbed_eval_begin(const hotbed_step_view *s) {
     *s->begun = hotbed_eval_epoch(s);
     *s->num_missing = 0;
 }
 
-/* Whether a line of an SM's cache may be older than the key for which its row is read.  Where keys stay in their slots, and rows
- * share no sector of 32 bytes, nothing reads a row's sectors before its key is published. */
+/* Whether an SM's L1 cache may hold a line older than the key whose row is read. If keys never
+ * leave their slots and no two rows share a 32-byte sector, nothing reads a row's sectors before
+ * its key is published. */
 HOTBED_HD bool hotbed_eval_shares(const hotbed_table_view *table) {
     return table->range.evicts != 0 || table->row_bytes % 32 != 0;
 }
 
-/* Whether what a search gave may change beside the eval: a slot of a table whose keys leave their slots, or none, in a table
- * whose keys may be in another tier. */
+/* Whether a concurrent prefetch can invalidate the result of a search: a slot, if keys leave their
+ * slots; a miss, if rows move between tiers. */
 HOTBED_HD bool hotbed_eval_may_change(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     return slot == HOTBED_SLOT_NONE ? hotbed_table_moves(table)
                                     : table->range.evicts != 0 && slot < s->index_slots;
 }
 
-/* Whether the slot has `key`, and the key's row. */
+/* Whether the slot holds `key` and its current row. */
 HOTBED_HD bool hotbed_eval_holds(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint64_t slot) {
     if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != key)
@@ -230,7 +242,8 @@ HOTBED_HD bool hotbed_eval_holds(
             (HOTBED_META_MARKED | HOTBED_META_LOCKED)) == 0;
 }
 
-/* One lane: whether what was read, before a fence, is what `key` was, after a search in `epoch` that gave `slot`. */
+/* One lane, after a fence: whether the values read belong to `key`, which a search in `epoch` found
+ * in `slot`. */
 HOTBED_HD bool hotbed_eval_settled(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint64_t slot,
     uint64_t epoch) {
@@ -240,14 +253,14 @@ HOTBED_HD bool hotbed_eval_settled(
            hotbed_load_relaxed_u64(&s->clock->prefetches) == epoch;
 }
 
-/* One lane: key or bag number i is to be read again. */
+/* One lane: key or bag number i has to be read again. */
 HOTBED_HD void hotbed_eval_note(const hotbed_step_view *s, uint32_t i) {
     s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-/* Elements e .. of the row behind key number i. */
+/* Elements e .. e+3 of the row of key number i. */
 HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
@@ -263,15 +276,15 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
     return s->slots[s->inverse == NULL ? i : s->inverse[i]];
 }
 
-enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that are read before the first of them is written */
+enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that a tile reads before it writes the first one */
 
-/* The keys of a tile, at most as many as it has lanes: lane k has key i, which is first + k, or, where `ordered`, any.
- * Lanes past the last have the last's. */
+/* The keys of a tile, at most one per lane. Lane k has key i: first + k, or, if `ordered`, any
+ * number. Lanes past the last key have the last key. */
 typedef struct hotbed_tile_keys {
     uint32_t first, count, i;
-    uint32_t deferred; /* a bit for each key that is not forwarded now */
+    uint32_t deferred; /* one bit per key: read later, by address */
     bool ordered;
-    uint32_t again; /* eval: a bit for each key that has to be read again */
+    uint32_t again; /* eval: one bit per key: has to be read again */
     uint64_t epoch; /* eval: in which this lane's slot was found */
 } hotbed_tile_keys;
 
@@ -279,15 +292,16 @@ HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uin
     return keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, k) : keys->first + k;
 }
 
-/* Sequence output of f32 rows of one table, all present, `dim` a multiple of 4 and everything aligned:
- * nothing is left to decide a row.  Lane k has the address of row k.  `shared` as in hotbed_load4_as(). */
+/* Copy f32 rows of one table to a sequence output. All keys have slots, `dim` is a multiple of 4,
+ * and all addresses are aligned. Lane k has the address of row k. `shared` is as in
+ * hotbed_load4_as(). */
 HOTBED_HD void hotbed_forward_plain(
     bool shared, const float *row, uint32_t dim, const hotbed_tile_keys *keys, float *output,
     uint64_t stride, uint32_t width) {
     const uint32_t count = keys->count;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
-        uint32_t from = e < dim ? e : 0; /* every lane reads something */
+        uint32_t from = e < dim ? e : 0; /* all lanes take part in the loads */
         for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
             uint32_t to[HOTBED_FORWARD_AHEAD];
@@ -309,7 +323,7 @@ HOTBED_HD void hotbed_forward_plain(
     }
 }
 
-/* eval: which of the rows that a tile has read may not be its keys', a bit each. */
+/* eval: which rows of the tile fail the check, one bit each. */
 HOTBED_HD uint32_t hotbed_eval_unsettled(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     uint32_t width) {
@@ -320,13 +334,14 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
     if (hotbed_tile_ballot(width, checks) == 0)
         return 0;
     hotbed_fence();
-    hotbed_tile_sync(width); /* what all lanes have read comes before what this one looks at */
+    hotbed_tile_sync(width); /* orders the reads of all lanes before the check */
     return hotbed_tile_ballot(
         width, checks && !hotbed_eval_settled(s, table, s->keys[keys->i], slot, keys->epoch));
 }
 
-/* Sequence output of a tile's keys.  Each lane has the table and slot of its key; all lanes copy each row.  `searched`, a
- * literal: the slots were found in this pass, beside prefetches. */
+/* Write the sequence output of a tile's keys. Each lane has the table and slot of its key; all
+ * lanes copy each row. `searched`, a literal, is true if this pass has searched the slots beside
+ * prefetches. */
 HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
@@ -334,11 +349,11 @@ HOTBED_HD void hotbed_forward_found(
     bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
                  s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
                  ((uintptr_t)output & 15U) == 0;
-    const uint32_t todo = ~keys->deferred; /* a bit a row */
+    const uint32_t todo = ~keys->deferred; /* one bit per row */
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {
         uint64_t from = slot;
-        if (keys->deferred != 0) { /* not read: another row of the tile stands in for it */
+        if (keys->deferred != 0) { /* deferred rows are replaced by another row of the tile */
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
             from = (keys->deferred >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
@@ -368,14 +383,14 @@ HOTBED_HD void hotbed_forward_found(
     keys->again = s->eval != 0 ? hotbed_eval_unsettled(s, keys, t, slot, width) : 0;
 }
 
-/* eval: a tile's keys that have to be read again are noted. */
+/* eval: append the tile's keys that have to be read again. */
 HOTBED_HD void hotbed_eval_note_keys(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t width) {
     if ((keys->again >> hotbed_tile_rank(width) & 1U) != 0)
         hotbed_eval_note(s, keys->i);
 }
 
-/* Keys first .. first+count-1. */
+/* Initialize a tile's keys to first .. first+count-1. */
 HOTBED_HD hotbed_tile_keys
 hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : count - 1);
@@ -383,12 +398,12 @@ hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width)
     return keys;
 }
 
-/* The epoch in which an eval has found its slots, if it has found them in a pass before. */
+/* Epoch in which an earlier pass of this eval has found the slots. */
 HOTBED_HD uint64_t hotbed_forward_epoch(const hotbed_step_view *s) {
     return s->eval != 0 ? *s->begun : 0;
 }
 
-/* Rows of a ticket, or of slots that hotbed_find_keys() found. */
+/* Write rows of a ticket, or of slots that hotbed_find_keys() found. */
 HOTBED_HD void hotbed_forward_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t width) {
@@ -399,9 +414,10 @@ HOTBED_HD void hotbed_forward_rows(
     hotbed_eval_note_keys(s, &keys, width);
 }
 
-/* eval: a bit for each key of a tile whose row is in the lower tier and is deferred: all such keys, if the previous eval
- * had so many that reading by address pays, else none.  Their slots are kept, and they are counted. */
-HOTBED_HD uint32_t hotbed_put_off(
+/* eval: choose which of a tile's keys are deferred, one bit each. If the previous eval found at
+ * least below_from lower-tier rows, all keys with lower-tier rows are deferred: their slots are
+ * kept and counted by region. Otherwise they are only counted. */
+HOTBED_HD uint32_t hotbed_defer_lower(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
@@ -419,8 +435,8 @@ HOTBED_HD uint32_t hotbed_put_off(
     return deferred ? lanes : 0;
 }
 
-/* Rows of an eval's keys, which tiles of `find_width` lanes find here; `tiers`: of tables that may have a lower tier.
- * *epoch is from before, and moves on: a lane's first is hotbed_eval_epoch(). */
+/* eval: find keys with tiles of `find_width` lanes, and write their rows. `tiers` is true if
+ * tables may have a lower tier. *epoch starts as hotbed_eval_epoch() and is updated here. */
 HOTBED_HD void hotbed_eval_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     bool tiers, uint64_t *epoch, uint32_t find_width, uint32_t width) {
@@ -428,7 +444,7 @@ HOTBED_HD void hotbed_eval_rows(
     uint32_t t = hotbed_table_of_key(s, keys.i);
     uint64_t slot = hotbed_find_key(s, keys.i, t, true, find_width);
     if (tiers)
-        keys.deferred = hotbed_put_off(s, &keys, t, slot, width);
+        keys.deferred = hotbed_defer_lower(s, &keys, t, slot, width);
     if (hotbed_bits_set(keys.deferred) < count)
         hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
     hotbed_eval_note_keys(s, &keys, width);
@@ -436,7 +452,7 @@ HOTBED_HD void hotbed_eval_rows(
         *epoch = hotbed_eval_epoch(s);
 }
 
-/* eval: key number i, if it was deferred, into its place of `move_order`. */
+/* eval: if key number i was deferred, append it to its region in `move_order`. */
 HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
     uint64_t slot = s->slots[i];
     if (slot == HOTBED_SLOT_NONE)
@@ -445,8 +461,8 @@ HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
     s->move_order[hotbed_add_relaxed_u32(&s->move_bins[1 + bin], 1)] = i;
 }
 
-/* eval: rows of keys move_order[first] .. move_order[first+count-1].  Their slots were found in the eval's first epoch: in
- * another epoch the keys are looked for again. */
+/* eval: write the rows of the deferred keys move_order[first] .. move_order[first+count-1]. Their
+ * slots are of the eval's first epoch; if the epoch has changed, the keys are searched again. */
 HOTBED_HD void hotbed_eval_below(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t find_width, uint32_t width) {
@@ -464,7 +480,7 @@ HOTBED_HD void hotbed_eval_below(
     hotbed_eval_note_keys(s, &keys, width);
 }
 
-/* Pooled output: bag b, summed in bag order. */
+/* Pooled output of bag b, summed in bag order. */
 HOTBED_HD void hotbed_forward_bag(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
     uint32_t feature = (uint32_t)(b / s->batch_size);
@@ -472,7 +488,7 @@ HOTBED_HD void hotbed_forward_bag(
     const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
     hotbed_bag bag = hotbed_bag_at(s, b, feature);
     if (!bag.good && s->eval != 0 && hotbed_tile_rank(width) == 0)
-        hotbed_bag_fault(s, b, feature); /* in training, bags() has found it */
+        hotbed_bag_fault(s, b, feature); /* in training, bags() has reported the fault */
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t i = bag.begin; i < bag.end; i++) {
@@ -492,9 +508,9 @@ HOTBED_HD void hotbed_forward_bag(
     }
 }
 
-/* --- eval, again ---------------------------------------------------------------------------------- */
+/* --- eval: second reads ----------------------------------------------------------------------- */
 
-/* Whether the rows of bag b, just read, belonged to its keys, which were found in `epoch`. */
+/* Whether all rows of bag b, just read, pass the check. Its keys were found in `epoch`. */
 HOTBED_HD bool hotbed_eval_bag_settled(
     const hotbed_step_view *s, uint64_t b, uint64_t epoch, uint32_t width) {
     uint32_t feature = (uint32_t)(b / s->batch_size);
@@ -510,7 +526,7 @@ HOTBED_HD bool hotbed_eval_bag_settled(
     return hotbed_tile_ballot(width, !settled) == 0;
 }
 
-/* Bag b of a step, and of an eval, which notes it if it has to be read again. */
+/* Pooled output of bag b. In eval, a bag that fails the check is appended to `missing`. */
 HOTBED_HD void hotbed_forward_bag_checked(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
     hotbed_forward_bag(s, b, output, stride, width);
@@ -521,8 +537,8 @@ HOTBED_HD void hotbed_forward_bag_checked(
         hotbed_eval_note(s, (uint32_t)b);
 }
 
-/* Where key number i of table t is, in an epoch that may end any time.  A row that came from an external store stays what it
- * was. */
+/* Search for key number i of table t until a search is completed within one epoch. Rows that an
+ * external store has returned cannot change. */
 HOTBED_HD uint64_t
 hotbed_eval_search(const hotbed_step_view *s, uint32_t t, uint32_t i, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
@@ -541,7 +557,7 @@ hotbed_eval_search(const hotbed_step_view *s, uint32_t t, uint32_t i, uint32_t w
     return HOTBED_SLOT_NONE;
 }
 
-/* Read again the noted key or bag number n. */
+/* Read key or bag missing[n] again, until the check passes. */
 HOTBED_HD void hotbed_eval_again(
     const hotbed_step_view *s, uint32_t n, void *output, uint64_t stride, uint32_t width) {
     const uint32_t item = s->missing[n];

@@ -1,7 +1,7 @@
-/* storage/lookup_host.c - prefetch, forward and eval on the host.  CUDA counterpart: lookup.cu.
+/* storage/lookup_host.c - prefetch, forward and eval on the host. CUDA counterpart: lookup.cu.
  *
- * Slots and rows are all over memory: a thread that takes one key after the other waits for each.  Here it
- * asks for the lines of the next few keys first.
+ * Slots and rows are at random addresses, so a thread prefetches the cache lines of the next few
+ * keys before it handles the current one.
  */
 #include "storage/lookup_kernels.h"
 
@@ -11,8 +11,8 @@
 #include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
-enum { BATCH = 16 };     /* keys that are looked for together */
-enum { ROWS_AHEAD = 6 }; /* rows that are on their way while one is read */
+enum { BATCH = 16 };     /* keys that are searched together */
+enum { ROWS_AHEAD = 6 }; /* rows prefetched before the current one is read */
 
 typedef struct forward_args {
     hotbed_step_view s;
@@ -80,7 +80,7 @@ static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
         s->bags[i] = HOTBED_NO_BAG;
 }
 
-/* A key that is looked for: its table, where it may be, and where it is. */
+/* A key of a search: its table, its candidates, and its slot. */
 typedef struct wanted_key {
     hotbed_probe probe;
     uint64_t slot;
@@ -98,7 +98,7 @@ static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint6
     hotbed_prefetch_item(hotbed_index_key(s->index, w->probe.second), line);
 }
 
-/* Where a table's keys are row numbers there are none to find. */
+/* Search one key; in static tables without an index, check its range. */
 static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
     const hotbed_table_view *table = &s->tables[w->table];
     if (hotbed_table_indexed(table))
@@ -106,7 +106,7 @@ static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
             hotbed_index_find_probe(s->index, hotbed_table_range(table, w->probe.key), w->probe, 1);
 }
 
-/* eval: slots of keys first .. first+n-1, at most a batch, from feature *f on, which goes on with them. */
+/* eval: find keys first .. first+n-1, at most BATCH, starting in feature *f; *f advances. */
 static void find_keys_of(
     const hotbed_step_view *s, wanted_key *wanted, uint64_t first, uint32_t n, uint32_t *f) {
     for (uint32_t k = 0; k < n; k++) {
@@ -152,7 +152,7 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* The lines that decide where number i of `missing` goes. */
+/* Prefetch the metas that decide where number i of `missing` goes. */
 static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -199,12 +199,12 @@ static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *tab
             (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
 }
 
-/* The output row of key number i, found in `epoch` if this is an eval. */
+/* Write the output row of key number i. In eval, the key was found in `epoch`. */
 static void forward_row(
     const forward_args *a, uint32_t i, uint32_t t, uint64_t slot, uint64_t epoch) {
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->tables[t];
-    /* A copy, where nothing decides or converts. */
+    /* plain copy: nothing to convert or initialize */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
         (s->eval == 0 || table->range.evicts == 0)) {
         memcpy(
@@ -244,12 +244,12 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
     if (begin >= end)
         return;
     wanted_key wanted[ROWS_GRAIN];
-    uint32_t n = (uint32_t)(end - begin); /* at most the grain: see eval_rows() */
+    uint32_t n = (uint32_t)(end - begin); /* at most the grain of eval_rows() */
     uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
     const uint64_t epoch = hotbed_eval_epoch(s);
     for (uint32_t k = 0; k < n; k += BATCH)
         find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
-    hotbed_fence(); /* rows are read after the keys that were found */
+    hotbed_fence(); /* rows are read after their keys */
     for (uint32_t k = 0; k < n; k++) {
         if (k + ROWS_AHEAD < n)
             prefetch_row(s, &s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
@@ -271,7 +271,7 @@ static void again_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_eval_again(&a->s, (uint32_t)i, a->output, a->stride, 1);
 }
 
-/* What has or takes which of a ticket's pins. */
+/* Which pins of a ticket to change, and how. */
 typedef struct hold_args {
     hotbed_step_view s;
     uint32_t why;

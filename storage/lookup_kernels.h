@@ -1,4 +1,5 @@
-/* storage/lookup_kernels.h - the kernels of prefetch, forward and eval: the contract of both backends. */
+/* storage/lookup_kernels.h - the kernels of prefetch, forward and eval: the contract of both
+ * backends. */
 #ifndef HOTBED_STORAGE_LOOKUP_KERNELS_H
 #define HOTBED_STORAGE_LOOKUP_KERNELS_H
 
@@ -9,39 +10,42 @@
 extern "C" {
 #endif
 
-/* All are async and loop to the number of keys or uniques that the device holds. */
+/* All are async, and read the number of keys from device memory. */
 typedef struct hotbed_lookup_kernels {
-    /* feature_starts and table_starts from the offsets; offsets that cannot be latch a fault and make the
-     * batch empty.  In training it first takes off the pins that the ticket has yet, unless `released` says that
-     * there are none, and notes that it holds the batch's; it counts the prefetch, moves the timer and zeroes
-     * num_missing. */
+    /* Compute feature_starts and table_starts from the offsets. Invalid offsets latch a fault and
+     * make the batch empty. In training it also releases the pins that the ticket may still have
+     * (unless `released`), records that the ticket holds pins, counts the prefetch, advances the
+     * timer and zeroes num_missing. */
     hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* bags from the offsets. */
+    /* Compute `bags` from the offsets. */
     hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* slots of the uniques that are found, scored and pinned; the others go to `missing`. */
+    /* Find, score and pin the unique keys. Keys not found go to `missing`. */
     hotbed_status (*find)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* slots of the missing: claimed and pinned, rows initialised, keys published; tallies, faults. */
+    /* Place the missing keys: claim and pin slots, initialize rows, publish keys. Adds to the
+     * tallies and latches faults. */
     hotbed_status (*place)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* eval: slots of all keys, without dedup, changing nothing. */
+    /* eval: find the slots of all keys, without dedup and without side effects. */
     hotbed_status (*find_keys)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* eval, sequence output: find_keys and forward at once.  With move_order rows of the lower tier are read by
-     * address on CUDA, where the link is slow for others; slots is used for that alone. */
+    /* eval, sequence output: find_keys and forward in one. If move_order is set, CUDA reads lower-
+     * tier rows in address order, because the link is slow for random addresses; `slots` is only
+     * scratch memory for this. */
     hotbed_status (*eval_rows)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);
-    /* Output rows from slots.  max_dim is the largest dim of the storage. */
+    /* Write output rows from slots. max_dim is the largest dim of the storage. */
     hotbed_status (*forward)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);
-    /* eval, at its end, in a storage that evicts or has two tiers: the keys or bags that were noted because a prefetch beside
-     * it may have changed what was read. */
+    /* eval, last kernel, in storages whose keys can leave their slots: read the keys or bags in
+     * `missing` again, which a concurrent prefetch may have changed. */
     hotbed_status (*again)(
         const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream);
-    /* Take off the ticket's pins that are on for `why`, one of HOTBED_HELD_BATCH and _KEPT; hold() is to follow. */
+    /* Release the ticket's pins of kind `why` (HOTBED_HELD_BATCH or HOTBED_HELD_KEPT). The caller
+     * calls hold() next. */
     hotbed_status (*unpin)(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream);
-    /* Pin the step's slots, all of which are pinned already, once more. */
+    /* Add a second pin to the step's slots, which are all pinned. */
     hotbed_status (*pin_again)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* The ticket has pins for `why` from now on, or no more. */
+    /* Record on the device that the ticket has pins of kind `why`, or has none. */
     hotbed_status (*hold)(
         const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream);
 } hotbed_lookup_kernels;

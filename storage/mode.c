@@ -1,4 +1,5 @@
-/* storage/mode.c - the mode of a storage, the layout of its tables in that mode, and the flush of CACHE. */
+/* storage/mode.c - which mode a storage has, how its tables are laid out, and the flush of a
+ * cache. */
 #include "storage/storage.h"
 
 #include "hotbed/growth.h"
@@ -7,21 +8,21 @@
 #include <math.h>
 #include <stdio.h>
 
-/* --- choice --------------------------------------------------------------------------------------- */
+/* --- choice ----------------------------------------------------------------------------------- */
 
-/* Slots of a table that has all its rows in one tier and has grown to the end. */
+/* Slots of a table with all rows in one tier, at its largest size. */
 static uint64_t direct_slots(const hotbed_table *table) {
     if (table->view.is_static != 0)
         return table->capacity;
     return hotbed_index_range_slots(hotbed_index_range_make(table->most, table->evicts, 0));
 }
 
-/* Rows of a table that the budget counts when all of them are in one tier. */
+/* Rows of a table that count against the budget if all are in one tier. */
 static uint64_t counted_rows(const hotbed_table *table, hotbed_budget budget) {
     return budget == HOTBED_BUDGET_KEYS ? table->most : direct_slots(table);
 }
 
-/* The largest number of keys whose slots are at most `slots`; at least the keys of the smallest range. */
+/* Most keys of a table that has at most `slots` slots; at least the keys of the smallest range. */
 static uint64_t keys_in(uint64_t slots) {
     uint64_t keys = slots / 100 * 97 + slots % 100 * 97 / 100;
     while (keys > 1 && hotbed_index_range_slots(hotbed_index_range_make(keys, true, 0)) > slots)
@@ -29,7 +30,7 @@ static uint64_t keys_in(uint64_t slots) {
     return keys > 0 ? keys : 1;
 }
 
-/* Bytes as people read them. */
+/* Format a number of bytes for messages. */
 static const char *bytes_text(char text[32], uint64_t bytes) {
     static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
     double value = (double)bytes;
@@ -57,7 +58,8 @@ static const char *mode_name(const hotbed_storage *storage) {
     }
 }
 
-/* Keys that each upper tier takes: what the table says, or its share of the budget, by bytes. */
+/* Set each upper tier's number of keys: from the table's option, or its share of the budget in
+ * proportion to bytes. */
 static hotbed_status size_uppers(
     hotbed_storage *storage, const hotbed_storage_options *options, uint64_t bytes) {
     for (uint32_t t = 0; t < storage->num_tables; t++) {
@@ -109,7 +111,7 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
         if (storage->tables[t].most > storage->tables[t].capacity)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT,
-                "table %s: max_capacity %llu, but what an external store keeps has no bound",
+                "table %s: max_capacity is %llu, but tables over an external store have no limit",
                 storage->tables[t].name, (unsigned long long)storage->tables[t].most);
     (void)snprintf(
         storage->why, sizeof storage->why, "needs %s, budget %s, caching %s: %s%s",
@@ -156,9 +158,9 @@ hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, 
     return HOTBED_OK;
 }
 
-/* --- layout ---------------------------------------------------------------------------------------- */
+/* --- layout ----------------------------------------------------------------------------------- */
 
-/* The next slots of the index. */
+/* Take the next slots of the index. */
 static hotbed_index_range take_range(hotbed_storage *storage, uint64_t capacity, bool evicts) {
     hotbed_index_range range =
         hotbed_index_range_make(capacity, evicts, storage->index_slots / HOTBED_BUCKET_SLOTS);
@@ -166,7 +168,7 @@ static hotbed_index_range take_range(hotbed_storage *storage, uint64_t capacity,
     return range;
 }
 
-/* Slots for a share of `capacity` keys that is assigned by hash: six standard deviations more. */
+/* Capacity for an expected number of keys that is chosen by hash: six standard deviations more. */
 static uint64_t with_spread(uint64_t share) {
     return share + (uint64_t)(6.0 * sqrt((double)share)) + 1;
 }
@@ -177,7 +179,7 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
     view->tiers = (uint32_t)storage->tiers;
     if (storage->tiers == HOTBED_TIERS_ONE) {
         if (view->is_static != 0)
-            return; /* its slots come after the index's */
+            return; /* rows without an index come after the index's slots */
         keys = table->capacity;
     }
     bool hash = storage->tiers == HOTBED_TIERS_HASH;
@@ -187,8 +189,8 @@ static void lay_out_upper(hotbed_storage *storage, hotbed_table *table) {
     view->slots = hotbed_index_range_slots(view->range);
 }
 
-/* The number of `capacity` keys that the hash assigns to the upper tier.  In whole numbers, so that the rest never shrinks as
- * a table grows: a growth adds the difference of two. */
+/* How many of `capacity` keys hashing puts into the upper tier. Integer arithmetic makes the
+ * remainder monotonic in `capacity`: a growth adds the difference of two remainders. */
 static uint64_t upper_share(const hotbed_table *table, uint64_t capacity) {
     __extension__ typedef unsigned __int128 wide; /* both factors may have 35 bits */
     return (uint64_t)((wide)capacity * table->upper_capacity / table->most);
@@ -199,7 +201,7 @@ uint64_t hotbed_mode_growing_keys(
     uint64_t upper = table->upper_capacity;
     switch (storage->tiers) {
     case HOTBED_TIERS_SCORE:
-        /* Rows go down before others come up: room for more than the upper tier leaves. */
+        /* Rows are demoted before others are promoted, so the lower tier needs extra slots. */
         return capacity - (upper < capacity ? upper : capacity) / 2;
     case HOTBED_TIERS_HASH:
         return with_spread(capacity - upper_share(table, capacity));
@@ -229,7 +231,8 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
     view->lower_slots = hotbed_index_range_slots(view->lower);
 }
 
-/* Number the segments of tables that grow; a lower tier that is a segment comes before the segments of its table. */
+/* Number the segments of tables that grow. A lower tier that is a segment comes before the
+ * segments that growth adds to it. */
 static void lay_out_segments(hotbed_storage *storage) {
     uint32_t next = 1;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
@@ -249,13 +252,13 @@ static void lay_out_segments(hotbed_storage *storage) {
     storage->num_segments = next == 1 ? 0 : next;
 }
 
-/* Slots of the lower tier of a table that has grown to the end. */
+/* Slots of a table's lower tier at its largest size. */
 static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *table) {
     return hotbed_index_range_slots(hotbed_index_range_make(
         hotbed_mode_growing_keys(storage, table, table->most), table->evicts, 0));
 }
 
-/* The parts of the lower tier by which moves are ordered. */
+/* Choose the regions of the lower tier by which moves are sorted. */
 static void lay_out_bins(hotbed_storage *storage) {
     uint64_t bytes = 0;
     uint32_t shift = 27; /* 128 MiB */
@@ -275,7 +278,7 @@ static void lay_out_bins(hotbed_storage *storage) {
         storage->tables[t].view.bin_shift = shift;
 }
 
-/* The longest row of tables whose rows move; 0: some are no multiple of 16 bytes. */
+/* Longest row of the tables whose rows move; 0 if any row's size is not a multiple of 16 bytes. */
 static uint32_t bulk_bytes(const hotbed_storage *storage) {
     uint64_t most = 0;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
@@ -315,7 +318,7 @@ void hotbed_mode_lay_out(hotbed_storage *storage) {
     storage->bulk_bytes = bulk_bytes(storage);
 }
 
-/* --- the cache ------------------------------------------------------------------------------------- */
+/* --- flush ------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_flush_table(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {

@@ -1,4 +1,5 @@
-/* storage/optimizer.c - optimiser steps on rows outside of storages: checks. */
+/* storage/optimizer.c - hotbed_optimizer_*(): optimizer steps on rows outside of storages; argument
+ * checks. */
 #include "hotbed/optimizer.h"
 
 #include "base/error.h"
@@ -35,14 +36,14 @@ hotbed_status hotbed_optimizer_step(
     return kernels_of(stream)->count_step(&view, clock, stream);
 }
 
-/* Bytes from one row of a part to the next. */
+/* Check the distance in bytes between rows of a part. */
 static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
     uint64_t unit = states > 0 ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
     uint64_t least = u->dim * hotbed_dtype_bytes(u->dtype);
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "row_bytes %llu is below %llu, a row's weights, or no multiple of %llu",
+            "row_bytes %llu is less than a row's weights (%llu bytes) or no multiple of %llu",
             (unsigned long long)u->row_bytes, (unsigned long long)least, (unsigned long long)unit);
     return HOTBED_OK;
 }
@@ -56,7 +57,7 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)u->dtype);
     if (u->rows.scores != NULL || u->rows.times != NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rows: an optimiser does not change scores or times");
+            HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");
     for (uint32_t s = states; s < 2; s++)
         if (u->rows.states[s] != NULL)
             return hotbed_fail(

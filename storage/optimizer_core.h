@@ -1,6 +1,6 @@
-/* storage/optimizer_core.h - one optimiser step of four elements of a row, all in f32.
+/* storage/optimizer_core.h - one optimizer step of four elements of a row, all in f32.
  *
- * Formulas: hotbed/types.h.  Operations are in the order written; contraction is off.
+ * hotbed/types.h has the formulas. Operations run in the order written; contraction is off.
  */
 #ifndef HOTBED_STORAGE_OPTIMIZER_CORE_H
 #define HOTBED_STORAGE_OPTIMIZER_CORE_H
@@ -10,20 +10,22 @@
 #include "hotbed/optimizer.h"
 #include "storage/row_core.h"
 
-/* What changes from step to step; in device memory, so that graphs see the change. */
+/* Values that change from step to step. They are in device memory, so that recorded graphs see the
+ * changes. */
 typedef struct hotbed_clock {
-    uint64_t prefetches; /* the score of keys that the last prefetch saw */
+    uint64_t prefetches; /* score of the keys of the latest prefetch */
     hotbed_optimizer_clock optimizer;
     float correction1; /* 1 - beta1^t */
     float correction2; /* 1 - beta2^t */
 } hotbed_clock;
 
-/* One lane, before a prefetch changes anything: count it.  An eval compares counts, see lookup_core.h. */
+/* One lane: count a prefetch, before it changes anything. Evals compare this count, see
+ * lookup_core.h. */
 HOTBED_HD void hotbed_count_prefetch(hotbed_clock *clock) {
     (void)hotbed_add_relaxed_u64(&clock->prefetches, 1);
 }
 
-/* What Adam's averages are divided by: 1 - beta^t. */
+/* Adam's bias correction, 1 - beta^t. */
 HOTBED_HD float hotbed_correction(double power) {
     return (float)(1.0 - power);
 }
@@ -33,7 +35,7 @@ HOTBED_HD void hotbed_clock_correct(hotbed_clock *clock) {
     clock->correction2 = hotbed_correction(clock->optimizer.beta2_power);
 }
 
-/* Count one optimiser step. */
+/* Count one optimizer step. */
 HOTBED_HD void hotbed_count_step(hotbed_optimizer_clock *clock, float beta1, float beta2) {
     clock->steps++;
     clock->beta1_power = clock->beta1_power * (double)beta1;
@@ -45,11 +47,11 @@ HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) 
     hotbed_clock_correct(clock);
 }
 
-/* Hyper-parameters that do not change, and the step's. */
+/* Fixed hyper-parameters. */
 typedef struct hotbed_optimizer_view {
     uint32_t kind; /* hotbed_optimizer_kind */
     float beta1, beta2, eps, weight_decay;
-    float max_gradient; /* 0: gradients are not clamped */
+    float max_gradient; /* 0: no clamping */
 } hotbed_optimizer_view;
 
 HOTBED_HD float hotbed_clamp(float g, float most) {
@@ -71,7 +73,7 @@ HOTBED_HD float hotbed_sgd(const hotbed_optimizer_view *o, float lr, float w, fl
     return o->weight_decay == 0.0F ? w - lr * g : w - lr * (g + o->weight_decay * w);
 }
 
-/* w after a step along `direction`, with decoupled decay. */
+/* New value of w after a step along `direction`, with decoupled weight decay. */
 HOTBED_HD float hotbed_descend(const hotbed_optimizer_view *o, float lr, float w, float direction) {
     return o->weight_decay == 0.0F ? w - lr * direction
                                    : w - lr * (direction + o->weight_decay * w);
@@ -92,7 +94,8 @@ HOTBED_HD float hotbed_adagrad(
     return hotbed_descend(o, clock->optimizer.learning_rate, w, g / (sqrtf(*sum) + o->eps));
 }
 
-/* Step elements of w with gradient g; state0 and state1 are the row's states of the same elements. */
+/* Update elements of w with gradient g; state0 and state1 are the optimizer states of the same
+ * elements. */
 HOTBED_HD hotbed_f32x4 hotbed_optimize4(
     const hotbed_optimizer_view *o, const hotbed_clock *clock, hotbed_f32x4 w, hotbed_f32x4 g,
     hotbed_f32x4 *state0, hotbed_f32x4 *state1) {
@@ -108,7 +111,7 @@ HOTBED_HD hotbed_f32x4 hotbed_optimize4(
         w.w = hotbed_adagrad(o, clock, w.w, g.w, &state0->w);
     } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
         float under =
-            sqrtf(state0->x) + o->eps; /* the row's sum, this step's mean square included */
+            sqrtf(state0->x) + o->eps; /* the sum over the row includes this step's mean square */
         w.x = hotbed_descend(o, clock->optimizer.learning_rate, w.x, g.x / under);
         w.y = hotbed_descend(o, clock->optimizer.learning_rate, w.y, g.y / under);
         w.z = hotbed_descend(o, clock->optimizer.learning_rate, w.z, g.z / under);
@@ -122,9 +125,9 @@ HOTBED_HD hotbed_f32x4 hotbed_optimize4(
     return w;
 }
 
-/* Mean over the row of g*g, from `square`: this lane's share.  Elements are dealt to 32 lanes in groups
- * of four; each lane's squares are summed in order, then lanes pairwise: 16 apart, 8, 4, 2, 1.  With
- * fewer lanes than 32 a lane holds the shares of several: shares[k] is of lane rank + k * width. */
+/* Mean of g*g over the row. The order of the sum is fixed for 32 lanes: groups of four elements go
+ * to the lanes in turn, each lane adds its squares in order, and lanes are then added pairwise, 16
+ * apart, 8, 4, 2, 1. On tiles of fewer lanes, shares[k] is the share of lane rank + k * width. */
 HOTBED_HD float hotbed_mean_square(float shares[32], uint32_t dim, uint32_t width) {
     for (uint32_t apart = 16; apart > 0; apart /= 2) {
         if (apart >= width) {

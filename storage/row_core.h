@@ -1,4 +1,4 @@
-/* storage/row_core.h - where a table's rows are, and how four elements are read and written. */
+/* storage/row_core.h - the address of a row, and loads and stores of four of its elements. */
 #ifndef HOTBED_STORAGE_ROW_CORE_H
 #define HOTBED_STORAGE_ROW_CORE_H
 
@@ -9,65 +9,68 @@
 #include "storage/index_core.h"
 #include "storage/init_core.h"
 
-/* How a table's rows are spread over memory. */
+/* How a table's rows are spread over the tiers. */
 typedef enum hotbed_tiers {
-    HOTBED_TIERS_ONE = 0,   /* all rows are in the upper tier: HBM_DIRECT */
-    HOTBED_TIERS_CACHE = 1, /* every row is in the lower tier, the upper tier has copies */
-    HOTBED_TIERS_SCORE = 2, /* a row is in one of them; those in use come up, the lowest go down */
-    HOTBED_TIERS_HASH = 3,  /* a row is in one of them, by its key */
-    HOTBED_TIERS_EXTERNAL = 4, /* every row is in an external store, the upper tier has copies */
+    HOTBED_TIERS_ONE = 0,      /* all rows in the upper tier: HBM_DIRECT */
+    HOTBED_TIERS_CACHE = 1,    /* all rows in the lower tier, with copies in the upper tier */
+    HOTBED_TIERS_SCORE = 2,    /* each row in one tier, chosen by score */
+    HOTBED_TIERS_HASH = 3,     /* each row in one tier, chosen by a hash of its key */
+    HOTBED_TIERS_EXTERNAL = 4, /* all rows in an external store, with copies in the upper tier */
 } hotbed_tiers;
 
 enum {
     HOTBED_ROW_TIME = 16
-}; /* bytes at a row's end for its time, where it goes to an external store */
+}; /* at the end of a row, for its time, if rows go to an external store */
 
-/* One table as kernels see it: an array of these is in device memory.  A marked slot of CACHE and EXTERNAL is, in
- * the upper tier, a row that was changed and, in the lower, a row of which the upper has a copy. */
+/* One table as kernels see it; device memory has an array of these. With CACHE and EXTERNAL, a
+ * marked slot of the upper tier has a row that has changed, and a marked slot of the lower tier has
+ * a row of which the upper tier has a copy. */
 typedef struct hotbed_table_view {
-    uint8_t *rows;      /* row of slot first_slot + i is at rows + i * row_bytes */
+    uint8_t *rows;      /* the row of slot first_slot + i is at rows + i * row_bytes */
     uint64_t row_bytes; /* embedding, then each state, every part padded to its alignment */
     uint64_t first_slot;
     uint64_t slots;
-    uint8_t *lower_rows;  /* row of slot lower_first + i, as `rows` */
-    uint64_t lower_first; /* over first_slot + slots; UINT64_MAX: there is no lower tier */
+    uint8_t *lower_rows;  /* the row of slot lower_first + i, likewise */
+    uint64_t lower_first; /* at least first_slot + slots; UINT64_MAX: no lower tier */
     uint64_t lower_slots;
-    uint64_t lower_byte; /* all tables' lower tiers one after the other: where this one begins */
-    uint64_t capacity;   /* STATIC: number of rows, keys below it are valid */
-    uint64_t split;      /* TIERS_HASH: keys that hash below it are in the upper tier */
-    hotbed_index_range range;   /* of the upper tier; no buckets: slots are row numbers, STATIC */
-    hotbed_index_range lower;   /* of the lower tier; no buckets: there is none */
-    hotbed_index_range counter; /* FREQUENCY: where keys are counted that are not yet admitted */
-    uint64_t admit; /* FREQUENCY: the count that admits; PROBABILISTIC: random words below it do */
+    uint64_t lower_byte;        /* start of this table's rows among the lower tiers of all tables */
+    uint64_t capacity;          /* STATIC: number of rows; valid keys are below it */
+    uint64_t split;             /* TIERS_HASH: keys whose hash is below it are in the upper tier */
+    hotbed_index_range range;   /* of the upper tier; 0 buckets: STATIC, slots are row numbers */
+    hotbed_index_range lower;   /* of the lower tier; 0 buckets: none */
+    hotbed_index_range counter; /* FREQUENCY: slots that count keys not yet admitted */
+    /* FREQUENCY: count from which a key is admitted; PROBABILISTIC: random words below it admit */
+    uint64_t admit;
     hotbed_init_view init;
-    float eval_value;  /* of a key that eval does not find */
-    float state_value; /* of a new row's optimiser state */
+    float eval_value;  /* elements of keys that eval does not find */
+    float state_value; /* initial value of optimizer states */
     uint32_t dim;
     uint32_t dtype; /* hotbed_dtype */
     uint32_t is_static;
-    uint32_t states;          /* number of F32 state vectors */
+    uint32_t states;          /* number of f32 state vectors */
     uint32_t state_dim;       /* elements of each: dim or 1 */
-    uint32_t state_offset[2]; /* bytes from the row's start */
+    uint32_t state_offset[2]; /* bytes from the start of the row */
     uint32_t score;           /* hotbed_score_strategy */
-    uint32_t probation;       /* new keys are on probation */
+    uint32_t probation;       /* whether new keys are on probation */
     uint32_t admission;       /* hotbed_admission */
     uint32_t tiers;           /* hotbed_tiers */
-    uint32_t bin_shift;       /* a bin of hotbed_step_view.move_bins has 2^bin_shift bytes */
+    /* a region of the lower tier has 2^bin_shift bytes, see hotbed_lower_bin() */
+    uint32_t bin_shift;
     uint32_t unused;
 } hotbed_table_view;
 
-/* The range to which growth adds: of the lower tier, where there is one. */
+/* The range that growth extends: the lower tier's if there is one. */
 HOTBED_HD hotbed_index_range hotbed_table_growing(const hotbed_table_view *table) {
     return table->lower.buckets != 0 ? table->lower : table->range;
 }
 
-/* Whether the table's keys are in the index. Keys of a static table in one tier are not. */
+/* Whether the table's keys are in the index. Keys of static tables in one tier are not. */
 HOTBED_HD bool hotbed_table_indexed(const hotbed_table_view *table) {
     return table->range.buckets != 0;
 }
 
-/* Where to look for a key first, and the only place in tables of TIERS_ONE and TIERS_HASH.  By another hash
- * than the index's: which bucket a key has says nothing of its tier. */
+/* The range in which to search a key first; in TIERS_ONE and TIERS_HASH the only one. TIERS_HASH
+ * uses another hash than the index, so that a key's bucket does not depend on its tier. */
 HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, uint64_t key) {
     return table->tiers == HOTBED_TIERS_HASH &&
                    hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >= table->split
@@ -75,29 +78,29 @@ HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, 
                : table->range;
 }
 
-/* Whether the upper tier has copies, which are marked when they differ from the rows that they copy. */
+/* Whether the upper tier has copies. Marked slots have copies that have changed. */
 HOTBED_HD bool hotbed_table_copies(const hotbed_table_view *table) {
     return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_EXTERNAL;
 }
 
-/* Whether a key that is not there may be in the lower tier. */
+/* Whether a key that the upper tier lacks may be in the lower tier. */
 HOTBED_HD bool hotbed_table_moves(const hotbed_table_view *table) {
     return table->tiers == HOTBED_TIERS_CACHE || table->tiers == HOTBED_TIERS_SCORE;
 }
 
-/* Whether a slot of the table, or HOTBED_SLOT_NONE, is one of its lower tier. */
+/* Whether `slot` is a slot of the lower tier. False for HOTBED_SLOT_NONE. */
 HOTBED_HD bool hotbed_slot_below(const hotbed_table_view *table, uint64_t slot) {
     return slot >= table->lower_first && slot != HOTBED_SLOT_NONE;
 }
 
-/* Whether a slot, not HOTBED_SLOT_NONE, is in a segment. */
+/* Whether `slot` is in a segment. `slot` must not be HOTBED_SLOT_NONE. */
 HOTBED_HD bool hotbed_slot_grown(hotbed_index_view index, uint64_t slot) {
     return index.segments != NULL &&
            slot - ((uint64_t)1 << HOTBED_SEGMENT_SHIFT) <
                HOTBED_SLOT_UNINDEXED - ((uint64_t)1 << HOTBED_SEGMENT_SHIFT);
 }
 
-/* Where the time of a slot is, in a table that keeps times. */
+/* The time of a slot, in a table that keeps times. */
 HOTBED_HD uint64_t *hotbed_table_time(
     hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
     if (hotbed_slot_grown(index, slot))
@@ -106,7 +109,7 @@ HOTBED_HD uint64_t *hotbed_table_time(
     return hotbed_index_time(slot >= table->lower_first ? table->lower : table->range, slot);
 }
 
-/* One lane: the key in slot `to` was seen when the one in `from` was. */
+/* One lane: copy the time of slot `from` to slot `to`. */
 HOTBED_HD void hotbed_table_copy_time(
     hotbed_index_view index, const hotbed_table_view *table, uint64_t to, uint64_t from) {
     if (table->range.times != NULL)
@@ -125,7 +128,7 @@ HOTBED_HD uint8_t *hotbed_row_at(
     return table->rows + (slot - table->first_slot) * table->row_bytes;
 }
 
-/* All slots of a table's tiers and of the segments that it has grown. */
+/* Slots of all tiers and segments of a table. */
 HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_table_view *table) {
     uint64_t slots = table->slots + table->lower_slots;
     if (index.segments == NULL)
@@ -140,7 +143,8 @@ HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {
     return dtype == HOTBED_F32 ? 4U : 2U;
 }
 
-/* One element of `dtype`; `shared`, a literal: it may be written meanwhile, see hotbed_load_shared_f32(). */
+/* Load one element of `dtype`. `shared`, a literal, is true if other threads may write it
+ * meanwhile; see hotbed_load_shared_f32(). */
 HOTBED_HD float hotbed_load1_as(bool shared, uint32_t dtype, const void *p, uint64_t i) {
     if (dtype == HOTBED_F32)
         return shared ? hotbed_load_shared_f32((const float *)p + i) : ((const float *)p)[i];
@@ -165,7 +169,8 @@ typedef struct HOTBED_ALIGN(8) hotbed_u16x4 {
     uint16_t x, y, z, w;
 } hotbed_u16x4;
 
-/* Elements i .. i+count-1 of an array, count in 1 .. 4; elements past count read as 0.  `shared` as above. */
+/* Load elements i .. i+count-1 of an array, with count in 1 .. 4; the rest is 0. `shared` as
+ * above. */
 HOTBED_HD hotbed_f32x4
 hotbed_load4_as(bool shared, uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
     hotbed_f32x4 v = {0.0F, 0.0F, 0.0F, 0.0F};
@@ -240,7 +245,7 @@ HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count
         hotbed_store1(dtype, at, 3, v.w);
 }
 
-/* Elements e .. of a vector of `dim`: how many of the four are inside. */
+/* How many of elements e .. e+3 are inside a vector of `dim`. */
 HOTBED_HD uint32_t hotbed_count4(uint32_t dim, uint32_t e) {
     return dim - e < 4 ? dim - e : 4;
 }
@@ -260,7 +265,7 @@ HOTBED_HD hotbed_f32x4 hotbed_scale4(hotbed_f32x4 a, float s) {
     return v;
 }
 
-/* The embedding of `key` as it is when new. */
+/* Write the initial embedding of `key`. */
 HOTBED_HD void hotbed_row_init_weights(
     const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
@@ -269,7 +274,7 @@ HOTBED_HD void hotbed_row_init_weights(
             hotbed_init_row4(&table->init, key, e));
 }
 
-/* State s of a row as it is when new. */
+/* Write the initial values of state s of a row. */
 HOTBED_HD void hotbed_row_init_state(
     const hotbed_table_view *table, uint8_t *row, uint32_t s, uint32_t width) {
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
@@ -278,7 +283,7 @@ HOTBED_HD void hotbed_row_init_state(
             hotbed_f32x4_of(table->state_value));
 }
 
-/* The row of `key` as it is when new: embedding at `row`, and its states. */
+/* Write the initial row of `key`: embedding and states. */
 HOTBED_HD void hotbed_row_init(
     const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
     hotbed_row_init_weights(table, row, key, width);
@@ -286,14 +291,14 @@ HOTBED_HD void hotbed_row_init(
         hotbed_row_init_state(table, row, s, width);
 }
 
-/* The row of a key that has no slot, in the table's own type: what a new row would hold, rounded as the
+/* The initial embedding of a key without a slot, rounded to the table's element type as a stored
  * row would be. */
 HOTBED_HD hotbed_f32x4
 hotbed_row_absent4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
     hotbed_f32x4 v = hotbed_init_row4(&table->init, key, e);
     if (table->dtype == HOTBED_F32)
         return v;
-    float bits[4]; /* room for any type */
+    float bits[4]; /* large enough for any type */
     hotbed_store1(table->dtype, bits, 0, v.x);
     hotbed_store1(table->dtype, bits, 1, v.y);
     hotbed_store1(table->dtype, bits, 2, v.z);

@@ -1,4 +1,4 @@
-/* storage/row_layout.h - where the parts of a row are: the embedding, then each optimiser state. */
+/* storage/row_layout.h - the layout of a row: the embedding, then each optimizer state. */
 #ifndef HOTBED_STORAGE_ROW_LAYOUT_H
 #define HOTBED_STORAGE_ROW_LAYOUT_H
 
@@ -7,7 +7,7 @@
 
 enum { HOTBED_DIM_MOST = 4096 };
 
-/* Parts of 16 bytes and more are 16-byte aligned, smaller ones to the power of two that holds them. */
+/* Parts of at least 16 bytes are aligned to 16, smaller ones to the next power of two. */
 static inline uint64_t hotbed_part_alignment(uint64_t bytes) {
     uint64_t alignment = 2;
     while (alignment < bytes && alignment < 16)
@@ -19,8 +19,8 @@ static inline uint64_t hotbed_round_up(uint64_t value, uint64_t to) {
     return (value + to - 1) / to * to;
 }
 
-/* Sets states, state_dim, state_offset, row_bytes and no lower tier from the view's dim and dtype.  Kind 0 is a row
- * without states. */
+/* Set states, state_dim, state_offset and row_bytes from the view's dim and dtype, and no lower
+ * tier. Kind 0 is a row without states. */
 static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_kind kind) {
     view->lower_first = UINT64_MAX;
     uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
@@ -38,8 +38,8 @@ static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_
     view->row_bytes = hotbed_round_up(bytes, widest);
 }
 
-/* Whether a row has bytes that are no part's.  Rows travel whole, to a store and between tiers, so memory for such
- * rows is cleared when it is made: they do not carry what it held before. */
+/* Whether a row has padding bytes. Rows are copied whole, to a store and between tiers, so the
+ * memory of such rows is cleared at allocation: padding must not carry earlier contents. */
 static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
     uint64_t parts = (uint64_t)view->dim * hotbed_dtype_size(view->dtype) +
                      (uint64_t)view->states * view->state_dim * sizeof(float);

@@ -1,4 +1,4 @@
-/* storage/rows.c - rows of a storage by key: get, set, erase, clear, list. */
+/* storage/rows.c - rows of a storage by key (hotbed/storage.h): get, set, erase, clear, list. */
 #include "storage/storage.h"
 
 #include <math.h>
@@ -98,7 +98,7 @@ hotbed_status hotbed_storage_erase(
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 
-/* STATE when tickets hold rows: by calls that were enqueued, or in graphs that were launched.  Synchronous. */
+/* STATE if tickets hold pins, taken by enqueued calls or by launched graphs. Synchronous. */
 static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_may_wait(stream));
     hotbed_storage_take_back(storage, stream);
@@ -116,7 +116,7 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
     hotbed_rows_args args;
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     HOTBED_TRY(check_free(storage, stream));
-    /* check_free() has waited for the stream: no step before this call writes to the store any more. */
+    /* check_free() has waited for the stream, so no earlier step still writes to the store. */
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_clear_external(storage, table));
     return hotbed_storage_empty_table(storage, table, false, stream);
@@ -126,7 +126,7 @@ static bool is_zero(float value) {
     return value == 0.0F && !signbit(value);
 }
 
-/* Whether the first values of all rows are zeros, bit for bit. */
+/* Whether all initial values are zero bits. */
 static bool starts_as_zeros(const hotbed_table_view *view) {
     return view->init.kind == HOTBED_INIT_CONSTANT && is_zero(view->init.offset) &&
            (view->states == 0 || is_zero(view->state_value));
@@ -137,14 +137,15 @@ hotbed_status hotbed_storage_free_slots(
     bool indexed = hotbed_table_indexed(&args->table);
     if (!zero || (!indexed && !starts_as_zeros(&args->table)))
         return storage->kernels.rows->clear(args, stream);
-    if (indexed) /* no other thread or stream knows the memory */
+    if (indexed) /* no other thread or stream knows the memory yet */
         hotbed_index_start(args->index, args->table.range);
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_empty_table(
     hotbed_storage *storage, uint32_t table, bool fresh, hotbed_stream *stream) {
-    bool zero = fresh && hotbed_memory_is_fresh_zero(&storage->described); /* and so is all else */
+    /* `described`, from the same allocator, tells whether fresh memory is zero */
+    bool zero = fresh && hotbed_memory_is_fresh_zero(&storage->described);
     hotbed_rows_args args;
     hotbed_index_part at;
     HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
@@ -161,14 +162,14 @@ hotbed_status hotbed_storage_empty_table(
         HOTBED_TRY(hotbed_storage_free_slots(storage, &counter, zero, stream));
     }
     if (args.table.is_static != 0 && args.table.lower.buckets > 0) {
-        args.n = args.table.capacity; /* keys 0 .. capacity - 1, as new */
+        args.n = args.table.capacity; /* initialize keys 0 .. capacity - 1 */
         HOTBED_TRY(storage->kernels.rows->set(&args, stream));
     }
     return hotbed_stream_finish(stream);
 }
 
-/* Number of keys and of pinned slots in `table`, or, where it is NULL, in the range of *args; and the keys
- * themselves where keys is not NULL.  With CACHE, scores are as of the last flush. */
+/* Count keys and pinned slots of `table`, or of the range of *args if `table` is NULL; also list
+ * the keys if `keys` is not NULL. With CACHE, scores are as of the last flush. */
 static hotbed_status list(
     const hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
     uint64_t *keys, uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
@@ -179,7 +180,7 @@ static hotbed_status list(
     HOTBED_TRY(hotbed_stream_workspace(stream, sizeof host, &memory));
     device = memory;
     HOTBED_TRY(hotbed_fill(device, 0, sizeof host, stream));
-    /* The upper tier of CACHE has nothing but copies: its keys are counted elsewhere, and not listed. */
+    /* With CACHE the upper tier has copies only: count its pins, but not its keys. */
     bool copies = args->table.tiers == HOTBED_TIERS_CACHE;
     hotbed_rows_args one = *args;
     if (table == NULL)
@@ -238,7 +239,7 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
-/* Keys and scores that list() reports. */
+/* Export the keys and scores that list() finds. */
 static hotbed_status export_listed(
     hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
     uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t *n, hotbed_stream *stream) {
@@ -308,6 +309,6 @@ hotbed_status hotbed_storage_import_counts(
     if (n == 0 || args.table.counter.buckets == 0)
         return HOTBED_OK;
     args.table.range = args.table.counter;
-    args.rows.scores = (uint64_t *)counts; /* only read */
+    args.rows.scores = (uint64_t *)counts; /* the kernel only reads them */
     return storage->kernels.rows->count(&args, stream);
 }

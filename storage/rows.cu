@@ -1,9 +1,9 @@
-/* storage/rows.cu - rows by key and whole-table work on CUDA.  Host counterpart: rows_host.c. */
+/* storage/rows.cu - rows by key and whole-table calls on CUDA. Host counterpart: rows_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 #include "storage/rows_kernels.h"
 
-/* A warp serves one row; finding its key with 32 lanes where 4 would do is not what takes the time. */
+/* A warp per row. Finding the key with 32 lanes instead of 4 does not matter for the time. */
 enum { TILE = 32, BLOCK = 256, WAVES = 1 };
 
 static __global__ void __launch_bounds__(BLOCK) get_kernel(hotbed_rows_args a) {
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(BLOCK) store_kernel(hotbed_rows_args a)
             hotbed_row_set(&a.table, a.table.rows + a.keys[i] * a.table.row_bytes, a.rows, i, TILE);
 }
 
-/* Launch `kernel` on that many threads. */
+/* Launch `kernel` with at least `threads` threads. */
 static hotbed_status launch(
     void (*kernel)(hotbed_rows_args), const char *name, const hotbed_rows_args *args,
     uint64_t threads, hotbed_stream *stream) {

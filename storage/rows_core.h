@@ -1,4 +1,5 @@
-/* storage/rows_core.h - one row of a call by key or slot: get, set, and its parts copied out or in. */
+/* storage/rows_core.h - one row of a call by key or slot: get, set, erase, and copying its
+ * parts. */
 #ifndef HOTBED_STORAGE_ROWS_CORE_H
 #define HOTBED_STORAGE_ROWS_CORE_H
 
@@ -8,15 +9,15 @@
 #include "storage/score_core.h"
 #include "storage/step_core.h"
 
-/* hotbed_rows as kernels see it: dense arrays, NULL parts are skipped. */
+/* hotbed_rows for kernels: dense arrays; NULL parts are skipped. */
 typedef struct hotbed_rows_view {
     uint8_t *weights; /* [n, dim] of the table's dtype */
     float *states[2]; /* [n, state_dim] */
     uint64_t *scores; /* [n] */
-    uint64_t *times;  /* [n] of tables that have them */
+    uint64_t *times;  /* [n]; only for tables that keep times */
 } hotbed_rows_view;
 
-/* Copy `count` elements of `size` bytes (2 or 4), the tile's lanes together. */
+/* Copy `count` elements of `size` bytes (2 or 4) with all lanes of the tile. */
 HOTBED_HD void hotbed_copy_part(
     uint8_t *to, const uint8_t *from, uint32_t count, uint32_t size, uint32_t width) {
     for (uint32_t e = hotbed_tile_rank(width); e < count; e += width) {
@@ -27,7 +28,7 @@ HOTBED_HD void hotbed_copy_part(
     }
 }
 
-/* Row i of `rows` from the row at `row`. */
+/* Copy the row at `row` to row i of `rows`. */
 HOTBED_HD void hotbed_row_get(
     const hotbed_table_view *table, const uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
@@ -41,7 +42,7 @@ HOTBED_HD void hotbed_row_get(
                 table->state_dim, 4, width);
 }
 
-/* The row at `row` from row i of `rows`; parts that are NULL are left as they are. */
+/* Copy row i of `rows` to the row at `row`; parts that are NULL stay unchanged. */
 HOTBED_HD void hotbed_row_set(
     const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
@@ -56,7 +57,7 @@ HOTBED_HD void hotbed_row_set(
                 width);
 }
 
-/* A new row's parts that `rows` does not have, as they are when new. */
+/* Initialize the parts of a new row that `rows` does not have. */
 HOTBED_HD void hotbed_row_init_rest(
     const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t key,
     uint32_t width) {
@@ -67,21 +68,22 @@ HOTBED_HD void hotbed_row_init_rest(
             hotbed_row_init_state(table, row, s, width);
 }
 
-/* What the calls by key or slot work on; see storage/rows_kernels.h. */
+/* Arguments of the calls by key or slot; see storage/rows_kernels.h. */
 typedef struct hotbed_rows_args {
     hotbed_table_view table;
     hotbed_index_view index;
-    const hotbed_clock *clock;     /* these three: scores of keys that set() inserts without one */
-    hotbed_timer *timer;           /* NULL: no table has timestamps */
+    const hotbed_clock *clock; /* these three give scores to keys that set() inserts without one */
+    hotbed_timer *timer;       /* NULL if no table has timestamps */
     const uint64_t *custom_scores; /* [num_tables] */
     hotbed_fault *faults;
     const uint64_t *keys; /* [n]; NULL: key number i is i */
     hotbed_rows_view rows;
-    uint8_t *flags; /* [n] found or erased, or NULL */
+    uint8_t *flags; /* [n] found or erased; or NULL */
     uint64_t n;
     hotbed_tally *tally;   /* of the table */
-    uint32_t table_number; /* for faults */
-    uint32_t offered;      /* set(): new keys may evict each other, and need not find a slot */
+    uint32_t table_number; /* for fault messages */
+    /* set(): new keys may evict each other, and a key without a slot is no fault */
+    uint32_t offered;
 } hotbed_rows_args;
 
 HOTBED_HD uint64_t hotbed_rows_key(const hotbed_rows_args *a, uint64_t i) {
@@ -98,7 +100,7 @@ HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint3
                : slot;
 }
 
-/* Copy out the row of key number i, which is in `slot` or missing. */
+/* Copy out the row of key number i, which is in `slot`; HOTBED_SLOT_NONE: the key is missing. */
 HOTBED_HD void hotbed_rows_get_slot(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, uint32_t width) {
     if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
@@ -120,7 +122,7 @@ HOTBED_HD void hotbed_rows_get(const hotbed_rows_args *a, uint64_t i, uint32_t w
     hotbed_rows_get_slot(a, i, hotbed_rows_find(a, i, width), width);
 }
 
-/* The score of a key that set() inserts, where it gives none. */
+/* Score of keys that set() inserts without a given score. */
 HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     switch (a->table.score) {
     case HOTBED_SCORE_TIMESTAMP:
@@ -135,13 +137,14 @@ HOTBED_HD uint64_t hotbed_rows_score(const hotbed_rows_args *a) {
     }
 }
 
-/* Score of key number i when set() inserts it. */
+/* Score of key number i if set() inserts it. */
 HOTBED_HD uint64_t hotbed_rows_new_score(const hotbed_rows_args *a, uint64_t i) {
     return a->rows.scores != NULL && a->table.is_static == 0 ? a->rows.scores[i]
                                                              : hotbed_rows_score(a);
 }
 
-/* Whether set() evicts in the table: where rows move, it does so in the lower tier only. */
+/* Whether set() evicts in this table. If rows move between tiers, it evicts in the lower tier
+ * only. */
 HOTBED_HD bool hotbed_rows_evicts(const hotbed_table_view *table) {
     return (hotbed_table_moves(table) ? table->lower : table->range).evicts != 0;
 }
@@ -152,8 +155,8 @@ HOTBED_HD bool hotbed_rows_contested(const hotbed_rows_args *a, uint64_t slot) {
            (!hotbed_table_moves(&a->table) || hotbed_slot_below(&a->table, slot));
 }
 
-/* Claim a slot for key number i, which the table lacks; `pins` (0 or 1) are added where set() evicts.  A table that
- * keeps each row in one tier fills the upper tier's free slots first. */
+/* Claim a slot for key number i, which the table lacks. `pins` (0 or 1) are added if set() evicts.
+ * If each row is in one tier only, free slots of the upper tier are used first. */
 HOTBED_HD hotbed_index_result
 hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint64_t pins, uint32_t width) {
     uint64_t key = hotbed_rows_key(a, i), score = hotbed_rows_new_score(a, i);
@@ -172,7 +175,7 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint64_t pins, uint32_t
     return hotbed_index_place(a->index, range, key, hotbed_meta_new(score, pins), width);
 }
 
-/* One lane: key number i got no slot. */
+/* One lane: report that key number i got no slot. */
 HOTBED_HD void hotbed_rows_refused(
     const hotbed_rows_args *a, uint64_t i, bool out_of_range, hotbed_index_outcome outcome) {
     if (out_of_range)
@@ -186,7 +189,7 @@ HOTBED_HD void hotbed_rows_refused(
             a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
 }
 
-/* One lane: the time that key number i is set to: the given one, or the time of the last prefetch. */
+/* One lane: the time to store for key number i: the given one, or the last prefetch's. */
 HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
     uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
     if (time > HOTBED_SCORE_MOST)
@@ -196,7 +199,8 @@ HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
     return time;
 }
 
-/* One lane: the time of key number i, where its table has times and the key is new or given one. */
+/* One lane: store the time of key number i, if its table keeps times and the key is new or its time
+ * is given. */
 HOTBED_HD void hotbed_rows_set_time(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new) {
     if (a->table.range.times != NULL && (a->rows.times != NULL || is_new))
@@ -204,7 +208,8 @@ HOTBED_HD void hotbed_rows_set_time(
             hotbed_table_time(a->index, &a->table, slot), hotbed_rows_time(a, i));
 }
 
-/* Write what the call gives of row number i to `slot`, and the rest of a row that is new. */
+/* Write row number i of the call to `slot`. Parts of a new row that the call does not give are
+ * initialized. */
 HOTBED_HD void hotbed_rows_write(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new, uint32_t width) {
     uint8_t *row = hotbed_row_at(a->index, &a->table, slot);
@@ -219,8 +224,9 @@ HOTBED_HD void hotbed_rows_write(
     hotbed_tile_sync(width);
 }
 
-/* One lane: score key number i, which is in `slot`.  With `hold` the slot is locked and pinned until
- * hotbed_rows_release(), so that no key of the call evicts it; tickets' pins do the same. */
+/* One lane: score key number i, which is in `slot`. With `hold` the slot is locked and pinned
+ * until hotbed_rows_release(), so that no key of the call evicts it. Slots that tickets have
+ * pinned need no hold. */
 HOTBED_HD void hotbed_rows_touch(const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool hold) {
     uint64_t *meta = hotbed_index_meta(a->index, slot);
     if (a->rows.scores != NULL && a->table.is_static == 0)
@@ -244,29 +250,29 @@ HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_
     }
     if (r.slot == HOTBED_SLOT_NONE)
         return;
-    if (a->table.counter.buckets != 0) { /* admission counts keys that have no row */
+    if (a->table.counter.buckets != 0) { /* admission counts only keys without a row */
         hotbed_index_view counters = {a->index.keys, a->index.metas, NULL};
         (void)hotbed_index_erase(counters, a->table.counter, key, width);
     }
     hotbed_rows_write(a, i, r.slot, true, width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    if (a->offered == 0 && hotbed_rows_contested(a, r.slot))
-        hotbed_store_release_u64(hotbed_index_key(a->index, r.slot), key); /* stays held */
+    if (a->offered == 0 && hotbed_rows_contested(a, r.slot)) /* held until hotbed_rows_release() */
+        hotbed_store_release_u64(hotbed_index_key(a->index, r.slot), key);
     else
         hotbed_index_publish(a->index, r.slot, key);
 }
 
-/* set() in one pass, or, where it evicts, in three: rows that are there are written and held before the first key
- * is placed, as in a prefetch, so that a call does not evict its own keys. */
+/* The passes of set(). Where it evicts, there are three, as in a prefetch: existing rows are
+ * written and held before the first new key is placed, so a call does not evict its own keys. */
 typedef enum hotbed_rows_pass {
-    HOTBED_ROWS_SET = 0,     /* all in one */
-    HOTBED_ROWS_HOLD = 1,    /* keys that are there */
-    HOTBED_ROWS_PLACE = 2,   /* the others */
-    HOTBED_ROWS_RELEASE = 3, /* what is held */
+    HOTBED_ROWS_SET = 0,     /* everything in one pass */
+    HOTBED_ROWS_HOLD = 1,    /* existing keys */
+    HOTBED_ROWS_PLACE = 2,   /* new keys */
+    HOTBED_ROWS_RELEASE = 3, /* release the held slots */
 } hotbed_rows_pass;
 
-/* One lane: take off what holds `slot`.  Between calls no slot is locked, so a lock is this call's. */
+/* One lane: release a held slot. No slot is locked between calls, so a lock is this call's. */
 HOTBED_HD void hotbed_rows_release(const hotbed_rows_args *a, uint64_t slot) {
     uint64_t *meta = hotbed_index_meta(a->index, slot);
     if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_LOCKED) != 0)
@@ -296,7 +302,7 @@ HOTBED_HD void hotbed_rows_set(
     hotbed_rows_write(a, i, slot, false, width);
 }
 
-/* Remove key number i of a table of two tiers, or of one that grows, unless it is pinned. */
+/* Remove key number i of a table with two tiers or with segments, unless it is pinned. */
 HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
     uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);
@@ -312,8 +318,8 @@ HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t
         a->flags[i] = erased;
 }
 
-/* Count key number i, which is not counted yet, rows.scores[i] times; the table's range is its counter.  A full
- * one forgets a low count. */
+/* Admission: insert the count rows.scores[i] of key number i, which has none. table.range is the
+ * counter's. A full counter drops a low count. */
 HOTBED_HD void hotbed_rows_count(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i], count = a->rows.scores[i];
     count = count < HOTBED_SCORE_MOST ? count : HOTBED_SCORE_MOST;
@@ -323,7 +329,7 @@ HOTBED_HD void hotbed_rows_count(const hotbed_rows_args *a, uint64_t i, uint32_t
         hotbed_index_publish(a->index, r.slot, key);
 }
 
-/* A call on the index alone, for the HASH table of `a`. */
+/* Arguments for a call on the index alone, for the HASH table of `a`. */
 HOTBED_HD hotbed_index_args hotbed_rows_index(const hotbed_rows_args *a) {
     hotbed_index_args args;
     memset(&args, 0, sizeof args);
@@ -336,7 +342,7 @@ HOTBED_HD hotbed_index_args hotbed_rows_index(const hotbed_rows_args *a) {
     return args;
 }
 
-/* Its keys and scores, for `list`. */
+/* The same, for `list`: write keys and scores. */
 HOTBED_HD hotbed_index_args
 hotbed_rows_export(const hotbed_rows_args *a, uint64_t *keys, uint64_t *scores, uint64_t *counts) {
     hotbed_index_args args = hotbed_rows_index(a);

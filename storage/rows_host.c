@@ -1,4 +1,5 @@
-/* storage/rows_host.c - rows by key and whole-table work on the host.  CUDA counterpart: rows.cu. */
+/* storage/rows_host.c - rows by key and whole-table calls on the host. CUDA counterpart:
+ * rows.cu. */
 #include "storage/rows_kernels.h"
 
 #include "base/host_launch.h"
@@ -6,7 +7,7 @@
 
 enum { GRAIN = 256, ROWS_GRAIN = 4096, AHEAD = 8 };
 
-/* Ask for the lines where key number i may be. */
+/* Prefetch the lines where key number i may be. */
 static void want(const hotbed_rows_args *a, uint64_t i, uint64_t end) {
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
     if (i >= end || !hotbed_table_indexed(&a->table))
@@ -17,7 +18,7 @@ static void want(const hotbed_rows_args *a, uint64_t i, uint64_t end) {
     hotbed_prefetch_item(hotbed_index_key(a->index, probe.second), line);
 }
 
-/* AHEAD keys are found, then their rows copied: a row comes while others are copied. */
+/* Find AHEAD keys and prefetch their rows before copying them. */
 static void get_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;
     for (uint64_t i = begin; i < begin + AHEAD; i++)

@@ -1,5 +1,5 @@
-/* storage/rows_kernels.h - rows of one table by key or slot, and whole-table work: the contract of both
- * backends.
+/* storage/rows_kernels.h - rows of one table by key or slot, and whole-table calls: the contract of
+ * both backends.
  *
  * `index` is unused for static tables of one tier, whose keys are row numbers.
  */
@@ -17,16 +17,16 @@ typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*set)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*erase)(const hotbed_rows_args *args, hotbed_stream *stream);
-    /* The keys that admission counts, none of them counted yet; table.range is the counter's. */
+    /* Admission: insert counts of keys that have none. table.range is the counter's. */
     hotbed_status (*count)(const hotbed_rows_args *args, hotbed_stream *stream);
-    /* With an index: all slots of table.range free; without: all rows as new. */
+    /* With an index: free all slots of table.range. Without: initialize all rows. */
     hotbed_status (*clear)(const hotbed_rows_args *args, hotbed_stream *stream);
-    /* counts[0] += keys of table.range, counts[1] += pinned slots; and, where keys is not NULL, key and
-     * score of key number counts[0] before. */
+    /* Add the keys of table.range to counts[0] and its pinned slots to counts[1]. If `keys` is not
+     * NULL, append keys and scores from position counts[0] on. */
     hotbed_status (*list)(
         const hotbed_rows_args *args, uint64_t *keys, uint64_t *scores, uint64_t *counts,
         hotbed_stream *stream);
-    /* Rows by slot of the table (0 .. slots-1; others are skipped), for flat tables. */
+    /* For flat tables: rows by slot; slots outside the table are skipped. */
     hotbed_status (*load)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*store)(const hotbed_rows_args *args, hotbed_stream *stream);
 } hotbed_rows_kernels;

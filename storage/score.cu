@@ -1,8 +1,9 @@
-/* storage/score.cu - scores and admission on CUDA.  Host counterpart: score_host.c. */
+/* storage/score.cu - launches the core of scores and admission on CUDA. Host counterpart:
+ * score_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/score_kernels.h"
 
-enum { TILE = 4, BLOCK = 256, WAVES = 1 }; /* a tile reads lines as in lookup.cu */
+enum { TILE = 4, BLOCK = 256, WAVES = 1 }; /* tiles as in lookup.cu */
 
 static __global__ void __launch_bounds__(BLOCK) admit_kernel(hotbed_step_view s) {
     uint32_t n = *s.num_missing;

@@ -1,4 +1,4 @@
-/* storage/score_core.h - scores of a batch's keys, and the admission of keys that a table lacks. */
+/* storage/score_core.h - scores of a batch's keys, and admission of new keys. */
 #ifndef HOTBED_STORAGE_SCORE_CORE_H
 #define HOTBED_STORAGE_SCORE_CORE_H
 
@@ -7,8 +7,8 @@
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* A prefetch at `clock` microseconds of the machine's clock.  Its time is later than all before, those
- * that were set by key included: a checkpoint's timestamps are of another clock. */
+/* Set the time of a prefetch that the machine's clock dates `clock` microseconds. Times increase,
+ * also past times that were set by key: a checkpoint's timestamps may come from another clock. */
 HOTBED_HD void hotbed_timer_tick(hotbed_timer *timer, uint64_t clock) {
     if (timer->now == 0)
         timer->offset = 0 - clock;
@@ -21,7 +21,7 @@ HOTBED_HD void hotbed_timer_tick(hotbed_timer *timer, uint64_t clock) {
     timer->now = time < HOTBED_SCORE_MOST ? time : HOTBED_SCORE_MOST;
 }
 
-/* A timestamp was set by key. */
+/* Record a timestamp that was set by key. */
 HOTBED_HD void hotbed_timer_note(hotbed_timer *timer, uint64_t time) {
     if (time > HOTBED_SCORE_MOST)
         time = HOTBED_SCORE_MOST;
@@ -30,9 +30,10 @@ HOTBED_HD void hotbed_timer_note(hotbed_timer *timer, uint64_t time) {
         old = hotbed_load_relaxed_u64(&timer->newest);
 }
 
-/* --- scores ------------------------------------------------------------------------------------ */
+/* --- scores ----------------------------------------------------------------------------------- */
 
-/* What the batch scores unique u of table t; how, for a key that the table has, is the rule. */
+/* The score that the batch gives unique key u of table t. hotbed_unique_rule() says
+ * how it combines with an existing score. */
 HOTBED_HD uint64_t hotbed_unique_score(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t t, uint32_t u) {
     switch (table->score) {
@@ -53,20 +54,20 @@ HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
     return counts ? HOTBED_SCORE_ADD : HOTBED_SCORE_ASSIGN;
 }
 
-/* One lane: the batch has the key in `slot`, in tables that keep times beside scores. */
+/* One lane: set the time of `slot` to this prefetch's, in tables that keep times beside scores. */
 HOTBED_HD void hotbed_unique_seen(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (table->range.times != NULL)
         hotbed_store_relaxed_u64(hotbed_table_time(s->index, table, slot), s->timer->now);
 }
 
-/* --- admission --------------------------------------------------------------------------------- */
+/* --- admission -------------------------------------------------------------------------------- */
 
-/* Marks of `missing`, whose uniques are below 2^30. */
-#define HOTBED_MISSING_REJECTED ((uint32_t)1 << 31) /* not to be placed */
-#define HOTBED_MISSING_COUNTED  ((uint32_t)1 << 30) /* to be placed in the table's counter */
+/* Flags of entries of `missing`; numbers of unique keys are below 2^30. */
+#define HOTBED_MISSING_REJECTED ((uint32_t)1 << 31) /* will not be placed */
+#define HOTBED_MISSING_COUNTED  ((uint32_t)1 << 30) /* will be placed in the table's counter */
 
-/* Whether this prefetch admits `key`, of tables of PROBABILISTIC. */
+/* Whether this prefetch admits `key`, with admission PROBABILISTIC. */
 HOTBED_HD bool hotbed_admit_drawn(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key) {
     uint64_t step = s->clock->prefetches;
@@ -75,23 +76,23 @@ HOTBED_HD bool hotbed_admit_drawn(
     counter.y = (uint32_t)(key >> 32);
     counter.z = (uint32_t)step;
     counter.w = table->init.table;
-    /* Not the words of the initialisers, which draw with the seed itself. */
+    /* Initializers draw with the seed itself, so admission uses other words. */
     return hotbed_philox(counter, table->init.seed0 + (uint32_t)(step >> 32), ~table->init.seed1)
                .x < table->admit;
 }
 
-/* The index as counters use it, which do not grow. */
+/* The index without segments, because counters do not grow. */
 HOTBED_HD hotbed_index_view hotbed_admission_index(const hotbed_step_view *s) {
     hotbed_index_view index = {s->index.keys, s->index.metas, NULL};
     return index;
 }
 
-/* Decide on number i of `missing`, and mark it if it is rejected.  Nothing is placed meanwhile, in tables
- * or counters, so a count that is found is this tile's to change. */
+/* Decide whether entry i of `missing` is admitted, and flag it if not. Nothing is placed in tables
+ * or counters meanwhile, so this tile alone changes the count. */
 HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
-    if (s->moves != NULL && s->moves[i].backing != HOTBED_SLOT_NONE)
-        return; /* only the upper tier lacks it */
+    if (s->moves != NULL && s->moves[i].lower != HOTBED_SLOT_NONE)
+        return; /* the lower tier has the key */
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     if (table->admission == HOTBED_ADMIT_ALL)
@@ -122,7 +123,8 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
     hotbed_add_relaxed_u64(&s->tallies[t].rejected, 1);
 }
 
-/* Place number i of `missing` in its table's counter if it is to be; a full one forgets a low count. */
+/* If entry i of `missing` is to be counted, insert it in its table's counter. A full counter drops
+ * a low count. */
 HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     if ((s->missing[i] & HOTBED_MISSING_COUNTED) == 0)
         return;

@@ -1,4 +1,5 @@
-/* storage/score_host.c - scores and admission on the host.  CUDA counterpart: score.cu. */
+/* storage/score_host.c - launches the core of scores and admission on host threads. CUDA
+ * counterpart: score.cu. */
 #include "storage/score_kernels.h"
 
 #include "base/host_launch.h"

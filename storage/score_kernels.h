@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 typedef struct hotbed_score_kernels {
-    /* Between find and place: count the uniques of `missing`, or draw, and mark those rejected. */
+    /* Between find and place: count the keys in `missing`, or draw for them, and flag rejected
+     * ones. */
     hotbed_status (*admit)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* *word = value */
     hotbed_status (*set)(uint64_t *word, uint64_t value, hotbed_stream *stream);
 } hotbed_score_kernels;
 

@@ -1,4 +1,5 @@
-/* storage/stage.cu - the note of a staged chunk on CUDA.  Host counterpart: stage_host.c. */
+/* storage/stage.cu - writes the descriptor of a staged chunk on CUDA. Host counterpart:
+ * stage_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/stage_kernels.h"
 

@@ -1,8 +1,9 @@
-/* storage/stage_core.h - notes for the host about a chunk of rows that goes through pinned memory.
+/* storage/stage_core.h - descriptors of staged chunks of rows, for flat tables in memory that
+ * kernels cannot address.
  *
- * Rows in memory that kernels cannot reach are moved between it and a pinned staging area by a function
- * that the stream calls.  It must know which rows, and with a graph that differs from launch to launch: a
- * kernel writes a note with the slots first.
+ * A stream callback moves such rows between their memory and a pinned staging buffer. In a recorded
+ * graph the rows differ from launch to launch, so a kernel first writes a descriptor with their
+ * slots to pinned memory, and the callback reads it.
  */
 #ifndef HOTBED_STORAGE_STAGE_CORE_H
 #define HOTBED_STORAGE_STAGE_CORE_H
@@ -10,21 +11,21 @@
 #include "base/port.h"
 #include "storage/index_core.h"
 
-enum { HOTBED_STAGE_PARTS = 3 }; /* embedding and two states */
+enum { HOTBED_STAGE_PARTS = 3 }; /* embedding and two optimizer states */
 
 typedef struct hotbed_stage_note {
     uint64_t n;
-    uint32_t store;  /* staging to table; 0: table to staging */
-    uint32_t parts;  /* bit p: part p is moved */
-    uint64_t *slots; /* [n] pinned: rows of the table, HOTBED_SLOT_NONE for those skipped */
+    uint32_t store;  /* 1: staging buffer to table; 0: table to staging buffer */
+    uint32_t parts;  /* bit p: move part p */
+    uint64_t *slots; /* [n] pinned: rows of the table; HOTBED_SLOT_NONE entries are skipped */
 } hotbed_stage_note;
 
-/* What the kernel of a chunk works on. */
+/* Arguments of the kernel that writes a descriptor. */
 typedef struct hotbed_stage_args {
-    hotbed_stage_note note;    /* to be written */
-    hotbed_stage_note *pinned; /* there */
-    const uint64_t *slots;     /* [n] of the caller */
-    uint64_t *places;          /* [n] device: rows of the staging area, or HOTBED_SLOT_NONE */
+    hotbed_stage_note note;    /* the contents to write */
+    hotbed_stage_note *pinned; /* where to write them */
+    const uint64_t *slots;     /* [n] the caller's */
+    uint64_t *places;          /* [n] device: rows of the staging buffer, or HOTBED_SLOT_NONE */
     uint64_t capacity;         /* rows of the table */
 } hotbed_stage_args;
 

@@ -1,4 +1,5 @@
-/* storage/stage_host.c - the note of a staged chunk on the host.  CUDA counterpart: stage.cu. */
+/* storage/stage_host.c - writes the descriptor of a staged chunk on the host. CUDA counterpart:
+ * stage.cu. */
 #include "storage/stage_kernels.h"
 
 #include "base/host_launch.h"

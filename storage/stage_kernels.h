@@ -1,4 +1,5 @@
-/* storage/stage_kernels.h - writing the note of a staged chunk: the contract of both backends. */
+/* storage/stage_kernels.h - writing the descriptor of a staged chunk: the contract of both
+ * backends. */
 #ifndef HOTBED_STORAGE_STAGE_KERNELS_H
 #define HOTBED_STORAGE_STAGE_KERNELS_H
 
@@ -10,7 +11,7 @@ extern "C" {
 #endif
 
 typedef struct hotbed_stage_kernels {
-    /* The note with its slots, and places.  Async; n is above 0. */
+    /* Write the descriptor, its slots, and `places`. Async; n > 0. */
     hotbed_status (*write)(const hotbed_stage_args *args, hotbed_stream *stream);
 } hotbed_stage_kernels;
 

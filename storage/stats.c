@@ -1,4 +1,5 @@
-/* storage/stats.c - meters: counts of a storage without a wait; and how full its index is. */
+/* storage/stats.c - meters (hotbed/stats.h), which read counts without waiting, and histograms of
+ * bucket loads. */
 #include "hotbed/stats.h"
 
 #include "base/options.h"
@@ -8,8 +9,8 @@
 struct hotbed_meter {
     hotbed_storage *storage;
     hotbed_meter_view view;
-    hotbed_memory device; /* number, before */
-    hotbed_memory pinned; /* latest, records */
+    hotbed_memory device; /* `number` and `before` */
+    hotbed_memory pinned; /* `latest` and the records */
 };
 
 static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
@@ -28,7 +29,8 @@ static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
     view->records = view->latest + 1;
     memset(meter->pinned.data, 0, pinned);
     HOTBED_TRY(hotbed_fill(view->number, 0, sizeof *view->number, stream));
-    /* What a storage has counted before is not of the first step: the words are as in a record. */
+    /* Counts from before the meter's creation must not appear in its first step. The clock and
+     * tallies have the layout of a record. */
     HOTBED_TRY(hotbed_copy(view->before, &view->clock->prefetches, sizeof view->before[0], stream));
     HOTBED_TRY(hotbed_copy(
         view->before + 1, view->tallies, (view->words - 1) * sizeof view->before[0], stream));
@@ -70,7 +72,7 @@ hotbed_status hotbed_meter_request(hotbed_meter *meter, hotbed_stream *stream) {
     return meter->storage->kernels.stats->record(&meter->view, stream);
 }
 
-/* A table's tally, of words that kernels may be writing. */
+/* Read a tally while kernels may be writing to it. */
 static hotbed_tally read_tally(const uint64_t *words) {
     uint64_t copy[HOTBED_TALLY_WORDS];
     hotbed_tally tally;
@@ -107,7 +109,7 @@ hotbed_status hotbed_meter_read(
             both[0] = hotbed_stats_of(read_tally(all + at), row_bytes);
             both[1] = hotbed_stats_of(read_tally(last + at), row_bytes);
             if (hotbed_load_acquire_u64(record) != reading.request)
-                continue; /* some requests later the record was taken for a new one */
+                continue; /* the ring has wrapped around: read the newest record */
         }
         hotbed_output_write(out, &reading, sizeof reading);
         if (total != NULL)
@@ -128,7 +130,7 @@ hotbed_status hotbed_storage_load_histogram(
     if (!hotbed_table_indexed(&t->view))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s is static: it has no index", t->name);
     size_t bytes = HOTBED_LOADS * sizeof *buckets;
-    /* Counted in device memory, since atomics across the bus are slow. */
+    /* counted in device memory, since atomics over the bus are slow */
     HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &loads));
     HOTBED_TRY(hotbed_fill(loads, 0, bytes, stream));
     hotbed_index_part at;

@@ -1,20 +1,20 @@
-/* storage/stats.cu - meters and histograms on CUDA.  Host counterpart: stats_host.c. */
+/* storage/stats.cu - meters and histograms on CUDA. Host counterpart: stats_host.c. */
 #include "base/cuda_launch.h"
 #include "hotbed/stats.h"
 #include "storage/stats_kernels.h"
 
 enum { BLOCK = 256, WAVES = 1 };
 
-/* One block, whose threads meet between the mark, the counts and `latest`. */
+/* One block, so that barriers order the mark, the counts and `latest`. */
 static __global__ void __launch_bounds__(BLOCK) record_kernel(hotbed_meter_view m) {
     uint64_t number = *m.number + 1;
     if (threadIdx.x == 0)
         hotbed_store_system_u64(hotbed_meter_record(&m, number), number);
     __syncthreads();
-    hotbed_fence_system(); /* a reader of a new count sees the mark */
+    hotbed_fence_system(); /* a reader that sees a new count sees the mark */
     for (uint64_t w = threadIdx.x; w < m.words; w += BLOCK)
         hotbed_meter_word(&m, number, w);
-    hotbed_fence_system(); /* a reader of `latest` sees the counts */
+    hotbed_fence_system(); /* a reader that sees `latest` sees the counts */
     __syncthreads();
     if (threadIdx.x != 0)
         return;

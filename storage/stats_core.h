@@ -1,8 +1,8 @@
-/* storage/stats_core.h - counts that go into pinned memory, and how full buckets are.
+/* storage/stats_core.h - writing counts to pinned memory, and the number of used slots per bucket.
  *
- * A request writes the next of a ring of records, marked with its number before the counts, and then puts
- * the number into `latest`.  A reader takes the record of `latest`, and takes it again when the mark has
- * changed meanwhile: then the ring has come round.
+ * A request writes the next record of a ring: first its mark, which is the number of the request,
+ * then the counts. It then stores the number in `latest`. A reader copies the record of `latest`,
+ * and starts over if the mark has changed meanwhile, because then the ring has wrapped around.
  */
 #ifndef HOTBED_STORAGE_STATS_CORE_H
 #define HOTBED_STORAGE_STATS_CORE_H
@@ -11,16 +11,17 @@
 
 enum {
     HOTBED_METER_RECORDS = 4,
-    HOTBED_TALLY_WORDS = sizeof(hotbed_tally) / sizeof(uint64_t), /* it has nothing but counts */
+    HOTBED_TALLY_WORDS = sizeof(hotbed_tally) / sizeof(uint64_t), /* a tally has no other members */
 };
 
-/* A record is [mark, total[words], step[words]]; the words are the prefetches, then a tally a table. */
+/* A record is [mark, total[words], step[words]]. The words are the number of prefetches and one
+ * tally per table. */
 typedef struct hotbed_meter_view {
     const hotbed_tally *tallies; /* [num_tables] */
     const hotbed_clock *clock;
-    uint64_t *number;  /* device: of requests so far */
-    uint64_t *before;  /* device [words]: what the last request saw */
-    uint64_t *latest;  /* pinned: number of the newest record that is whole */
+    uint64_t *number;  /* device: number of requests so far */
+    uint64_t *before;  /* device [words]: counts at the last request */
+    uint64_t *latest;  /* pinned: number of the newest complete record */
     uint64_t *records; /* pinned [HOTBED_METER_RECORDS, 1 + 2 * words] */
     uint64_t words;
 } hotbed_meter_view;
@@ -29,7 +30,7 @@ HOTBED_HD uint64_t *hotbed_meter_record(const hotbed_meter_view *m, uint64_t num
     return m->records + number % HOTBED_METER_RECORDS * (1 + 2 * m->words);
 }
 
-/* Count number w of request `number`, after its mark. */
+/* Write count w of request `number`. Its mark has been written before. */
 HOTBED_HD void hotbed_meter_word(const hotbed_meter_view *m, uint64_t number, uint64_t w) {
     uint64_t *record = hotbed_meter_record(m, number);
     uint64_t now = w == 0 ? m->clock->prefetches : ((const uint64_t *)m->tallies)[w - 1];
@@ -38,7 +39,7 @@ HOTBED_HD void hotbed_meter_word(const hotbed_meter_view *m, uint64_t number, ui
     m->before[w] = now;
 }
 
-/* Slots of bucket b of the range that are taken. */
+/* Used slots of bucket b of the range. */
 HOTBED_HD uint32_t
 hotbed_bucket_load(hotbed_index_view index, hotbed_index_range range, uint32_t b) {
     const uint64_t *line = index.metas + hotbed_index_slot(range, b);

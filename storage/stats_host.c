@@ -1,4 +1,4 @@
-/* storage/stats_host.c - meters and histograms on the host.  CUDA counterpart: stats.cu. */
+/* storage/stats_host.c - meters and histograms on the host. CUDA counterpart: stats.cu. */
 #include "storage/stats_kernels.h"
 
 #include "base/host_launch.h"
@@ -18,10 +18,10 @@ static void record_body(const void *args, uint64_t begin, uint64_t end) {
     uint64_t number = *m->number + 1;
     *m->number = number;
     hotbed_store_system_u64(hotbed_meter_record(m, number), number);
-    hotbed_fence_system(); /* a reader of a new count sees the mark */
+    hotbed_fence_system(); /* a reader that sees a new count sees the mark */
     for (uint64_t w = 0; w < m->words; w++)
         hotbed_meter_word(m, number, w);
-    hotbed_fence_system(); /* a reader of `latest` sees the counts */
+    hotbed_fence_system(); /* a reader that sees `latest` sees the counts */
     hotbed_store_system_u64(m->latest, number);
 }
 

@@ -10,9 +10,10 @@ extern "C" {
 #endif
 
 typedef struct hotbed_stats_kernels {
-    /* One more record of the meter. */
+    /* Write the next record of the meter. */
     hotbed_status (*record)(const hotbed_meter_view *meter, hotbed_stream *stream);
-    /* loads[k] += buckets of the range with k slots taken; device memory, [HOTBED_LOADS]. */
+    /* Add the number of buckets with k used slots to loads[k]. `loads` is device memory,
+     * [HOTBED_LOADS]. */
     hotbed_status (*load)(
         hotbed_index_view index, hotbed_index_range range, uint64_t *loads, hotbed_stream *stream);
 } hotbed_stats_kernels;

@@ -93,8 +93,8 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
     return HOTBED_OK;
 }
 
-/* Where rows are that are not in device memory. */
-static hotbed_status check_backing(const hotbed_storage_options *o) {
+/* Check the options about rows that are not in device memory. */
+static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
     if ((int)o->lower_memory != 0 &&
         (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
         return hotbed_fail(
@@ -112,7 +112,7 @@ static hotbed_status check_backing(const hotbed_storage_options *o) {
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "external and %s are set: rows have one backing location",
+            HOTBED_ERR_ARGUMENT, "external and %s are set: set only one of them",
             o->lower_memory != 0         ? "lower_memory"
             : o->lower_index_memory != 0 ? "lower_index_memory"
                                          : "lower_directory");
@@ -156,19 +156,20 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
     if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown budget %d", (int)o->budget);
-    HOTBED_TRY(check_backing(o));
+    HOTBED_TRY(check_lower_tier(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
     return HOTBED_OK;
 }
 
-/* --- layout ------------------------------------------------------------------------------------ */
+/* --- layout ----------------------------------------------------------------------------------- */
 
 static hotbed_dtype table_dtype(const hotbed_table_options *o) {
     return o->dtype == 0 ? HOTBED_F32 : o->dtype;
 }
 
-/* Rows of an external store contain their times; rows of the tables have the same layout. */
+/* Compute the row layout. With an external store, rows of tables that keep times have space for
+ * the time at their end. */
 static void lay_out_row(
     hotbed_table_view *view, hotbed_optimizer_kind kind, const hotbed_table_options *o,
     bool external) {
@@ -209,7 +210,7 @@ static void make_table(
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
 }
 
-/* Table number t of `options`, checked. */
+/* Read and check table number t of `options`. */
 static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
     uint32_t stride;
@@ -238,7 +239,7 @@ static hotbed_status read_tables(hotbed_storage *storage, const hotbed_storage_o
     return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);
 }
 
-/* Options as the library knows them, checked, their tables not. */
+/* Copy the options to the library's struct and check them, without the tables. */
 static hotbed_status read_storage(
     const hotbed_storage_options *options, hotbed_storage_options *out) {
     HOTBED_TRY(hotbed_options_read(
@@ -263,7 +264,7 @@ hotbed_status hotbed_storage_external_tables(
     return HOTBED_OK;
 }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static hotbed_kernels kernels_of(hotbed_backend backend) {
 #if defined(HOTBED_WITH_CUDA)
@@ -285,7 +286,7 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
     return host;
 }
 
-/* Memory for the rows of one tier of a table. */
+/* Allocate the rows of one tier of a table. */
 static hotbed_status allocate_tier(
     const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
     hotbed_stream *stream, hotbed_memory *rows) {
@@ -301,7 +302,8 @@ static hotbed_status allocate_tier(
                : HOTBED_OK;
 }
 
-/* TIMESTAMP_LFU: a time beside each slot, except slots of a lower tier whose index is `apart`. */
+/* TIMESTAMP_LFU: allocate a time for each slot. `apart`: the lower tier's index, with its times,
+ * has memory of its own. */
 static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stream *stream) {
     hotbed_table_view *view = &table->view;
     if (view->score != HOTBED_SCORE_TIMESTAMP_LFU)
@@ -319,7 +321,7 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
     return HOTBED_OK;
 }
 
-/* The index of a lower tier that is not beside the upper's. */
+/* Allocate the index of a lower tier that is apart from the upper tier's. */
 static hotbed_status allocate_lower_index(
     const hotbed_storage *storage, hotbed_table *table, hotbed_stream *stream) {
     hotbed_table_view *view = &table->view;
@@ -368,7 +370,7 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
     return HOTBED_OK;
 }
 
-/* Carve the description, twice: once to count its bytes, once to place it. */
+/* Place the arrays of the description. Called twice: to compute the size, and to place them. */
 static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     storage->device_tables =
@@ -391,7 +393,7 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     return carve.used;
 }
 
-/* Put the description on the device. */
+/* Copy the description to the device. */
 static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     size_t bytes = carve_description(storage, NULL);
     hotbed_memory staging = {0};
@@ -455,7 +457,7 @@ static hotbed_status create(
     storage->check = options->check;
     storage->external = options->external;
     if (storage->external != NULL)
-        pthread_mutex_init(&storage->buffers_lock, NULL);
+        pthread_mutex_init(&storage->call_batches_lock, NULL);
     storage->num_tables = options->num_tables;
     storage->num_features =
         options->num_features == 0 ? options->num_tables : options->num_features;
@@ -504,7 +506,7 @@ hotbed_status hotbed_storage_create(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a storage");
     hotbed_status status = create(storage, &o, stream);
     if (status != HOTBED_OK) {
-        (void)!hotbed_stream_finish(stream); /* what was enqueued uses the memory */
+        (void)!hotbed_stream_finish(stream); /* enqueued work uses the memory */
         hotbed_storage_destroy(storage);
         return status;
     }
@@ -536,7 +538,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     hotbed_delete(storage);
 }
 
-/* --- description -------------------------------------------------------------------------------- */
+/* --- description ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream) {
@@ -564,7 +566,7 @@ hotbed_status hotbed_storage_check_table(
 
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream) {
     if (hotbed_stream_recording(stream))
-        return hotbed_fail(HOTBED_ERR_STATE, "the call waits, but the stream is recording a graph");
+        return hotbed_fail(HOTBED_ERR_STATE, "cannot wait for the stream while it records a graph");
     return HOTBED_OK;
 }
 
@@ -574,8 +576,8 @@ hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream
     return storage->warning.data; /* NULL unless WARN */
 }
 
-/* Reading rows of the lower tier by address pays when there are some a page of 2 MiB: the link looks each up, and then
- * does so once. */
+/* Number of lower-tier rows from which reading them by address pays: four per 2 MiB page, so that
+ * rows share the link's page lookups. */
 static uint32_t below_from(const hotbed_storage *storage) {
     enum { ROWS_A_PAGE = 4, PAGE_SHIFT = 21 };
     uint64_t bytes = __atomic_load_n(&storage->lower_bytes, __ATOMIC_RELAXED);
@@ -679,7 +681,7 @@ uint64_t hotbed_storage_columns(const hotbed_storage *storage) {
     return storage->columns[storage->num_features];
 }
 
-/* --- state --------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_get_state(
     hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {

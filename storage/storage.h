@@ -1,4 +1,4 @@
-/* storage/storage.h - the inside of a storage and of a ticket. */
+/* storage/storage.h - internals of storages and tickets; included by storage/ and by dist/. */
 #ifndef HOTBED_STORAGE_STORAGE_H
 #define HOTBED_STORAGE_STORAGE_H
 
@@ -22,7 +22,7 @@
 #include <pthread.h>
 
 enum {
-    HOTBED_TICKETS_MOST = HOTBED_PINS_MOST, /* a slot's pins are at most the tickets that hold it */
+    HOTBED_TICKETS_MOST = HOTBED_PINS_MOST, /* a slot has at most one pin per ticket */
 };
 
 /* The kernels of one backend. */
@@ -38,62 +38,64 @@ typedef struct hotbed_kernels {
     const hotbed_tier_external_kernels *external;
 } hotbed_kernels;
 
-/* A segment that a table has grown. */
+/* A segment added by growth. */
 typedef struct hotbed_grown {
     struct hotbed_grown *next;
     hotbed_index_segment segment;
-    hotbed_memory index; /* keys, metas, and times where the table has them */
+    hotbed_memory index; /* keys, metas, and times if the table keeps them */
     hotbed_memory rows;
-    hotbed_memory staging; /* pinned: what the device copies the segment from */
+    hotbed_memory staging; /* pinned: source of the copy to the device */
 } hotbed_grown;
 
 typedef struct hotbed_table {
-    char name[HOTBED_NAME_BYTES]; /* first, for hotbed_names_check() */
+    char name[HOTBED_NAME_BYTES]; /* first member, for hotbed_names_check() */
     hotbed_table_kind kind;
     hotbed_dtype dtype;
-    uint64_t capacity; /* as it has grown so far */
-    uint64_t most;     /* to which it may grow; `capacity` at creation where it may not */
-    float growth_load; /* share of the capacity from which a poll grows it */
+    uint64_t capacity; /* current */
+    uint64_t most;     /* limit of growth; equal to the first capacity if the table does not grow */
+    float growth_load; /* keys / capacity from which a poll grows the table */
     uint32_t num_grown;
     hotbed_grown *grown;     /* oldest first */
-    uint64_t counted;        /* FREQUENCY: keys that admission counts */
-    uint64_t upper_capacity; /* with two tiers: keys that the upper one is made for */
+    uint64_t counted;        /* FREQUENCY: keys that the admission counter holds */
+    uint64_t upper_capacity; /* with two tiers: keys for which the upper one is sized */
     bool evicts;
-    hotbed_insertion insertion; /* as asked for; the view has what AUTO became */
-    hotbed_table_view view;     /* host copy of what the device has */
+    hotbed_insertion insertion; /* the option; AUTO is resolved in `view` */
+    hotbed_table_view view;     /* host copy of the device's view */
     hotbed_memory rows, lower_rows;
-    hotbed_memory times;       /* TIMESTAMP_LFU: of all slots that the storage's index has */
-    hotbed_memory lower_index; /* keys, metas and times of the lower tier, where they have memory of
-                                * their own: the range is a segment then, see index_core.h */
+    hotbed_memory times; /* TIMESTAMP_LFU: for all slots of this table in the storage's index */
+    /* keys, metas and times of a lower tier with memory of its own; its range is then a segment,
+     * see index_core.h */
+    hotbed_memory lower_index;
 } hotbed_table;
 
-/* A batch for calls that are no ticket's: of one stream, whose order keeps its users apart, and in whose pinned
- * workspace it is.  It stays as long as the storage, since graphs may point to it; its memory as long as the stream. */
-typedef struct hotbed_store_buffer {
-    struct hotbed_store_buffer *next;
+/* The batch of an external store for calls outside of tickets. It belongs to one stream, whose
+ * order separates its uses, and its memory is the stream's pinned workspace. The struct lives as
+ * long as the storage, since graphs may point to it. */
+typedef struct hotbed_call_batch {
+    struct hotbed_call_batch *next;
     const hotbed_stream *stream;
     hotbed_external_batch batch;
-} hotbed_store_buffer;
+} hotbed_call_batch;
 
-/* An export of a table over an external store, window by window. */
+/* State of an export of a table over an external store. */
 typedef struct hotbed_store_walk {
     hotbed_external_cursor *cursor;
-    uint64_t at; /* keys that it has given */
+    uint64_t at; /* keys returned so far */
     bool ended;
 } hotbed_store_walk;
 
-/* Of a table: keys, and pinned slots. */
+/* Counts of one table. */
 typedef struct hotbed_key_counts {
     uint64_t keys, pinned;
 } hotbed_key_counts;
 
-/* What polls of growth go by. */
+/* State of growth polls. */
 typedef struct hotbed_growth {
     hotbed_memory counting;    /* device */
     hotbed_memory counted;     /* pinned */
     hotbed_key_counts *counts; /* [num_tables] in `counted` */
-    hotbed_event *arrived;     /* marks the copy to `counted` */
-    bool under_way;            /* it has not been seen to have arrived */
+    hotbed_event *arrived;     /* recorded after the copy to `counted` */
+    bool under_way;            /* the copy may not have arrived yet */
 } hotbed_growth;
 
 struct hotbed_storage {
@@ -105,34 +107,35 @@ struct hotbed_storage {
     hotbed_dtype output_dtype;
     hotbed_mode mode;
     hotbed_tiers tiers;
-    char why[192];              /* why that mode */
+    char why[192];              /* reason for the mode, for hotbed_storage_explain() */
     hotbed_optimizer optimizer; /* kind 0: none */
     hotbed_optimizer_view optimizer_view;
     uint64_t seed;
     uint32_t num_tables, num_features;
     uint32_t max_dim;
-    uint32_t
-        bulk_bytes; /* the longest row that moves; 0: the length of some row is no multiple of 16 */
+    /* longest row of the tables whose rows move; 0: some size is no multiple of 16 */
+    uint32_t bulk_bytes;
     uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
-    bool plain_rows;          /* all tables are of f32 rows whose dim is a multiple of 4 */
-    bool keys_leave;          /* a table evicts or has two tiers: keys may leave their slots */
-    bool timed;               /* a table's scores are timestamps */
-    bool admits;              /* a table does not take all keys */
-    uint32_t tickets;         /* that exist; atomic */
-    uint32_t held;            /* tickets that hold pins; atomic */
-    hotbed_ticket *released;  /* by hotbed_ticket_release(), until they are taken back; atomic */
+    bool plain_rows;  /* all tables have f32 rows and dims that are multiples of 4 */
+    bool keys_leave;  /* a table evicts or has two tiers, so keys may leave their slots */
+    bool timed;       /* a table's scores are timestamps */
+    bool admits;      /* a table has admission */
+    uint32_t tickets; /* number of tickets; atomic */
+    uint32_t held;    /* number of tickets that hold pins; atomic */
+    /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */
+    hotbed_ticket *released;
     hotbed_table *tables;     /* [num_tables] */
     uint32_t *feature_tables; /* [num_features] */
     uint64_t *columns;        /* [num_features + 1] */
     hotbed_index_view index;
-    uint64_t index_slots;  /* in `index`: of the tables' first ranges that are no segments */
-    uint32_t num_segments; /* that tables may have, and a first that is none; 0: there are none */
-    uint64_t lower_bytes;  /* of rows, with what has grown; atomic */
+    uint64_t index_slots; /* of the tables' first ranges in `index` */
+    /* segments that the tables may have, plus an unused first; 0: no segments */
+    uint32_t num_segments;
+    uint64_t lower_bytes; /* bytes of lower-tier rows, segments included; atomic */
     hotbed_memory_kind lower_memory;
-    hotbed_memory_kind
-        lower_index_memory; /* DEVICE: the lower tiers' index is beside the uppers' */
-    char *lower_directory;  /* or NULL */
+    hotbed_memory_kind lower_index_memory; /* DEVICE: lower tiers' indexes are in `index` */
+    char *lower_directory;                 /* or NULL */
     hotbed_growth growth;
     hotbed_memory index_keys, index_metas;
     hotbed_memory described; /* device: table views, feature tables, columns, clock, tallies */
@@ -143,56 +146,58 @@ struct hotbed_storage {
     hotbed_clock *clock;
     hotbed_tally *tallies;
     uint32_t *below;     /* see hotbed_step_view */
-    uint32_t *holding;   /* likewise */
+    uint32_t *holding;   /* see hotbed_step_view */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
-    hotbed_external *external; /* the store that has all rows; NULL: none */
-    pthread_mutex_t buffers_lock;
-    hotbed_store_buffer *buffers;
-    hotbed_store_walk *walks; /* [num_tables] of exports; NULL before the first */
+    hotbed_external *external; /* the store that has all rows; or NULL */
+    pthread_mutex_t call_batches_lock;
+    hotbed_call_batch *call_batches;
+    hotbed_store_walk *walks; /* [num_tables] exports; NULL before the first */
 };
 
 struct hotbed_ticket {
     hotbed_storage *storage;
-    hotbed_ticket *next; /* in the list of released tickets */
-    hotbed_stream *last; /* stream of the last call */
+    hotbed_ticket *next; /* in storage->released */
+    hotbed_stream *last; /* stream of the latest call */
     uint64_t max_keys;
     uint32_t max_batch_size;
-    bool holds;         /* prefetched: has a batch and its pins */
-    bool recorded;      /* calls on it are in graphs: whether it has pins, the device knows */
-    bool kept_recorded; /* calls that keep it are in graphs */
-    bool kept;          /* and pins besides, which outlive its backward */
+    bool holds;    /* has a prefetched batch and its pins */
+    bool recorded; /* calls on it are in graphs, so only the device knows whether it has pins */
+    bool kept_recorded; /* hotbed_ticket_keep() is in a graph */
+    bool kept;          /* has second pins, which outlive its backward */
     hotbed_step_view step;
     hotbed_memory memory;
     void *unique_scratch;
     size_t unique_scratch_bytes;
     void *update_scratch;
     size_t update_scratch_bytes;
-    uint32_t *bags; /* step.bags when the batch has offsets and is pooled */
-    /* With an external store: */
+    uint32_t *bags; /* storage for step.bags, used if the batch has offsets and is pooled */
+    /* Only with an external store: */
     hotbed_external_batch asked, leaving;
     uint32_t *asked_ranks, *leaving_ranks; /* [max_keys + 1] */
     void *scan_scratch;
     size_t scan_scratch_bytes;
 };
 
-/* Choose the storage's mode and how many keys each upper tier takes; tables have their options and row_bytes.
- * Errors: ARGUMENT (CACHE or DEFAULT without a size), UNSUPPORTED (memory of the lower tier). */
+/* mode.c: choose the storage's mode and the number of keys of each upper tier. Tables must have
+ * their options and row_bytes. Errors: ARGUMENT (CACHE or DEFAULT without a size), UNSUPPORTED
+ * (memory of the lower tier). */
 hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options);
 
-/* Give all tables their slots: in the index, then those without; and numbers for their segments. */
+/* Assign slots to all tables, those in the index first, and numbers to their segments. */
 void hotbed_mode_lay_out(hotbed_storage *storage);
 
-/* Keys of a table of `capacity` that the tier is made for which grows: the lower, if there are two. */
+/* Keys, of a table of `capacity`, for which the growing tier is sized: the lower tier's if there
+ * are two. */
 uint64_t hotbed_mode_growing_keys(
     const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity);
 
-/* Slots of a table, of both tiers and all segments. */
+/* Slots of all tiers and segments of a table. */
 uint64_t hotbed_table_all_slots(const hotbed_table *table);
 
-/* Part number `part` of a table with an index, for kernels that go through the slots of one: the upper tier's is
- * 0, then comes the lower one's, if there is one, then what the table has grown.  False: there are no more. */
+/* Part number `part` of a table with an index: the upper tier, the lower tier if there is one, then
+ * the segments. False if there is no such part. */
 bool hotbed_table_part(
     const hotbed_storage *storage, const hotbed_table *table, uint32_t part,
     hotbed_index_part *out);
@@ -205,73 +210,71 @@ static inline bool hotbed_table_grows(const hotbed_table *table) {
 /* A segment as an index of its own. */
 hotbed_index_part hotbed_segment_part(const hotbed_index_segment *segment);
 
-/* The lower tier of a table as a segment; `keys` is NULL where it is none. */
+/* The lower tier of a table as a segment; `keys` is NULL if it is none. */
 hotbed_index_segment hotbed_table_lower_segment(const hotbed_table *table);
 
-/* Bytes of a table's index with its grown segments: of the lower tier; and of the upper tier with the counts of
- * admission. */
+/* Bytes of a table's index, segments included. `upper` also has the admission counter. */
 typedef struct hotbed_index_bytes {
     uint64_t upper, lower;
 } hotbed_index_bytes;
 hotbed_index_bytes hotbed_table_index_bytes(const hotbed_table *table);
 
-/* Free a table's segments. */
 void hotbed_growth_free(hotbed_table *table);
 
-/* What polls need, if a table grows; and free it. */
+/* Allocate what polls need if a table grows; does nothing otherwise. */
 hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream);
 void hotbed_growth_destroy(hotbed_storage *storage);
 
-/* Write changed rows of one table to the lower tier or the store; with `drop` also empty the upper one.  Async;
- * nothing to do but with CACHE. */
+/* Write the changed rows of one table to the lower tier or the store; with `drop` also empty the
+ * upper tier. Does nothing unless the mode is CACHE. Async. */
 hotbed_status hotbed_storage_flush_table(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
 
-/* Free the slots of a table's tiers, and what admission has counted; STATIC: rows of memory as new.  `fresh`: the table
- * is being created.  Synchronous; no ticket holds rows. */
+/* Free all slots of a table and its admission counter; STATIC: initialize all rows. `fresh`: the
+ * table is being created. No ticket may hold rows. Synchronous. */
 hotbed_status hotbed_storage_empty_table(
     hotbed_storage *storage, uint32_t table, bool fresh, hotbed_stream *stream);
 
-/* Free the slots of args->table.range, or, without an index, give all rows their first values.  `zero`: its memory is
- * fresh, and zero.  Async. */
+/* Free the slots of args->table.range; without an index, initialize all rows. `zero`: the memory
+ * is new and zero. Async. */
 hotbed_status hotbed_storage_free_slots(
     const hotbed_storage *storage, const hotbed_rows_args *args, bool zero, hotbed_stream *stream);
 
-/* Errors: ARGUMENT when `stream` is NULL or of another backend or device than the storage. */
+/* Errors: ARGUMENT if `stream` is NULL, or of another backend or device than the storage. */
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream);
 
-/* Errors: the same, and ARGUMENT for a table number out of range. */
+/* Errors: as above, and ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
 
-/* The kernels' form of `rows`, or nothing where it is NULL.  Errors: ARGUMENT (a state or times that rows do
- * not have). */
+/* Convert `rows` for kernels; NULL gives an empty view. Errors: ARGUMENT (states or times that the
+ * rows do not have). */
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out);
 
-/* Errors: STATE when a graph is recorded on the stream: for calls that wait. */
+/* For calls that wait. Errors: STATE if a graph is being recorded on the stream. */
 hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
 
-/* Destroy the tickets that were released, but for those whose last call was on `stream`, which wait for nothing: their
- * pins come off on it, and they stay for hotbed_ticket_create(). */
+/* Destroy the released tickets, except those whose latest call was on `stream`: these stay for
+ * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */
 void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
 
-/* Where kernels on `stream` latch faults of keys; NULL: nowhere. */
+/* Where kernels on `stream` latch faults of keys; NULL: faults are not latched. */
 hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream);
 
-/* A step's view with what the storage gives. */
+/* A step view with the storage's members set. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);
 
-/* What a tally, or the difference of two, says. */
+/* Convert a tally, or the difference of two. */
 hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes);
 /* Whether rows move between tiers. */
 static inline bool hotbed_storage_moves(const hotbed_storage *storage) {
     return storage->tiers == HOTBED_TIERS_CACHE || storage->tiers == HOTBED_TIERS_SCORE;
 }
 
-/* Parts of one block of memory, one after the other, each 256-byte aligned.  Without a base nothing is
- * placed, and `used` says how large the block must be. */
+/* Places arrays in one block of memory, each aligned to 256 bytes. With base NULL it only adds up
+ * the size in `used`. */
 typedef struct hotbed_carve {
     uint8_t *base;
     size_t used;
@@ -283,68 +286,71 @@ static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
     return at;
 }
 
-/* --- a cache over an external store: tier_external.c, tier_external_rows.c ------------------------- */
+/* --- a cache over an external store: tier_external.c, tier_external_rows.c -------------------- */
 
-/* Whether the store is one for these tables.  Errors: ARGUMENT. */
+/* Check that the store fits the storage's tables. Errors: ARGUMENT. */
 hotbed_status hotbed_storage_check_external(const hotbed_storage *storage);
-void hotbed_storage_close_external(hotbed_storage *storage); /* free all buffers */
+void hotbed_storage_close_external(hotbed_storage *storage);
 
-/* What a ticket has beside its other arrays, in device and in pinned memory. */
+/* Place the device arrays, and allocate the pinned ones, that a ticket needs for an external
+ * store. */
 void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve);
 hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *stream);
 
-/* Instead of seek, admit and move of the two tiers.  Async. */
+/* The part of a prefetch after find: replaces seek, admit and move. Async. */
 hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream);
 
-/* How many of n rows go into one batch. */
-uint64_t hotbed_store_buffer_rows(const hotbed_storage *storage, uint64_t n);
+/* Rows of one batch, for a call on n rows. */
+uint64_t hotbed_call_batch_rows(const hotbed_storage *storage, uint64_t n);
 
-/* A batch for up to `capacity` rows, for work that is enqueued on `stream` next.
- * Errors: MEMORY, STATE (it would have to be allocated while a graph is recorded). */
-hotbed_status hotbed_store_buffer_take(
+/* The stream's batch for at least `capacity` rows; its content belongs to the work that is enqueued
+ * on `stream` next. Errors: MEMORY, STATE (it would have to be allocated while a graph is being
+ * recorded). */
+hotbed_status hotbed_call_batch_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_external_batch **out);
 
-/* Device memory that goes with a batch of n items: part of a workspace, or all of it. */
-typedef struct hotbed_store_scratch {
+/* Device scratch memory for a batch of n items. */
+typedef struct hotbed_external_scratch {
     uint32_t *ranks;           /* [n + 1] */
     hotbed_table_view *tables; /* [num_tables] */
     void *scan;
     size_t scan_bytes;
-} hotbed_store_scratch;
+} hotbed_external_scratch;
 
-void hotbed_store_scratch_carve(
-    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_store_scratch *out);
-hotbed_status hotbed_store_scratch_workspace(
-    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_store_scratch *out);
+void hotbed_external_scratch_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_external_scratch *out);
+hotbed_status hotbed_external_scratch_take(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_external_scratch *out);
 
-/* Prefix sums of the n ranks. */
-hotbed_status hotbed_store_scan(
-    const hotbed_store_scratch *scratch, uint64_t n, hotbed_stream *stream);
+/* Enqueue the prefix sums of the n ranks. */
+hotbed_status hotbed_external_scratch_scan(
+    const hotbed_external_scratch *scratch, uint64_t n, hotbed_stream *stream);
 
-/* Keys without a slot, in step->slots, get slots of the batch where the store has them; step->tables are then
- * tables of the scratch.  Async. */
+/* Set the slots of keys that the upper tier lacks to their places in the batch, if the store has
+ * them. step->tables are the tables in `scratch` afterwards. Async. */
 hotbed_status hotbed_storage_eval_external(
-    hotbed_storage *storage, hotbed_step_view *step, const hotbed_store_scratch *scratch,
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_external_scratch *scratch,
     hotbed_external_batch *batch, hotbed_stream *stream);
 
-/* hotbed_storage_flush_table(). */
+/* hotbed_storage_flush_table() over an external store. */
 hotbed_status hotbed_storage_flush_external(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream);
 
-/* get, set or erase: `pass` is HOTBED_PASS_GET, _SET or _ERASE.  Async. */
+/* Get, set or erase rows: `pass` is HOTBED_PASS_GET, _SET or _ERASE. Async. */
 hotbed_status hotbed_storage_rows_external(
     hotbed_storage *storage, const hotbed_rows_args *rows, hotbed_store_pass pass,
     hotbed_stream *stream);
 
-/* Remove all keys of a table from the store.  Synchronous. */
+/* Remove all keys of a table from the store. Synchronous. */
 hotbed_status hotbed_storage_clear_external(hotbed_storage *storage, uint32_t table);
 
-/* Number of keys in either place, and of pinned slots.  Synchronous. */
+/* Count the keys of the store and the upper tier, and the pinned slots. Synchronous. */
 hotbed_status hotbed_storage_size_external(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t counts[2],
     hotbed_stream *stream);
 
-/* A window of a table, its fields checked.  Synchronous; and the end of all exports. */
+/* hotbed_storage_export() of one window; the arguments are checked. Synchronous. close() ends all
+ * exports. */
 hotbed_status hotbed_export_external(
     hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 void hotbed_export_close_external(hotbed_storage *storage);

@@ -1,15 +1,15 @@
-/* storage/ticket.c - a step: prefetch, forward, backward, cancel; and eval. */
+/* storage/ticket.c - tickets: prefetch, forward, backward, cancel; and eval. */
 #include "storage/storage.h"
 
 #include "base/options.h"
 
 #include <math.h>
 
-#define KEYS_MOST ((uint64_t)1 << 30) /* positions, and twice a position, are 32-bit words */
+#define KEYS_MOST ((uint64_t)1 << 30) /* positions, and twice a position, must fit into 32 bits */
 
-/* --- tickets ------------------------------------------------------------------------------------ */
+/* --- tickets ---------------------------------------------------------------------------------- */
 
-/* Place the ticket's arrays, twice: once to count their bytes. */
+/* Place the ticket's arrays. Called twice: to compute the size, and to place them. */
 static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     hotbed_storage *storage = ticket->storage;
     hotbed_step_view *s = &ticket->step;
@@ -57,17 +57,17 @@ static hotbed_status make_ticket(
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
     (void)carve_ticket(ticket, ticket->memory.data);
     HOTBED_TRY(hotbed_fill(ticket->step.held, 0, sizeof *ticket->step.held, stream));
-    HOTBED_TRY(hotbed_stream_finish(stream)); /* other streams may be the first to use the ticket */
+    HOTBED_TRY(hotbed_stream_finish(stream)); /* the first call may be on another stream */
     return storage->external == NULL ? HOTBED_OK : hotbed_ticket_open_external(ticket, stream);
 }
 
-/* One more that may pin a slot. */
+/* Count a new ticket. STATE if slots cannot hold one more pin. */
 static hotbed_status count_ticket(hotbed_storage *storage) {
     if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) <= HOTBED_TICKETS_MOST)
         return HOTBED_OK;
     __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
     return hotbed_fail(
-        HOTBED_ERR_STATE, "%d tickets exist, which is the most", HOTBED_TICKETS_MOST);
+        HOTBED_ERR_STATE, "%d tickets exist; destroy one to create another", HOTBED_TICKETS_MOST);
 }
 
 static void set_holds(hotbed_ticket *ticket, bool holds) {
@@ -78,14 +78,14 @@ static void set_holds(hotbed_ticket *ticket, bool holds) {
     ticket->holds = holds;
 }
 
-/* A call on the ticket is enqueued on `stream`, or recorded there. */
+/* Record that a call on the ticket is enqueued, or recorded, on `stream`. */
 static void use_on(hotbed_ticket *ticket, hotbed_stream *stream) {
     ticket->last = stream;
     ticket->recorded = ticket->recorded || hotbed_stream_recording(stream);
 }
 
-/* Take pins off that are on for `why`: a graph that was launched may have put them there, of a batch of any size, or have
- * taken them off. */
+/* Release pins of kind `why`. The device decides whether there are any and how many, since graphs
+ * may have been launched that take or release pins. */
 static hotbed_status unpin(hotbed_ticket *ticket, uint32_t why, hotbed_stream *stream) {
     hotbed_step_view step = ticket->step;
     if (ticket->recorded)
@@ -103,7 +103,7 @@ static hotbed_status release(hotbed_ticket *ticket, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
-/* Not kept any more. */
+/* Note that the ticket no longer keeps its rows. */
 static void drop_kept(hotbed_ticket *ticket) {
     if (!ticket->kept)
         return;
@@ -139,11 +139,11 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     hotbed_delete(ticket);
 }
 
-/* --- tickets that are released ---------------------------------------------------------------------- */
+/* --- released tickets ------------------------------------------------------------------------- */
 
 static void give_up(hotbed_storage *storage, hotbed_ticket *ticket) {
     ticket->next = __atomic_load_n(&storage->released, __ATOMIC_RELAXED);
-    /* Release: who takes the ticket sees what was done with it. */
+    /* Release: the thread that takes the ticket sees all earlier work on it. */
     while (!__atomic_compare_exchange_n(
         &storage->released, &ticket->next, ticket, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         continue;
@@ -154,7 +154,7 @@ void hotbed_ticket_release(hotbed_ticket *ticket) {
         give_up(ticket->storage, ticket);
 }
 
-/* All that are released, as a list: the caller's. */
+/* Detach the list of released tickets; the caller owns it. */
 static hotbed_ticket *take_released(hotbed_storage *storage) {
     if (__atomic_load_n(&storage->released, __ATOMIC_RELAXED) == NULL)
         return NULL;
@@ -172,7 +172,8 @@ void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream) {
     }
 }
 
-/* A ticket for such batches that was released and can be used again on `stream`; others are destroyed.  NULL: none. */
+/* A released ticket that fits such batches and was last used on `stream`, or NULL. The others are
+ * destroyed. */
 static hotbed_ticket *use_again(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream) {
     hotbed_storage_take_back(storage, stream);
@@ -181,7 +182,8 @@ static hotbed_ticket *use_again(
         next = ticket->next;
         bool fits = ticket->last == stream && ticket->max_keys >= max_keys &&
                     ticket->max_keys / 2 <= max_keys && ticket->max_batch_size >= max_batch_size;
-        if (fits && found == NULL && !ticket->recorded) /* graphs go on using what they recorded */
+        /* graphs keep using the ticket they recorded */
+        if (fits && found == NULL && !ticket->recorded)
             found = ticket;
         else if (fits)
             give_up(storage, ticket);
@@ -207,7 +209,7 @@ hotbed_status hotbed_ticket_create(
             max_batch_size, storage->num_features);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
-            HOTBED_ERR_STATE, "a ticket is allocated, but the stream is recording a graph");
+            HOTBED_ERR_STATE, "cannot allocate a ticket while the stream records a graph");
     *out = use_again(storage, max_keys, max_batch_size, stream);
     if (*out != NULL)
         return HOTBED_OK;
@@ -227,7 +229,7 @@ hotbed_status hotbed_ticket_create(
     return HOTBED_OK;
 }
 
-/* --- the step ------------------------------------------------------------------------------------ */
+/* --- the step --------------------------------------------------------------------------------- */
 
 static hotbed_status read_batch(
     const hotbed_storage *storage, const hotbed_batch *from, hotbed_batch *batch) {
@@ -287,11 +289,11 @@ hotbed_status hotbed_storage_prefetch(
             (unsigned long long)b.num_keys, b.batch_size, (unsigned long long)ticket->max_keys,
             ticket->max_batch_size);
     hotbed_step_view *s = &ticket->step;
-    use_on(
-        ticket, stream); /* first: a graph that is launched again takes off pins of its own batch */
-    s->released = ticket->holds; /* pins that the host does not know of are left to layout() */
+    /* Before unpin(), which reads `recorded`: a launched graph may have pinned another batch. */
+    use_on(ticket, stream);
+    s->released = ticket->holds; /* layout() releases pins that the host does not know of */
     if (ticket->holds) {
-        HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream)); /* layout() goes on with the word */
+        HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream)); /* layout() sets the word again */
         set_holds(ticket, false);
     }
     HOTBED_TRY(forget(ticket, stream));
@@ -321,7 +323,7 @@ static uint64_t least_stride(const hotbed_storage *storage) {
                                                 : storage->columns[storage->num_features];
 }
 
-/* Checks that forward, backward and eval share; *stride of 0 becomes the least. */
+/* Argument checks of forward, backward and eval. *stride 0 becomes the smallest valid stride. */
 static hotbed_status check_output(
     const hotbed_storage *storage, const void *output, const char *name, uint64_t rows,
     uint64_t *stride) {
@@ -360,7 +362,7 @@ hotbed_status hotbed_storage_forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
 
-/* Checks that backward, reduce and apply share. */
+/* Argument checks of backward, reduce and apply. */
 static hotbed_status check_update(
     const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(check_ticket(storage, ticket, stream));
@@ -491,7 +493,7 @@ hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view
     return HOTBED_OK;
 }
 
-/* --- eval ----------------------------------------------------------------------------------------- */
+/* --- eval ------------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
@@ -503,7 +505,7 @@ hotbed_status hotbed_storage_eval(
     hotbed_step_view step = hotbed_storage_step(storage);
     put_batch(storage, &step, &b, stream);
     step.eval = 1;
-    hotbed_store_scratch scratch;
+    hotbed_external_scratch scratch;
     hotbed_external_batch *missing = NULL;
     HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
@@ -523,14 +525,14 @@ hotbed_status hotbed_storage_eval(
             step.move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
         }
         if (storage->external != NULL)
-            hotbed_store_scratch_carve(storage, b.num_keys, &carve, &scratch);
+            hotbed_external_scratch_carve(storage, b.num_keys, &carve, &scratch);
         if (pass == 0) {
             HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
             carve.base = memory;
         }
     }
     if (storage->external != NULL && b.num_keys > 0)
-        HOTBED_TRY(hotbed_store_buffer_take(storage, b.num_keys, stream, &missing));
+        HOTBED_TRY(hotbed_call_batch_take(storage, b.num_keys, stream, &missing));
     const hotbed_lookup_kernels *lookup = storage->kernels.lookup;
     HOTBED_TRY(lookup->layout(&step, stream));
     if (storage->pooling == HOTBED_POOL_NONE && missing == NULL) {

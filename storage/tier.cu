@@ -1,25 +1,26 @@
-/* storage/tier.cu - rows that move between tiers, on CUDA.  Host counterpart: tier_host.c. */
+/* storage/tier.cu - moves rows between tiers on CUDA. Host counterpart: tier_host.c. */
 #include "base/cuda_bulk.h"
 #include "base/cuda_launch.h"
 #include "storage/cuda_bins.h"
 #include "storage/tier_kernels.h"
 
 enum {
-    TILE = 4, /* as in lookup.cu; 8 lanes and one lane alone are slower */
+    TILE = 4, /* as in lookup.cu; 8 lanes, or 1, are slower */
     ROW = 32,
     BLOCK = 256,
     WAVES = 1,
     SCAN_BLOCK = 1024,
 };
 
-/* Rows cross the link on SMs of their own (hotbed_cuda_own_sm()), and few: on SMs that they share, other kernels wait for
- * them, and more of them fill the GPU's queues to the link, behind which all SMs wait (docs/performance.md). */
+/* Rows cross the link from a few SMs that this kernel has to itself (hotbed_cuda_own_sm()). On
+ * shared SMs, other kernels would wait; more SMs would fill the GPU's queues to the link, and all
+ * SMs would wait behind them (docs/performance.md). */
 enum {
     BULK_SMS = 8,
     BULK_WARPS = 16,
     BULK_LANES = 16
-}; /* by bulk copies: at most so many warps, and threads of each */
-enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* by warps */
+}; /* bulk copies: most warps per block, and threads per warp that copy */
+enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* without bulk copies */
 
 static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
@@ -28,7 +29,7 @@ static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view vie
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
-        hotbed_seek_backing(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
+        hotbed_seek_lower(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
     for (uint64_t i = hotbed_cuda_thread(); i < HOTBED_MOVE_WORDS; i += hotbed_cuda_threads())
         s.move_bins[i] = 0;
 }
@@ -49,9 +50,10 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
         hotbed_settle_missing(&s, (uint32_t)i, TILE);
 }
 
-/* Counts of the bins become their starts.  bins[b + 1] has the count of bin b before; afterwards the start of bin b, which
- * a thread that orders moves advances the count.  bins[0] becomes the number of all, the last word 0; in eval it held the number of
- * keys that were not deferred, and `below` receives both. */
+/* Turn the counts of regions into start positions. On entry bins[b + 1] has the count of region b;
+ * on exit it has the start of region b, which the kernels that sort advance. bins[0] becomes the
+ * total, and the last word 0. In eval, the last word has the number of lower-tier rows that were
+ * not deferred; `below` receives the sum of both. */
 static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
     __shared__ uint32_t sums[SCAN_BLOCK];
     uint32_t *bins = s.move_bins;
@@ -64,7 +66,7 @@ static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_v
         sums[b] += before;
         __syncthreads();
     }
-    /* sums[b]: all bins below b; sums[last]: all. */
+    /* sums[b] is the sum over regions below b, sums[last] the total */
     if (b > 0)
         bins[b] = sums[b - 1];
     if (b != 0)
@@ -75,7 +77,7 @@ static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_v
     bins[HOTBED_MOVE_BINS + 1] = 0;
 }
 
-/* Every move that swaps into its place. */
+/* Append each move of swap to its region in move_order. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
@@ -94,13 +96,14 @@ static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view vi
     }
 }
 
-/* A warp takes TURN moves at a time: each of its lanes looks up one of them, and then their rows are copied together.  All
- * warps are so in the same part of the lower tier: when each warp had its share from the start, slow warps
- * spread over all of it, and rows of 512 bytes moved at 21 GB/s instead of 32. */
+/* A warp takes TURN moves at a time. Its lanes look up one move each, and then copy the rows
+ * together. Taking turns keeps all warps in the same region of the lower tier. With a fixed
+ * share per warp, slow warps spread over all of it, and rows of 512 bytes moved at 21 GB/s
+ * instead of 32. */
 enum { TURN = 8 };
 
-/* Copy the rows of the first `count` lanes, which may have none (0 bytes).  However short they are, each lane has
- * HOTBED_COPY_AHEAD words on their way. */
+/* Copy the rows of the first `count` lanes; 0 bytes: the lane has none. Each lane has
+ * HOTBED_COPY_AHEAD words in flight, however short the rows are. */
 static __device__ void copy_rows(hotbed_transfer mine, uint32_t count) {
     const uint32_t lane = hotbed_tile_rank(ROW), all = UINT32_MAX;
     const uint64_t mine_to = (uintptr_t)mine.to, mine_from = (uintptr_t)mine.from;
@@ -135,14 +138,15 @@ static __device__ void copy_rows(hotbed_transfer mine, uint32_t count) {
     }
 }
 
-/* A thread's part of a turn: a move, if it has one, and what is copied for it. */
+/* One thread's part of a turn: its move, if it has one, and the copies for it. */
 typedef struct swap_turn {
     uint32_t move;
     bool mine;
     hotbed_transfer down, up;
 } swap_turn;
 
-/* The next moves of a warp, one for each of its first `lanes` threads; whether there are any. */
+/* Take the next moves of a warp, one for each of its first `lanes` threads; false if there are
+ * none. */
 static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap_turn *turn) {
     const uint32_t lane = hotbed_tile_rank(ROW), n = s->move_bins[0];
     const uint32_t first = hotbed_bins_take(s, lanes, ROW);
@@ -160,12 +164,12 @@ static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap
     return first < n;
 }
 
-/* Victims go down and are found there from then on; then the rows come up for which they made room.  Warps are at
- * different points of that, and so the link is used both ways. */
+/* Copy evicted rows down and publish them there, then copy up the rows that take their slots.
+ * Warps are at different points of this, so the link is used in both directions. */
 static __device__ void swap_by_warps(const hotbed_step_view *s) {
     for (swap_turn turn; take_turn(s, TURN, &turn);) {
         copy_rows(turn.down, TURN);
-        hotbed_fence(); /* a write is over then, not just on its way */
+        hotbed_fence(); /* the copies are complete before the rows are published */
         hotbed_tile_sync(ROW);
         if (turn.mine)
             hotbed_leave_upper(s, turn.move);
@@ -174,8 +178,9 @@ static __device__ void swap_by_warps(const hotbed_step_view *s) {
     }
 }
 
-/* The same through shared memory, where a thread has two mbarriers and space for two rows of bulk_bytes: the new row
- * arrives while the evicted row leaves, and neither takes registers. */
+/* The same through shared memory, where each copying thread has two mbarriers and two rows of
+ * bulk_bytes: the promoted row is loaded while the evicted row is written, and neither takes
+ * registers. */
 enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
 
 #if defined(HOTBED_WITH_BULK)
@@ -220,7 +225,8 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
 }
 #endif
 
-/* In bulk by `lanes` threads of each warp; 0: by warps, as on GPUs before Hopper. */
+/* With lanes > 0, that many threads of each warp make bulk copies; with 0, warps copy as on GPUs
+ * before Hopper. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BULK_WARPS *ROW, 1)
     swap_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
@@ -236,7 +242,7 @@ static __global__ void __launch_bounds__(BULK_WARPS *ROW, 1)
     swap_by_warps(&s);
 }
 
-/* Moves are counted; then new rows have a warp each to fill them, the others are only told of. */
+/* Count the moves. Then a warp initializes each new row, and a tile publishes each other key. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) arrive_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
@@ -268,8 +274,8 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
     return hotbed_cuda_launched("seek_kernel");
 }
 
-/* Threads of a warp for which two rows each fit in `shared` bytes, and warps: 0 for rows that are no multiple of 16 bytes, or
- * too long. */
+/* Number of warps, and of threads per warp, for which `shared` bytes hold two rows each. 0 if row
+ * sizes are not multiples of 16 bytes, or too long. */
 static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t *warps) {
     const uint32_t most_lanes = BULK_LANES, most_warps = BULK_WARPS;
     const size_t each = 2 * (size_t)step->bulk_bytes + BULK_BARRIERS;

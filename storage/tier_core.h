@@ -1,24 +1,26 @@
-/* storage/tier_core.h - rows that move between two tiers: what a prefetch does with the uniques that the
- * upper tier lacks.
+/* storage/tier_core.h - moving rows between two tiers: what a prefetch does for keys that the upper
+ * tier lacks.
  *
- *   seek     find the keys in the lower tier, and pin them there
- *   claim    a slot in the upper tier, perhaps of a row that is evicted; CACHE: a slot of the lower tier for new keys
- *   settle   where the row that leaves goes; count moves by the part of the lower tier that they touch
- *   order    moves by that part: the link to host memory is slow for rows in random order
- *   swap     write the evicted row back to the lower tier, and fetch the row that takes its slot
- *   arrive   new rows are initialised; keys are published
+ *   seek     find and pin their slots in the lower tier
+ *   claim    take an upper-tier slot, perhaps by evicting a row; CACHE: a lower-tier slot too
+ *   settle   choose each evicted row's lower-tier slot; count moves by region of the lower tier
+ *   order    sort the moves by region, because the link is slow for random addresses
+ *   swap     copy evicted rows down and publish them there, then copy up the rows that replace them
+ *   arrive   initialize new rows, publish keys
  *
- * Each is one pass over all of them.  No move reads in the lower tier what another writes: rows that come up are pinned
- * there, and rows that leave are of keys that the batch does not have.  Swap does little else than copy: it is what
- * the link takes long for, and should take little of a GPU meanwhile.
+ * Each is one pass over all missing keys. No move reads lower-tier memory that another move writes:
+ * rows that are promoted are pinned there, and evicted rows belong to keys that the batch does not
+ * have. Swap does little but copy rows, because it is bound by the link and should use little of
+ * the GPU.
  *
- * A key whose candidates in the upper tier are all pinned stays in the lower one for this batch, and is used
- * there; as long as it is pinned there it does not come up.  So pins never refuse a key, and where a row is
- * has no influence on its bytes.
+ * A key whose candidates in the upper tier are all pinned stays in the lower tier for this batch
+ * and is used there. While another ticket pins it there, it is not promoted. Pins therefore never
+ * refuse a key, and the tier of a row does not affect its values.
  *
- * Invariants between prefetches.  CACHE: every key is in the lower tier, marked there if and only if the
- * upper tier has it too.  SCORE: every key is in just one tier.  In the course of a prefetch the row of a key
- * can be found and read at all times, where it goes from until it has arrived.
+ * Invariants between prefetches. CACHE: every key is in the lower tier, and is marked there if and
+ * only if the upper tier has it too. SCORE: every key is in exactly one tier. During a prefetch the
+ * row of a key can be found and read at all times, at its source until it has been published at its
+ * destination.
  */
 #ifndef HOTBED_STORAGE_TIER_CORE_H
 #define HOTBED_STORAGE_TIER_CORE_H
@@ -28,38 +30,41 @@
 #include "storage/step_core.h"
 
 /* hotbed_move.flags */
-#define HOTBED_MOVE_NEW 1U /* the row is to be initialised */
-#define HOTBED_MOVE_UP                                                                             \
-    2U /* it gets a slot in the upper tier; otherwise it is used in the lower tier */
+#define HOTBED_MOVE_NEW 1U /* the row has to be initialized */
+/* it gets a slot in the upper tier; otherwise the lower tier's is used */
+#define HOTBED_MOVE_UP 2U
 
-/* --- seek --------------------------------------------------------------------------------------- */
+/* --- seek ------------------------------------------------------------------------------------- */
 
-/* Homes of missing first .. first+count-1, at most as many as the tile has lanes. */
-HOTBED_HD void hotbed_seek_backing(
+/* Find and pin the lower-tier slots of missing keys first .. first+count-1, at most one per
+ * lane. */
+HOTBED_HD void hotbed_seek_lower(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
     bool mine = lane < count;
     uint32_t u = s->missing[first + (mine ? lane : 0)];
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
-    uint64_t backing = hotbed_index_find_each(
+    uint64_t lower = hotbed_index_find_each(
         s->index, table->lower, s->unique_keys[u], hotbed_tile_ballot(width, mine), width);
     if (!mine)
         return;
-    if (backing != HOTBED_SLOT_NONE)
-        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, backing), HOTBED_META_PIN);
+    if (lower != HOTBED_SLOT_NONE)
+        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, lower), HOTBED_META_PIN);
     hotbed_move move = {
-        backing, HOTBED_SLOT_NONE, 0, backing == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
+        lower, HOTBED_SLOT_NONE, 0, lower == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
     s->moves[first + lane] = move;
 }
 
-/* --- claim -------------------------------------------------------------------------------------- */
+/* --- claim ------------------------------------------------------------------------------------ */
 
-/* Place a key in the lower tier, locked and pinned once.  Eviction there is the table's.
+/* Claim a slot in the lower tier, locked and pinned once, evicting there if the table evicts.
  *
- * A slot that was free still has EMPTY for its key, at which an eval's walk ends.  With SCORE a key of the table may go
- * down to a slot behind it, and can be found there before this slot's key is published: so walks have to go on. */
-HOTBED_HD uint64_t hotbed_claim_backing(
+ * A slot that was free still has EMPTY for its key, which ends a search. With SCORE, a key of the
+ * table may be demoted to a slot behind it and can be found there before this slot's key is
+ * published. The key is therefore set to ERASED at once.
+ */
+HOTBED_HD uint64_t hotbed_claim_lower(
     const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {
     const hotbed_table_view *table = &s->tables[t];
     hotbed_index_result r =
@@ -73,36 +78,35 @@ HOTBED_HD uint64_t hotbed_claim_backing(
     return r.slot;
 }
 
-/* The row is used in the lower tier.  SCORE: a new key gets its place there now. */
-HOTBED_HD void hotbed_use_backing(
+/* Use the row in the lower tier. SCORE: claim a lower-tier slot for a new key. */
+HOTBED_HD void hotbed_stay_lower(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint64_t score,
     uint32_t width) {
-    if (move->backing == HOTBED_SLOT_NONE)
-        move->backing = hotbed_claim_backing(s, t, s->unique_keys[u], score, width);
+    if (move->lower == HOTBED_SLOT_NONE)
+        move->lower = hotbed_claim_lower(s, t, s->unique_keys[u], score, width);
     else if ((move->flags & HOTBED_MOVE_NEW) == 0 && hotbed_tile_rank(width) == 0)
         hotbed_index_touch_found(
-            s->index, move->backing, hotbed_unique_rule(&s->tables[t]), score, 0);
+            s->index, move->lower, hotbed_unique_rule(&s->tables[t]), score, 0);
     move->flags &= ~HOTBED_MOVE_UP;
 }
 
-/* The meta of a slot of the upper tier that is claimed. */
+/* Meta for a claimed slot of the upper tier. */
 HOTBED_HD uint64_t hotbed_upper_meta(
-    const hotbed_table_view *table, const hotbed_move *move, uint64_t backing_meta,
-    uint64_t score) {
+    const hotbed_table_view *table, const hotbed_move *move, uint64_t lower_meta, uint64_t score) {
     uint64_t meta = hotbed_meta_new(score, 1);
     if ((move->flags & HOTBED_MOVE_NEW) == 0) {
-        /* What it scored before is in the lower tier's meta. */
-        uint64_t before = backing_meta >> HOTBED_META_SCORE_SHIFT << HOTBED_META_SCORE_SHIFT;
+        /* the lower tier's meta has the earlier score */
+        uint64_t before = lower_meta >> HOTBED_META_SCORE_SHIFT << HOTBED_META_SCORE_SHIFT;
         meta = hotbed_meta_rescore(
             before | HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | HOTBED_META_PIN,
             hotbed_unique_rule(table), score);
     } else if (table->tiers == HOTBED_TIERS_CACHE) {
-        meta |= HOTBED_META_MARKED; /* the backing row is not written yet */
+        meta |= HOTBED_META_MARKED; /* the lower tier has no row yet */
     }
     return table->probation != 0 ? meta | HOTBED_META_PROBATION : meta;
 }
 
-/* Number i of the missing: a slot in the upper tier, or in the lower one. */
+/* Claim a slot of the upper tier for entry i of `missing`; if there is none, use the lower tier. */
 HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -111,20 +115,21 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
     const hotbed_table_view *table = &s->tables[t];
     uint64_t key = s->unique_keys[u], score = hotbed_unique_score(s, table, t, u);
     hotbed_move move = s->moves[i];
-    if (move.backing == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
-        move.backing = hotbed_claim_backing(s, t, key, score, width);
+    if (move.lower == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
+        move.lower = hotbed_claim_lower(s, t, key, score, width);
     uint64_t slot = HOTBED_SLOT_NONE;
-    if (move.backing != HOTBED_SLOT_NONE || table->tiers == HOTBED_TIERS_SCORE) {
+    if (move.lower != HOTBED_SLOT_NONE || table->tiers == HOTBED_TIERS_SCORE) {
         bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
-        uint64_t backing_meta = 0;
+        uint64_t lower_meta = 0;
         if (!fresh && hotbed_tile_rank(width) == 0)
-            backing_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.backing));
-        backing_meta = hotbed_tile_shuffle_u64(width, backing_meta, 0);
-        /* One pin is this batch's.  Where there are others, a ticket may be about to update the row in the lower tier, and
-         * this one uses it there, too.  Where there are none, those updates come before this load. */
-        if (fresh || (backing_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
+            lower_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.lower));
+        lower_meta = hotbed_tile_shuffle_u64(width, lower_meta, 0);
+        /* One pin is this batch's. If there are more, another ticket may be about to update the
+         * row in the lower tier, so this batch uses it there too. If there are none, those updates
+         * happened before this load. */
+        if (fresh || (lower_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
             hotbed_index_result r = hotbed_index_place_over(
-                s->index, table->range, key, hotbed_upper_meta(table, &move, backing_meta, score),
+                s->index, table->range, key, hotbed_upper_meta(table, &move, lower_meta, score),
                 true, width);
             slot = r.slot;
             if (r.outcome == HOTBED_INDEX_EVICTED)
@@ -133,8 +138,8 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
         if (slot != HOTBED_SLOT_NONE) {
             move.flags |= HOTBED_MOVE_UP;
         } else {
-            hotbed_use_backing(s, t, u, &move, score, width);
-            slot = move.backing;
+            hotbed_stay_lower(s, t, u, &move, score, width);
+            slot = move.lower;
         }
     }
     if (hotbed_tile_rank(width) != 0)
@@ -143,9 +148,9 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
     s->moves[i] = move;
 }
 
-/* --- settle and order ----------------------------------------------------------------------------- */
+/* --- settle and order ------------------------------------------------------------------------- */
 
-/* Whether the evicted row has to be written back, not just dropped. */
+/* Whether the evicted row has to be copied to the lower tier. */
 HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
     return move->evicted_meta != 0 &&
            (table->tiers == HOTBED_TIERS_SCORE || (move->evicted_meta & HOTBED_META_MARKED) != 0);
@@ -155,33 +160,33 @@ HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
 
-/* Whether the move takes part in the pass that exchanges rows: it fetches a row, or writes one back. */
+/* Whether the move takes part in swap: a row is promoted or evicted. */
 HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
     return hotbed_move_fetches(move) || move->evicted_meta != 0;
 }
 
-/* The part of the lower tier that a move reads; for a move that reads nothing there, the part to which it writes the
- * evicted row back. */
+/* The region that a move reads in the lower tier; if it reads nothing there, the region of the
+ * evicted row's slot. */
 HOTBED_HD uint32_t
 hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const hotbed_move *move) {
     return hotbed_lower_bin(
-        index, table, hotbed_move_fetches(move) ? move->backing : move->evicted_backing);
+        index, table, hotbed_move_fetches(move) ? move->lower : move->evicted_lower);
 }
 
-/* SCORE, the lower tier has no slot for the evicted row: it keeps its slot in the upper tier. */
-HOTBED_HD void hotbed_cancel_eviction(
+/* SCORE: the lower tier has no slot for the evicted row, so it stays in the upper tier. */
+HOTBED_HD void hotbed_keep_upper(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint32_t width) {
     uint64_t slot = s->slots[u];
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
         hotbed_store_relaxed_u64(hotbed_index_meta(s->index, slot), move->evicted_meta);
     move->evicted_meta = 0;
-    hotbed_use_backing(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
+    hotbed_stay_lower(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
     if (hotbed_tile_rank(width) == 0)
-        s->slots[u] = move->backing;
+        s->slots[u] = move->lower;
 }
 
-/* Where the evicted row of move i goes. */
+/* Choose the lower-tier slot of the row that move i evicts. */
 HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
@@ -192,12 +197,12 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     if (move.evicted_meta != 0) {
         uint64_t evicted = hotbed_load_relaxed_u64(hotbed_index_key(s->index, s->slots[u]));
         if (table->tiers == HOTBED_TIERS_CACHE)
-            move.evicted_backing = hotbed_index_find(s->index, table->lower, evicted, width);
+            move.evicted_lower = hotbed_index_find(s->index, table->lower, evicted, width);
         else
-            move.evicted_backing =
-                hotbed_claim_backing(s, t, evicted, hotbed_meta_score(move.evicted_meta), width);
-        if (move.evicted_backing == HOTBED_SLOT_NONE)
-            hotbed_cancel_eviction(s, t, u, &move, width);
+            move.evicted_lower =
+                hotbed_claim_lower(s, t, evicted, hotbed_meta_score(move.evicted_meta), width);
+        if (move.evicted_lower == HOTBED_SLOT_NONE)
+            hotbed_keep_upper(s, t, u, &move, width);
         hotbed_tile_sync(width);
         if (hotbed_tile_rank(width) == 0)
             s->moves[i] = move;
@@ -208,11 +213,11 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
         hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, &move)], 1);
 }
 
-/* --- swap ----------------------------------------------------------------------------------------- */
+/* --- swap ------------------------------------------------------------------------------------- */
 
-enum { HOTBED_COPY_AHEAD = 4 }; /* words of a lane that are read before the first is written */
+enum { HOTBED_COPY_AHEAD = 4 }; /* words that a lane reads before it writes the first */
 
-/* Copy a row.  Rows are as aligned as row_bytes is, to 16. */
+/* Copy a row. Rows are aligned like row_bytes, up to 16 bytes. */
 HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes, uint32_t width) {
     uint64_t lane = hotbed_tile_rank(width);
     if (bytes % sizeof(hotbed_u64x2) == 0) {
@@ -240,33 +245,35 @@ HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes,
     }
 }
 
-/* One lane, CACHE: the row at `backing` has left the upper tier, where its meta was `meta`. */
-HOTBED_HD void hotbed_backing_alone(hotbed_index_view index, uint64_t backing, uint64_t meta) {
-    uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, backing));
+/* One lane, CACHE: the row in lower-tier slot `lower` has left the upper tier, where its meta was
+ * `meta`. */
+HOTBED_HD void hotbed_lower_alone(hotbed_index_view index, uint64_t lower, uint64_t meta) {
+    uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, lower));
     uint64_t rescored = hotbed_meta_rescore(old, HOTBED_SCORE_ASSIGN, hotbed_meta_score(meta));
-    hotbed_store_release_u64(hotbed_index_meta(index, backing), rescored & ~HOTBED_META_MARKED);
+    hotbed_store_release_u64(hotbed_index_meta(index, lower), rescored & ~HOTBED_META_MARKED);
 }
 
-/* A row on its way between the tiers. */
+/* One copy of a row between the tiers. */
 typedef struct hotbed_transfer {
     uint8_t *to;
     const uint8_t *from;
     uint64_t bytes;
 } hotbed_transfer;
 
-/* One lane: the transfer of move i: fetch its row, or with `down` write the evicted row back. */
+/* One lane: the copy that move i makes of the evicted row (`down`) or of its own. */
 HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t i, bool down) {
     uint32_t u = s->missing[i];
     const hotbed_table_view *table =
         &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
     uint8_t *above = hotbed_row_at(s->index, table, s->slots[u]);
     uint8_t *below =
-        hotbed_row_at(s->index, table, down ? s->moves[i].evicted_backing : s->moves[i].backing);
+        hotbed_row_at(s->index, table, down ? s->moves[i].evicted_lower : s->moves[i].lower);
     hotbed_transfer transfer = {down ? below : above, down ? above : below, table->row_bytes};
     return transfer;
 }
 
-/* One lane: the evicted row of move i, if any, is in the lower tier only from now on, where it has been written. */
+/* One lane: the row that move i evicted, if any, is now used in the lower tier, where its bytes
+ * already are. */
 HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
@@ -275,38 +282,39 @@ HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t slot = s->slots[u];
-    hotbed_table_copy_time(s->index, table, move.evicted_backing, slot);
+    hotbed_table_copy_time(s->index, table, move.evicted_lower, slot);
     if (table->tiers == HOTBED_TIERS_CACHE) {
-        hotbed_backing_alone(s->index, move.evicted_backing, move.evicted_meta);
+        hotbed_lower_alone(s->index, move.evicted_lower, move.evicted_meta);
     } else {
         hotbed_index_publish(
-            s->index, move.evicted_backing,
+            s->index, move.evicted_lower,
             hotbed_load_relaxed_u64(hotbed_index_key(s->index, slot)));
-        hotbed_index_unpin(s->index, move.evicted_backing, true);
+        hotbed_index_unpin(s->index, move.evicted_lower, true);
     }
     hotbed_index_forget(s->index, table->range, slot);
 }
 
-/* One lane, CACHE: the row at `backing`, locked when it is new, has a copy in the upper tier now. */
-HOTBED_HD void hotbed_backing_copied(
-    hotbed_index_view index, uint64_t backing, uint64_t key, bool fresh) {
+/* One lane, CACHE: the row in lower-tier slot `lower` now has a copy in the upper tier. The slot
+ * of a new key is locked. */
+HOTBED_HD void hotbed_lower_copied(
+    hotbed_index_view index, uint64_t lower, uint64_t key, bool fresh) {
     uint64_t taken = HOTBED_META_PIN;
     if (fresh) {
-        hotbed_store_release_u64(hotbed_index_key(index, backing), key);
+        hotbed_store_release_u64(hotbed_index_key(index, lower), key);
         taken += HOTBED_META_LOCKED;
     }
-    hotbed_add_release_u64(hotbed_index_meta(index, backing), HOTBED_META_MARKED - taken);
+    hotbed_add_release_u64(hotbed_index_meta(index, lower), HOTBED_META_MARKED - taken);
 }
 
-/* Add the number of lanes that count one. */
+/* Add the number of lanes for which `counts` holds. */
 HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) {
     uint32_t lanes = hotbed_bits_set(hotbed_tile_ballot(width, counts));
     if (hotbed_tile_rank(width) == 0 && lanes != 0)
         hotbed_add_relaxed_u64(tally, lanes);
 }
 
-/* Count what became of moves first .. first+count-1, at most as many as the tile has lanes: by one addition of a tile to a
- * table's count, since additions to one word wait for each other. */
+/* Count the results of moves first .. first+count-1, at most one per lane. A tile adds once per
+ * table and counter, because additions to one word are serialized. */
 HOTBED_HD void hotbed_tally_moves(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : 0);
@@ -337,7 +345,7 @@ HOTBED_HD void hotbed_tally_moves(
     }
 }
 
-/* The key of move i is where it is to be used from now on: its row is there already, unless it is new. */
+/* Publish the key of move i at its slot. A new row is initialized first. */
 HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t width) {
     hotbed_move move = s->moves[i];
     uint32_t u = s->missing[i];
@@ -357,24 +365,24 @@ HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t w
     if (hotbed_tile_rank(width) == 0) {
         hotbed_index_publish(s->index, slot, key);
         if (up && table->tiers == HOTBED_TIERS_CACHE)
-            hotbed_backing_copied(s->index, move.backing, key, fresh);
+            hotbed_lower_copied(s->index, move.lower, key, fresh);
     }
     if (!fresh && table->tiers == HOTBED_TIERS_SCORE)
-        (void)hotbed_index_vacate(s->index, table->lower, move.backing, HOTBED_META_PIN, width);
+        (void)hotbed_index_vacate(s->index, table->lower, move.lower, HOTBED_META_PIN, width);
 }
 
-/* --- flush ---------------------------------------------------------------------------------------- */
+/* --- flush ------------------------------------------------------------------------------------ */
 
-/* What flush works on: a table of CACHE. */
+/* Arguments of flush, for one table with CACHE. */
 typedef struct hotbed_flush_args {
     hotbed_table_view table;
     hotbed_index_view index;
     hotbed_tally *tally;
-    uint32_t drop; /* also: the upper tier is to be emptied, but for rows that are pinned */
+    uint32_t drop; /* also empty the upper tier, except for pinned rows */
 } hotbed_flush_args;
 
-/* Slot number i of the upper tier: its row, if it was changed, and its score are written to the lower tier.  A graph may have pinned
- * rows of which the host does not know: they are not dropped. */
+/* Write slot number i of the upper tier to the lower tier: its score, and its row if it has
+ * changed. Rows that launched graphs have pinned, unknown to the host, are not dropped. */
 HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_t width) {
     uint64_t slot = a->table.first_slot + i;
     uint64_t meta = 0;
@@ -384,21 +392,21 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     if (meta == 0)
         return;
     uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
-    uint64_t backing = hotbed_index_find(a->index, a->table.lower, key, width);
-    if (backing == HOTBED_SLOT_NONE)
+    uint64_t lower = hotbed_index_find(a->index, a->table.lower, key, width);
+    if (lower == HOTBED_SLOT_NONE)
         return;
     bool writes = (meta & HOTBED_META_MARKED) != 0;
     if (writes)
         hotbed_row_copy(
-            hotbed_row_at(a->index, &a->table, backing), hotbed_row_at(a->index, &a->table, slot),
+            hotbed_row_at(a->index, &a->table, lower), hotbed_row_at(a->index, &a->table, slot),
             a->table.row_bytes, width);
     hotbed_tile_sync(width);
     bool drops = a->drop != 0 && (meta & HOTBED_META_PINS) == 0;
     if (hotbed_tile_rank(width) == 0) {
-        hotbed_table_copy_time(a->index, &a->table, backing, slot);
-        hotbed_backing_alone(a->index, backing, meta);
+        hotbed_table_copy_time(a->index, &a->table, lower, slot);
+        hotbed_lower_alone(a->index, lower, meta);
         if (!drops)
-            hotbed_add_release_u64(hotbed_index_meta(a->index, backing), HOTBED_META_MARKED);
+            hotbed_add_release_u64(hotbed_index_meta(a->index, lower), HOTBED_META_MARKED);
         if (writes) {
             hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
             hotbed_add_relaxed_u64(&a->tally->write_backs, 1);

@@ -1,10 +1,10 @@
-/* storage/tier_external.c - a cache over an external store: its tables, prefetch, eval and flush. */
+/* storage/tier_external.c - a cache over an external store: prefetch, eval and flush. */
 #include "base/sort.h"
 #include "storage/external.h"
 #include "storage/row_layout.h"
 #include "storage/storage.h"
 
-/* --- the store's tables --------------------------------------------------------------------------- */
+/* --- the tables of the store ------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
     uint32_t tables = hotbed_external_num_tables(storage->external);
@@ -29,7 +29,7 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
     return HOTBED_OK;
 }
 
-/* --- batches of a ticket --------------------------------------------------------------------------- */
+/* --- batches of tickets ----------------------------------------------------------------------- */
 
 void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve) {
     size_t n = ticket->max_keys;
@@ -81,110 +81,111 @@ hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream) 
     return kernels->step(&args, HOTBED_PASS_ARRIVE, stream);
 }
 
-/* --- batches of a stream --------------------------------------------------------------------------- */
+/* --- batches of calls outside of tickets ------------------------------------------------------ */
 
-enum { DESK_LEAST = 256 };
-#define DESK_BYTES ((uint64_t)32 << 20) /* of rows: calls with more take several batches */
+enum { BATCH_LEAST = 256 };
+#define BATCH_BYTES ((uint64_t)32 << 20) /* of rows per batch: larger calls take several batches */
 
-uint64_t hotbed_store_buffer_rows(const hotbed_storage *storage, uint64_t n) {
+uint64_t hotbed_call_batch_rows(const hotbed_storage *storage, uint64_t n) {
     uint64_t longest = 1;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         if (storage->tables[t].view.row_bytes > longest)
             longest = storage->tables[t].view.row_bytes;
-    uint64_t most = DESK_BYTES / longest > DESK_LEAST ? DESK_BYTES / longest : DESK_LEAST;
+    uint64_t most = BATCH_BYTES / longest > BATCH_LEAST ? BATCH_BYTES / longest : BATCH_LEAST;
     return n < most ? n : most;
 }
 
-/* A new batch, for a power of two of rows. */
-static hotbed_status open_buffer(
-    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_store_buffer **out) {
-    uint64_t larger = DESK_LEAST;
+/* Create a batch; its number of rows is rounded up to a power of two. */
+static hotbed_status open_call_batch(
+    hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream, hotbed_call_batch **out) {
+    uint64_t larger = BATCH_LEAST;
     while (larger < capacity)
         larger *= 2;
-    hotbed_store_buffer *buffer = hotbed_new(sizeof *buffer);
-    if (buffer == NULL)
+    hotbed_call_batch *entry = hotbed_new(sizeof *entry);
+    if (entry == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch");
     hotbed_status status =
-        hotbed_external_batch_borrow(&buffer->batch, storage->external, larger, stream);
+        hotbed_external_batch_borrow(&entry->batch, storage->external, larger, stream);
     if (status != HOTBED_OK) {
-        hotbed_delete(buffer);
+        hotbed_delete(entry);
         return status;
     }
-    buffer->stream = stream;
-    buffer->next = storage->buffers;
-    storage->buffers = buffer;
-    *out = buffer;
+    entry->stream = stream;
+    entry->next = storage->call_batches;
+    storage->call_batches = entry;
+    *out = entry;
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_store_buffer_take(
+hotbed_status hotbed_call_batch_take(
     hotbed_storage *storage, uint64_t capacity, hotbed_stream *stream,
     hotbed_external_batch **out) {
-    void *memory =
-        NULL; /* a stream may have the address of a destroyed stream, whose memory is freed */
+    /* A new stream may have the address of a destroyed one. The workspace's address differs. */
+    void *memory = NULL;
     HOTBED_TRY(hotbed_stream_pinned_workspace(stream, 0, &memory));
     hotbed_status status = HOTBED_OK;
-    pthread_mutex_lock(&storage->buffers_lock);
-    hotbed_store_buffer *buffer = storage->buffers;
-    while (buffer != NULL && (buffer->stream != stream || buffer->batch.capacity < capacity ||
-                              buffer->batch.view.starts != memory))
-        buffer = buffer->next;
-    if (buffer == NULL)
-        status = open_buffer(storage, capacity, stream, &buffer);
-    pthread_mutex_unlock(&storage->buffers_lock);
+    pthread_mutex_lock(&storage->call_batches_lock);
+    hotbed_call_batch *entry = storage->call_batches;
+    while (entry != NULL && (entry->stream != stream || entry->batch.capacity < capacity ||
+                             entry->batch.view.starts != memory))
+        entry = entry->next;
+    if (entry == NULL)
+        status = open_call_batch(storage, capacity, stream, &entry);
+    pthread_mutex_unlock(&storage->call_batches_lock);
     if (status == HOTBED_OK)
-        *out = &buffer->batch;
+        *out = &entry->batch;
     return status;
 }
 
 void hotbed_storage_close_external(hotbed_storage *storage) {
     hotbed_export_close_external(storage);
-    while (storage->buffers != NULL) {
-        hotbed_store_buffer *buffer = storage->buffers;
-        storage->buffers = buffer->next;
-        hotbed_delete(buffer);
+    while (storage->call_batches != NULL) {
+        hotbed_call_batch *entry = storage->call_batches;
+        storage->call_batches = entry->next;
+        hotbed_delete(entry);
     }
     if (storage->external != NULL)
-        pthread_mutex_destroy(&storage->buffers_lock);
+        pthread_mutex_destroy(&storage->call_batches_lock);
 }
 
-void hotbed_store_scratch_carve(
-    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_store_scratch *out) {
+void hotbed_external_scratch_carve(
+    const hotbed_storage *storage, uint64_t n, hotbed_carve *carve, hotbed_external_scratch *out) {
     out->scan_bytes = hotbed_scan_scratch(storage->backend, n + 1);
     out->ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
     out->tables = hotbed_carve_take(carve, storage->num_tables * sizeof *out->tables);
     out->scan = hotbed_carve_take(carve, out->scan_bytes);
 }
 
-hotbed_status hotbed_store_scratch_workspace(
-    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream, hotbed_store_scratch *out) {
+hotbed_status hotbed_external_scratch_take(
+    const hotbed_storage *storage, uint64_t n, hotbed_stream *stream,
+    hotbed_external_scratch *out) {
     hotbed_carve carve = {NULL, 0};
     void *memory;
-    hotbed_store_scratch_carve(storage, n, &carve, out);
+    hotbed_external_scratch_carve(storage, n, &carve, out);
     HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
     carve = (hotbed_carve){memory, 0};
-    hotbed_store_scratch_carve(storage, n, &carve, out);
+    hotbed_external_scratch_carve(storage, n, &carve, out);
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_store_scan(
-    const hotbed_store_scratch *scratch, uint64_t n, hotbed_stream *stream) {
+hotbed_status hotbed_external_scratch_scan(
+    const hotbed_external_scratch *scratch, uint64_t n, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_fill(scratch->ranks + n, 0, sizeof *scratch->ranks, stream));
     return hotbed_scan(
         n + 1, scratch->ranks, scratch->ranks, scratch->scan, scratch->scan_bytes, stream);
 }
 
-/* --- eval ------------------------------------------------------------------------------------------ */
+/* --- eval ------------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_storage_eval_external(
-    hotbed_storage *storage, hotbed_step_view *step, const hotbed_store_scratch *scratch,
+    hotbed_storage *storage, hotbed_step_view *step, const hotbed_external_scratch *scratch,
     hotbed_external_batch *batch, hotbed_stream *stream) {
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_store_eval args = {
         .s = *step, .asked = {batch->view, scratch->ranks}, .batch_tables = scratch->tables};
     HOTBED_TRY(hotbed_fill(scratch->ranks, 0, step->bound * sizeof *scratch->ranks, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_WANT, stream));
-    HOTBED_TRY(hotbed_store_scan(scratch, step->bound, stream));
+    HOTBED_TRY(hotbed_external_scratch_scan(scratch, step->bound, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ASK, stream));
     HOTBED_TRY(hotbed_external_batch_find(batch, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ANSWER, stream));
@@ -192,17 +193,17 @@ hotbed_status hotbed_storage_eval_external(
     return HOTBED_OK;
 }
 
-/* --- flush ------------------------------------------------------------------------------------------ */
+/* --- flush ------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_storage_flush_external(
     hotbed_storage *storage, uint32_t table, bool drop, hotbed_stream *stream) {
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_table_view *view = &storage->tables[table].view;
-    hotbed_store_scratch scratch;
+    hotbed_external_scratch scratch;
     hotbed_external_batch *batch;
-    uint64_t window = hotbed_store_buffer_rows(storage, view->slots);
-    HOTBED_TRY(hotbed_store_buffer_take(storage, window, stream, &batch));
-    HOTBED_TRY(hotbed_store_scratch_workspace(storage, window, stream, &scratch));
+    uint64_t window = hotbed_call_batch_rows(storage, view->slots);
+    HOTBED_TRY(hotbed_call_batch_take(storage, window, stream, &batch));
+    HOTBED_TRY(hotbed_external_scratch_take(storage, window, stream, &scratch));
     for (uint64_t first = 0; first < view->slots; first += window) {
         uint64_t left = view->slots - first;
         const hotbed_store_flush args = {
@@ -217,7 +218,7 @@ hotbed_status hotbed_storage_flush_external(
             .table_number = table,
         };
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_WANT, stream));
-        HOTBED_TRY(hotbed_store_scan(&scratch, args.count, stream));
+        HOTBED_TRY(hotbed_external_scratch_scan(&scratch, args.count, stream));
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEAVE, stream));
         HOTBED_TRY(hotbed_external_batch_insert(batch, stream));
         HOTBED_TRY(kernels->flush(&args, HOTBED_PASS_LEFT, stream));

@@ -1,4 +1,5 @@
-/* storage/tier_external.cu - a cache over an external store, on CUDA.  Host counterpart: tier_external_host.c. */
+/* storage/tier_external.cu - launches the passes over an external store's batches on CUDA. Host
+ * counterpart: tier_external_host.c. */
 #include "base/cuda_launch.h"
 #include "storage/tier_external_kernels.h"
 
@@ -12,7 +13,7 @@ enum {
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_store_step a) {
-    a.s.index.segments = NULL; /* these tables do not grow; here and below */
+    a.s.index.segments = NULL; /* tables over a store do not grow; the same below */
     uint32_t n = *a.s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_step_item(&a, PASS, (uint32_t)i, TILE);

@@ -1,18 +1,21 @@
-/* storage/tier_external_core.h - a cache over an external store: rows of the upper tier are copies of rows in the store.
+/* storage/tier_external_core.h - a cache over an external store: rows in the upper tier are copies
+ * of the store's.
  *
- * The store is slow, and may fail, so what is asked of it goes in batches (storage/external_batch.h), and nothing
- * is given up before it has answered.  A prefetch, after the upper tier was searched:
+ * The store is slow and may fail. Its calls are therefore made for batches
+ * (storage/external_batch.h), and no row is evicted before the store has answered. A prefetch,
+ * after the search of the upper tier:
  *
- *   want     the missing, ranked by a prefix sum: a table's keys together, in order, the same on all backends
- *   ask      their keys into the batch                                          ... the store finds them
- *   answer   found, new, or unknown because the store failed
- *   claim    a slot in the upper tier; the evicted key can still be found there
- *   leave    rows that leave, and were changed, into another batch              ... the store inserts them
- *   arrive   where that worked, rows are copied or initialised and keys published; where not, the claim is
- *            undone: the row that was to leave keeps its slot, and the new key is refused for this batch
+ *   want     flag the missing keys; prefix sums number them, in the same order on every backend
+ *   ask      copy their keys to the batch; then the store's find is called
+ *   answer   found; new; or unknown, because the store failed
+ *   claim    claim a slot in the upper tier; the evicted key can still be found there
+ *   leave    copy changed rows that are evicted to another batch; then the store's insert is called
+ *   arrive   if it succeeded, copy or initialize rows and publish keys; if not, undo the claim:
+ *            the evicted row keeps its slot, and the new key is refused for this batch
  *
- * A row is *changed* (its slot marked) when the row or its score is not what the store has.  A prefetch scores
- * what it pins, so all pinned rows are marked, and backward has nothing to mark.
+ * A row is *changed* (its slot is marked) if its bytes or its score differ from the store's. A
+ * prefetch scores every key that it pins, so pinned rows are always marked and backward need not
+ * mark them.
  */
 #ifndef HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
 #define HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
@@ -21,56 +24,58 @@
 #include "storage/rows_core.h"
 #include "storage/tier_core.h"
 
-/* What one pass over the items does.  Those in a line are of one call, in this order; after a WANT come prefix
- * sums of `ranks`, after an ASK or a LEAVE the store's call. */
+/* The passes over the items of a call. Passes on one line belong to one call, in this order.
+ * Prefix sums of `ranks` follow a WANT, and the store's call follows an ASK or a LEAVE. */
 typedef enum hotbed_store_pass {
-    HOTBED_PASS_WANT, /* prefetch: ASK, ANSWER, CLAIM (then prefix sums of leaving.ranks), LEAVE, ARRIVE */
+    /* prefetch: ASK, ANSWER, CLAIM, prefix sums of leaving.ranks, LEAVE, ARRIVE */
+    HOTBED_PASS_WANT,
     HOTBED_PASS_ASK,
     HOTBED_PASS_ANSWER,
     HOTBED_PASS_CLAIM,
     HOTBED_PASS_LEAVE,
     HOTBED_PASS_ARRIVE,
-    HOTBED_PASS_GET, /* rows by key: GET, SET or ERASE want; then ASK, and the answer to it */
+    /* rows by key: GET, SET or ERASE take WANT's part; then ASK and the matching ANSWER */
+    HOTBED_PASS_GET,
     HOTBED_PASS_SET,
     HOTBED_PASS_ERASE,
     HOTBED_PASS_GET_ANSWER,
-    HOTBED_PASS_SET_ANSWER, /* rows for the store's insert; then FAULT */
+    HOTBED_PASS_SET_ANSWER, /* fill in the rows for the store's insert; then FAULT */
     HOTBED_PASS_ERASE_ANSWER,
     HOTBED_PASS_FAULT,
-    HOTBED_PASS_LEFT, /* flush: WANT, LEAVE, LEFT; then, for a reset, DROP */
+    HOTBED_PASS_LEFT, /* flush: WANT, LEAVE, LEFT; then DROP if the upper tier is emptied */
     HOTBED_PASS_DROP,
 } hotbed_store_pass;
 
-/* The arrays of an external_batch.h, plain pointers; pinned memory. */
+/* The arrays of a hotbed_external_batch in pinned memory, as plain pointers. */
 typedef struct hotbed_store_view {
-    uint64_t *starts; /* [num_tables] first of the table's keys */
-    uint64_t *counts; /* [num_tables] how many there are */
-    uint32_t *status; /* [num_tables] hotbed_status of the last call, OK where there were no keys */
+    uint64_t *starts; /* [num_tables] first key of the table */
+    uint64_t *counts; /* [num_tables] keys of the table */
+    uint32_t *status; /* [num_tables] hotbed_status of the last call; OK for tables without keys */
     uint64_t *keys;   /* [capacity] */
     uint64_t *scores; /* [capacity] */
-    uint8_t *found;   /* [capacity] of find and erase, as in hotbed/external.h */
-    uint8_t *rows;    /* [capacity, stride]: a table's are dense from starts[t] * stride on */
-    uint64_t
-        stride; /* bytes of the longest row, so that no table's rows overlap the next table's */
+    uint8_t *found;   /* [capacity] results of find and erase, as in hotbed/external.h */
+    /* [capacity, stride]: the rows of table t are dense from starts[t] * stride on */
+    uint8_t *rows;
+    uint64_t stride; /* of the longest row, so that tables do not overlap */
 } hotbed_store_view;
 
-/* Some of n items, as a batch: those whose `ranks` were 1 before the prefix sums were taken. */
+/* Selects some of n items for a batch: those whose `ranks` were 1 before the prefix sums. */
 typedef struct hotbed_store_list {
     hotbed_store_view batch;
-    uint32_t *ranks; /* [n + 1] how many listed items come before */
+    uint32_t *ranks; /* [n + 1] number of selected items before each item */
 } hotbed_store_list;
 
 HOTBED_HD bool hotbed_list_has(const hotbed_store_list *list, uint64_t i) {
     return list->ranks[i + 1] != list->ranks[i];
 }
 
-/* Row number `place` of the batch, of a table whose first is `start`. */
+/* Row number `place` of the batch; `start` is the first row of its table. */
 HOTBED_HD uint8_t *hotbed_batch_row(
     const hotbed_store_view *batch, uint64_t start, uint64_t place, uint64_t row_bytes) {
     return batch->rows + start * batch->stride + (place - start) * row_bytes;
 }
 
-/* One lane: table t has the listed items of first .. end-1. */
+/* One lane: table t has the selected items of first .. end-1. */
 HOTBED_HD void hotbed_list_part(
     const hotbed_store_list *list, uint32_t t, uint64_t first, uint64_t end) {
     list->batch.starts[t] = list->ranks[first];
@@ -78,7 +83,7 @@ HOTBED_HD void hotbed_list_part(
     list->batch.status[t] = HOTBED_OK;
 }
 
-/* One lane: a call for table t that failed is a fault. */
+/* One lane: latch a fault if the call for table t failed. */
 HOTBED_HD void hotbed_list_fault(const hotbed_store_list *list, hotbed_fault *faults, uint32_t t) {
     uint32_t status = list->batch.status[t];
     if (status != HOTBED_OK)
@@ -86,12 +91,12 @@ HOTBED_HD void hotbed_list_fault(const hotbed_store_list *list, hotbed_fault *fa
             faults, status, HOTBED_FAULT_EXTERNAL, t, list->batch.counts[t], list->batch.counts[t]);
 }
 
-/* Where a row in the store has its time, in tables that keep times. */
+/* The time at the end of a store's row, in tables that keep times. */
 HOTBED_HD uint64_t *hotbed_row_time(const hotbed_table_view *table, uint8_t *row) {
     return (uint64_t *)(void *)(row + table->row_bytes - HOTBED_ROW_TIME);
 }
 
-/* One lane: the row in `slot`, copied to `row`, with what goes with it. */
+/* One lane: complete the copy of slot's row at `row` with its time. */
 HOTBED_HD void hotbed_row_leaves(
     hotbed_index_view index, const hotbed_table_view *table, uint8_t *row, uint64_t slot) {
     if (table->range.times == NULL)
@@ -100,15 +105,16 @@ HOTBED_HD void hotbed_row_leaves(
     hotbed_row_time(table, row)[1] = 0;
 }
 
-/* --- prefetch ------------------------------------------------------------------------------------- */
+/* --- prefetch --------------------------------------------------------------------------------- */
 
 #define HOTBED_MOVE_UNKNOWN                                                                        \
-    4U /* hotbed_move.flags: the store could not say whether it has the key */
+    4U /* hotbed_move.flags: the store failed, so whether it has the key is not known */
 
 typedef struct hotbed_store_step {
     hotbed_step_view s;
     hotbed_store_list asked,
-        leaving; /* of uniques: missing keys; evicted keys by the unique that evicts them */
+        /* items are unique keys: the missing ones; and those whose slots evict a changed row */
+        leaving;
 } hotbed_store_step;
 
 HOTBED_HD void hotbed_want_missing(const hotbed_store_step *a, uint32_t i) {
@@ -120,13 +126,14 @@ HOTBED_HD void hotbed_ask_missing(const hotbed_store_step *a, uint32_t i) {
     a->asked.batch.keys[a->asked.ranks[u]] = a->s.unique_keys[u];
 }
 
-/* Admission decides only about keys that the store does not have, and never about keys that it may have. */
+/* Admission sees only whether a slot is set, so keys that the store has, or may have, are always
+ * admitted. */
 HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
     uint32_t place = a->asked.ranks[a->s.missing[i]];
     uint8_t found = a->asked.batch.found[place];
     hotbed_move move = {place, HOTBED_SLOT_NONE, 0, 0, 0};
     if (found == HOTBED_EXTERNAL_MISSING) {
-        move.backing = HOTBED_SLOT_NONE;
+        move.lower = HOTBED_SLOT_NONE;
         move.flags = HOTBED_MOVE_NEW;
     } else if (found != HOTBED_EXTERNAL_FOUND) {
         move.flags = HOTBED_MOVE_UNKNOWN;
@@ -134,7 +141,7 @@ HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
     a->s.moves[i] = move;
 }
 
-/* Number i of the missing: a slot, locked, whose key can still be found. */
+/* Claim a locked slot for entry i of `missing`; the evicted key can still be found. */
 HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
     uint32_t u = s->missing[i];
@@ -144,8 +151,8 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
     uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
     const hotbed_table_view *table = &s->tables[t];
     uint64_t before = 0;
-    if (move.backing != HOTBED_SLOT_NONE)
-        before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.backing]);
+    if (move.lower != HOTBED_SLOT_NONE)
+        before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.lower]);
     uint64_t meta = hotbed_upper_meta(table, &move, before, hotbed_unique_score(s, table, t, u));
     hotbed_index_result r = hotbed_index_place_over(
         s->index, table->range, s->unique_keys[u], meta | HOTBED_META_MARKED, true, width);
@@ -159,7 +166,7 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
         a->leaving.ranks[u] = 1;
 }
 
-/* Missing unique number i: the row that it evicts. */
+/* Copy the row that entry i of `missing` evicts to the batch, if it has changed. */
 HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
     uint32_t u = s->missing[i];
@@ -180,7 +187,8 @@ HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t
     batch->scores[place] = hotbed_meta_score(s->moves[i].evicted_meta);
 }
 
-/* One lane: the evicted row of move i is in the store, so its slot is free; false if it is not. */
+/* One lane: remove the row that the move has evicted. False if the store did not take it; the row
+ * then keeps its slot. */
 HOTBED_HD bool hotbed_evicted_left(
     const hotbed_store_step *a, uint32_t t, uint32_t u, const hotbed_move *move) {
     const hotbed_step_view *s = &a->s;
@@ -197,7 +205,7 @@ HOTBED_HD bool hotbed_evicted_left(
     return true;
 }
 
-/* One lane: whether unique u gets its slot, and counts. */
+/* One lane: whether unique key u gets its slot; adds to the tallies. */
 HOTBED_HD bool hotbed_arrives(
     const hotbed_store_step *a, uint32_t t, uint32_t u, const hotbed_move *move) {
     const hotbed_step_view *s = &a->s;
@@ -231,12 +239,12 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     const hotbed_table_view *table = &s->tables[t];
     hotbed_move move = s->moves[i];
     uint64_t slot = s->slots[u];
-    hotbed_tile_sync(width); /* all lanes have read the slot, which the first may take back */
+    hotbed_tile_sync(width); /* all lanes have read the slot, which lane 0 may take back */
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
-    hotbed_tile_sync(
-        width); /* the evicted key can no longer be found; then its row is overwritten */
+    /* the evicted key can no longer be found, so its row may be overwritten */
+    hotbed_tile_sync(width);
     uint8_t *row = hotbed_row_at(s->index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
         hotbed_row_init(table, row, s->unique_keys[u], width);
@@ -244,7 +252,7 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
         hotbed_row_copy(
             row,
             hotbed_batch_row(
-                &a->asked.batch, a->asked.ranks[s->unique_offsets[t]], move.backing,
+                &a->asked.batch, a->asked.ranks[s->unique_offsets[t]], move.lower,
                 table->row_bytes),
             table->row_bytes, width);
     hotbed_tile_sync(width);
@@ -254,18 +262,18 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     hotbed_index_publish(s->index, slot, s->unique_keys[u]);
 }
 
-/* --- eval ------------------------------------------------------------------------------------------ */
+/* --- eval ------------------------------------------------------------------------------------- */
 
-/* Keys that the upper tier lacks are found in the store, and read from the batch: to eval it is a lower tier
- * of slots that are in no index. */
+/* Keys that the upper tier lacks are read from the batch, which serves as a lower tier whose slots
+ * are in no index. */
 typedef struct hotbed_store_eval {
     hotbed_step_view s;
-    hotbed_store_list asked; /* of keys */
+    hotbed_store_list asked; /* items are keys */
     hotbed_table_view
-        *batch_tables; /* [num_tables] the tables, with the batch for their lower tier */
+        *batch_tables; /* [num_tables] the tables, with the batch as their lower tier */
 } hotbed_store_eval;
 
-#define HOTBED_BATCH_SLOT ((uint64_t)1 << 63) /* of a table's first row in the batch */
+#define HOTBED_BATCH_SLOT ((uint64_t)1 << 63) /* first row of a table in the batch */
 
 HOTBED_HD void hotbed_eval_want(const hotbed_store_eval *a, uint32_t i) {
     const hotbed_table_view *table = &a->s.tables[hotbed_table_of_key(&a->s, i)];
@@ -287,7 +295,8 @@ HOTBED_HD void hotbed_eval_ask_table(const hotbed_store_eval *a, uint32_t t) {
     a->batch_tables[t] = table;
 }
 
-/* Rows of STATIC tables that the store does not have are as new. */
+/* Set the slots of keys that the store has. Rows of STATIC tables that it lacks have their initial
+ * values. */
 HOTBED_HD void hotbed_eval_answer(const hotbed_store_eval *a, uint32_t i, uint32_t width) {
     if (!hotbed_list_has(&a->asked, i))
         return;
@@ -303,12 +312,12 @@ HOTBED_HD void hotbed_eval_answer(const hotbed_store_eval *a, uint32_t i, uint32
         a->s.slots[i] = slot;
 }
 
-/* --- rows by key ----------------------------------------------------------------------------------- */
+/* --- rows by key ------------------------------------------------------------------------------ */
 
-/* A part of a call: keys first .. first+count-1 of `rows`. */
+/* Part of a call: keys first .. first+count-1 of `rows`. */
 typedef struct hotbed_store_rows {
     hotbed_rows_args rows;
-    hotbed_store_list asked; /* of `count` keys */
+    hotbed_store_list asked; /* items are the `count` keys */
     uint64_t first;
     uint32_t count, num_tables;
 } hotbed_store_rows;
@@ -344,7 +353,7 @@ HOTBED_HD void hotbed_get_upper(const hotbed_store_rows *a, uint32_t i, uint32_t
         a->rows.flags[a->first + i] = HOTBED_EXTERNAL_MISSING;
 }
 
-/* The row of key number i, which is not above, from the batch. */
+/* Copy out the row of key number i from the batch, if the upper tier lacks the key. */
 HOTBED_HD void hotbed_get_answer(const hotbed_store_rows *a, uint32_t i, uint32_t width) {
     if (!hotbed_list_has(&a->asked, i))
         return;
@@ -369,7 +378,7 @@ HOTBED_HD void hotbed_get_answer(const hotbed_store_rows *a, uint32_t i, uint32_
         a->rows.rows.times[at] = *hotbed_row_time(table, row);
 }
 
-/* Keys that are above are set there, the others are asked for. */
+/* Set keys that the upper tier has; select the others. */
 HOTBED_HD void hotbed_set_upper(const hotbed_store_rows *a, uint32_t i, uint32_t width) {
     bool valid = hotbed_rows_valid(a, i);
     bool above = valid && hotbed_rows_upper(a, i, width) != HOTBED_SLOT_NONE;
@@ -379,7 +388,7 @@ HOTBED_HD void hotbed_set_upper(const hotbed_store_rows *a, uint32_t i, uint32_t
         a->asked.ranks[i] = valid && !above;
 }
 
-/* The row of key number i, which is not above, as it is to be in the store. */
+/* Complete the row of key number i, which the upper tier lacks, for the store's insert. */
 HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_t width) {
     if (!hotbed_list_has(&a->asked, i))
         return;
@@ -390,7 +399,7 @@ HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_
     if (is_new) {
         uint64_t key = hotbed_rows_key(&a->rows, at);
         hotbed_row_init(table, row, key, width);
-        if (table->counter.buckets != 0) /* admission counts keys that have no row */
+        if (table->counter.buckets != 0) /* admission counts only keys without a row */
             (void)hotbed_index_erase(a->rows.index, table->counter, key, width);
     }
     hotbed_tile_sync(width);
@@ -412,8 +421,8 @@ HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_
     hotbed_row_time(table, row)[1] = 0;
 }
 
-/* Pinned keys are kept, all others asked to be erased, in the store first: a row that only its copy was
- * erased of would come back as it was long ago. */
+/* Select all keys except pinned ones. The store erases first: if it failed after the upper tier
+ * had erased its copy, the store's outdated row would come back. */
 HOTBED_HD void hotbed_erase_want(const hotbed_store_rows *a, uint32_t i, uint32_t width) {
     uint64_t slot = hotbed_rows_upper(a, i, width);
     if (hotbed_tile_rank(width) != 0)
@@ -437,7 +446,7 @@ HOTBED_HD void hotbed_erase_answer(const hotbed_store_rows *a, uint32_t i, uint3
         a->rows.flags[a->first + i] = erased;
 }
 
-/* --- flush ------------------------------------------------------------------------------------------ */
+/* --- flush ------------------------------------------------------------------------------------ */
 
 /* Slots first .. first+count-1 of the upper tier. */
 typedef struct hotbed_store_flush {
@@ -445,7 +454,7 @@ typedef struct hotbed_store_flush {
     hotbed_index_view index;
     hotbed_tally *tally;
     hotbed_fault *faults;
-    hotbed_store_list leaving; /* of `count` slots */
+    hotbed_store_list leaving; /* items are the `count` slots */
     uint64_t first;
     uint32_t count, num_tables;
     uint32_t table_number, unused;
@@ -473,7 +482,7 @@ HOTBED_HD void hotbed_flush_leave(const hotbed_store_flush *a, uint32_t i, uint3
     a->leaving.batch.scores[place] = hotbed_meta_score(hotbed_flush_meta(a, i));
 }
 
-/* A pinned row may change yet, and stays marked. */
+/* A pinned row may still change, so it stays marked. */
 HOTBED_HD void hotbed_flush_left(const hotbed_store_flush *a, uint32_t i) {
     if (!hotbed_list_has(&a->leaving, i) || a->leaving.batch.status[a->table_number] != HOTBED_OK)
         return;
@@ -482,7 +491,7 @@ HOTBED_HD void hotbed_flush_left(const hotbed_store_flush *a, uint32_t i) {
         hotbed_add_release_u64(&a->index.metas[a->first + i], 0 - HOTBED_META_MARKED);
 }
 
-/* reset: slot number i is emptied, unless it has what the store does not. */
+/* Empty slot number i, unless its row has changed since the store got it. */
 HOTBED_HD void hotbed_flush_drop(const hotbed_store_flush *a, uint32_t i, uint32_t width) {
     uint64_t meta = 0;
     if (hotbed_tile_rank(width) == 0)
@@ -492,9 +501,9 @@ HOTBED_HD void hotbed_flush_drop(const hotbed_store_flush *a, uint32_t i, uint32
         (void)hotbed_index_vacate(a->index, a->table.range, a->first + i, 0, width);
 }
 
-/* --- passes ----------------------------------------------------------------------------------------- */
+/* --- passes ----------------------------------------------------------------------------------- */
 
-/* Item i of a pass, by a tile; and table t, by a lane. */
+/* Pass `pass` of item i, by a tile; or of table t, by a lane. */
 HOTBED_HD void hotbed_step_item(
     const hotbed_store_step *a, hotbed_store_pass pass, uint32_t i, uint32_t width) {
     switch (pass) {
@@ -584,7 +593,7 @@ HOTBED_HD void hotbed_rows_item(
     }
 }
 
-/* Of the batch only the call's table has keys. */
+/* Only the call's table has keys in the batch. */
 HOTBED_HD void hotbed_rows_table(const hotbed_store_rows *a, hotbed_store_pass pass, uint32_t t) {
     if (pass == HOTBED_PASS_ASK)
         hotbed_list_part(&a->asked, t, 0, t == a->rows.table_number ? a->count : 0);

@@ -1,5 +1,5 @@
-/* storage/tier_external_host.c - a cache over an external store, on the host.  CUDA counterpart:
- * tier_external.cu. */
+/* storage/tier_external_host.c - launches the passes over an external store's batches on host
+ * threads. CUDA counterpart: tier_external.cu. */
 #include "storage/tier_external_kernels.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 
 enum { GRAIN = 256 };
 
-/* A pass of each kind, as bodies get it. */
+/* Arguments of the kernel bodies, one struct per kind of call. */
 typedef struct step_pass {
     hotbed_store_step a;
     hotbed_store_pass pass;

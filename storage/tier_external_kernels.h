@@ -1,5 +1,5 @@
-/* storage/tier_external_kernels.h - a cache over an external store: the contract of both backends.  See
- * tier_external_core.h. */
+/* storage/tier_external_kernels.h - a cache over an external store: the contract of both backends.
+ * See tier_external_core.h for the passes. */
 #ifndef HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
 #define HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
 
@@ -10,11 +10,11 @@
 extern "C" {
 #endif
 
-/* Async; each does the passes that are its own. */
+/* Each runs one pass of its kind. Async. */
 typedef struct hotbed_tier_external_kernels {
     hotbed_status (*step)(
         const hotbed_store_step *args, hotbed_store_pass pass, hotbed_stream *stream);
-    /* WANT, ASK, ANSWER. */
+    /* WANT, ASK or ANSWER. */
     hotbed_status (*eval)(
         const hotbed_store_eval *args, hotbed_store_pass pass, hotbed_stream *stream);
     hotbed_status (*rows)(

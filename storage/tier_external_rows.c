@@ -1,4 +1,5 @@
-/* storage/tier_external_rows.c - rows by key of a cache over an external store: get, set, erase, clear, list. */
+/* storage/tier_external_rows.c - a cache over an external store: rows by key, clear, size and
+ * export. */
 #include "storage/external.h"
 #include "storage/storage.h"
 
@@ -6,9 +7,9 @@
 
 enum { LIST_BATCH = 1024 };
 
-/* --- get, set, erase -------------------------------------------------------------------------------- */
+/* --- get, set, erase -------------------------------------------------------------------------- */
 
-/* What the store is asked, and what is done with its answer. */
+/* The store's call between two passes, and the pass that handles its answer. */
 static hotbed_status ask(
     const hotbed_storage *storage, const hotbed_store_rows *args, hotbed_store_pass pass,
     hotbed_external_batch *batch, hotbed_stream *stream) {
@@ -32,13 +33,13 @@ static hotbed_status ask(
 hotbed_status hotbed_storage_rows_external(
     hotbed_storage *storage, const hotbed_rows_args *rows, hotbed_store_pass pass,
     hotbed_stream *stream) {
-    hotbed_store_scratch scratch;
+    hotbed_external_scratch scratch;
     hotbed_external_batch *batch;
-    uint64_t window = hotbed_store_buffer_rows(storage, rows->n);
+    uint64_t window = hotbed_call_batch_rows(storage, rows->n);
     if (rows->n == 0)
         return HOTBED_OK;
-    HOTBED_TRY(hotbed_store_buffer_take(storage, window, stream, &batch));
-    HOTBED_TRY(hotbed_store_scratch_workspace(storage, window, stream, &scratch));
+    HOTBED_TRY(hotbed_call_batch_take(storage, window, stream, &batch));
+    HOTBED_TRY(hotbed_external_scratch_take(storage, window, stream, &scratch));
     for (uint64_t first = 0; first < rows->n; first += window) {
         uint64_t left = rows->n - first;
         const hotbed_store_rows args = {
@@ -49,18 +50,18 @@ hotbed_status hotbed_storage_rows_external(
             .num_tables = storage->num_tables,
         };
         HOTBED_TRY(storage->kernels.external->rows(&args, pass, stream));
-        HOTBED_TRY(hotbed_store_scan(&scratch, args.count, stream));
+        HOTBED_TRY(hotbed_external_scratch_scan(&scratch, args.count, stream));
         HOTBED_TRY(ask(storage, &args, pass, batch, stream));
     }
     return HOTBED_OK;
 }
 
-/* --- the store's keys --------------------------------------------------------------------------------- */
+/* --- the store's keys ------------------------------------------------------------------------- */
 
-/* A walk over a table of the store. */
+/* A cursor over a table of the store, read in batches. */
 typedef struct walk {
     hotbed_external_cursor *cursor;
-    uint64_t *keys, *scores; /* [LIST_BATCH] of the last batch */
+    uint64_t *keys, *scores; /* [LIST_BATCH] of the current batch */
     uint64_t n;
     void *rows;
 } walk;
@@ -95,13 +96,13 @@ hotbed_status hotbed_storage_clear_external(hotbed_storage *storage, uint32_t ta
     return status;
 }
 
-/* --- size and export ------------------------------------------------------------------------------------ */
+/* --- size and export -------------------------------------------------------------------------- */
 
 typedef struct upper_key {
     uint64_t key, score;
 } upper_key;
 
-/* The keys of the upper tier, in host memory; by key. */
+/* The keys of the upper tier, copied to host memory and sorted. */
 typedef struct upper_keys {
     upper_key *items;
     uint64_t n, pinned;
@@ -140,7 +141,7 @@ static hotbed_status copy_upper(
     return status;
 }
 
-/* The caller deletes out->items, also after an error. */
+/* The caller frees out->items, also after an error. */
 static hotbed_status read_upper(
     const hotbed_storage *storage, const hotbed_rows_args *args, upper_keys *out,
     hotbed_stream *stream) {
@@ -161,7 +162,7 @@ static hotbed_status read_upper(
     return status;
 }
 
-/* Keys of the upper tier that the store does not have. */
+/* Count keys of the upper tier that the store lacks. */
 static hotbed_status count_new(
     const hotbed_storage *storage, uint32_t table, const upper_keys *upper, uint64_t *count) {
     uint64_t keys[LIST_BATCH];
@@ -194,7 +195,7 @@ hotbed_status hotbed_storage_size_external(
     return status;
 }
 
-/* Key number *n of an export, if the arrays are not full. */
+/* Append a key to the export if it fits; count it in any case. */
 static void give(
     uint64_t key, uint64_t score, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n) {

@@ -1,6 +1,6 @@
-/* storage/tier_host.c - rows that move between tiers, on the host.  CUDA counterpart: tier.cu.
+/* storage/tier_host.c - moves rows between tiers on the host. CUDA counterpart: tier.cu.
  *
- * Moves are made in the order in which the keys were missed: to a processor both tiers are memory.
+ * Both tiers are ordinary memory here, so moves run in the order in which keys were missed.
  */
 #include "storage/tier_kernels.h"
 
@@ -13,7 +13,7 @@ static void seek_body(const void *args, uint64_t begin, uint64_t end) {
     if (end > *s->num_missing)
         end = *s->num_missing;
     for (uint64_t i = begin; i < end; i++)
-        hotbed_seek_backing(s, (uint32_t)i, 1, 1);
+        hotbed_seek_lower(s, (uint32_t)i, 1, 1);
 }
 
 static void claim_body(const void *args, uint64_t begin, uint64_t end) {
@@ -45,7 +45,7 @@ static bool writes(const hotbed_step_view *s, uint32_t i) {
     return hotbed_move_writes(&s->tables[t], &s->moves[i]);
 }
 
-/* To a processor, rows and what is known about them are one memory: no passes of their own. */
+/* Swap and arrive are one pass on the host. */
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)

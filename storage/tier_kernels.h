@@ -1,4 +1,5 @@
-/* storage/tier_kernels.h - rows that move between tiers: the contract of both backends.  See tier_core.h. */
+/* storage/tier_kernels.h - moving rows between tiers: the contract of both backends. tier_core.h
+ * has the algorithm. */
 #ifndef HOTBED_STORAGE_TIER_KERNELS_H
 #define HOTBED_STORAGE_TIER_KERNELS_H
 
@@ -9,14 +10,14 @@
 extern "C" {
 #endif
 
-/* Async; all loop to the number of missing that the device holds. */
+/* All are async, and read the number of missing keys from device memory. */
 typedef struct hotbed_tier_kernels {
-    /* Homes of the missing, pinned; moves. */
+    /* Find and pin the lower-tier slots of the missing keys; initialize `moves`. */
     hotbed_status (*seek)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* Instead of hotbed_lookup_kernels.place: slots of the missing, in either tier, and pinned; rows moved
-     * and initialised, keys published; tallies, faults. */
+    /* Replaces hotbed_lookup_kernels.place: claim slots in either tier, move and initialize rows,
+     * publish keys. Adds to the tallies and latches faults. */
     hotbed_status (*move)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* Write changed rows and scores of the upper tier back to the lower tier. */
+    /* Write changed rows and all scores of the upper tier to the lower tier. */
     hotbed_status (*flush)(const hotbed_flush_args *args, hotbed_stream *stream);
 } hotbed_tier_kernels;
 

@@ -1,4 +1,5 @@
-/* storage/types.c - names, sizes and checks of element types, tables, initialisers and optimisers. */
+/* storage/types.c - element types, names, initializers and optimizers: sizes, checks, conversion
+ * for kernels. */
 #include "storage/types.h"
 
 #include "base/error.h"
@@ -153,16 +154,16 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
                 (double)beta[b]);
     if (!(o->eps >= 0.0F) || !isfinite(o->eps))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: eps %g is not 0 or above", (double)o->eps);
+            HOTBED_ERR_ARGUMENT, "optimizer: eps %g is not at least 0", (double)o->eps);
     if (!isfinite(o->weight_decay))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: weight_decay is not finite");
     if (!(o->initial_accumulator >= 0.0F) || !isfinite(o->initial_accumulator))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: initial_accumulator %g is not 0 or above",
+            HOTBED_ERR_ARGUMENT, "optimizer: initial_accumulator %g is not at least 0",
             (double)o->initial_accumulator);
     if (!(o->max_gradient >= 0.0F) || !isfinite(o->max_gradient))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: max_gradient %g is not 0 or above",
+            HOTBED_ERR_ARGUMENT, "optimizer: max_gradient %g is not at least 0",
             (double)o->max_gradient);
     return HOTBED_OK;
 }

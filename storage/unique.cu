@@ -1,9 +1,10 @@
-/* storage/unique.cu - dedup on CUDA: a hash of first occurrences, then a sort by unique.
- * Host counterpart: unique_host.c.
+/* storage/unique.cu - dedup on CUDA: a hash of first occurrences, then a sort by unique key. Host
+ * counterpart: unique_host.c.
  *
- * Each table's keys have a part of one scratch hash; an entry is the position of a key's occurrence, made
- * the first one by atomicMin.  Bits mark the first occurrences, and a prefix sum over their words numbers
- * the uniques in that order; a stable radix sort of (unique, position) groups the occurrences.
+ * Each table's keys have a part of one scratch hash table. An entry is the position of an
+ * occurrence, and atomicMin makes it the first one. Bits mark the first occurrences, and prefix
+ * sums over their words number the unique keys in that order. A stable radix sort of (unique key,
+ * position) groups the occurrences.
  */
 #include "base/cuda_launch.h"
 #include "base/sort.h"
@@ -15,13 +16,13 @@ enum { BLOCK = 256, WAVES = 1 };
 #define NO_ENTRY UINT32_MAX
 
 typedef struct unique_scratch {
-    uint32_t *entries; /* [2 * bound] the hash; table t's part begins at 2 * table_starts[t] */
+    uint32_t *entries; /* [2 * bound] hash table; table t's part begins at 2 * table_starts[t] */
     uint32_t *places;  /* [bound] entry of each key */
-    uint32_t *firsts;  /* [words] a bit each key: whether it is a first occurrence */
-    uint32_t *before;  /* [words] first occurrences before each word of 32 keys */
+    uint32_t *firsts;  /* [words] one bit per key: whether it is a first occurrence */
+    uint32_t *before;  /* [words] number of first occurrences before each word of 32 keys */
     uint32_t *order;   /* [bound] 0, 1, 2, ... */
-    uint32_t *sorted;  /* [bound] uniques, sorted */
-    void *memory;      /* of scan and sort */
+    uint32_t *sorted;  /* [bound] numbers of unique keys, sorted */
+    void *memory;      /* scratch memory of scan and sort */
     size_t memory_bytes;
 } unique_scratch;
 
@@ -30,7 +31,7 @@ static size_t round_up(size_t bytes) {
 }
 
 static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
-    size_t marks = bound / 32 + 1; /* words for `bound` keys, and one past the last */
+    size_t marks = bound / 32 + 1; /* words for `bound` keys and one more */
     size_t scan = hotbed_scan_scratch(HOTBED_BACKEND_CUDA, marks);
     size_t sort = hotbed_sort_pairs_scratch(HOTBED_BACKEND_CUDA, bound);
     const size_t words[6] = {2 * (size_t)bound, bound, marks, marks, bound, bound};
@@ -46,7 +47,7 @@ static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
     return used + scratch->memory_bytes;
 }
 
-/* Entry of each key in its table's part of the hash, which ends up as the key's first position. */
+/* Insert each key into its table's part of the hash; the entry becomes the key's first position. */
 static __global__ void __launch_bounds__(BLOCK)
     insert_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables];
@@ -74,7 +75,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* Mark the first occurrences, a word of 32 keys a warp, and count them. */
+/* Mark and count first occurrences; a warp handles a word of 32 keys. */
 static __global__ void __launch_bounds__(BLOCK)
     first_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables];
@@ -122,7 +123,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* Where each unique's occurrences begin in the sorted order. */
+/* Find where each unique key's occurrences begin in the sorted order. */
 static __global__ void __launch_bounds__(BLOCK)
     start_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables];
@@ -141,8 +142,8 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
         s.counts[u] = s.starts[u + 1] - s.starts[u];
 }
 
-/* Add key_counts to counts, which are 0.  In the sorted order the occurrences of a unique stand together: a
- * warp sums its own, and adds once. */
+/* Add key_counts to `counts`, which are 0. Occurrences of a unique key are adjacent in the sorted
+ * order, so a warp sums its own and adds once. */
 static __global__ void __launch_bounds__(BLOCK)
     sum_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.table_starts[s.num_tables], lane = threadIdx.x % 32;

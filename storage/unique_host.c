@@ -1,19 +1,22 @@
-/* storage/unique_host.c - dedup on the host: one hash a table.  CUDA counterpart: unique.cu. */
+/* storage/unique_host.c - dedup on the host: one hash table per table. CUDA counterpart:
+ * unique.cu. */
 #include "storage/unique_kernels.h"
 
 #include "base/host_launch.h"
 
 typedef struct unique_args {
     hotbed_step_view s;
-    uint32_t
-        *heads; /* [2 * bound] a table's part is a hash of its uniques' numbers, from 2 * start */
-    uint32_t *firsts; /* [bound] first occurrence of each unique, a table's from its start */
-    uint32_t *number; /* [num_tables] uniques of each table */
+    /* [2 * bound] hash tables of numbers of unique keys; a table's begins at 2 * its start */
+    uint32_t *heads;
+    /* [bound] first occurrence of each unique key; a table's begin at its start */
+    uint32_t *firsts;
+    uint32_t *number; /* [num_tables] unique keys of each table */
 } unique_args;
 
 #define NO_HEAD UINT32_MAX
 
-/* Number the distinct keys of tables begin .. end-1; inverse and counts are the table's own for now. */
+/* Number the distinct keys of tables begin .. end-1. `inverse` and `counts` are relative to the
+ * table until group_body(). */
 static void number_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
     const uint64_t *keys = a->s.keys;
@@ -53,7 +56,7 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
         a->s.inverse[i] = UINT32_MAX;
 }
 
-/* Group the occurrences of tables begin .. end-1 by unique. */
+/* Group the occurrences of tables begin .. end-1 by unique key. */
 static void group_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
     for (uint64_t t = begin; t < end; t++) {
@@ -67,7 +70,7 @@ static void group_body(const void *args, uint64_t begin, uint64_t end) {
         for (uint32_t u = 0; u < n; u++) {
             a->s.unique_keys[base + u] = a->s.keys[firsts[u]];
             a->s.starts[base + u] = at;
-            firsts[u] = at; /* from here on: where the next occurrence goes */
+            firsts[u] = at; /* from now on the position of the next occurrence */
             at += (uint32_t)counts[u];
         }
         for (uint32_t i = start; i < stop; i++) {

@@ -2,11 +2,12 @@
  *
  * Reads keys, key_counts and table_starts of the step; writes
  *   unique_keys, unique_offsets  the distinct keys of each table, in order of first occurrence
- *   inverse                      position in unique_keys of each key; UINT32_MAX past the last key
- *   starts, positions            occurrences of each unique, ascending; starts[number of uniques] = n
- *   counts                       how many those are, or the sum of their key_counts: 2^62 at most
- * and adds keys and uniques to the tallies.  Equal keys of different tables stay apart.  The two
- * algorithms differ (a parallel hash and a radix sort, a hash a table), the bytes do not.
+ *   inverse                      index in unique_keys of each key; UINT32_MAX past the last key
+ *   starts, positions            occurrences of each unique key, ascending; starts[unique keys] = n
+ *   counts                       their number, or the sum of their key_counts, at most 2^62
+ * and adds keys and unique keys to the tallies. Equal keys of different tables stay separate. The
+ * backends use different algorithms (a parallel hash and a radix sort; one hash per table) and
+ * write the same bytes.
  */
 #ifndef HOTBED_STORAGE_UNIQUE_KERNELS_H
 #define HOTBED_STORAGE_UNIQUE_KERNELS_H
@@ -19,7 +20,8 @@ extern "C" {
 #endif
 
 typedef struct hotbed_unique_kernels {
-    /* Bytes of device memory that unique() needs for batches of `bound` keys and that many tables. */
+    /* Bytes of device memory that unique() needs for batches of `bound` keys and `num_tables`
+     * tables. */
     size_t (*scratch)(uint64_t bound, uint32_t num_tables);
     hotbed_status (*unique)(
         const hotbed_step_view *step, void *scratch, size_t scratch_bytes, hotbed_stream *stream);

@@ -1,8 +1,9 @@
-/* storage/update.cu - backward on CUDA, whole and in halves.  Host counterpart: update_host.c.
+/* storage/update.cu - backward on CUDA, whole or as reduce and apply. Host counterpart:
+ * update_host.c.
  *
- * Rows with up to 32 occurrences are summed and updated by one tile.  The others' groups of 32 are summed
- * by tiles of their own first (leaves), and groups of 32 leaves, where there are more, by further ones:
- * the hottest key of a power law has thousands of occurrences.
+ * A tile sums and updates a row with up to 32 occurrences. For other rows, tiles first sum groups
+ * of 32 occurrences (leaves), and groups of 32 leaves if there are more: the hottest key of a power
+ * law has thousands of occurrences.
  */
 #include "base/cuda_launch.h"
 #include "storage/update_kernels.h"
@@ -14,23 +15,24 @@ enum {
 };
 
 typedef struct update_scratch {
-    uint32_t *used;        /* [2] leaves and groups in use */
-    uint32_t *first_leaf;  /* [bound] of each unique with more than 32 occurrences */
-    uint32_t *first_group; /* [bound] of each unique with more than 1024 */
-    uint32_t *leaf_begin;  /* [leaves] first occurrence */
+    uint32_t *used;        /* [2] number of leaves and groups */
+    uint32_t *first_leaf;  /* [bound] for unique keys with more than 32 occurrences */
+    uint32_t *first_group; /* [bound] for unique keys with more than 1024 */
+    uint32_t *leaf_begin;  /* [leaves] first occurrence of each */
     uint32_t *leaf_end;
-    uint32_t *group_begin; /* [groups] first leaf */
+    uint32_t *group_begin; /* [groups] first leaf of each */
     uint32_t *group_end;
     float *leaf_sums;  /* [leaves, row] */
     float *group_sums; /* [groups, row] */
-    uint64_t row;      /* floats: the largest dim, rounded up to 4 */
+    uint64_t row;      /* stride in floats: the largest dim, rounded up to 4 */
 } update_scratch;
 
 static size_t round_up(size_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
-/* A row of n > 32 occurrences has at most n/32 + 1 <= n/16 leaves, one of n > 1024 at most n/256 groups. */
+/* A row with n > 32 occurrences has at most n/32 + 1 <= n/16 leaves; with n > 1024, at most n/256
+ * groups. */
 static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scratch *scratch) {
     size_t leaves = bound / 16 + 1, groups = bound / 256 + 1;
     const size_t words[7] = {2, bound, bound, leaves, leaves, groups, groups};
@@ -52,11 +54,11 @@ static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scra
 
 static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
     hotbed_clock_step(s.clock, beta1, beta2);
-    hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* the rows' pins come off with their updates */
+    hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
     used[0] = used[1] = 0;
 }
 
-/* Parts of 32 of [begin, end), written by the whole warp from number `first` on. */
+/* Split [begin, end) into parts of 32, starting at number `first`, with all lanes of the warp. */
 static __device__ void split(
     uint32_t begin, uint32_t end, uint32_t first, uint32_t *part_begin, uint32_t *part_end) {
     uint32_t parts = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
@@ -134,7 +136,7 @@ static __global__ void __launch_bounds__(BLOCK) group_kernel(update_scratch scra
     }
 }
 
-/* Where row u's gradient comes from: occurrences begin .. end-1, or what was summed of them. */
+/* Source of the gradient of row u: occurrences begin .. end-1, or partial sums. */
 static __device__ hotbed_sum_source
 find_source(const update_scratch &scratch, uint64_t u, uint32_t begin, uint32_t end) {
     hotbed_sum_source source = {begin, end, NULL, scratch.row};
@@ -156,9 +158,9 @@ static __device__ hotbed_sum_source reduced_source(uint64_t u) {
     return source;
 }
 
-/* Each lane looks up one unique, then the tile updates their rows one after the other.  REDUCED: from sums
- * that are there.  The blocks to fit on a multiprocessor keep the compiler from a few registers more that
- * cost a quarter of the warps (W1, W2 on an H200). */
+/* Each lane looks up one unique key, then the tile updates their rows one after the other.
+ * REDUCED: sums are given. The minimum of blocks per SM keeps the compiler from using a few more
+ * registers, which would cost a quarter of the warps (W1, W2 on an H200). */
 template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
 static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD ? 4 : 3) : 1)
     update_kernel(
@@ -167,7 +169,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
     const hotbed_update_shape shape = {true, PLAIN, REDUCED};
     uint32_t uniques = s.unique_offsets[s.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
-    o.kind = KIND; /* known when compiled: SGD needs half of Adam's registers */
+    o.kind = KIND; /* known at compile time: SGD needs half of Adam's registers */
     for (uint64_t first = hotbed_cuda_thread() / WIDTH * ROWS; first < uniques;
          first += hotbed_cuda_threads() / WIDTH * ROWS) {
         uint32_t count = uniques - first < ROWS ? (uint32_t)(uniques - first) : ROWS;
@@ -231,7 +233,7 @@ typedef void (*reduce_launch)(
     hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch,
     hotbed_sums_view);
 
-/* The kernels of one tile width. */
+/* The kernels for one tile width. */
 typedef struct update_launches {
     uint32_t width;
     update_launch leaf;
@@ -288,7 +290,7 @@ static unsigned blocks_of(const hotbed_stream *stream, uint64_t rows, uint32_t w
     return hotbed_cuda_blocks(stream, rows * width, BLOCK, WAVES);
 }
 
-/* Sum the parts of rows with more than 32 occurrences; scratch.used is 0. */
+/* Sum the parts of rows with more than 32 occurrences. scratch.used must be 0. */
 static hotbed_status sum_parts(
     const update_launches *launch, const hotbed_step_view *step,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,

@@ -1,8 +1,9 @@
-/* storage/update_core.h - from output gradients to updated rows.
+/* storage/update_core.h - backward: from output gradients to updated rows.
  *
- * Order of a row's sum: its occurrences by position in groups of 32, the groups' sums in groups of 32,
- * and so on, each from zero (hotbed/storage.h).  A level more or less of the tree adds zeros only, which
- * changes nothing, so CUDA may sum levels in separate kernels and the host in one loop.
+ * A row's gradients are summed in a fixed order (hotbed/storage.h): by position in groups of 32,
+ * the sums of groups in groups of 32, and so on, each sum from zero. Additional levels of the tree
+ * only add zeros, which changes nothing, so CUDA sums levels in separate kernels and the host in
+ * one loop.
  */
 #ifndef HOTBED_STORAGE_UPDATE_CORE_H
 #define HOTBED_STORAGE_UPDATE_CORE_H
@@ -14,19 +15,19 @@ enum { HOTBED_SUM_GROUP = 32, HOTBED_SUM_LEVELS = 6 }; /* 32^6 = 2^30 groups of 
 
 typedef struct hotbed_gradient_view {
     const void *data;
-    uint64_t stride; /* elements */
+    uint64_t stride; /* in elements */
 } hotbed_gradient_view;
 
-/* What a kernel was compiled for: literals, so that nothing else is left in it. */
+/* Properties for which a kernel is compiled; literals, so that other code is removed. */
 typedef struct hotbed_update_shape {
-    bool split; /* rows of more occurrences than a group come as partial sums */
-    bool
-        plain; /* f32 rows and gradients of dims that are multiples of 4, aligned, sequence output, no
-                 * clamp: a load is a load */
-    bool reduced; /* the gradient has the rows' sums, f32: row number source.begin is this row's */
+    bool split; /* rows with more occurrences than a group have partial sums */
+    /* f32 rows and gradients, aligned, dims that are multiples of 4, sequence output, no clamping:
+     * elements can be loaded four at a time without checks */
+    bool plain;
+    bool reduced; /* the gradient is the sums of rows in f32; this row's is row source.begin */
 } hotbed_update_shape;
 
-/* Gradient of key number i, elements e ..: clamped, then scaled as pooling did. */
+/* Elements e .. e+3 of the gradient of key number i: clamped, then scaled as in pooling. */
 HOTBED_HD hotbed_f32x4 hotbed_gradient4(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_update_shape shape, uint32_t i, uint32_t e, uint32_t count) {
@@ -44,17 +45,17 @@ HOTBED_HD hotbed_f32x4 hotbed_gradient4(
     uint64_t at = (uint64_t)(b - feature * s->batch_size) * gradient.stride + s->columns[feature];
     hotbed_f32x4 g =
         hotbed_clamp4(hotbed_load4(s->output_dtype, gradient.data, at + e, count), o->max_gradient);
-    if (s->pooling ==
-        HOTBED_POOL_MEAN) { /* before the weight: ranks that share a bag know it alone */
+    /* Before the weight, because a rank that shares a bag knows only the bag's number of keys. */
+    if (s->pooling == HOTBED_POOL_MEAN) {
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
         g = hotbed_scale4(g, 1.0F / (float)(bag.end - bag.begin));
     }
     return s->weights == NULL ? g : hotbed_scale4(g, s->weights[i]);
 }
 
-/* Sum of occurrences begin .. end-1, at most a group, one after the other from zero.  The lanes read the
- * positions together.  count 0: this lane has no elements, but takes part.  Reading several gradients
- * before the first is added was slower on CUDA: the registers cost more warps than the reads win. */
+/* Sum occurrences begin .. end-1, at most a group, in order from zero. The lanes read the
+ * positions together; a lane with count 0 has no elements but takes part. Reading several
+ * gradients before adding the first is slower on CUDA: the registers reduce occupancy. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
@@ -73,7 +74,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     return sum;
 }
 
-/* The levels above a group: sums are pushed one after the other. */
+/* The levels above groups; sums are pushed one after the other. */
 typedef struct hotbed_fold {
     hotbed_f32x4 sum[HOTBED_SUM_LEVELS];
     uint32_t pushed;
@@ -97,7 +98,7 @@ HOTBED_HD hotbed_f32x4 hotbed_fold_finish(hotbed_fold *fold) {
     return fold->sum[HOTBED_SUM_LEVELS - 1];
 }
 
-/* Sum of all occurrences begin .. end-1. */
+/* Sum occurrences begin .. end-1. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_all(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
@@ -113,14 +114,14 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_all(
     return hotbed_fold_finish(&fold);
 }
 
-/* Where the sum of a row comes from: occurrences, or sums of groups that another kernel made. */
+/* Source of a row's sum: occurrences, or sums of groups from an earlier kernel. */
 typedef struct hotbed_sum_source {
     uint32_t begin, end;
-    const float *partials; /* NULL: occurrences; else rows begin .. end-1 of it are to be summed */
+    const float *partials; /* NULL: occurrences; otherwise sum its rows begin .. end-1 */
     uint64_t partial_stride;
 } hotbed_sum_source;
 
-/* Sum of rows begin .. end-1 of `partials`, one after the other from zero. */
+/* Sum rows begin .. end-1 of `partials` in order from zero. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e) {
     hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
     for (uint32_t j = source.begin; j < source.end; j++)
@@ -129,7 +130,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e)
     return sum;
 }
 
-/* Elements of a row, of its state or of its sum. */
+/* Load elements of a row, a state or a sum. */
 HOTBED_HD hotbed_f32x4
 hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
     return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
@@ -144,7 +145,7 @@ HOTBED_HD void hotbed_update_store4(
         hotbed_store4(dtype, p, e, count, v);
 }
 
-/* The row's gradient. */
+/* Elements of the row's gradient. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     hotbed_sum_source source, hotbed_update_shape shape, uint32_t e, uint32_t count,
@@ -171,7 +172,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     return hotbed_fold_finish(&fold);
 }
 
-/* Row-wise AdaGrad's accumulator of the row after this step; all lanes get it. */
+/* Row-wise AdaGrad: the row's accumulator after this step. All lanes get it. */
 HOTBED_HD float hotbed_rowwise_sum(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, float *state, hotbed_sum_source source,
@@ -199,8 +200,8 @@ HOTBED_HD float hotbed_rowwise_sum(
     return sum;
 }
 
-/* One optimiser step of the row whose parts are at row, state0 and state1; only dim and dtype of `table` are
- * looked at, and nothing of `s` when the gradient is reduced. */
+/* One optimizer step of the row with parts at row, state0 and state1. Of `table` it reads dim and
+ * dtype only; `s` is not read if the gradient is reduced. */
 HOTBED_HD void hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
@@ -232,7 +233,7 @@ HOTBED_HD void hotbed_update_parts(
     }
 }
 
-/* The row in `slot` is updated: unpin it. */
+/* Unpin the row in `slot` after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
     if (slot >= s->index_slots)
@@ -247,7 +248,7 @@ HOTBED_HD void hotbed_unpin_updated(
     hotbed_index_unpin(s->index, slot, moves);
 }
 
-/* Update the row in `slot`, and unpin it. */
+/* Update the row in `slot` and unpin it. */
 HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
@@ -259,16 +260,16 @@ HOTBED_HD void hotbed_update_row(
     hotbed_unpin_updated(s, table, slot, width);
 }
 
-/* --- the same in two calls, and on rows of no table ---------------------------------------------- */
+/* --- reduce and apply; rows outside of tables ------------------------------------------------- */
 
-/* Where sums of rows go: row u's elements from data + u * stride. */
+/* Output of reduce: the sum of row u is at data + u * stride. */
 typedef struct hotbed_sums_view {
     float *data;
     uint64_t stride;
-    bool add; /* to what is there */
+    bool add; /* add to the existing values */
 } hotbed_sums_view;
 
-/* Write row u's gradient, of a table of `dim`. */
+/* Write the gradient of row u, which has `dim` elements. */
 HOTBED_HD void hotbed_reduce_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     uint32_t dim, uint64_t u, hotbed_sum_source source, hotbed_update_shape shape,
@@ -290,9 +291,9 @@ HOTBED_HD void hotbed_reduce_row(
 typedef struct hotbed_update_rows_args {
     hotbed_optimizer_view o;
     const hotbed_optimizer_clock *clock;
-    hotbed_table_view row;        /* dim, dtype */
-    uint8_t *weights, *states[2]; /* a state that there is not is another part again: never read */
-    uint64_t weights_bytes, state_bytes; /* from one row to the next */
+    hotbed_table_view row;        /* only dim and dtype are set */
+    uint8_t *weights, *states[2]; /* an absent state points to another part and is never read */
+    uint64_t weights_bytes, state_bytes; /* distance between rows */
     const float *gradients;              /* [n, dim] */
     uint64_t n;
 } hotbed_update_rows_args;

@@ -1,8 +1,8 @@
-/* storage/update_host.c - backward on the host.  CUDA counterpart: update.cu.
+/* storage/update_host.c - backward on the host. CUDA counterpart: update.cu.
  *
- * A row's gradient is summed into a vector first, occurrence by occurrence, so that the compiler has loops
- * over elements; each element's additions are in the order of update_core.h.  Gradients and metas are asked
- * for a little before they are needed; rows are long enough for the processor to run ahead by itself.
+ * A row's gradients are summed into a vector, occurrence by occurrence, so that the compiler can
+ * vectorize over elements; each element's additions are in the order of update_core.h. Gradients
+ * and metas are prefetched. Rows are long enough for the processor's own prefetcher.
  */
 #include "storage/update_kernels.h"
 
@@ -11,14 +11,15 @@
 #include "storage/row_layout.h"
 
 enum { ROWS_GRAIN = 128 };
-enum { SUM_BLOCK = 128 };                       /* elements that are summed together */
-enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16 }; /* on their way while one is used */
+enum { SUM_BLOCK = 128 }; /* elements that are summed together */
+/* items prefetched before the current one is used */
+enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16 };
 
 typedef struct update_args {
     hotbed_step_view s;
     hotbed_optimizer_view o;
     hotbed_gradient_view gradient; /* apply: the sums */
-    hotbed_sums_view sums;         /* reduce: where they go */
+    hotbed_sums_view sums;         /* reduce: the output */
 } update_args;
 
 typedef struct count_args {
@@ -35,11 +36,10 @@ static void step_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     (void)begin, (void)end;
     hotbed_clock_step(a->s.clock, a->o.beta1, a->o.beta2);
-    hotbed_step_hold(
-        &a->s, HOTBED_HELD_BATCH, false); /* the rows' pins come off with their updates */
+    hotbed_step_hold(&a->s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
 }
 
-/* The table of unique u: the table of the unique before it, or a later one. */
+/* The table of unique key u; `before` is the table of an earlier unique key. */
 static inline uint32_t table_of(const hotbed_step_view *s, uint32_t u, uint32_t before) {
     while (u >= s->unique_offsets[before + 1])
         before++;
@@ -51,14 +51,14 @@ static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
     return end < uniques ? end : uniques;
 }
 
-/* --- sums ------------------------------------------------------------------------------------------ */
+/* --- sums ------------------------------------------------------------------------------------- */
 
-/* Whether gradients are added as they are, or times a number. */
+/* Whether gradients are added without scaling. */
 static inline bool sums_plainly(const update_args *a) {
     return a->s.output_dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
 }
 
-/* Gradient of key number i; NULL: zeros. */
+/* The gradient of key number i; NULL: zeros. */
 static inline const float *gradient_of(const update_args *a, uint32_t i) {
     const hotbed_step_view *s = &a->s;
     const float *data = a->gradient.data;
@@ -72,7 +72,8 @@ static inline const float *gradient_of(const update_args *a, uint32_t i) {
            s->columns[feature];
 }
 
-/* What pooling multiplied key number i with: the share of a mean, then the weight; false: nothing. */
+/* The factors of key number i in pooling: share of a mean, and weight. False: the key does not
+ * contribute. */
 static inline bool scales_of(const hotbed_step_view *s, uint32_t i, float *share, float *weight) {
     if (s->pooling == HOTBED_POOL_NONE || (s->pooling == HOTBED_POOL_SUM && s->weights == NULL))
         return false;
@@ -102,7 +103,7 @@ static inline void add_scaled(
         sum[e] = sum[e] + g[e] * share * weight;
 }
 
-/* Elements first .. of the sum of occurrences begin .. end-1, one after the other. */
+/* Sum elements `first` .. of occurrences begin .. end-1 in order. */
 static void sum_group(
     const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
     float *sum) {
@@ -110,7 +111,7 @@ static void sum_group(
     uint32_t n = s->table_starts[s->num_tables];
     clear(sum, count);
     for (uint32_t j = begin; j < end; j++) {
-        if (j + GRADIENTS_AHEAD < n) { /* gradients of the next rows follow this row's */
+        if (j + GRADIENTS_AHEAD < n) { /* rows are prefetched in the order of the occurrences */
             const float *ahead = gradient_of(a, s->positions[j + GRADIENTS_AHEAD]);
             if (ahead != NULL)
                 hotbed_prefetch_item(ahead + first, count * sizeof(float));
@@ -119,7 +120,7 @@ static void sum_group(
         const float *g = gradient_of(a, i);
         float share = 1.0F, weight = 1.0F;
         if (g == NULL)
-            continue; /* a sum from zero is never -0, so zeros would not change it */
+            continue; /* A sum from zero is never -0, so adding zeros does not change it. */
         if (scales_of(s, i, &share, &weight))
             add_scaled(sum, g + first, share, weight, count);
         else
@@ -127,7 +128,7 @@ static void sum_group(
     }
 }
 
-/* The levels above a group, as hotbed_fold. */
+/* The levels above groups, as in hotbed_fold. */
 typedef struct fold {
     float sum[HOTBED_SUM_LEVELS][SUM_BLOCK];
     uint32_t pushed;
@@ -159,7 +160,7 @@ static void sum_many(
     memcpy(sum, f.sum[HOTBED_SUM_LEVELS - 1], count * sizeof *sum);
 }
 
-/* Sum of the gradients of unique u, of a table of `dim`. */
+/* Sum the gradients of unique key u, of a table with `dim` elements. */
 static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
     uint32_t begin = a->s.starts[u], end = a->s.starts[u + 1];
     if (!sums_plainly(a)) {
@@ -178,13 +179,14 @@ static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) 
     }
 }
 
-/* --- rows ------------------------------------------------------------------------------------------ */
+/* --- rows ------------------------------------------------------------------------------------- */
 
-/* `kind` and `plain` are literals. */
+/* Compiled for each `kind` and `plain`, which are literals. */
 HOTBED_HD void update_as(
     const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient,
     uint32_t kind, bool plain) {
-    /* Copies: what a store to the row cannot change, the compiler keeps in registers. */
+    /* Copies: the compiler knows that stores to the row do not change them, and keeps them in
+     * registers. */
     const hotbed_clock clock = *a->s.clock;
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
@@ -218,8 +220,8 @@ static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t
         hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u]));
 }
 
-/* Unpin the rows of uniques begin .. end-1: an atomic operation waits for all stores before it, so none
- * stands between rows. */
+/* Unpin the rows of unique keys begin .. end-1. An atomic operation waits for all earlier stores,
+ * so rows are unpinned after their updates, not in between. */
 static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, uint64_t end) {
     for (uint64_t u = begin; u < end; u++) {
         t = table_of(s, (uint32_t)u, t);
@@ -300,7 +302,7 @@ static size_t scratch(uint64_t bound, uint32_t max_dim) {
     return 0;
 }
 
-/* Count a step, then `body` over the uniques. */
+/* Count an optimizer step, then run `body` over the unique keys. */
 static hotbed_status step_rows(
     const update_args *args, hotbed_host_body body, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_host_launch(stream, 1, 0, step_body, args, sizeof *args));

@@ -293,7 +293,7 @@ static void prefetch(uint32_t width) {
         return;
     }
     for (uint32_t i = 0; i < n; i += width)
-        hotbed_seek_backing(s, i, at_most(n - i, width), width);
+        hotbed_seek_lower(s, i, at_most(n - i, width), width);
     hotbed_tile_sync(width);
     for (uint32_t i = 0; i < n; i++)
         hotbed_claim_missing(s, i, width);

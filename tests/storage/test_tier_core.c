@@ -146,7 +146,7 @@ static void find_lane(void *argument) {
 
 static void seek_lane(void *argument) {
     work *k = argument;
-    hotbed_seek_backing(&k->s, k->item, k->count, k->width);
+    hotbed_seek_lower(&k->s, k->item, k->count, k->width);
 }
 
 static void claim_lane(void *argument) {
@@ -378,7 +378,7 @@ typedef struct claims {
 static void claim_lanes(void *argument) {
     claims *c = argument;
     for (uint32_t i = 0; i < 2; i++) {
-        uint64_t slot = hotbed_claim_backing(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
+        uint64_t slot = hotbed_claim_lower(&c->k->s, EITHER, c->keys[i], 1, c->k->width);
         if (hotbed_tile_rank(c->k->width) == 0)
             c->slots[i] = slot;
     }

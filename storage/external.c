@@ -44,7 +44,7 @@ struct hotbed_external {
     char broken[TEXT_BYTES]; /* reason; empty while the store works */
     /* Scratch arrays of one batch: */
     uint64_t scratch; /* length of each of them */
-    hotbed_external_note *notes, *back;
+    hotbed_external_metadata *metadata, *back;
     uint8_t *flags;
     uint64_t *kept_keys;
 
@@ -227,8 +227,8 @@ static hotbed_status check_checksums(
         if (found != NULL && found[i] == 0)
             continue;
         const uint8_t *row = (const uint8_t *)rows + i * t->row_bytes;
-        const hotbed_external_note *note = &external->notes[i];
-        if (row_checksum(t, keys[i], row, note->score, note->stamp) != note->seal)
+        const hotbed_external_metadata *one = &external->metadata[i];
+        if (row_checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "store %s: table %s, key %llu: the row is damaged",
                 external->calls.name, t->name, (unsigned long long)keys[i]);
@@ -472,11 +472,11 @@ static hotbed_status insert(
     const own_table *t = &external->tables[number];
     uint64_t stamp = ++external->stamp;
     for (uint64_t i = 0; i < n; i++) {
-        hotbed_external_note *note = &external->notes[i];
-        note->score = scores == NULL ? 0 : scores[i];
-        note->stamp = stamp;
-        note->seal =
-            row_checksum(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, note->score, stamp);
+        hotbed_external_metadata *one = &external->metadata[i];
+        one->score = scores == NULL ? 0 : scores[i];
+        one->stamp = stamp;
+        one->checksum =
+            row_checksum(t, keys[i], (const uint8_t *)rows + i * t->row_bytes, one->score, stamp);
     }
     uint64_t start = begin(external);
     hotbed_status status = external->calls.insert(

@@ -76,7 +76,7 @@ static uint64_t score_of(bench *b, uint64_t key) {
 }
 
 /* The place that a bucket evicts: keys on probation first, others by score, then by slot. */
-static uint64_t victim(const bench *b, uint64_t bucket) {
+static uint64_t lowest(const bench *b, uint64_t bucket) {
     uint64_t best = SLOTS;
     for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++) {
         const place *p = &b->places[i];
@@ -135,10 +135,10 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
     if (new_key < uniques[1]) {
         place *p = &b->places[slots[new_key]];
         if (p->used) {
-            CHECK_EQ(slots[new_key], victim(b, slots[new_key] / BUCKET));
+            CHECK_EQ(slots[new_key], lowest(b, slots[new_key] / BUCKET));
             note_eviction(b, slots[new_key]);
         } else {
-            CHECK(!b->places[victim(b, slots[new_key] / BUCKET)].used);
+            CHECK(!b->places[lowest(b, slots[new_key] / BUCKET)].used);
         }
         p->used = true;
         p->key = unique[new_key];

@@ -84,13 +84,13 @@ double bench_now(void);
 /* Processor seconds used by this program, all threads together. */
 double bench_own_time(void);
 
-/* --- memory: device memory that lasts until the case returns ------------------------------------ */
+/* --- memory: device memory that lasts until the case returns ---------------------------------- */
 
 /* NULL if there is no memory; the state is then skipped. */
 void *bench_alloc(bench_state *state, size_t bytes);
 void *bench_upload(bench_state *state, const void *from, size_t bytes);
 
-/* --- keys -------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 /* Number i's key: a bijection, so distinct numbers are distinct keys. */
 uint64_t bench_key(uint64_t i);
@@ -104,7 +104,7 @@ void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_
 /* n distinct numbers: `hits` percent of them below `filled`, the others from `fresh` on. */
 void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, uint64_t *out);
 
-/* --- for bench.cc ------------------------------------------------------------------------------- */
+/* --- for bench.cc ----------------------------------------------------------------------------- */
 
 /* The stream of a backend, created once with its events. NULL if the machine cannot run it. */
 hotbed_stream *bench_open(hotbed_backend backend);

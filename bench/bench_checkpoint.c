@@ -120,7 +120,7 @@ static void end(fixture *f) {
     hotbed_storage_destroy(f->storage);
 }
 
-/* --- the disk by itself ---------------------------------------------------------------------------------- */
+/* --- the disk by itself ----------------------------------------------------------------------- */
 
 static int open_direct(const char *path, int flags) {
     int file = open(path, flags | O_DIRECT, 0600);
@@ -165,7 +165,7 @@ static double probe(fixture *f, int which, bool writes) {
     return moved ? seconds : -1;
 }
 
-/* --- rounds: probes, and what is measured beside it ------------------------------------------------------- */
+/* --- rounds: probes, and what is measured beside it ------------------------------------------- */
 
 /* Busy seconds of all processors, and their total seconds; 0 if the system does not report them. */
 static void processor_time(double *busy, double *all) {

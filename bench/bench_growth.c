@@ -62,7 +62,7 @@ static hotbed_status create_storage(
     return hotbed_storage_create(&options, stream, out);
 }
 
-/* --- steps ------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* The first n of `numbers` are the batch. */
 static bool upload(bench_state *state, fixture *f, uint64_t n) {
@@ -171,7 +171,7 @@ static void run_eval_absent(bench_state *state) {
     time_call(state, eval, true);
 }
 
-/* --- growths ----------------------------------------------------------------------------------------- */
+/* --- growths ---------------------------------------------------------------------------------- */
 
 /* Double a table: measures the time from the call until the new slots are free. call_us is the time
  * that the caller waits for the memory. */
@@ -225,7 +225,7 @@ static void run_poll(bench_state *state) {
     hotbed_storage_destroy(storage);
 }
 
-/* --- cases ------------------------------------------------------------------------------------------- */
+/* --- cases ------------------------------------------------------------------------------------ */
 
 static const char *const step_names[] = {"keys", "size", "grows", "growths", NULL};
 static const char *const names[] = {"capacity", NULL};

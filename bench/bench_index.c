@@ -96,7 +96,7 @@ static void find_or_evict(bench_state *state) {
     insert(state, true);
 }
 
-/* --- hotbed_index --------------------------------------------------------------------------------- */
+/* --- hotbed_index ----------------------------------------------------------------------------- */
 
 typedef struct alone {
     hotbed_stream *stream;

@@ -41,7 +41,7 @@ void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, ui
     }
 }
 
-/* --- create --------------------------------------------------------------------------------------- */
+/* --- create ----------------------------------------------------------------------------------- */
 
 static void choose_kernels(bench_step *step) {
     step->unique = &hotbed_unique_kernels_host;
@@ -184,7 +184,7 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     return bench_ok(state, hotbed_stream_sync(out->stream));
 }
 
-/* --- keys ----------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 /* Copy the keys of n numbers to device memory. Synchronous. */
 static hotbed_status send_keys(

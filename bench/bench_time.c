@@ -60,7 +60,7 @@ void bench_close(void) {
     close_environment(&environments[1]);
 }
 
-/* --- time ---------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a;
@@ -132,7 +132,7 @@ double bench_own_time(void) {
     return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/* --- memory -------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 bool bench_ok(bench_state *state, hotbed_status status) {
     if (status != HOTBED_OK)

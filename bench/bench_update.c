@@ -153,7 +153,7 @@ static void apply_alone(bench_state *state) {
     update(state, HOTBED_OPT_ADAM, APPLY);
 }
 
-/* --- rows of the caller's own ---------------------------------------------------------------------- */
+/* --- rows of the caller's own ----------------------------------------------------------------- */
 
 /* Adam on n rows in dense arrays. */
 static void given_rows(bench_state *state) {

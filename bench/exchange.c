@@ -31,7 +31,7 @@ static const char usage[] =
     "lacks\n"
     "the transport, or GPUs.\n";
 
-/* --- ranks ------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 static hotbed_status measure(exchange_rank *me) {
     HOTBED_TRY(exchange_measure_keys(me));
@@ -138,7 +138,7 @@ static int run_world(exchange_program *p, uint32_t size) {
     return status == HOTBED_OK ? 0 : 1;
 }
 
-/* --- worlds ------------------------------------------------------------------------------------------ */
+/* --- worlds ----------------------------------------------------------------------------------- */
 
 /* Run body() in a process of its own, and return its exit status. */
 static int run_child(
@@ -179,7 +179,7 @@ static bool run_worlds(exchange_program *p) {
     return good;
 }
 
-/* --- arguments ------------------------------------------------------------------------------------------ */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static bool read_worlds(const char *text, exchange_program *p) {
     p->num_worlds = 0;

@@ -15,7 +15,7 @@ enum { EXCHANGE_PLANS = 3, EXCHANGE_PHASES = 3, EXCHANGE_WORLDS = 8 };
 extern const char *const exchange_phases[EXCHANGE_PHASES];
 extern const char *const exchange_plans[EXCHANGE_PLANS]; /* by hotbed_plan */
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* Times in seconds; 0: not measured. */
 typedef struct exchange_times {
@@ -44,7 +44,7 @@ typedef struct exchange_result {
     double copy;   /* of a rank: bytes a second, read + write, of all ranks at once */
 } exchange_result;
 
-/* --- the program --------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 /* In memory that all processes of the program share. */
 typedef struct exchange_program {
@@ -76,7 +76,7 @@ hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t 
 /* Gather: all[r * bytes] receives rank r's `own`. Blocks. */
 hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all);
 
-/* --- a collection that is timed ------------------------------------------------------------------- */
+/* --- a collection that is timed --------------------------------------------------------------- */
 
 typedef struct exchange_batches {
     const int64_t *keys; /* host: [count][features * samples], one key a bag */
@@ -119,7 +119,7 @@ hotbed_status exchange_run_time(exchange_run *run, uint32_t n, exchange_times *o
 /* Run forward only, on the batch of step `step`. */
 hotbed_status exchange_run_forward(exchange_run *run, uint64_t step);
 
-/* --- measurements ----------------------------------------------------------------------------------- */
+/* --- measurements ----------------------------------------------------------------------------- */
 
 /* Measure and check the exchange of distinct keys and their rows, beside all-to-alls of as many
  * bytes, and copies. */
@@ -127,7 +127,7 @@ hotbed_status exchange_measure_keys(const exchange_rank *me);
 /* Measure steps of W1, and check that all plans give the same rows. */
 hotbed_status exchange_measure_scaling(const exchange_rank *me);
 
-/* --- report ------------------------------------------------------------------------------------------- */
+/* --- report ----------------------------------------------------------------------------------- */
 
 void exchange_print(FILE *to, const exchange_program *p, const exchange_result *result);
 /* Errors: IO. */

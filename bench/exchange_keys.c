@@ -11,7 +11,7 @@ enum { BATCHES = 4, KEYS = 131072, DIM = 128, WARM_UP = 2 * BATCHES };
 
 static const float rate = 0.125F;
 
-/* --- what ranks tell each other ------------------------------------------------------------------------ */
+/* --- what ranks tell each other --------------------------------------------------------------- */
 
 hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all) {
     hotbed_memory room = {0};
@@ -39,7 +39,7 @@ hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t 
     return status;
 }
 
-/* --- bare bytes ------------------------------------------------------------------------------------------ */
+/* --- bare bytes ------------------------------------------------------------------------------- */
 
 typedef struct bare {
     const exchange_rank *me;
@@ -116,7 +116,7 @@ static hotbed_status measure_copy(const exchange_rank *me, double *out) {
     return close_bare(&b, status);
 }
 
-/* --- keys and rows ------------------------------------------------------------------------------------------ */
+/* --- keys and rows ---------------------------------------------------------------------------- */
 
 /* Batch b of rank r has keys b * span + r * n / 2 + i: all but the outer keys are on two ranks. */
 static uint64_t span_of(uint64_t n, uint32_t world) {

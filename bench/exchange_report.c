@@ -16,7 +16,7 @@ static const char *own_name(const exchange_program *p) {
                                                   : "copies";
 }
 
-/* --- lines ------------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static void print_raw(
     FILE *to, const exchange_program *p, const char *what, const exchange_raw *raw) {
@@ -91,7 +91,7 @@ void exchange_print(FILE *to, const exchange_program *p, const exchange_result *
         print_scaling(to, p, r, plan);
 }
 
-/* --- JSON --------------------------------------------------------------------------------------------- */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 static void write_text(FILE *to, const char *name, const char *text) {
     (void)fprintf(to, "  \"%s\": \"", name);

@@ -9,7 +9,7 @@
 const char *const exchange_phases[EXCHANGE_PHASES] = {"keys", "rows", "gradients"};
 const char *const exchange_plans[EXCHANGE_PLANS] = {"fixed", "two_phase", "one_sided"};
 
-/* --- create ---------------------------------------------------------------------------------------- */
+/* --- create ----------------------------------------------------------------------------------- */
 
 static hotbed_status create_buffers(exchange_run *run, const exchange_batches *batches) {
     hotbed_stream *s = run->me->stream;
@@ -73,7 +73,7 @@ void exchange_run_destroy(exchange_run *run) {
     hotbed_memory_free(&run->gradient);
 }
 
-/* --- phases ------------------------------------------------------------------------------------------ */
+/* --- phases ----------------------------------------------------------------------------------- */
 
 static hotbed_status send_keys(exchange_run *run) {
     hotbed_stream *s = run->me->stream;
@@ -138,7 +138,7 @@ hotbed_status exchange_run_forward(exchange_run *run, uint64_t step) {
     return hotbed_stream_sync(run->me->stream);
 }
 
-/* --- time --------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 /* Run one step, with each phase timed. */
 static hotbed_status time_phases(exchange_run *run, double *seconds, uint32_t n, uint32_t step) {

@@ -73,7 +73,7 @@ static hotbed_status compare(
         me->rank, me->size);
 }
 
-/* --- one plan ------------------------------------------------------------------------------------------- */
+/* --- one plan --------------------------------------------------------------------------------- */
 
 static hotbed_status time_plan(exchange_run *run, workload_digest *out) {
     exchange_result *result = run->me->result;
@@ -109,7 +109,7 @@ static hotbed_status measure_plan(
     return status;
 }
 
-/* --- the same steps without a collection ------------------------------------------------------------------ */
+/* --- the same steps without a collection ------------------------------------------------------ */
 
 static hotbed_status time_single(workload_run *run, uint32_t steps, double *seconds) {
     hotbed_event *marks[2] = {NULL, NULL};

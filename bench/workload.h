@@ -114,7 +114,7 @@ static inline uint64_t workload_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* --- run: a storage and its buffers on one backend --------------------------------------------- */
+/* --- run: a storage and its buffers on one backend -------------------------------------------- */
 
 typedef struct workload_run {
     const workload *what;
@@ -262,7 +262,7 @@ struct workload_limit {
 
 hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions, double *seconds);
 
-/* --- check: an oracle in plain C, and digests --------------------------------------------------- */
+/* --- check: an oracle in plain C, and digests ------------------------------------------------- */
 
 typedef struct workload_oracle workload_oracle;
 
@@ -295,7 +295,7 @@ typedef struct workload_digest {
 
 hotbed_status workload_run_digest(workload_run *run, workload_digest *out);
 
-/* --- report ------------------------------------------------------------------------------------- */
+/* --- report ----------------------------------------------------------------------------------- */
 
 /* Rows and bytes a step over the link, of tiered workloads. */
 typedef struct workload_traffic {
@@ -388,7 +388,7 @@ hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
     const workload_previous *previous, size_t count);
 
-/* --- the program -------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
 

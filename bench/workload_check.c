@@ -110,7 +110,7 @@ static void choose(workload_oracle *o) {
     }
 }
 
-/* --- sums ---------------------------------------------------------------------------------------- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 /* Running sums of one key: level 0 is the open group of gradients, level 1 of groups' sums, ... */
 typedef struct tower {
@@ -211,7 +211,7 @@ static hotbed_status sum_all(const workload_oracle *o) {
     return status;
 }
 
-/* --- the optimiser ------------------------------------------------------------------------------- */
+/* --- the optimiser ---------------------------------------------------------------------------- */
 
 /* Mean of the squares, in the order of hotbed/types.h. */
 static float mean_square(const float *gradient, uint32_t dim) {
@@ -269,7 +269,7 @@ static void take_step(workload_oracle *o) {
     o->steps++;
 }
 
-/* --- rows of the library ------------------------------------------------------------------------- */
+/* --- rows of the library ---------------------------------------------------------------------- */
 
 /* Rows of the sampled keys into weights [count][dim] and states [count][state_dim].  `insert` makes absent ones. */
 static hotbed_status read_sample_with(
@@ -326,7 +326,7 @@ static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     return status;
 }
 
-/* --- create and check ---------------------------------------------------------------------------- */
+/* --- create and check ------------------------------------------------------------------------- */
 
 static hotbed_status fill_oracle(workload_oracle *o, hotbed_stream *stream) {
     const workload_shape *shape = &o->input->shape;
@@ -503,7 +503,7 @@ hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload
     return status;
 }
 
-/* --- eval ---------------------------------------------------------------------------------------- */
+/* --- eval ------------------------------------------------------------------------------------- */
 
 enum { POSITIONS = 256 }; /* of each table: keys, of whole bags */
 

@@ -59,7 +59,7 @@ static void destroy(link_room *r) {
     hotbed_stream_destroy(r->stream);
 }
 
-/* --- copies --------------------------------------------------------------------------------------- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 /* Copies of `most` bytes down on one stream, up on another, or both at once: bytes a second. */
 static hotbed_status time_copies(link_room *r, bool down, bool up, double *rate) {
@@ -84,7 +84,7 @@ static hotbed_status time_copies(link_room *r, bool down, bool up, double *rate)
     return HOTBED_OK;
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static int compare_numbers(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a;

@@ -15,7 +15,7 @@ static hotbed_status poison(workload_run *run) {
     return hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream);
 }
 
-/* --- timing -------------------------------------------------------------------------------------- */
+/* --- timing ----------------------------------------------------------------------------------- */
 
 enum { MARKS = 8 }; /* events a step, at most */
 
@@ -127,7 +127,7 @@ static hotbed_status run_pass(
     return status;
 }
 
-/* --- the passes ---------------------------------------------------------------------------------- */
+/* --- the passes ------------------------------------------------------------------------------- */
 
 static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(mark(p, marks[0]));
@@ -245,7 +245,7 @@ hotbed_status workload_pass_prefetch(
     return run_pass(run, &kind, steps, prefetch, NULL, host);
 }
 
-/* --- stages -------------------------------------------------------------------------------------- */
+/* --- stages ----------------------------------------------------------------------------------- */
 
 /* Elements from one row of the output to the next. */
 static uint64_t output_stride(const hotbed_storage *storage) {

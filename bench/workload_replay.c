@@ -8,7 +8,7 @@ static bool same_digest(const workload_digest *a, const workload_digest *b) {
            a->output == b->output;
 }
 
-/* --- digest --------------------------------------------------------------------------------------- */
+/* --- digest ----------------------------------------------------------------------------------- */
 
 static hotbed_status digest(
     const workload *what, const workload_input *input, hotbed_insertion insertion,
@@ -93,7 +93,7 @@ hotbed_status workload_digest_all(const workload_program *p) {
     return status;
 }
 
-/* --- replay --------------------------------------------------------------------------------------- */
+/* --- replay ----------------------------------------------------------------------------------- */
 
 /* One eager step, so that both runs have what a first step makes; then n steps, and their digest. */
 static hotbed_status replay_one(

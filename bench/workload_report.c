@@ -45,7 +45,7 @@ void workload_result_limits(workload_result *result) {
     result->limit_link = fmax(fmax(down, up), both);
 }
 
-/* --- earlier results ------------------------------------------------------------------------------ */
+/* --- earlier results -------------------------------------------------------------------------- */
 
 static char *read_text(const char *path) {
     FILE *file = fopen(path, "rb");
@@ -132,7 +132,7 @@ void workload_previous_find(
     (void)closedir(folder);
 }
 
-/* --- lines ---------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "dedup",   "find",
                                                                   "place",  "forward", "update"};

@@ -221,7 +221,7 @@ static void verify(files *f, bool unchanged) {
     need(f->open == 0 && (!unchanged || status == HOTBED_OK));
 }
 
-/* --- changes ------------------------------------------------------------------------------------------------ */
+/* --- changes ---------------------------------------------------------------------------------- */
 
 typedef struct edit {
     uint8_t kind, piece;

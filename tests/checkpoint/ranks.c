@@ -286,7 +286,7 @@ hotbed_manifest ranks_manifest(const char *path) {
     return m;
 }
 
-/* --- snapshots ------------------------------------------------------------------------------------------ */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 void ranks_train(ranks *r, uint32_t version) {
     for (uint32_t i = 0; i < 4; i++)

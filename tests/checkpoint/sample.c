@@ -349,7 +349,7 @@ void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
     }
 }
 
-/* --- system calls that fail ------------------------------------------------------------------------ */
+/* --- system calls that fail ------------------------------------------------------------------- */
 
 static const hotbed_io_calls *const real = &hotbed_io_system;
 
@@ -595,7 +595,7 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
     };
 }
 
-/* --- files ----------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 const char *sample_directory(void) {
     place = hotbed_test_directory();

@@ -71,7 +71,7 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
 /* No table has a key. */
 void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream);
 
-/* --- system calls that fail ------------------------------------------------------------------------ */
+/* --- system calls that fail ------------------------------------------------------------------- */
 
 typedef enum sample_fault {
     SAMPLE_FAULT_NONE = 0,

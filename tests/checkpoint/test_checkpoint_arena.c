@@ -259,7 +259,7 @@ static void ranks_write_snapshots_from_an_arena(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- failures -------------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 /* After a take without memory the arena is free for the next one; a write without memory can be repeated. */
 static void no_memory_at_any_allocation(hotbed_backend backend) {

@@ -217,7 +217,7 @@ static void a_table_in_rocksdb_is_saved_and_loaded(hotbed_backend backend) {
     check_round_trips(backend, ROCKSDB);
 }
 
-/* --- exports ------------------------------------------------------------------------------------------- */
+/* --- exports ---------------------------------------------------------------------------------- */
 
 /* Device arrays for one window of an export. */
 typedef struct window_arrays {

@@ -305,7 +305,7 @@ static void load_survives_no_memory_at_any_allocation(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- damaged files ---------------------------------------------------------------------------------- */
+/* --- damaged files ---------------------------------------------------------------------------- */
 
 typedef struct whole_file {
     const char *path;

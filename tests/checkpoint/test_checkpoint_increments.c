@@ -288,7 +288,7 @@ static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- size ------------------------------------------------------------------------------------------------ */
+/* --- size ------------------------------------------------------------------------------------- */
 
 /* The size of a checkpoint's files. */
 static uint64_t bytes_of(const char *path) {
@@ -332,7 +332,7 @@ static void a_small_increment_is_small(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- admission ----------------------------------------------------------------------------------------- */
+/* --- admission -------------------------------------------------------------------------------- */
 
 enum { THRESHOLD = 3, COUNTED = 50 };
 

@@ -263,7 +263,7 @@ static void an_export_is_renamed_only_when_complete(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* --- damage ---------------------------------------------------------------------------------------------- */
+/* --- damage ----------------------------------------------------------------------------------- */
 
 static hotbed_status open_link(const char *path) {
     hotbed_chain_link link;

@@ -25,7 +25,7 @@ static void check_chain(
     ranks_check(to, model);
 }
 
-/* --- while training goes on ------------------------------------------------------------------------------ */
+/* --- while training goes on ------------------------------------------------------------------- */
 
 static void same_manifests(const char *a, const char *b) {
     hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
@@ -125,7 +125,7 @@ static void a_snapshot_has_the_rows_of_a_save(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- keys that are evicted --------------------------------------------------------------------------------- */
+/* --- keys that are evicted -------------------------------------------------------------------- */
 
 enum { CAPACITY = 64, BATCH = 24 };
 
@@ -216,7 +216,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- failures ------------------------------------------------------------------------------------------------ */
+/* --- failures --------------------------------------------------------------------------------- */
 
 /* A write, its commit included, fails at any call, or a snapshot is dropped: the next increment has all
  * changes. */
@@ -324,7 +324,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- ranks ----------------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 enum { WORLD = 3 };
 

@@ -300,7 +300,7 @@ static void collected_keys_are_in_canonical_order(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- hooks ------------------------------------------------------------------------------------------ */
+/* --- hooks ------------------------------------------------------------------------------------ */
 
 static char calls[64];
 static hotbed_status answer;
@@ -351,7 +351,7 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- load --------------------------------------------------------------------------------------------- */
+/* --- load ------------------------------------------------------------------------------------- */
 
 /* Make sources of the rows of `images`. */
 static uint32_t make_sources(

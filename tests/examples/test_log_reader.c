@@ -308,7 +308,7 @@ static void what_follows_gzip_data_is_not_ignored(hotbed_backend backend) {
     CHECK(strstr(other.error, number) != NULL);
 }
 
-/* --- against a reader that is slow and simple ------------------------------------------------------------- */
+/* --- against a reader that is slow and simple ------------------------------------------------- */
 
 enum { MODEL_LINES = 4 * LINES };
 

@@ -1,5 +1,4 @@
-/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between two
- * events. */
+/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between two events. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -34,7 +33,7 @@ static hotbed_status create_collection(
     options.storage = storage;
     options.plan = run->plan;
     options.overflow =
-        HOTBED_OVERFLOW_REPORT; /* for graphs; what would be missing is missed below */
+        HOTBED_OVERFLOW_REPORT; /* graphs need it; the check would find missing rows */
     options.dedup = batches->distinct ? HOTBED_DEDUP_OFF : HOTBED_DEDUP_ON;
     options.max_batch_size = batches->samples;
     options.max_keys = run->n;
@@ -140,7 +139,7 @@ hotbed_status exchange_run_forward(exchange_run *run, uint64_t step) {
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* Run one step, with each phase timed. */
+/* Run one step, and time each phase. */
 static hotbed_status time_phases(exchange_run *run, double *seconds, uint32_t n, uint32_t step) {
     const exchange_rank *me = run->me;
     HOTBED_TRY(put_keys(run, run->steps++));

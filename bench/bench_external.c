@@ -106,8 +106,8 @@ static void run(bench_state *state, bool writes) {
         bench_seconds(state, bench_now() - start);
     }
     bench_items(state, (int64_t)f.n);
-    bench_bytes(
-        state, (int64_t)(2 * f.n * f.row_bytes)); /* every row is read once and written once */
+    /* Every row is read once and written once. */
+    bench_bytes(state, (int64_t)(2 * f.n * f.row_bytes));
     end(&f);
 }
 

@@ -163,8 +163,8 @@ hotbed_status exchange_measure_scaling(const exchange_rank *me) {
     workload_digest want = {0}, got = {0};
     HOTBED_TRY(count_uniques(&input->shape, batches.keys, &result->step_uniques));
     uniques = (double)result->step_uniques;
-    HOTBED_TRY(exchange_slowest(
-        me, &uniques, 1)); /* the largest of all ranks, because all messages have one size */
+    /* The largest of all ranks, because all messages have one size. */
+    HOTBED_TRY(exchange_slowest(me, &uniques, 1));
     result->step_uniques = (uint64_t)uniques;
     result->step_keys = n;
     HOTBED_TRY(measure_plan(me, HOTBED_PLAN_FIXED, &batches, &want));

@@ -48,10 +48,9 @@ static bool moves(int what, int way) {
 typedef struct result {
     kind kind;
     uint32_t units, bytes;
-    double rate[CASES];   /* bytes per second, without the model */
-    double beside[CASES]; /* bytes per second beside the model */
-    double alone,
-        model[CASES]; /* seconds of the model alone; its time beside moves, relative to that */
+    double rate[CASES];         /* bytes per second, without the model */
+    double beside[CASES];       /* bytes per second beside the model */
+    double alone, model[CASES]; /* seconds of the model: alone; beside moves, relative */
 } result;
 
 typedef struct list {
@@ -71,8 +70,7 @@ typedef struct program {
     hotbed_memory pinned;
     hotbed_memory device[WAYS]; /* [n] rows, for each direction */
     hotbed_memory rows[WAYS];   /* bench_link_row[n] */
-    hotbed_memory
-        words; /* uint32_t[WAYS + 1]: `taken` of each direction's kernel; count of wrong words */
+    hotbed_memory words;        /* uint32_t[WAYS + 1]: `taken` of each direction; wrong words */
     bench_model model;
     bench_link_row *chosen[WAYS]; /* rows, in host memory */
     double alone;                 /* seconds of the model, for the last measured row */

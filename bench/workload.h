@@ -237,9 +237,9 @@ enum { WORKLOAD_LINK_SIZES = 2 }; /* rows of 512 and of 1536 bytes */
 typedef struct workload_link {
     size_t bytes; /* of the memory from which rows were read, and to which they were written */
     double down, up, both; /* large copies to the device, from it, both at once */
-    double gather[WORKLOAD_LINK_SIZES]
-                 [2]; /* kernels that read random rows: in any order, sorted by address */
-    double scatter[WORKLOAD_LINK_SIZES][2];     /* kernels that write random rows */
+    /* Kernels that read, or write, random rows: in any order, sorted by address. */
+    double gather[WORKLOAD_LINK_SIZES][2];
+    double scatter[WORKLOAD_LINK_SIZES][2];
     double host_gather[WORKLOAD_LINK_SIZES][2]; /* host threads that read random rows into DRAM */
 } workload_link;
 
@@ -310,13 +310,12 @@ typedef struct workload_result {
     workload_shape shape;
     double scale;
     uint32_t steps;
-    uint64_t uniques;     /* distinct keys per step, all tables */
-    uint64_t keys;        /* number of rows, all tables */
-    uint64_t upper_rows;  /* rows that fit in device memory */
-    double load;          /* keys / slots; tiered workloads: keys / capacity */
-    workload_times eager; /* all fields are measured */
-    workload_times
-        graph; /* forward and backward from the split graphs, train from the whole graph */
+    uint64_t uniques;          /* distinct keys per step, all tables */
+    uint64_t keys;             /* number of rows, all tables */
+    uint64_t upper_rows;       /* rows that fit in device memory */
+    double load;               /* keys / slots; tiered workloads: keys / capacity */
+    workload_times eager;      /* all fields are measured */
+    workload_times graph;      /* forward, backward: split graphs; train: whole graph */
     workload_stages stages;    /* only without tiers */
     double prefetch;           /* with tiers: seconds of the prefetch in an eager forward */
     workload_overlap overlap;  /* zeros: not requested */

@@ -15,8 +15,7 @@
 #include <stdlib.h>
 
 enum {
-    HOTTEST =
-        8, /* keys of each table with the highest frequency; other keys are drawn from the key stream */
+    HOTTEST = 8, /* most frequent keys of each table; the others are drawn from the stream */
     SAMPLE = 64, /* keys of each table, if bags have one key */
     LANES = 32,  /* partial sums of a row's sum of squares */
     GROUP = 32,  /* gradients that hotbed_storage_backward() sums in one group */
@@ -93,8 +92,8 @@ static void choose(workload_oracle *o) {
         o->map[p] = -1;
     for (uint32_t t = 0; t < shape->tables; t++) {
         uint32_t first = o->count;
-        uint64_t hottest =
-            shape->pooled ? 0 : 1; /* the most frequent key; the density falls with the key */
+        /* The most frequent key; the density falls with the key. */
+        uint64_t hottest = shape->pooled ? 0 : 1;
         for (uint64_t key = hottest; key < hottest + HOTTEST; key++)
             if (!shape->pooled || key < shape->table_rows[t])
                 add(o, t, key);
@@ -432,8 +431,8 @@ static bool bag_before(
         if (k < 0)
             return false;
         const float *row = o->before + (size_t)k * dim;
-        const bool copied =
-            i == 0 && !o->input->shape.pooled; /* otherwise the sum begins at zero */
+        /* Otherwise the sum begins at zero. */
+        const bool copied = i == 0 && !o->input->shape.pooled;
         for (uint32_t e = 0; e < dim; e++)
             sum[e] = copied ? row[e] : (i == 0 ? 0.0F : sum[e]) + row[e];
     }

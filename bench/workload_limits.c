@@ -54,8 +54,8 @@ static hotbed_status enqueue_pool(const workload_limit *l, uint32_t repetition) 
 static hotbed_status measure_copy(workload_run *run, double *rate) {
     bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
     workload_limit l = {.enqueue = enqueue_copy, .stream = run->stream};
-    l.bytes =
-        cuda ? (size_t)1 << 30 : (size_t)1 << 27; /* many times larger than the last-level cache */
+    /* Many times larger than the last-level cache. */
+    l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27;
     hotbed_memory buffers[2] = {{0}, {0}};
     double seconds = 0;
     hotbed_status status = HOTBED_OK;

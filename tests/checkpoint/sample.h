@@ -97,8 +97,8 @@ typedef struct sample_disk {
     bool removed;        /* whether the file existed */
     uint64_t open_files;
     uint64_t inodes[SAMPLE_FILES]; /* by handle */
-    uint64_t dirty
-        [SAMPLE_FILES]; /* inodes that were written or renamed and not synced since: a power cut may undo the change */
+    /* Inodes that were written or renamed and not synced since: a power cut may undo the change. */
+    uint64_t dirty[SAMPLE_FILES];
     uint64_t num_dirty;
     uint64_t lost_at_rename; /* num_dirty at the last rename, without the parent directory */
     uint64_t bytes_read;

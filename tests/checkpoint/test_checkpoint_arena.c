@@ -110,8 +110,8 @@ static void a_part_serves_one_snapshot_at_a_time(hotbed_backend backend) {
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_PINNED), all);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PAGEABLE), all);
     hotbed_checkpoint_snapshot_destroy(three);
-    CHECK_OK(ranks_write(
-        one, sample_path("one"))); /* moves to its own memory: `two` has the pinned part */
+    /* Moves to its own memory: `two` has the pinned part. */
+    CHECK_OK(ranks_write(one, sample_path("one")));
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_PAGEABLE), all);
     three = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_DEVICE), all);

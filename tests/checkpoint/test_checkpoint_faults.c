@@ -435,8 +435,8 @@ static void damage_with_correct_digests_is_found(hotbed_backend backend) {
         {huge, HOTBED_COLUMN_BUCKET, HOTBED_ERR_CORRUPT},
         {shifted, HOTBED_COLUMN_BUCKET, HOTBED_ERR_CORRUPT},
         {high, HOTBED_COLUMN_SCORES, HOTBED_ERR_UNSUPPORTED}, /* a score above 52 bits */
-        {keys, HOTBED_COLUMN_KEYS,
-         HOTBED_OK}, /* control: without a change the rewritten shard is accepted */
+        /* Control: without a change the rewritten shard is accepted. */
+        {keys, HOTBED_COLUMN_KEYS, HOTBED_OK},
         {counts, HOTBED_COLUMN_BUCKET, HOTBED_OK},
         {scores, HOTBED_COLUMN_SCORES, HOTBED_OK},
     };

@@ -397,8 +397,8 @@ static void changed_metadata_with_correct_digests_is_found(hotbed_backend backen
         sample_write_file(sample_path(name), data, bytes);
         CHECK_OK(hotbed_manifest_print(&m, &text, &text_bytes));
         sample_write_file(sample_path("c/MANIFEST"), text, text_bytes);
-        CHECK_OK(open_link(
-            sample_path("c"))); /* control: without a change, recomputed digests are accepted */
+        /* Control: without a change, recomputed digests are accepted. */
+        CHECK_OK(open_link(sample_path("c")));
         CHECK_STATUS(
             hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL),
             HOTBED_ERR_CORRUPT);

@@ -416,9 +416,8 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     sample_remove(full);
     ranks_save(&r, full);
     CHECK_OK(ranks_write(snapshot, one));
-    CHECK_STATUS(
-        ranks_write(snapshot, sample_path("two")),
-        HOTBED_ERR_STATE); /* the mark belongs to `one` */
+    /* The mark belongs to `one`. */
+    CHECK_STATUS(ranks_write(snapshot, sample_path("two")), HOTBED_ERR_STATE);
     hotbed_checkpoint_snapshot_destroy(snapshot);
     /* A mark of a storage whose tables are of other kinds. */
     static ranks others;

@@ -27,8 +27,8 @@ typedef struct rank_call {
     bool load;
     bool large; /* blocks and buckets of the public calls' size */
     bool vote;  /* run the vote alone */
-    uint64_t
-        no_memory; /* the number, counted over all ranks, of the allocation that fails; 0: none */
+    /* The number, counted over all ranks, of the allocation that fails; 0: none. */
+    uint64_t no_memory;
     pthread_barrier_t *ready;
     hotbed_comm_reason reason; /* why the communicator failed */
     char text[256];
@@ -232,8 +232,8 @@ typedef struct amount {
     uint64_t rows;    /* of all columns but ERASED */
     uint64_t payload; /* by one rank: columns, metadata, and block digests */
     uint64_t each;    /* by every rank: MANIFEST, and erased keys with their block digests */
-    uint64_t
-        most_blocks; /* the most block digests of a shard, which every reader of its rows reads */
+    /* The most block digests of a shard, which every reader of its rows reads. */
+    uint64_t most_blocks;
     uint64_t shards; /* number of shards */
 } amount;
 
@@ -481,8 +481,8 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
         n += 1 + n / 8;
     ranks_check(&to, &from);
     for (uint64_t n = 1; without_memory(&from, (rank_call){.path = bad}, n); n += 1 + n / 8) {
-        if (sample_count_names(parent) ==
-            2) /* the call succeeded without the allocation, or the last vote failed */
+        /* The call succeeded without the allocation, or the last vote failed. */
+        if (sample_count_names(parent) == 2)
             sample_remove(bad);
         CHECK_EQ(sample_count_names(parent), 1);
     }

@@ -93,8 +93,8 @@ static void live_and_die(world_rank *me, const char *phase) {
 /* Create the next communicator, among the survivors. */
 static void create_next(world_rank *me, const world *where) {
     me->comm = NULL;
-    if (where->transport ==
-        HOTBED_TRANSPORT_MPI) { /* MPI cannot create one without the dead rank, and returns an error */
+    /* MPI cannot create one without the dead rank, and returns an error. */
+    if (where->transport == HOTBED_TRANSPORT_MPI) {
         CHECK_STATUS(create(where, 200, me->rank, &me->comm), HOTBED_ERR_COMM);
         CHECK(me->comm == NULL);
         return;

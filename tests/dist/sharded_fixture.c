@@ -179,8 +179,8 @@ static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uin
     uint64_t random = r->how->seed * 1000003U + (uint64_t)step * 1009U + rank;
     uint32_t features = FIXTURE_FEATURES + 1, row = 0;
     memset(b, 0, sizeof *b);
-    b->batch_size = (uint32_t)draw(
-        &random, FIXTURE_BATCH + 1); /* batch sizes differ between ranks; some are 0 */
+    /* Batch sizes differ between ranks; some are 0. */
+    b->batch_size = (uint32_t)draw(&random, FIXTURE_BATCH + 1);
     if (r->how->steady) {
         b->batch_size = FIXTURE_BATCH;
         step = 0;

@@ -33,8 +33,7 @@ typedef struct sharded_case {
     hotbed_dtype output_dtype;
     float gradient_scale, max_gradient;
     uint64_t capacity;
-    uint64_t
-        key_space; /* keys are below it, but for a few at the ends of the key range; 0: all keys are below it */
+    uint64_t key_space; /* all but a few extreme keys are below it */
     int steps;
     bool statics; /* one table is static */
     bool weighted;

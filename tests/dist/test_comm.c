@@ -365,8 +365,8 @@ static void barrier_body(world_rank *me) {
         CHECK_OK(hotbed_stream_call(me->stream, enter, NULL));
         CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
         CHECK_OK(hotbed_stream_call(me->stream, read_entered, &seen));
-        CHECK_OK(hotbed_comm_barrier(
-            me->comm, me->stream)); /* no rank enters again before all have left */
+        /* No rank enters again before all have left. */
+        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         if (together)
             CHECK_EQ(seen, me->size * round);
@@ -490,8 +490,8 @@ static void counters_body(world_rank *me) {
         CHECK_OK(hotbed_comm_all_to_all(me->comm, 64, a.device.data, b.device.data, me->stream));
         CHECK_OK(hotbed_comm_exchange(me->comm, 1, &x, me->stream));
         CHECK_OK(hotbed_comm_broadcast(me->comm, 0, 64, a.device.data, me->stream));
-        if (round ==
-            9) { /* every rank has its scratch memory by now, and no wait follows in this round */
+        /* Every rank has its scratch memory by now, and no wait follows in this round. */
+        if (round == 9) {
             CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
             spin(me, event);
             hotbed_counters_read(&before);
@@ -500,8 +500,8 @@ static void counters_body(world_rank *me) {
     hotbed_counters_read(&after);
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
-    CHECK_OK(hotbed_comm_barrier(
-        me->comm, me->stream)); /* all ranks have read the counters; they may wait again */
+    /* All ranks have read the counters; they may wait again. */
+    CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     spin(me, event);
     hotbed_event_destroy(event);
     world_free(&a);

@@ -18,8 +18,8 @@ static void leave_early(world_rank *me) {
         CHECK_OK(status);
         return;
     }
-    (void)nanosleep(
-        &(struct timespec){.tv_nsec = 5000000}, NULL); /* the result must not depend on the delay */
+    /* The result must not depend on the delay. */
+    (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     if (status == HOTBED_OK)
         status = hotbed_comm_barrier(me->comm, me->stream);
     if (status == HOTBED_OK)

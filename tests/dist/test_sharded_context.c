@@ -73,8 +73,8 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
             c.how.capacity = capacities[i / 2];
             if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows())
                 continue;
-            if (hotbed_test_is_small() &&
-                i != 2 + plan / 2) /* with this capacity some batches overflow */
+            /* With this capacity some batches overflow. */
+            if (hotbed_test_is_small() && i != 2 + plan / 2)
                 continue;
             sharded_fixture_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
             if (c.replayed + c.whole == 0)
@@ -193,9 +193,8 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
                 counted_case c = {.how = base};
                 c.how.plan = (hotbed_plan)plan;
                 c.how.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_MEAN;
-                c.how.capacity =
-                    FIXTURE_KEYS -
-                    1; /* large enough: a batch might overflow, so it is checked, but none does */
+                /* Large enough: a batch might overflow, so it is checked, but none does. */
+                c.how.capacity = FIXTURE_KEYS - 1;
                 const char *transport = getenv("HOTBED_TEST_TRANSPORT");
                 c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
                             (transport != NULL && strcmp(transport, "nccl") == 0);

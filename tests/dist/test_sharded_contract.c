@@ -27,8 +27,8 @@ static void eval_body(world_rank *me) {
     CHECK(hotbed_sharded_training(r.sharded));
     CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
     for (int step = 3; step < 3 + each; step++) {
-        sharded_fixture_fill(
-            &r, step); /* with new keys among them, which close() must not find in either storage */
+        /* With new keys among them, which close() must not find in either storage. */
+        sharded_fixture_fill(&r, step);
         CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         sharded_fixture_model_eval(&r);
@@ -254,8 +254,8 @@ static void refused_batches(sharded_fixture *r) {
     CHECK_STATUS(
         hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 1, s),
         HOTBED_ERR_ARGUMENT);
-    CHECK_OK(
-        hotbed_sharded_cancel(r->context, s)); /* pins are released, and the next batch trains */
+    /* Pins are released, and the next batch trains. */
+    CHECK_OK(hotbed_sharded_cancel(r->context, s));
     sharded_fixture_model_forward(r);
     CHECK_OK(hotbed_ticket_cancel(r->ticket, s));
     sharded_fixture_step(r, 2);
@@ -296,8 +296,8 @@ static void bad_batch_body(world_rank *me) {
         CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_RANGE);
     else
         CHECK_OK(hotbed_stream_sync(me->stream));
-    sharded_fixture_model_forward(
-        &r); /* the model gets the batch without the fault: the rows of other ranks are equal */
+    /* The model gets the batch without the fault: the rows of other ranks are equal. */
+    sharded_fixture_model_forward(&r);
     if (me->rank != 0)
         sharded_fixture_check_output(&r);
     CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));

@@ -30,10 +30,9 @@ static void check_tables(const sharded_fixture *r) {
         CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
         CHECK_EQ(table.capacity, r->own_tables[t].capacity);
         CHECK_EQ(table.max_capacity, r->tables[t].capacity);
+        /* Growth does not move keys to other ranks. */
         if (table.route.kind == HOTBED_ROUTE_CONTINUOUS)
-            CHECK_EQ(
-                table.route.rows,
-                table.max_capacity); /* growth does not move keys to other ranks */
+            CHECK_EQ(table.route.rows, table.max_capacity);
     }
     CHECK_OK(hotbed_sharded_print(r->sharded, text, sizeof text, NULL));
     CHECK(strstr(text, ", growing to ") != NULL);
@@ -318,8 +317,8 @@ static void refusals_body(world_rank *me) {
     sharded_fixture_open(&r, me, me->argument);
     CHECK_STATUS(hotbed_sharded_poll_growth(NULL, me->stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, NULL, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_sharded_poll_growth(
-        r.sharded, me->stream, &grown)); /* tables without max_capacity do not grow */
+    /* Tables without max_capacity do not grow. */
+    CHECK_OK(hotbed_sharded_poll_growth(r.sharded, me->stream, &grown));
     CHECK_EQ(grown, 0);
     r.tables[0].max_capacity = r.tables[0].capacity - 1;
     CHECK_STATUS(

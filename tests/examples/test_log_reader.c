@@ -350,8 +350,8 @@ static void make_model(
         } else if (bad++ == skip_bad) {
             expected.failed_line = line;
             expected.failed_column = fault.column;
-            expected.rows -=
-                expected.rows % batch; /* only whole batches are returned before the error */
+            /* Only whole batches are returned before the error. */
+            expected.rows -= expected.rows % batch;
             expected.all_bad = skip_bad;
             return;
         }
@@ -409,9 +409,9 @@ static size_t make_damaged(char *log, uint32_t n, bool wild) {
         uint64_t damage = hotbed_test_below(10);
         if (damage == 0)
             log[begin + hotbed_test_below(used - begin)] = "\n\t0-x\r"[hotbed_test_below(6)];
+        /* The next line follows in the same line. */
         if (damage == 1)
-            used = begin +
-                   hotbed_test_below(used - begin); /* the next line follows in the same line */
+            used = begin + hotbed_test_below(used - begin);
         if (damage == 2)
             log[used++] = '\n';
         if (wild && damage == 3) { /* zeros before the first integer: valid up to the limit */

@@ -152,8 +152,8 @@ static void open_collection(rank *r, int c) {
     options.plan = r->all->exchange;
     options.capacity = r->all->capacity;
     options.max_batch_size = SAMPLES;
-    options.max_keys =
-        (uint64_t)r->all->size * KEYS; /* a shuffle can give one rank the samples of all */
+    /* A shuffle can give one rank the samples of all. */
+    options.max_keys = (uint64_t)r->all->size * KEYS;
     CHECK_OK(hotbed_sharded_create(&options, r->comm, r->stream, &r->collections[c]));
 }
 

@@ -176,8 +176,8 @@ static void edges_to_later_stages_are_found(hotbed_backend backend) {
     p.steps[4].after = "forward prefetch+2"; /* runs a period later */
     check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "i+2, which runs 1 periods later");
     p.steps[4].after = "forward prefetch+1";
-    p.steps[2].after =
-        "dist backward"; /* also a cycle, but the cycle of stages is the better message */
+    /* Also a cycle, but the cycle of stages is the better message. */
+    p.steps[2].after = "dist backward";
     check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "");
     p.steps[2].after = "dist backward-2";
     p.steps[0].after = "backward-1"; /* h2d of period P, backward of P - 2 + 1 */

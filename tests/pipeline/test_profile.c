@@ -219,8 +219,8 @@ static void schedules_are_valid_and_never_slower(hotbed_backend backend) {
             CHECK_EQ(forward_stage, report.max_stage);
         CHECK_OK(hotbed_schedule_predict(&plan, ordered, &predicted));
         CHECK_NEAR(predicted, hotbed_schedule_seconds(schedule), 1e-9);
-        CHECK_OK(
-            hotbed_schedule_find(&p.plan, &options, &again)); /* the result is the same each time */
+        /* The result is the same each time. */
+        CHECK_OK(hotbed_schedule_find(&p.plan, &options, &again));
         const hotbed_step *other = hotbed_schedule_steps(again, &m);
         for (uint32_t s = 0; s < n; s++) {
             CHECK_STRING(steps[s].task, other[s].task);
@@ -445,8 +445,8 @@ static void the_fastest_candidate_is_taken(hotbed_backend backend) {
             seconds[i] = i == fastest + n ? 1.0 : 2.0 + (i % n) * 0.5;
         script clock = {.seconds = seconds, .n = 2 * n};
         tune.rounds = fastest == 0 ? 1 : 2;
-        clock.calls =
-            fastest == 0 ? 2 * n : 0; /* 64 batches suffice for one round over all candidates */
+        /* 64 batches suffice for one round over all candidates. */
+        clock.calls = fastest == 0 ? 2 * n : 0;
         tune.now_self = &clock;
         tune.loader = example_loader(&s, 0, EXAMPLE_BATCHES);
         CHECK_OK(hotbed_train_tune(&s.trainer, &options, &tune, schedule, best));

@@ -211,9 +211,8 @@ static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend)
     for (int i = 0; i < N; i++)
         CHECK_NEAR(table[i], -6.0F * 0.125F * y3, 0.0);
     CHECK(w.x_grad_seen != NULL);
-    CHECK_EQ(
-        runs(&p, "lower_back"),
-        3 + 1); /* the captured iteration has a backward, replayed ones do not */
+    /* The captured iteration has a backward, replayed ones do not. */
+    CHECK_EQ(runs(&p, "lower_back"), 3 + 1);
     fake_plan_close(&p);
     open_model(&p, backend); /* a shortcut taken and removed in between changes no number */
     CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "upper lower", false));

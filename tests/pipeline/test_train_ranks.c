@@ -85,8 +85,8 @@ static void train_unequally(rank *r) {
         CHECK_OK(rank_run(r, train, 5 + 2 * r->number));
         CHECK_EQ(r->iterations, last ? 5 + 2 * (r->all->size - 1) : 5);
         hotbed_train_destroy(train);
-        CHECK_OK(
-            hotbed_comm_log_digest(r->comm, &calls, &digest)); /* all ranks made the same calls */
+        /* All ranks made the same calls. */
+        CHECK_OK(hotbed_comm_log_digest(r->comm, &calls, &digest));
         CHECK_OK(options.agreement.least(options.agreement.self, digest, &least));
         CHECK_EQ(least, digest);
         CHECK_OK(options.agreement.least(options.agreement.self, ~digest, &least));

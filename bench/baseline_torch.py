@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""bench/baseline_torch.py - W1 and W2 in PyTorch on this machine's processor, as a reference.
+"""bench/baseline_torch.py - W1 and W2 in plain PyTorch on this machine's processor, for comparison.
 
-nn.EmbeddingBag(sparse=True) a table, with SparseAdam (W1) or SGD (W2): what one would write first.  The
-keys, the batches, the warm-up cycle and the JSON are the same as in hotbed-workloads; bench/report.py
-puts the two side by side.  The tables are static, so PyTorch does no hashing and inserts no keys.
+Each table is an nn.EmbeddingBag(sparse=True), trained by SparseAdam (W1) or SGD (W2).  The keys, the
+batches, the warm-up cycle and the JSON are the same as in hotbed-workloads; bench/report.py compares
+the two.  The tables are static, so PyTorch does no hashing and inserts no keys.
 
     bench/baseline_torch.py [--workload W1|W2|all] [--scale 0.1] [--steps 20] [--json FILE]
 """
@@ -40,7 +40,7 @@ def processor():
 
 
 def mix(x):
-    """splitmix64's finaliser, on arrays of uint64."""
+    """splitmix64's finalizer, on arrays of uint64."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -85,7 +85,7 @@ class Model:
         self.optimizer.step()
 
     def step(self, keys):
-        """Seconds of forward, and of backward with the optimiser."""
+        """Seconds of forward, and of backward with the optimizer."""
         start = time.perf_counter()
         outputs = self.forward(keys)
         middle = time.perf_counter()

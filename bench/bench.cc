@@ -1,4 +1,5 @@
-/* bench/bench.cc - the C shim over Google Benchmark, 1.7 and later; the only C++ of the benchmarks. */
+/* bench/bench.cc - the C interface to Google Benchmark 1.7 and later; the only C++ of the
+ * benchmarks but for bench_peer.cc. */
 #include "bench/bench.h"
 #include "bench/limits.h"
 
@@ -14,8 +15,8 @@
 struct bench_state {
     benchmark::State *state;
     hotbed_stream *stream;
-    int warm_ups; // iterations left that do not count
-    bool counts;  // this iteration does
+    int warm_ups; // warm-up iterations left
+    bool counts;  // whether this iteration counts
     bool skipped;
     int64_t items, bytes;
     std::vector<double> seconds;
@@ -118,7 +119,7 @@ void add_case(const bench_case *which, hotbed_backend backend, hotbed_stream *st
     b->Iterations(quick > 0 ? quick : cuda ? CUDA_ITERATIONS : HOST_ITERATIONS);
 }
 
-/* False: the machine cannot run the backend. */
+/* False if the machine cannot run the backend. */
 bool add_backend(hotbed_backend backend, int quick) {
     static const bench_case *const tables[] = {
         bench_base_cases,   bench_index_cases,    bench_unique_cases,   bench_lookup_cases,
@@ -143,7 +144,7 @@ bool add_backend(hotbed_backend backend, int quick) {
     return true;
 }
 
-// Take "--NAME VALUE" out of the arguments; the value, or NULL.
+// Remove "--NAME VALUE" from the arguments, and return the value or NULL.
 const char *take(int *argc, char **argv, const char *name) {
     for (int i = 1; i + 1 < *argc; i++) {
         if (std::string(argv[i]) != name)
@@ -163,8 +164,8 @@ int main(int argc, char **argv) {
     std::string command = "hotbed-bench";
     for (int i = 1; i < argc; i++)
         command += std::string(" ") + argv[i];
-    const char *backend = take(&argc, argv, "--backend");       // host or cuda; both unless given
-    const char *iterations = take(&argc, argv, "--iterations"); // of each case
+    const char *backend = take(&argc, argv, "--backend");       // host or cuda; both if not given
+    const char *iterations = take(&argc, argv, "--iterations"); // number of iterations of each case
     const char *commit = take(&argc, argv, "--commit");
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))

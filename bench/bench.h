@@ -1,20 +1,19 @@
-/* bench/bench.h - microbenchmarks from C: a table of cases, over Google Benchmark (bench.cc).
+/* bench/bench.h - microbenchmarks in C: tables of cases, run by Google Benchmark (bench.cc).
  *
- * A case runs on each backend that the build and the machine have, for each row of its arguments.  Its name
- * becomes module/operation/backend/arg:value.  It sets up, then loops:
+ * A case runs on each backend that the build and the machine have, for each row of its arguments.
+ * Its name becomes module/operation/backend/arg:value.  It sets up, then loops:
  *
  *   while (bench_next(state)) {
  *       bench_flush_cache(stream);
  *       bench_start(stream);
- *       ... enqueue what is measured ...
+ *       ... enqueue the measured work ...
  *       bench_stop(stream, state);
  *   }
  *   bench_items(state, n);
  *   bench_bytes(state, bytes that must move);
  *
- * Reported: time, median, items and bytes a second, and of_copy: those bytes a second as a share of what a
- * large copy moves on this machine in this run.
- */
+ * Reported are time, median, items and bytes per second, and of_copy: the bytes per second relative
+ * to a large copy on this machine in this run. */
 #ifndef HOTBED_BENCH_BENCH_H
 #define HOTBED_BENCH_BENCH_H
 
@@ -30,8 +29,9 @@ typedef struct bench_case {
     const char *name; /* module/operation */
     void (*run)(bench_state *state);
     const char *const *arg_names; /* NULL-terminated */
-    const int64_t *args;          /* rows of arg_names' length, ends with INT64_MIN */
-    const int64_t *cuda_args;     /* for CUDA, with larger sizes; NULL: args. No row: no case */
+    const int64_t *args;          /* rows of as many numbers as arg_names has, ended by INT64_MIN */
+    const int64_t
+        *cuda_args; /* for CUDA, with larger sizes; NULL: as args. An empty list: no case */
 } bench_case;
 
 /* One table per file; each ends with a NULL name. */
@@ -56,7 +56,7 @@ extern const int64_t bench_find_host[];
 
 bool bench_next(bench_state *state); /* while (bench_next(s)) { one iteration } */
 int64_t bench_arg(const bench_state *state, int index);
-void bench_seconds(bench_state *state, double seconds); /* items of this iteration; required */
+void bench_seconds(bench_state *state, double seconds); /* items of each iteration; required */
 void bench_items(bench_state *state, int64_t per_iteration);
 void bench_bytes(bench_state *state, int64_t per_iteration); /* bytes moved */
 void bench_counter(bench_state *state, const char *name, double value);
@@ -65,7 +65,7 @@ void bench_skip(bench_state *state, const char *why); /* ends the loop; the case
 /* The stream of the state's backend. It is synchronized between iterations. */
 hotbed_stream *bench_stream(const bench_state *state);
 
-/* Skip with hotbed_last_error() unless status is OK: if (!bench_ok(state, call)) return; */
+/* Skip the case with hotbed_last_error() unless status is OK: if (!bench_ok(state, call)) return; */
 bool bench_ok(bench_state *state, hotbed_status status);
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -73,8 +73,8 @@ bool bench_ok(bench_state *state, hotbed_status status);
 /* Overwrite the caches with other memory, so that the iteration starts cold. */
 void bench_flush_cache(hotbed_stream *stream);
 
-/* Record events around the work that is enqueued in between. stop waits, and adds the time to the
- * state. */
+/* Record events around the work that is enqueued in between. stop waits for the events, and adds
+ * the time to the state. */
 void bench_start(hotbed_stream *stream);
 void bench_stop(hotbed_stream *stream, bench_state *state);
 
@@ -84,27 +84,27 @@ double bench_now(void);
 /* Processor seconds used by this program, all threads together. */
 double bench_own_time(void);
 
-/* --- memory: device memory that lasts until the case returns ------------------------------------ */
+/* --- device memory that is freed when the case returns -------------------------------------- */
 
-/* NULL if there is no memory; the state is then skipped. */
+/* NULL without memory; the case is then skipped. */
 void *bench_alloc(bench_state *state, size_t bytes);
 void *bench_upload(bench_state *state, const void *from, size_t bytes);
 
-/* --- keys -------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
-/* Number i's key: a bijection, so distinct numbers are distinct keys. */
+/* The key of number i: a bijection, so distinct numbers give distinct keys. */
 uint64_t bench_key(uint64_t i);
 
 /* A number below n, as a function of i. */
 uint64_t bench_random(uint64_t i, uint64_t n);
 
-/* n numbers from a power law with exponent alpha over [1, range); 0: uniform below range. */
+/* n numbers from a power law with exponent alpha over [1, range); alpha 0: uniform below range. */
 void bench_zipf(double alpha, uint64_t range, uint64_t n, uint64_t seed, uint64_t *out);
 
 /* n distinct numbers: `hits` percent of them below `filled`, the others from `fresh` on. */
 void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, uint64_t *out);
 
-/* --- for bench.cc ------------------------------------------------------------------------------- */
+/* --- for bench.cc ----------------------------------------------------------------------------- */
 
 /* The stream of a backend, created once with its events. NULL if the machine cannot run it. */
 hotbed_stream *bench_open(hotbed_backend backend);

@@ -1,5 +1,5 @@
-/* bench/bench_base.c - copies, gathers, sort and scan: the functions of base/, and limits for the
- * other benchmarks. */
+/* bench/bench_base.c - the functions of base/ (copy, gather, sort, scan), which are also limits for
+ * the other benchmarks. */
 #include "bench/bench.h"
 #include "bench/limits.h"
 
@@ -113,7 +113,8 @@ static void sort(bench_state *state) {
         bench_stop(stream, state);
     }
     bench_items(state, (int64_t)n);
-    bench_bytes(state, (int64_t)(n * 4 * sizeof(uint32_t))); /* each pair in and out once */
+    bench_bytes(
+        state, (int64_t)(n * 4 * sizeof(uint32_t))); /* each pair is read and written once */
 }
 
 static void scan(bench_state *state) {

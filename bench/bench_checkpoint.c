@@ -2,10 +2,10 @@
  *
  * One table of Adam rows.  Before each save and load, two probes write or read the same number of bytes of one file
  * with O_DIRECT, 4 MiB at a time, from one thread: the first with memory from malloc(), the second with huge pages.
- * They show what plain programs get from this disk at that moment.  A save ends when everything is on disk, and so
- * does a probe.  Files are in TMPDIR or /tmp; if that has no O_DIRECT (tmpfs), the probes do not use it.  `take` is
- * the time that training waits when a snapshot is taken, into memory of its own or into an arena's pinned or device
- * memory; `write` is the rest, in the background.  Counters, medians over the iterations:
+ * They show the rate of a plain program on this disk at that moment.  Saves and probes end when all bytes are on disk.
+ * Files are in TMPDIR or /tmp; if that has no O_DIRECT (tmpfs), the probes do not use it.  `take` is the time that
+ * training waits for a snapshot, which copies to new memory or to an arena's pinned or device memory; `write` is the
+ * rest, in the background.  Counters, medians over the iterations:
  *
  *   probe_gb_per_s, huge_probe_gb_per_s   bytes per second of the first and of the second probe
  *   of_probe, of_huge_probe               the case's bytes per second, divided by the rate of the probe before it
@@ -120,14 +120,14 @@ static void end(fixture *f) {
     hotbed_storage_destroy(f->storage);
 }
 
-/* --- the disk by itself ---------------------------------------------------------------------------------- */
+/* --- the disk by itself ----------------------------------------------------------------------- */
 
 static int open_direct(const char *path, int flags) {
     int file = open(path, flags | O_DIRECT, 0600);
     return file < 0 && errno == EINVAL ? open(path, flags, 0600) : file;
 }
 
-/* Move the bytes of all rows, one block at a time. False if the disk fails. */
+/* Write or read the bytes of all rows, one block at a time. False if the disk fails. */
 static bool move(int file, char *block, int64_t bytes, bool writes) {
     for (int64_t at = 0; at < bytes; at += BLOCK) {
         ssize_t n = writes ? pwrite(file, block, BLOCK, at) : pread(file, block, BLOCK, at);
@@ -150,8 +150,7 @@ static char *block_of(fixture *f, int which) {
     return f->blocks[which];
 }
 
-/* Seconds that a probe takes; below 0: it failed. A reading probe needs the file of a writing
- * probe. */
+/* Seconds that a probe takes; negative if it failed. A reading probe needs the file of a writing probe. */
 static double probe(fixture *f, int which, bool writes) {
     char *block = block_of(f, which);
     if (writes)
@@ -165,7 +164,7 @@ static double probe(fixture *f, int which, bool writes) {
     return moved ? seconds : -1;
 }
 
-/* --- rounds: probes, and what is measured beside it ------------------------------------------------------- */
+/* --- rounds: two probes, then the measured call --------------------------------------------- */
 
 /* Busy seconds of all processors, and their total seconds; 0 if the system does not report them. */
 static void processor_time(double *busy, double *all) {

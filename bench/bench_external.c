@@ -21,7 +21,7 @@ typedef struct fixture {
     uint64_t n, row_bytes;
     uint64_t *keys, *scores;
     uint8_t *rows, *found;
-    char path[PATH_BYTES]; /* of the database, or "" */
+    char path[PATH_BYTES]; /* of the database; "" if the store is in memory */
 } fixture;
 
 /* Remove a directory that contains only files. */
@@ -106,7 +106,8 @@ static void run(bench_state *state, bool writes) {
         bench_seconds(state, bench_now() - start);
     }
     bench_items(state, (int64_t)f.n);
-    bench_bytes(state, (int64_t)(2 * f.n * f.row_bytes)); /* read here, written there */
+    /* Every row is read once and written once. */
+    bench_bytes(state, (int64_t)(2 * f.n * f.row_bytes));
     end(&f);
 }
 

@@ -1,10 +1,10 @@
 /* bench/bench_growth.c - tables that grow: a growth, the poll that requests it, and steps after
  * several growths.
  *
- * The table of a step has the same number of keys whatever its first capacity: as many as its
- * capacity. With `grows` 0 it had this capacity from the start, and its kernels know of no
- * segments; otherwise `growths` is the number of times that it doubled until all keys were in it.
- * Batches are distinct keys from the whole table, half of which were added after the last growth.
+ * Every table of a step has the same number of keys, which is its final capacity. With `grows` 0
+ * the table had this capacity from the start, and its kernels have no segments to search; otherwise
+ * it doubled `growths` times until all keys were in it. Batches are distinct keys from the whole
+ * table, half of which were added after the last growth.
  *
  * cpu_us is the mean processor time of all threads. Unlike the elapsed time, it does not depend on
  * other programs. */
@@ -42,8 +42,8 @@ typedef struct fixture {
     hotbed_batch batch;
     uint64_t *numbers;
     uint64_t *keys;   /* on the device */
-    float *rows;      /* output, then gradients */
-    uint64_t n, size; /* keys of a batch, and of the table */
+    float *rows;      /* the output, then the gradients */
+    uint64_t n, size; /* number of keys of a batch, and of the table */
 } fixture;
 
 static hotbed_status create_storage(
@@ -62,9 +62,9 @@ static hotbed_status create_storage(
     return hotbed_storage_create(&options, stream, out);
 }
 
-/* --- steps ------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
-/* The first n of `numbers` are the batch. */
+/* Make the first n of `numbers` the batch. */
 static bool upload(bench_state *state, fixture *f, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         f->numbers[i] = bench_key(f->numbers[i]);
@@ -134,14 +134,15 @@ static hotbed_status eval(fixture *f) {
     return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
 }
 
-/* Time `call` on batches of keys of the table, or of as many other keys. */
+/* Time `call` on batches of keys of the table, or of as many keys that are not in it. */
 static void time_call(bench_state *state, hotbed_status (*call)(fixture *f), bool absent) {
     fixture f;
     processor used = {0};
     bool ok = prepare(state, &f);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         uint64_t first = bench_random(round, f.size);
-        for (uint64_t i = 0; i < f.n; i++) /* distinct: an odd step, and a power of two */
+        for (uint64_t i = 0; i < f.n;
+             i++) /* distinct, because the step is odd and the table's size is a power of two */
             f.numbers[i] = (absent ? f.size : 0) + (first + i * 40503) % f.size;
         ok = upload(state, &f, f.n);
         bench_flush_cache(f.stream);
@@ -171,7 +172,7 @@ static void run_eval_absent(bench_state *state) {
     time_call(state, eval, true);
 }
 
-/* --- growths ----------------------------------------------------------------------------------------- */
+/* --- growths ---------------------------------------------------------------------------------- */
 
 /* Double a table: measures the time from the call until the new slots are free. call_us is the time
  * that the caller waits for the memory. */
@@ -198,7 +199,7 @@ static void run_grow(bench_state *state) {
     processor_report(state, &used);
     bench_counter(state, "call_us", used.n > 0 ? 1e6 * calls / (double)used.n : 0);
     bench_items(state, (int64_t)capacity);
-    bench_bytes(state, (int64_t)(segment.slots * 16)); /* what is cleared */
+    bench_bytes(state, (int64_t)(segment.slots * 16)); /* the cleared bytes */
 }
 
 /* A poll that counts all slots. */
@@ -225,7 +226,7 @@ static void run_poll(bench_state *state) {
     hotbed_storage_destroy(storage);
 }
 
-/* --- cases ------------------------------------------------------------------------------------------- */
+/* --- cases ------------------------------------------------------------------------------------ */
 
 static const char *const step_names[] = {"keys", "size", "grows", "growths", NULL};
 static const char *const names[] = {"capacity", NULL};

@@ -1,14 +1,13 @@
 /* bench/bench_index.c - the hash index: find, find or insert, insert with eviction.
  *
- * First inside a storage whose rows are 16 bytes, so that the index takes most of the time; then
- * hotbed_index alone. Batches are distinct keys, as dedup returns them. */
+ * First inside a storage whose rows have 16 bytes, so that the index takes most of the time; then
+ * hotbed_index by itself. Batches have distinct keys, as after dedup. */
 #include "bench/bench_step.h"
 #include "hotbed/index.h"
 
 #include <stdlib.h>
 
-/* Arguments: n, slots, load in percent, hits in percent. Fills the table. NULL: the state is
- * skipped. */
+/* Arguments: n, slots, load in percent, hits in percent. Fills the table. NULL if the case is skipped. */
 static uint64_t *prepare(bench_state *state, bool evicts, bench_step *step, uint64_t *filled) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = (uint64_t)bench_arg(state, 1), .bound = n, .dim = 4};
@@ -24,7 +23,7 @@ static uint64_t *prepare(bench_state *state, bool evicts, bench_step *step, uint
     return numbers;
 }
 
-/* Every key of a batch is looked up, as eval does. */
+/* Look up every key of a batch, as eval does. */
 static void find(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -46,12 +45,12 @@ static void find(bench_state *state) {
         bench_stop(step.stream, state);
     }
     bench_items(state, (int64_t)n);
-    /* key in, one line of keys, slot out */
+    /* read the key and one line of keys, write the slot */
     bench_bytes(state, (int64_t)(n * (2 * sizeof(uint64_t) + 128)));
     free(numbers);
 }
 
-/* Claim and publish. New keys are removed again after each iteration. */
+/* Claim and publish slots. New keys are removed again after each iteration. */
 static void insert(bench_state *state, bool evicts) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -83,7 +82,7 @@ static void insert(bench_state *state, bool evicts) {
             ok = bench_step_erase(state, &step, numbers, added);
     }
     bench_items(state, (int64_t)n);
-    /* key in, a line of keys, a meta in and out, slot out */
+    /* read the key and a line of keys, read and write a meta, write the slot */
     bench_bytes(state, (int64_t)(n * (4 * sizeof(uint64_t) + 128)));
     free(numbers);
 }
@@ -96,7 +95,7 @@ static void find_or_evict(bench_state *state) {
     insert(state, true);
 }
 
-/* --- hotbed_index --------------------------------------------------------------------------------- */
+/* --- hotbed_index ----------------------------------------------------------------------------- */
 
 typedef struct alone {
     hotbed_stream *stream;
@@ -104,7 +103,7 @@ typedef struct alone {
     uint64_t n, filled;
     hotbed_index_insert call;
     uint64_t *keys;    /* [n] device */
-    uint64_t *numbers; /* [n] host, and then their keys */
+    uint64_t *numbers; /* [n] host: numbers, and then their keys */
 } alone;
 
 static bool send_keys(bench_state *state, alone *a, uint64_t n) {
@@ -129,7 +128,7 @@ static bool insert_numbers(bench_state *state, alone *a, uint64_t first, uint64_
     return ok;
 }
 
-/* Arguments as for prepare(). A table that evicts is filled completely. */
+/* Arguments as for prepare(). A table that evicts is filled to its last slot. */
 static bool open_alone(bench_state *state, bool evicts, alone *a) {
     uint64_t slots = (uint64_t)bench_arg(state, 1);
     uint64_t capacity = slots * 97 / 100;
@@ -178,12 +177,12 @@ static void find_alone(bench_state *state) {
         bench_stop(a.stream, state);
     }
     bench_items(state, (int64_t)a.n);
-    /* key in, one line of keys, slot out */
+    /* read the key and one line of keys, write the slot */
     bench_bytes(state, (int64_t)(a.n * (2 * sizeof(uint64_t) + 128)));
     close_alone(state, &a);
 }
 
-/* New keys are removed again after each iteration; evicted keys stay away. */
+/* New keys are removed again after each iteration; evicted keys are not inserted again. */
 static void insert_alone(bench_state *state, bool evicts) {
     alone a;
     bool ok = open_alone(state, evicts, &a);
@@ -210,7 +209,7 @@ static void insert_alone(bench_state *state, bool evicts) {
              bench_ok(state, hotbed_index_erase_keys(a.index, added, a.keys, NULL, NULL, a.stream));
     }
     bench_items(state, (int64_t)a.n);
-    /* key in, a line of keys, a meta in and out, slot out */
+    /* read the key and a line of keys, read and write a meta, write the slot */
     bench_bytes(state, (int64_t)(a.n * (4 * sizeof(uint64_t) + 128)));
     close_alone(state, &a);
 }

@@ -1,11 +1,11 @@
-/* bench/bench_lookup.c - output rows from slots: sequences and sums, in training and in eval. */
+/* bench/bench_lookup.c - from slots to output rows: sequences and sums, in training and in eval. */
 #include "bench/bench_step.h"
 
 #include "base/error.h"
 
 #include <stdlib.h>
 
-/* Keys of a power law with exponent 1.05 over `range`, present or new, for batch number `round`. */
+/* Draw keys from a power law with exponent 1.05 over `range`, present or new, for batch number `round`. */
 static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t round) {
     uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
     if (!numbers) {
@@ -18,7 +18,7 @@ static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t 
     return ok;
 }
 
-/* Output rows and bytes of a forward. */
+/* Count the output rows and the bytes of a forward. */
 static void account(bench_state *state, const bench_step *step, uint64_t n, uint64_t rows) {
     uint64_t in = step->table.dim * (uint64_t)hotbed_dtype_size(step->table.dtype);
     bench_items(state, (int64_t)n);
@@ -63,7 +63,7 @@ static void forward(bench_state *state) {
     account(state, &step, n, step.view.bags ? step.view.batch_size : n);
 }
 
-/* A key's bag, from offsets. */
+/* Find the bag of each key from the offsets. */
 static void bags(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -81,7 +81,7 @@ static void bags(bench_state *state) {
     bench_bytes(state, (int64_t)(n * sizeof(uint32_t) + n / options.bag * sizeof(int64_t)));
 }
 
-/* New keys: assign slots, and write initial rows of random numbers. */
+/* New keys: assign slots, and write random initial rows. */
 static void new_rows(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -105,7 +105,7 @@ static void new_rows(bench_state *state) {
              bench_step_erase(state, &step, numbers, n);
     }
     bench_items(state, (int64_t)n);
-    /* key in, a line of keys, a meta out, slot and row out */
+    /* read the key and a line of keys, write a meta, slot and row */
     bench_bytes(state, (int64_t)(n * (3 * sizeof(uint64_t) + 128 + options.dim * sizeof(float))));
     free(numbers);
 }

@@ -1,8 +1,8 @@
-/* bench/bench_peer.cc - find in C++ hash maps, beside index/alone_find: the same keys, the same threads.
+/* bench/bench_peer.cc - lookups in C++ hash maps of other libraries, with the keys and threads of
+ * index/alone_find.
  *
- * A map holds a slot number for each key.  Maps of this kind are not safe to change while they are read; here they
- * are only read.
- */
+ * A map holds a slot number for each key.  These maps do not allow changes during lookups; the
+ * benchmark only looks up. */
 #include "bench/bench.h"
 
 extern "C" {
@@ -62,7 +62,7 @@ template <typename Map> void find(bench_state *state) {
 }
 
 const char *const names[] = {"n", "slots", "load", "hits", nullptr};
-const int64_t none[] = {INT64_MIN}; /* maps are on the host */
+const int64_t none[] = {INT64_MIN}; /* maps are in host memory */
 
 } // namespace
 

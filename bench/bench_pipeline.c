@@ -1,7 +1,7 @@
-/* bench/bench_pipeline.c - the overhead of the engine: an iteration of empty tasks in several
+/* bench/bench_pipeline.c - the overhead of the engine: an iteration of empty tasks on several
  * threads.
  *
- * hotbed-plans measures what the plans hide. */
+ * hotbed-plans measures how much time plans hide. */
 #include "bench/bench.h"
 
 #include "hotbed/pipeline.h"
@@ -41,7 +41,7 @@ static hotbed_status nothing(hotbed_iteration *iteration, void *self, hotbed_str
     return HOTBED_OK;
 }
 
-/* A chain of tasks over the requested numbers of stages, threads and streams. */
+/* Run a chain of tasks over the requested numbers of stages, threads and streams. */
 static void run_engine(bench_state *state) {
     static const char *const names[TASKS] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};
     static const char *const lanes[THREADS_MOST] = {"one", "two", "three"};

@@ -1,5 +1,4 @@
-/* bench/bench_rows.c - rows by key in a storage and by slot in a flat table: copied out, copied in,
- * removed. */
+/* bench/bench_rows.c - rows by key in a storage, and by slot in a flat table: read, write, remove, export. */
 #include "bench/bench.h"
 
 #include "hotbed/export.h"
@@ -9,11 +8,11 @@
 
 #include <stdlib.h>
 
-enum { ROUNDS = 16 }; /* of n rows each are in the table */
+enum { ROUNDS = 16 }; /* the table has ROUNDS batches of n rows */
 
 typedef struct fixture {
     hotbed_stream *stream;
-    hotbed_storage *storage;  /* one hash table, or NULL */
+    hotbed_storage *storage;  /* with one hash table; or NULL */
     hotbed_flat_table *table; /* or NULL */
     uint64_t n;
     uint32_t dim;
@@ -23,7 +22,7 @@ typedef struct fixture {
     uint64_t *exported; /* [ROUNDS * n] on the host, or NULL */
 } fixture;
 
-/* n distinct keys, or slots in random order, for round number `round`. */
+/* Choose n distinct keys, or distinct slots in random order, for round number `round`. */
 static bool choose(bench_state *state, fixture *f, uint64_t round) {
     uint64_t all = ROUNDS * f->n;
     for (uint64_t i = 0; i < f->n; i++) {
@@ -77,7 +76,7 @@ static hotbed_status store(fixture *f) {
     return hotbed_flat_table_store(f->table, f->n, f->keys, &f->dense, f->stream);
 }
 
-/* Write all rows once with `fill`; memory 0: in a storage. */
+/* Fill all rows with `fill`; memory 0: in a storage. */
 static bool prepare(
     bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f), fixture *f) {
     *f = (fixture){.stream = bench_stream(state)};
@@ -105,7 +104,7 @@ static void finish(fixture *f) {
     free(f->exported);
 }
 
-/* Time `call`. `after`, which may be NULL, undoes it. */
+/* Time `call`. `after`, which may be NULL, reverts its effect. */
 static void time_call(
     bench_state *state, hotbed_memory_kind memory, hotbed_status (*fill)(fixture *f),
     hotbed_status (*call)(fixture *f), hotbed_status (*after)(fixture *f)) {
@@ -121,7 +120,7 @@ static void time_call(
             ok = ok && bench_ok(state, after(&f)) && bench_ok(state, hotbed_stream_sync(f.stream));
     }
     bench_items(state, (int64_t)f.n);
-    /* key in, row in and out; what is removed: a line of keys, its meta in and out */
+    /* read the key, read and write the row; a removal reads a line of keys, and reads and writes its meta */
     uint64_t moved = after == NULL ? 2 * f.dim * sizeof(float) : 128 + 2 * sizeof(uint64_t);
     bench_bytes(state, (int64_t)(f.n * (moved + sizeof *f.keys)));
     finish(&f);
@@ -139,7 +138,7 @@ static void erase_rows(bench_state *state) {
     time_call(state, 0, set, erase, set);
 }
 
-/* Export all keys of the table to the host: a call that blocks. */
+/* Export all keys of the table to host memory, which blocks. */
 static void export_keys(bench_state *state) {
     fixture f;
     bool ok = prepare(state, 0, set, &f);
@@ -156,12 +155,12 @@ static void export_keys(bench_state *state) {
         bench_stop(f.stream, state);
     }
     bench_items(state, (int64_t)n);
-    /* the whole index in, keys out */
+    /* read the whole index, write the keys */
     bench_bytes(state, (int64_t)(all * 16 * 100 / 97 + n * sizeof *f.exported));
     finish(&f);
 }
 
-/* Keys and rows of n slots, another n each time. */
+/* Export keys and rows of n slots, of the next n in each iteration. */
 static void export_batch(bench_state *state) {
     fixture f;
     hotbed_export batch;
@@ -185,7 +184,7 @@ static void export_batch(bench_state *state) {
     uint64_t row = f.dim * sizeof(float);
     double load = (double)(ROUNDS * f.n) / (double)(info.slots > 0 ? info.slots : 1);
     bench_items(state, (int64_t)f.n);
-    /* a meta of each slot in; of those with a key, key and row in and out */
+    /* read the meta of each slot; of slots with a key, read and write key and row */
     bench_bytes(state, (int64_t)(load * (double)(f.n * 2 * (row + 8))) + (int64_t)(8 * f.n));
     finish(&f);
 }
@@ -202,7 +201,7 @@ static void histogram(bench_state *state) {
         bench_stop(f.stream, state);
     }
     bench_items(state, (int64_t)(ROUNDS * f.n));
-    bench_bytes(state, (int64_t)(ROUNDS * f.n * 8 * 100 / 97)); /* the metas */
+    bench_bytes(state, (int64_t)(ROUNDS * f.n * 8 * 100 / 97)); /* read the metas */
     finish(&f);
 }
 

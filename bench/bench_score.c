@@ -1,4 +1,4 @@
-/* bench/bench_score.c - admission: which of a batch's new keys get a row. */
+/* bench/bench_score.c - admission: decide which new keys of a batch get a row. */
 #include "bench/bench_step.h"
 
 #include <stdlib.h>
@@ -20,8 +20,7 @@ static bool one_occurrence(bench_state *state, const bench_step *step) {
     return ok;
 }
 
-/* Arguments: n, admission, seen (the counter has the keys). The table has none of the batches'
- * keys. */
+/* Arguments: n, admission, seen (the counter has the keys). The table has none of the keys. */
 static void admit(bench_state *state) {
     bench_step step;
     uint64_t n = (uint64_t)bench_arg(state, 0);
@@ -42,7 +41,7 @@ static void admit(bench_state *state) {
         bench_stop(step.stream, state);
     }
     bench_items(state, (int64_t)n);
-    /* number and key in, mark out; and the counter's line of keys, its meta in and out */
+    /* read number and key, write the mark; with a counter, read its line of keys, read and write its meta */
     uint64_t counter = options.admission == HOTBED_ADMIT_FREQUENCY ? 128 + 2 * sizeof(uint64_t) : 0;
     bench_bytes(state, (int64_t)(n * (2 * sizeof(uint32_t) + sizeof(uint64_t) + counter)));
     free(numbers);

@@ -1,4 +1,4 @@
-/* bench/bench_step.c - see bench_step.h. */
+/* bench/bench_step.c - one hash table, its index and a batch; see bench_step.h. */
 #include "bench/bench_step.h"
 
 #include "base/error.h"
@@ -41,7 +41,7 @@ void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, ui
     }
 }
 
-/* --- create --------------------------------------------------------------------------------------- */
+/* --- create ----------------------------------------------------------------------------------- */
 
 static void choose_kernels(bench_step *step) {
     step->unique = &hotbed_unique_kernels_host;
@@ -60,8 +60,8 @@ static void choose_kernels(bench_step *step) {
 #endif
 }
 
-/* Set the admission. FREQUENCY has a counter for as many keys as the table has slots. Returns the
- * slots of both. */
+/* Set the admission. The counter of FREQUENCY has capacity for as many keys as the table has slots.
+ * Returns the slots of both. */
 static uint64_t set_admission(hotbed_admission admission, hotbed_table_view *t) {
     t->admission = (uint32_t)admission;
     t->admit = admission == HOTBED_ADMIT_FREQUENCY ? UINT64_MAX : (uint64_t)1 << 31;
@@ -76,7 +76,7 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     size_t size = o->dtype == HOTBED_F16 || o->dtype == HOTBED_BF16 ? 2 : 4;
     const hotbed_initializer initializer = {.kind = o->init, .std = 1, .upper = 1};
     t->dim = o->dim;
-    t->lower_first = UINT64_MAX; /* one tier */
+    t->lower_first = UINT64_MAX; /* a single tier */
     t->init = hotbed_init_make(&initializer, "table", 1);
     t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     t->states = o->states;
@@ -131,7 +131,7 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
            v->positions && v->counts && v->missing && v->num_missing;
 }
 
-/* Bags of the same length. */
+/* Bags of equal length. */
 static bool create_bags(bench_state *state, const bench_step_options *o, bench_step *step) {
     if (o->bag == 0)
         return true;
@@ -163,7 +163,7 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     out->view.tallies = bench_upload(state, &tally, sizeof tally);
     out->view.held = bench_upload(state, held, sizeof held);
     out->view.holding = out->view.held + 1;
-    out->view.released = 1; /* benchmarks remove pins explicitly */
+    out->view.released = 1; /* benchmarks release pins explicitly */
     if (!out->view.clock || !out->view.tallies || !out->view.held ||
         !create_table(state, options, out) || !create_batch(state, options, out) ||
         !create_bags(state, options, out)) {
@@ -184,7 +184,7 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     return bench_ok(state, hotbed_stream_sync(out->stream));
 }
 
-/* --- keys ----------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 /* Copy the keys of n numbers to device memory. Synchronous. */
 static hotbed_status send_keys(

@@ -1,4 +1,5 @@
-/* bench/bench_step.h - one hash table, its index and a batch, to run single kernels of storage/. */
+/* bench/bench_step.h - one hash table, its index and a batch, for benchmarks of single kernels of
+ * storage/. */
 #ifndef HOTBED_BENCH_BENCH_STEP_H
 #define HOTBED_BENCH_BENCH_STEP_H
 
@@ -19,13 +20,13 @@ typedef struct bench_step_options {
     bool evicts;
     hotbed_initializer_kind init; /* of new rows; 0: zeros */
     hotbed_admission
-        admission; /* FREQUENCY: no count is enough; PROBABILISTIC: half are admitted */
+        admission; /* FREQUENCY: no key reaches the threshold; PROBABILISTIC: half of the keys are admitted */
 } bench_step_options;
 
 typedef struct bench_step {
     hotbed_stream *stream;
-    hotbed_step_view view;   /* of training */
-    hotbed_table_view table; /* what view.tables points to, on the host */
+    hotbed_step_view view;   /* the view of a training step */
+    hotbed_table_view table; /* the table that view.tables points to, in host memory */
     uint64_t *keys;          /* view.keys, writable */
     const hotbed_unique_kernels *unique;
     const hotbed_lookup_kernels *lookup;
@@ -34,22 +35,22 @@ typedef struct bench_step {
     const hotbed_score_kernels *score;
 } bench_step;
 
-/* Create an empty table and a batch without keys. False: the state is skipped. */
+/* Create an empty table and a batch without keys. False: the case is skipped. */
 bool bench_step_create(bench_state *state, const bench_step_options *options, bench_step *out);
 
 /* Insert the keys numbered first .. first + n - 1. */
 bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n);
 
-/* Set the batch's keys to the keys of `bound` numbers. */
+/* Make the keys of `bound` numbers the batch. */
 bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers);
 
-/* Set the n unique keys, as dedup would, to the keys of `numbers`, which are distinct. */
+/* Make the keys of n distinct `numbers` the unique keys, as dedup would. */
 bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
-/* Remove the keys of these numbers again. */
+/* Remove the keys of these numbers. */
 bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
-/* Number of uniques of the last dedup. Synchronous. */
+/* Number of unique keys of the last dedup. Synchronous. */
 uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step);
 
 /* Dedup the batch, insert new keys, and pin. */

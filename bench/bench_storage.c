@@ -1,4 +1,4 @@
-/* bench/bench_storage.c - the public calls of a step, including all work around the kernels. */
+/* bench/bench_storage.c - the public calls of a step, including all host work around the kernels. */
 #include "bench/bench_step.h"
 
 #include "hotbed/stats.h"
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A storage of `tables` tables, and a batch that changes every round. */
+/* A storage of `tables` tables, and a batch that changes with every round. */
 typedef struct fixture {
     hotbed_stream *stream;
     hotbed_storage *storage;
@@ -15,11 +15,11 @@ typedef struct fixture {
     hotbed_batch batch;
     uint64_t *numbers;
     uint64_t *keys; /* on the device */
-    float *rows;    /* output, then gradients */
+    float *rows;    /* the output, then the gradients */
     uint64_t range;
 } fixture;
 
-enum { TABLES = 4, RANGE = 16, FILL = 4 }; /* batches before the first measured one */
+enum { TABLES = 4, RANGE = 16, FILL = 4 }; /* number of batches before the first measured one */
 
 static hotbed_status create_storage(
     bench_state *state, hotbed_optimizer_kind optimizer, fixture *f) {
@@ -52,7 +52,7 @@ static hotbed_status create_storage(
 }
 
 /* Arguments: keys per table, dim, pooling, mode. Bags have one key. With two tiers, the upper tier
- * has capacity for a 16th of the rows that batches draw from, twice the rows of a batch. */
+ * has capacity for 1/16 of the rows from which batches draw, which is twice the rows of a batch. */
 static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture *f) {
     uint64_t samples = (uint64_t)bench_arg(state, 0);
     uint32_t dim = (uint32_t)bench_arg(state, 1);
@@ -114,7 +114,7 @@ typedef hotbed_status (*call)(fixture *f);
 
 enum { PREFETCH, FORWARD, BACKWARD, EVAL, FLUSH, REQUEST };
 
-/* Time calls [first, last) of the calls of a step. All calls of the step are made in any case. */
+/* Time calls [first, last) of a step. The other calls of the step are made too. */
 static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
     static const call calls[] = {prefetch, forward, backward, eval, flush, request};
     int end = last > EVAL ? last : EVAL;
@@ -162,7 +162,7 @@ static void run_step(bench_state *state) {
     time_calls(state, HOTBED_OPT_ADAM, PREFETCH, EVAL);
 }
 
-/* The changes made by one batch. */
+/* Flush the changes of one batch. */
 static void run_flush(bench_state *state) {
     time_calls(state, HOTBED_OPT_SGD, FLUSH, REQUEST);
 }

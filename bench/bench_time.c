@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* State that the benchmarks of a backend share. */
+/* State that the benchmarks of one backend share. */
 typedef struct environment {
     hotbed_stream *stream;
     hotbed_event *start, *stop;
@@ -60,7 +60,7 @@ void bench_close(void) {
     close_environment(&environments[1]);
 }
 
-/* --- time ---------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a;
@@ -68,7 +68,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Time copies from one half of the flush buffer to the other. */
+/* Copy one half of the flush buffer to the other, and measure the rate. */
 static hotbed_status measure_copy(environment *e) {
     double seconds[COPIES];
     size_t half = e->flush.bytes / 2;
@@ -132,7 +132,7 @@ double bench_own_time(void) {
     return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/* --- memory -------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 bool bench_ok(bench_state *state, hotbed_status status) {
     if (status != HOTBED_OK)

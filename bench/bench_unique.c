@@ -19,7 +19,7 @@ static void unique(bench_state *state) {
     if (!ok)
         bench_skip(state, "no memory");
     for (uint64_t round = 0; ok && bench_next(state); round++) {
-        /* another batch each time: no algorithm may have seen its keys */
+        /* another batch each time, so that no cache has its keys */
         bench_zipf((double)bench_arg(state, 2) * 0.01, range, n, round, numbers);
         ok = bench_step_batch(state, &step, numbers);
         bench_flush_cache(step.stream);
@@ -31,7 +31,7 @@ static void unique(bench_state *state) {
         uniques = bench_step_num_uniques(state, &step);
     bench_counter(state, "uniques", uniques);
     bench_items(state, (int64_t)n);
-    /* keys in; inverse and positions out; key, start and count of each unique out */
+    /* read keys; write inverse and positions; write key, start and count of each unique key */
     bench_bytes(state, (int64_t)(n * 16 + (uint64_t)uniques * 16));
     free(numbers);
 }

@@ -1,5 +1,4 @@
-/* bench/bench_update.c - backward: sums of gradients fused with each optimizer, and both steps
- * separately. */
+/* bench/bench_update.c - backward: gradient sums fused with each optimizer, and both steps separately. */
 #include "bench/bench_step.h"
 #include "hotbed/optimizer.h"
 
@@ -18,81 +17,81 @@ static float *gradients(bench_state *state, uint64_t elements) {
 }
 
 /* The inputs of an update besides the table. */
-typedef struct update_room {
+typedef struct update_buffers {
     void *dedup, *sums;
     size_t dedup_bytes, sums_bytes;
     float *gradient;
-    float *unique_gradient; /* not of an update in one */
+    float *unique_gradient; /* not for a fused update */
     uint64_t *numbers;
-} update_room;
+} update_buffers;
 
-/* The part that is timed. */
+/* The part that is timed: the fused update, or one of its two steps. */
 typedef enum update_part { IN_ONE, REDUCE, APPLY } update_part;
 
-static bool make_room(
-    bench_state *state, const bench_step *step, update_part part, update_room *room) {
+static bool make_buffers(
+    bench_state *state, const bench_step *step, update_part part, update_buffers *buffers) {
     uint64_t n = step->view.bound;
-    *room = (update_room){0};
-    room->dedup_bytes = step->unique->scratch(n, 1);
-    room->sums_bytes = step->update->scratch(n, step->table.dim);
-    room->dedup = bench_alloc(state, room->dedup_bytes);
-    room->sums = bench_alloc(state, room->sums_bytes);
-    room->gradient = gradients(state, n * step->table.dim);
+    *buffers = (update_buffers){0};
+    buffers->dedup_bytes = step->unique->scratch(n, 1);
+    buffers->sums_bytes = step->update->scratch(n, step->table.dim);
+    buffers->dedup = bench_alloc(state, buffers->dedup_bytes);
+    buffers->sums = bench_alloc(state, buffers->sums_bytes);
+    buffers->gradient = gradients(state, n * step->table.dim);
     if (part != IN_ONE)
-        room->unique_gradient = bench_alloc(state, n * step->table.dim * sizeof(float));
-    room->numbers = malloc(n * sizeof *room->numbers);
-    if (!room->numbers)
+        buffers->unique_gradient = bench_alloc(state, n * step->table.dim * sizeof(float));
+    buffers->numbers = malloc(n * sizeof *buffers->numbers);
+    if (!buffers->numbers)
         bench_skip(state, "no memory");
-    return room->dedup && (room->sums || room->sums_bytes == 0) && room->gradient &&
-           (room->unique_gradient || part == IN_ONE) && room->numbers;
+    return buffers->dedup && (buffers->sums || buffers->sums_bytes == 0) && buffers->gradient &&
+           (buffers->unique_gradient || part == IN_ONE) && buffers->numbers;
 }
 
 static hotbed_status update_in_one(
-    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
-    hotbed_gradient_view gradient = {room->gradient, step->table.dim};
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
+    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim};
     return step->update->update(
-        &step->view, optimizer, gradient, step->table.dim, room->sums, room->sums_bytes,
+        &step->view, optimizer, gradient, step->table.dim, buffers->sums, buffers->sums_bytes,
         step->stream);
 }
 
 static hotbed_status reduce(
-    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
-    hotbed_gradient_view gradient = {room->gradient, step->table.dim};
-    hotbed_sums_view sums = {room->unique_gradient, step->table.dim, false};
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
+    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim};
+    hotbed_sums_view sums = {buffers->unique_gradient, step->table.dim, false};
     return step->update->reduce(
-        &step->view, optimizer, gradient, sums, step->table.dim, room->sums, step->stream);
+        &step->view, optimizer, gradient, sums, step->table.dim, buffers->sums, step->stream);
 }
 
 static hotbed_status apply(
-    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_room *room) {
-    hotbed_gradient_view sums = {room->unique_gradient, step->table.dim};
+    const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
+    hotbed_gradient_view sums = {buffers->unique_gradient, step->table.dim};
     return step->update->apply(
-        &step->view, optimizer, sums, step->table.dim, room->sums, step->stream);
+        &step->view, optimizer, sums, step->table.dim, buffers->sums, step->stream);
 }
 
-/* One iteration: prefetch another batch, then time the update or a part of it. */
+/* One iteration: prefetch the next batch, then time the update or a part of it. */
 static bool iterate(
     bench_state *state, bench_step *step, const hotbed_optimizer_view *optimizer,
-    const update_room *room, update_part part, uint64_t round) {
+    const update_buffers *buffers, update_part part, uint64_t round) {
     double alpha = (double)bench_arg(state, 2) * 0.01;
-    bench_zipf(alpha, step->view.bound, step->view.bound, round, room->numbers);
-    if (!bench_step_batch(state, step, room->numbers) ||
-        !bench_step_prefetch(state, step, room->dedup, room->dedup_bytes))
+    bench_zipf(alpha, step->view.bound, step->view.bound, round, buffers->numbers);
+    if (!bench_step_batch(state, step, buffers->numbers) ||
+        !bench_step_prefetch(state, step, buffers->dedup, buffers->dedup_bytes))
         return false;
-    bool ok = part != APPLY || bench_ok(state, reduce(step, optimizer, room));
+    bool ok = part != APPLY || bench_ok(state, reduce(step, optimizer, buffers));
     bench_flush_cache(step->stream);
     bench_start(step->stream);
     ok = ok && bench_ok(
-                   state, part == IN_ONE   ? update_in_one(step, optimizer, room)
-                          : part == REDUCE ? reduce(step, optimizer, room)
-                                           : apply(step, optimizer, room));
+                   state, part == IN_ONE   ? update_in_one(step, optimizer, buffers)
+                          : part == REDUCE ? reduce(step, optimizer, buffers)
+                                           : apply(step, optimizer, buffers));
     bench_stop(step->stream, state);
     if (part == REDUCE)
-        ok = ok && bench_ok(state, apply(step, optimizer, room)); /* which unpins */
+        ok = ok && bench_ok(state, apply(step, optimizer, buffers)); /* releases the pins */
     return ok;
 }
 
-/* Bytes per unique row: its part of the optimizer, or its sum. */
+/* Bytes per unique row: row and states that the optimizer reads and writes, or the sum. */
 static uint64_t bytes_of(hotbed_optimizer_kind kind, update_part part, uint64_t row) {
     uint64_t moved = kind == HOTBED_OPT_ROWWISE_ADAGRAD
                          ? 2 * row + 64
@@ -105,7 +104,7 @@ static uint64_t bytes_of(hotbed_optimizer_kind kind, update_part part, uint64_t 
 /* Arguments: n, dim, exponent of the power law in hundredths. */
 static void update(bench_state *state, hotbed_optimizer_kind kind, update_part part) {
     bench_step step;
-    update_room room;
+    update_buffers buffers;
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
     hotbed_optimizer_view optimizer = {.kind = kind, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F};
@@ -113,19 +112,19 @@ static void update(bench_state *state, hotbed_optimizer_kind kind, update_part p
     options.states = hotbed_optimizer_states(kind);
     if (!bench_step_create(state, &options, &step))
         return;
-    bool ok = make_room(state, &step, part, &room);
+    bool ok = make_buffers(state, &step, part, &buffers);
     for (uint64_t round = 0; ok && bench_next(state); round++)
-        ok = iterate(state, &step, &optimizer, &room, part, round);
+        ok = iterate(state, &step, &optimizer, &buffers, part, round);
     if (ok) {
         uint64_t uniques = bench_step_num_uniques(state, &step);
         uint64_t row = options.dim * sizeof(float);
         bench_counter(state, "uniques", (double)uniques);
         bench_items(state, (int64_t)n);
-        /* gradients and positions in, rows with their states in and out */
+        /* read gradients and positions, read and write rows and states */
         uint64_t in = part == APPLY ? 0 : n * (row + 4);
         bench_bytes(state, (int64_t)(in + uniques * bytes_of(kind, part, row)));
     }
-    free(room.numbers);
+    free(buffers.numbers);
 }
 
 static void sgd(bench_state *state) {
@@ -153,7 +152,7 @@ static void apply_alone(bench_state *state) {
     update(state, HOTBED_OPT_ADAM, APPLY);
 }
 
-/* --- rows of the caller's own ---------------------------------------------------------------------- */
+/* --- rows in the caller's memory ------------------------------------------------------------ */
 
 /* Adam on n rows in dense arrays. */
 static void given_rows(bench_state *state) {
@@ -185,7 +184,7 @@ static void given_rows(bench_state *state) {
         bench_stop(stream, state);
     }
     bench_items(state, (int64_t)rows.n);
-    /* gradient in, row and two states in and out */
+    /* read the gradient, read and write row and two states */
     bench_bytes(state, (int64_t)(elements * 7 * sizeof(float)));
 }
 

@@ -1,8 +1,8 @@
-/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows, compared with the transport's
- * own; weak scaling; arguments.
+/* bench/exchange.c - hotbed-exchange: exchanges of keys and rows, compared with the transport's own
+ * all-to-all; weak scaling; arguments.
  *
- * Each world is a process of its own: an error of a GPU is permanent in its process, and the next
- * world must still be measured. */
+ * Each world runs in its own process: a GPU error is permanent in its process, and the next world
+ * must still be measured. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "bench/exchange.h"
 
@@ -20,25 +20,24 @@ static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
     "                       [--steps N] [--no-scaling] [--json FILE] [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
-    "              mpi: host backend, started by mpirun (nccl where there is a GPU, else threads)\n"
-    "  --ranks     numbers of ranks to try (1,2,4); mpi: the job's\n"
-    "  --scale     share of 131,072 keys a rank, and of W1 (1 on GPUs, 0.1 on the host)\n"
+    "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
+    "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
+    "  --scale     share of 131,072 keys for each rank, and of W1 (1 on GPUs, 0.1 on the host)\n"
     "  --steps     timed steps (50)\n"
-    "  --no-scaling leave weak scaling out\n"
-    "  --json      write the results of the worlds that did not fail to FILE\n"
-    "  --commit    what was built, for the results (git describe when configured)\n"
-    "Status: 0; 1 something failed or is not as it should be; 2 bad arguments; 77 the machine "
-    "lacks\n"
-    "the transport, or GPUs.\n";
+    "  --no-scaling skip weak scaling\n"
+    "  --json      write the results of the worlds that succeeded to FILE\n"
+    "  --commit    commit to write to the results (git describe when CMake ran)\n"
+    "Exit status: 0; 1 a world failed or its rows are wrong; 2 invalid arguments; 77 the machine\n"
+    "lacks the transport or GPUs.\n";
 
-/* --- ranks ------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 static hotbed_status measure(exchange_rank *me) {
     HOTBED_TRY(exchange_measure_keys(me));
     return me->p->scaling ? exchange_measure_scaling(me) : HOTBED_OK;
 }
 
-/* Digests and allocations between two operations may take long, so use a long deadline. */
+/* Allocations and digests between operations may take long, so the deadline is long. */
 static hotbed_comm_options patient(void) {
     hotbed_comm_options options;
     hotbed_comm_options_init(&options);
@@ -46,7 +45,7 @@ static hotbed_comm_options patient(void) {
     return options;
 }
 
-/* Run a rank whose communicator exists. */
+/* Run the measurements of a rank, whose communicator exists. */
 static hotbed_status run_rank(exchange_rank *me) {
     exchange_program *p = me->p;
     hotbed_backend backend =
@@ -122,11 +121,11 @@ static hotbed_status run_mpi(exchange_program *p) {
     return run_rank(&me);
 }
 
-/* Run the ranks of one world in this process, and return the exit status. The measurements go to
- * the next free result. */
+/* Run the ranks of one world in this process, and return the exit status. Stores the measurements
+ * in the next free result. */
 static int run_world(exchange_program *p, uint32_t size) {
     hotbed_status status = HOTBED_OK;
-    p->input = (workload_input){0}; /* another process may have ended with its own input */
+    p->input = (workload_input){0}; /* the pointers of an earlier process are invalid here */
     if (p->scaling)
         status = workload_input_for(&workloads[0], p->scale, &p->input);
     if (status == HOTBED_OK)
@@ -138,9 +137,9 @@ static int run_world(exchange_program *p, uint32_t size) {
     return status == HOTBED_OK ? 0 : 1;
 }
 
-/* --- worlds ------------------------------------------------------------------------------------------ */
+/* --- worlds ----------------------------------------------------------------------------------- */
 
-/* Run body() in a process of its own, and return its exit status. */
+/* Run body() in a child process, and return its exit status. */
 static int run_child(
     int (*body)(exchange_program *p, uint32_t size), exchange_program *p, uint32_t size) {
     int status = 0;
@@ -162,7 +161,7 @@ static hotbed_status report(exchange_program *p) {
     return p->json != NULL ? exchange_write_json(p) : HOTBED_OK;
 }
 
-/* Whether all worlds succeeded and the results are written. */
+/* Run all worlds and write the results; false if any of it failed. */
 static bool run_worlds(exchange_program *p) {
     bool mpi = p->transport == HOTBED_TRANSPORT_MPI, good = true;
     for (uint32_t w = 0; w < (mpi ? 1 : p->num_worlds); w++) {
@@ -179,7 +178,7 @@ static bool run_worlds(exchange_program *p) {
     return good;
 }
 
-/* --- arguments ------------------------------------------------------------------------------------------ */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static bool read_worlds(const char *text, exchange_program *p) {
     p->num_worlds = 0;
@@ -249,7 +248,7 @@ static bool parse(int argc, char **argv, exchange_program *p, char *command, siz
     return true;
 }
 
-/* Why the worlds cannot run here; NULL: they can. */
+/* The reason why the worlds cannot run on this machine; NULL: they can. */
 static const char *missing(const exchange_program *p) {
     static char text[64];
     if (hotbed_transport_probe(p->transport) != HOTBED_OK)
@@ -266,8 +265,7 @@ static const char *missing(const exchange_program *p) {
     return NULL;
 }
 
-/* Choose defaults for options that were not given. Returns 0, or SKIPPED if the worlds cannot run
- * here. */
+/* Choose defaults for missing options. Returns 0, or SKIPPED if the worlds cannot run on this machine. */
 static int settle(exchange_program *p, uint32_t size) {
     (void)size;
     if (p->transport == 0)
@@ -294,8 +292,8 @@ int main(int argc, char **argv) {
     p->machine.command = command;
     if (!parse(argc, argv, p, command, sizeof command))
         return 2;
-    /* CUDA must not be initialized before fork(): a child could not use it. MPI's ranks are the
-     * job's processes. */
+    /* CUDA must not be initialized before fork(), because a child could not use it. MPI's ranks are
+     * processes of the job. */
     int settled = p->transport == HOTBED_TRANSPORT_MPI ? settle(p, 0) : run_child(settle, p, 0);
     if (settled != 0)
         return settled;

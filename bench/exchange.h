@@ -1,7 +1,7 @@
-/* bench/exchange.h - the parts of hotbed-exchange: ranks, a timed collection, measurements, the
+/* bench/exchange.h - the modules of hotbed-exchange: ranks, a timed collection, measurements, the
  * report.
  *
- * Every rank does the same work. A time is the time of the slowest rank, which all ranks learn. */
+ * Every rank does the same work. All ranks receive each time, which is the slowest rank's rank. */
 #ifndef HOTBED_BENCH_EXCHANGE_H
 #define HOTBED_BENCH_EXCHANGE_H
 
@@ -10,17 +10,16 @@
 
 enum { EXCHANGE_PLANS = 3, EXCHANGE_PHASES = 3, EXCHANGE_WORLDS = 8 };
 
-/* Names of the phases of a step: keys to their owners, rows to the ranks that asked for them,
- * gradients back. */
+/* The phases of a step: keys to their owners, rows to the requesting ranks, gradients back. */
 extern const char *const exchange_phases[EXCHANGE_PHASES];
 extern const char *const exchange_plans[EXCHANGE_PLANS]; /* by hotbed_plan */
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* Times in seconds; 0: not measured. */
 typedef struct exchange_times {
     double phase[EXCHANGE_PHASES];
-    double step; /* per step, with steps one after the other */
+    double step; /* seconds of a step, without barriers between steps */
 } exchange_times;
 
 /* An all-to-all of bytes. */
@@ -32,7 +31,7 @@ typedef struct exchange_raw {
 
 typedef struct exchange_result {
     uint32_t size;
-    /* Distinct keys to their owners, and their rows back. */
+    /* An exchange of distinct keys and their rows. */
     uint64_t keys, capacity; /* of a rank; of a message */
     uint32_t row_bytes;
     exchange_raw raw_keys, raw_rows;
@@ -44,9 +43,9 @@ typedef struct exchange_result {
     double copy;   /* of a rank: bytes a second, read + write, of all ranks at once */
 } exchange_result;
 
-/* --- the program --------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
-/* In memory that all processes of the program share. */
+/* State in memory that all processes of the program share. */
 typedef struct exchange_program {
     hotbed_transport transport;                   /* 0: not chosen yet */
     uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to measure; MPI: only the job's size */
@@ -67,33 +66,33 @@ typedef struct exchange_rank {
     hotbed_comm *comm;
     hotbed_stream *stream;
     uint32_t rank, size;
-    exchange_result *result; /* every rank computes all of it; rank 0's is kept */
+    exchange_result *result; /* every rank computes the whole result; rank 0 stores it */
 } exchange_rank;
 
-/* Replace each time by the largest of all ranks. Waits for all ranks. */
+/* Replace each time by the largest of all ranks. Blocks until all ranks call it. */
 hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t n);
 
 /* Gather: all[r * bytes] receives rank r's `own`. Blocks. */
 hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all);
 
-/* --- a collection that is timed ------------------------------------------------------------------- */
+/* --- a timed collection --------------------------------------------------------------------- */
 
 typedef struct exchange_batches {
-    const int64_t *keys; /* host: [count][features * samples], one key a bag */
+    const int64_t *keys; /* host memory: [count][features * samples], bags of one key */
     uint32_t count, features, samples;
-    bool distinct;          /* each key once per batch, as after dedup */
-    const float *gradients; /* host: [features * samples][dim], of every step */
+    bool distinct;          /* the keys of a batch are distinct, as after dedup */
+    const float *gradients; /* host memory: [features * samples][dim], for every step */
 } exchange_batches;
 
 typedef struct exchange_run {
     const exchange_rank *me;
     hotbed_plan plan;
     uint32_t dim, batches;
-    uint64_t n; /* keys of a batch */
+    uint64_t n; /* number of keys of a batch */
     hotbed_sharded *sharded;
     hotbed_sharded_context *context;
     hotbed_memory keys, fixed, output, gradient;
-    hotbed_kjt kjt; /* reads `fixed` */
+    hotbed_kjt kjt; /* with the keys in `fixed` */
     hotbed_graph *graphs[EXCHANGE_PHASES];
     hotbed_event *marks[2 * EXCHANGE_PHASES];
     uint64_t steps; /* number of steps so far; step s uses batch s mod batches */
@@ -119,15 +118,15 @@ hotbed_status exchange_run_time(exchange_run *run, uint32_t n, exchange_times *o
 /* Run forward only, on the batch of step `step`. */
 hotbed_status exchange_run_forward(exchange_run *run, uint64_t step);
 
-/* --- measurements ----------------------------------------------------------------------------------- */
+/* --- measurements ----------------------------------------------------------------------------- */
 
-/* Measure and check the exchange of distinct keys and their rows, beside all-to-alls of as many
- * bytes, and copies. */
+/* Measure and check the exchange of distinct keys and their rows, all-to-alls of as many bytes, and
+ * copies. */
 hotbed_status exchange_measure_keys(const exchange_rank *me);
 /* Measure steps of W1, and check that all plans give the same rows. */
 hotbed_status exchange_measure_scaling(const exchange_rank *me);
 
-/* --- report ------------------------------------------------------------------------------------------- */
+/* --- report ----------------------------------------------------------------------------------- */
 
 void exchange_print(FILE *to, const exchange_program *p, const exchange_result *result);
 /* Errors: IO. */

@@ -1,4 +1,5 @@
-/* bench/exchange_keys.c - distinct keys to their owners, their rows back, gradients to the rows; and bare all-to-alls. */
+/* bench/exchange_keys.c - an exchange of distinct keys, their rows and gradients, and all-to-alls
+ * of as many bytes. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -11,20 +12,20 @@ enum { BATCHES = 4, KEYS = 131072, DIM = 128, WARM_UP = 2 * BATCHES };
 
 static const float rate = 0.125F;
 
-/* --- what ranks tell each other ------------------------------------------------------------------------ */
+/* --- small messages between ranks ----------------------------------------------------------- */
 
 hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all) {
-    hotbed_memory room = {0};
+    hotbed_memory memory = {0};
     hotbed_stream *s = me->stream;
-    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, (me->size + 1) * bytes, NULL, &room));
-    char *mine = room.data, *others = mine + bytes;
+    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, (me->size + 1) * bytes, NULL, &memory));
+    char *mine = memory.data, *others = mine + bytes;
     hotbed_status status = hotbed_copy(mine, own, bytes, s);
     if (status == HOTBED_OK)
         status = hotbed_comm_all_gather(me->comm, bytes, mine, others, s);
     if (status == HOTBED_OK)
         status = hotbed_copy(all, others, me->size * bytes, s);
     hotbed_status synced = hotbed_stream_sync(s);
-    hotbed_memory_free(&room);
+    hotbed_memory_free(&memory);
     return status != HOTBED_OK ? status : synced;
 }
 
@@ -39,7 +40,7 @@ hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t 
     return status;
 }
 
-/* --- bare bytes ------------------------------------------------------------------------------------------ */
+/* --- all-to-alls of bytes ------------------------------------------------------------------- */
 
 typedef struct bare {
     const exchange_rank *me;
@@ -93,7 +94,7 @@ static hotbed_status close_bare(bare *b, hotbed_status status) {
     return status;
 }
 
-/* `bytes` of a rank, cut into equal parts. */
+/* Time all-to-alls of `bytes` bytes of each rank, in equal parts. */
 static hotbed_status measure_raw(const exchange_rank *me, uint64_t bytes, exchange_raw *out) {
     bare b = {.me = me, .part = (bytes / me->size + 15) / 16 * 16};
     hotbed_status status = open_bare(&b);
@@ -116,9 +117,10 @@ static hotbed_status measure_copy(const exchange_rank *me, double *out) {
     return close_bare(&b, status);
 }
 
-/* --- keys and rows ------------------------------------------------------------------------------------------ */
+/* --- keys and rows ---------------------------------------------------------------------------- */
 
-/* Batch b of rank r has keys b * span + r * n / 2 + i: all but the outer keys are on two ranks. */
+/* The span of a batch's keys: batch b of rank r has keys b * span + r * n / 2 + i, so that all but
+ * the outermost keys occur on two ranks. */
 static uint64_t span_of(uint64_t n, uint32_t world) {
     return n / 2 * (world + 1);
 }
@@ -127,7 +129,7 @@ static uint64_t key_of(uint64_t n, uint32_t world, uint32_t batch, uint32_t rank
     return batch * span_of(n, world) + rank * (n / 2) + i;
 }
 
-/* Number of ranks that have key number `at` of a batch's span. */
+/* The number of ranks that have key number `at` of a batch's span. */
 static uint32_t owners_of(uint64_t n, uint32_t world, uint64_t at) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < world; r++)
@@ -136,7 +138,7 @@ static uint32_t owners_of(uint64_t n, uint32_t world, uint64_t at) {
 }
 
 /* A row begins as its key mod 100000 (HOTBED_INIT_DEBUG). Each step of its batch subtracts the rate
- * once for each rank that has the key, since gradients are 1. All of it is exact in floats. */
+ * once for each rank that has the key, because gradients are 1. All values are exact in floats. */
 static hotbed_status check_rows(exchange_run *run) {
     uint32_t world = run->me->size, rank = run->me->rank;
     float *rows = malloc(run->output.bytes);

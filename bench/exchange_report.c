@@ -1,4 +1,4 @@
-/* bench/exchange_report.c - results of hotbed-exchange as lines and as JSON. */
+/* bench/exchange_report.c - results of hotbed-exchange as text and as JSON. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -9,14 +9,14 @@ static double over(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
-/* The transport's own name of its all-to-all. */
+/* The name of the transport's own all-to-all. */
 static const char *own_name(const exchange_program *p) {
     return p->transport == HOTBED_TRANSPORT_NCCL  ? "ncclAlltoAll"
            : p->transport == HOTBED_TRANSPORT_MPI ? "MPI_Alltoall"
                                                   : "copies";
 }
 
-/* --- lines ------------------------------------------------------------------------------------------- */
+/* --- text ----------------------------------------------------------------------------------- */
 
 static void print_raw(
     FILE *to, const exchange_program *p, const char *what, const exchange_raw *raw) {
@@ -40,7 +40,7 @@ static void print_times(
     (void)fprintf(to, "\n");
 }
 
-/* The step of the same plan on one rank, if it was measured before. */
+/* The step of the same plan on one rank, if it was measured. */
 static double step_alone(const exchange_program *p, int plan, bool graph) {
     for (uint32_t i = 0; i < p->num_results; i++) {
         const exchange_result *r = &p->results[i];
@@ -91,7 +91,7 @@ void exchange_print(FILE *to, const exchange_program *p, const exchange_result *
         print_scaling(to, p, r, plan);
 }
 
-/* --- JSON --------------------------------------------------------------------------------------------- */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 static void write_text(FILE *to, const char *name, const char *text) {
     (void)fprintf(to, "  \"%s\": \"", name);

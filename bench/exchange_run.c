@@ -1,5 +1,4 @@
-/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between two
- * events. */
+/* bench/exchange_run.c - a sharded collection, its batches, and steps in phases, each between two events. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -9,7 +8,7 @@
 const char *const exchange_phases[EXCHANGE_PHASES] = {"keys", "rows", "gradients"};
 const char *const exchange_plans[EXCHANGE_PLANS] = {"fixed", "two_phase", "one_sided"};
 
-/* --- create ---------------------------------------------------------------------------------------- */
+/* --- create ----------------------------------------------------------------------------------- */
 
 static hotbed_status create_buffers(exchange_run *run, const exchange_batches *batches) {
     hotbed_stream *s = run->me->stream;
@@ -34,7 +33,7 @@ static hotbed_status create_collection(
     options.storage = storage;
     options.plan = run->plan;
     options.overflow =
-        HOTBED_OVERFLOW_REPORT; /* for graphs; what would be missing is missed below */
+        HOTBED_OVERFLOW_REPORT; /* graphs need it; the check would find missing rows */
     options.dedup = batches->distinct ? HOTBED_DEDUP_OFF : HOTBED_DEDUP_ON;
     options.max_batch_size = batches->samples;
     options.max_keys = run->n;
@@ -73,7 +72,7 @@ void exchange_run_destroy(exchange_run *run) {
     hotbed_memory_free(&run->gradient);
 }
 
-/* --- phases ------------------------------------------------------------------------------------------ */
+/* --- phases ----------------------------------------------------------------------------------- */
 
 static hotbed_status send_keys(exchange_run *run) {
     hotbed_stream *s = run->me->stream;
@@ -138,9 +137,9 @@ hotbed_status exchange_run_forward(exchange_run *run, uint64_t step) {
     return hotbed_stream_sync(run->me->stream);
 }
 
-/* --- time --------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
-/* Run one step, with each phase timed. */
+/* Run one step, and time each phase. */
 static hotbed_status time_phases(exchange_run *run, double *seconds, uint32_t n, uint32_t step) {
     const exchange_rank *me = run->me;
     HOTBED_TRY(put_keys(run, run->steps++));

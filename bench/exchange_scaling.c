@@ -1,5 +1,4 @@
-/* bench/exchange_scaling.c - weak scaling: each rank trains batches of W1 on tables that all ranks
- * share. */
+/* bench/exchange_scaling.c - weak scaling: each rank trains batches of W1 on tables that all ranks share. */
 #include "bench/exchange.h"
 
 #include "base/error.h"
@@ -7,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { BATCHES = 16 }; /* of a rank */
+enum { BATCHES = 16 }; /* of each rank */
 
 /* Largest number of distinct keys of a batch, counted per table. */
 static hotbed_status count_uniques(
@@ -34,7 +33,7 @@ static hotbed_status count_uniques(
     return HOTBED_OK;
 }
 
-/* All rows of all ranks, and the output of this rank's last forward. */
+/* Digest of all rows of all ranks, and of this rank's output of the last forward. */
 static hotbed_status digest(
     const exchange_rank *me, hotbed_storage *storage, const hotbed_memory *output,
     workload_digest *out) {
@@ -73,7 +72,7 @@ static hotbed_status compare(
         me->rank, me->size);
 }
 
-/* --- one plan ------------------------------------------------------------------------------------------- */
+/* --- one plan --------------------------------------------------------------------------------- */
 
 static hotbed_status time_plan(exchange_run *run, workload_digest *out) {
     exchange_result *result = run->me->result;
@@ -81,7 +80,7 @@ static hotbed_status time_plan(exchange_run *run, workload_digest *out) {
     HOTBED_TRY(exchange_run_steps(run, BATCHES));
     HOTBED_TRY(exchange_run_time(run, steps, &result->scaling_eager[run->plan]));
     if (run->plan == HOTBED_PLAN_TWO_PHASE) {
-        HOTBED_TRY(exchange_run_steps(run, 2 * steps)); /* as many as with the others */
+        HOTBED_TRY(exchange_run_steps(run, 2 * steps)); /* as many steps as for the other plans */
     } else {
         HOTBED_TRY(exchange_run_record(run));
         HOTBED_TRY(exchange_run_time(run, steps, &result->scaling_graph[run->plan]));
@@ -109,14 +108,14 @@ static hotbed_status measure_plan(
     return status;
 }
 
-/* --- the same steps without a collection ------------------------------------------------------------------ */
+/* --- the same steps in a storage, without a collection -------------------------------------- */
 
 static hotbed_status time_single(workload_run *run, uint32_t steps, double *seconds) {
     hotbed_event *marks[2] = {NULL, NULL};
     hotbed_status status = hotbed_event_create(run->stream, &marks[0]);
     if (status == HOTBED_OK)
         status = hotbed_event_create(run->stream, &marks[1]);
-    /* Run as many steps as for a plan; the last ones are timed. */
+    /* Run as many steps as for a plan; time the last ones. */
     for (uint32_t i = 0; i < BATCHES + 4 * steps && status == HOTBED_OK; i++) {
         if (i == BATCHES + 3 * steps)
             status = hotbed_event_record(marks[0], run->stream);
@@ -164,14 +163,14 @@ hotbed_status exchange_measure_scaling(const exchange_rank *me) {
     workload_digest want = {0}, got = {0};
     HOTBED_TRY(count_uniques(&input->shape, batches.keys, &result->step_uniques));
     uniques = (double)result->step_uniques;
-    HOTBED_TRY(
-        exchange_slowest(me, &uniques, 1)); /* the most of any rank: all size messages alike */
+    /* The largest of all ranks, because all messages have one size. */
+    HOTBED_TRY(exchange_slowest(me, &uniques, 1));
     result->step_uniques = (uint64_t)uniques;
     result->step_keys = n;
     HOTBED_TRY(measure_plan(me, HOTBED_PLAN_FIXED, &batches, &want));
     for (int plan = HOTBED_PLAN_TWO_PHASE; plan <= HOTBED_PLAN_ONE_SIDED; plan++) {
         if (plan == HOTBED_PLAN_ONE_SIDED && me->p->transport == HOTBED_TRANSPORT_MPI)
-            continue; /* it has no windows */
+            continue; /* the transport has no windows */
         HOTBED_TRY(measure_plan(me, (hotbed_plan)plan, &batches, &got));
         HOTBED_TRY(compare(me, exchange_plans[plan], &want, &got));
     }

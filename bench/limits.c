@@ -1,4 +1,4 @@
-/* bench/limits.c - limits: dispatch, and the host backend. */
+/* bench/limits.c - limits: selection of the backend, and the host backend. */
 #include "bench/limits.h"
 
 #include "base/error.h"
@@ -86,7 +86,7 @@ hotbed_status bench_run_pool(const bench_pool *pool, hotbed_stream *stream) {
     return hotbed_host_launch(stream, pool->bags, 256, pool_body, pool, sizeof *pool);
 }
 
-/* Rows of a layer; the inner loop is along a row of weights. */
+/* Compute rows of a layer; the inner loop runs along a row of weights. */
 static void layer_body(const void *args, uint64_t begin, uint64_t end) {
     const bench_layer *l = args;
     const uint32_t width = l->width;

@@ -1,4 +1,4 @@
-/* bench/limits.cu - limits on CUDA. */
+/* bench/limits.cu - limits: the CUDA backend. */
 #include "bench/limits.h"
 
 #include "base/cuda_launch.h"
@@ -11,7 +11,8 @@ namespace {
 
 enum { BLOCK = 256, UNROLL = 4 };
 
-/* One thread moves UNROLL 16-byte pieces, all loads before the stores: enough bytes in flight. */
+/* Each thread moves UNROLL pieces of 16 bytes, with all loads before the stores, so that enough
+ * bytes are in flight. */
 __global__ void __launch_bounds__(BLOCK)
     gather_kernel(uint64_t n, const void *const *rows, uint32_t shift, uint4 *output) {
     uint64_t total = n << shift;
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* As above for rows of 512 bytes: a warp a row. */
+/* The same for rows of 512 bytes: one warp for each row. */
 __global__ void __launch_bounds__(BLOCK)
     gather_512_kernel(uint64_t n, const void *const *rows, uint4 *output) {
     uint64_t warp = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* A warp moves UNROLL rows of PIECES * 512 bytes, all loads before the stores. */
+/* A warp moves UNROLL rows of PIECES * 512 bytes, with all loads before the stores. */
 template <int PIECES>
 __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
     uint64_t first = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / 32 * UNROLL;
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(BLOCK) move_rows_kernel(const bench_move m) {
     }
 }
 
-/* A warp a bag of rows of 128 elements, POOL_AHEAD rows on their way; the addresses are read by the lanes together. */
+/* A warp sums a bag of rows of 128 elements, with POOL_AHEAD rows in flight; its lanes load the
+ * addresses together. */
 enum { POOL_AHEAD = 8 };
 
 template <bool HALF> __device__ float4 load_piece(const void *row, uint32_t lane) {
@@ -127,7 +129,8 @@ template <bool HALF> __global__ void __launch_bounds__(BLOCK) pool_kernel(bench_
     __stcs((float4 *)p.output + (sample * p.tables + table) * 32 + lane, sum);
 }
 
-/* A block makes SIDE x SIDE results, DEPTH of the sum at a time from shared memory; a thread EACH x EACH of them. */
+/* A block computes SIDE x SIDE results, and a thread EACH x EACH of them; DEPTH terms of the sums
+ * at a time are in shared memory. */
 enum { SIDE = 64, DEPTH = 16, EACH = 4, ACROSS = SIDE / EACH };
 
 __global__ void __launch_bounds__(ACROSS *ACROSS) layer_kernel(bench_layer l) {
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(ACROSS *ACROSS) layer_kernel(bench_layer l) {
 hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream) {
     if (move->n == 0)
         return HOTBED_OK;
-    uint64_t rows = BLOCK / 32 * UNROLL; /* a block */
+    uint64_t rows = BLOCK / 32 * UNROLL; /* rows of a block */
     unsigned blocks = (unsigned)((move->n + rows - 1) / rows);
     const hotbed_cuda_native native(stream);
     if (move->bytes == 512)
@@ -204,7 +207,8 @@ hotbed_status bench_gather_cuda(
     return hotbed_cuda_launched("gather_kernel");
 }
 
-/* The kernel module's version, "580.159.04"; the runtime only knows which CUDA a driver can do. */
+/* The version of the kernel module, such as "580.159.04"; the runtime only reports the CUDA version
+ * that the driver supports. */
 static bool driver_version(char *driver, size_t bytes) {
     char line[512];
     FILE *file = fopen("/proc/driver/nvidia/version", "r");

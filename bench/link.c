@@ -20,24 +20,25 @@ enum { SKIPPED = 77, LIST_MOST = 8, REPETITIONS = 5 };
 static const char usage[] =
     "usage: hotbed-link [--bytes N,...] [--rows N] [--gib X] [--warps N,...] [--sms N,...]\n"
     "                   [--layers N] [--same-priority] [--json FILE] [--commit TEXT]\n"
-    "  --bytes  of a row, multiples of 16 (512,1536)\n"
-    "  --rows   that are moved each way (185000)\n"
-    "  --gib    of pinned host memory that they lie in (12)\n"
-    "  --warps  that move them, each way, spread over all SMs: multiples of 4 (64,128,256,2112)\n"
-    "  --sms    that do nothing else, each way, of 8 warps (1,2,4,8)\n"
-    "  --layers of the dense model (60)\n"
-    "  --same-priority  moves and model on streams of one priority; else moves go first, as in "
-    "train plans\n"
-    "Status: 0; 1 something failed; 2 bad arguments; 77 there is no GPU.\n";
+    "  --bytes  bytes of a row, multiples of 16 (512,1536)\n"
+    "  --rows   rows moved in each direction (185000)\n"
+    "  --gib    GiB of pinned host memory that hold the rows (12)\n"
+    "  --warps  warps that move rows, spread over all SMs, in each direction: multiples of 4\n"
+    "           (64,128,256,2112)\n"
+    "  --sms    SMs that only move rows, with 8 warps each, in each direction (1,2,4,8)\n"
+    "  --layers layers of the dense model (60)\n"
+    "  --same-priority  moves and model on streams of equal priority; else moves have the higher\n"
+    "           one, as in train plans\n"
+    "Exit status: 0; 1 a run failed; 2 invalid arguments; 77 the machine has no GPU.\n";
 
-typedef enum kind { COPIES, SPREAD, OWN } kind; /* copies are what the copy engines do */
+typedef enum kind { COPIES, SPREAD, OWN } kind; /* COPIES: by the copy engines */
 
 static const char *const names[] = {"copies", "spread", "own"};
 static const char *const units[] = {"", "warps", "sms"};
 
-enum { READ, WRITE, WAYS }; /* to the device, from it */
+enum { READ, WRITE, WAYS }; /* to the device, from the device */
 
-/* By what is moved: reads, writes, both at once. */
+/* The combinations that are measured: reads, writes, both at once. */
 enum { CASES = 3 };
 
 static bool moves(int what, int way) {
@@ -47,9 +48,9 @@ static bool moves(int what, int way) {
 typedef struct result {
     kind kind;
     uint32_t units, bytes;
-    double rate[CASES];         /* bytes a second, alone */
-    double beside[CASES];       /* beside the model */
-    double alone, model[CASES]; /* seconds of the model; its time beside them, of that */
+    double rate[CASES];         /* bytes per second, without the model */
+    double beside[CASES];       /* bytes per second beside the model */
+    double alone, model[CASES]; /* seconds of the model: alone; beside moves, relative */
 } result;
 
 typedef struct list {
@@ -63,16 +64,16 @@ typedef struct program {
     bool same_priority;
     const char *json;
     workload_machine machine;
-    /* Its memory and streams. */
-    hotbed_stream *stream, *host, *ways[WAYS]; /* the model's; of the host backend; the moves' */
+    hotbed_stream *stream, *host,
+        *ways[WAYS]; /* the model's; the host backend's; one for each direction */
     hotbed_event *marks[3], *starts[WAYS], *ends[WAYS][2];
     hotbed_memory pinned;
-    hotbed_memory device[WAYS]; /* [n] rows */
+    hotbed_memory device[WAYS]; /* [n] rows, for each direction */
     hotbed_memory rows[WAYS];   /* bench_link_row[n] */
-    hotbed_memory words;        /* uint32_t[WAYS + 1]: taken by a move of each way; wrong */
+    hotbed_memory words;        /* uint32_t[WAYS + 1]: `taken` of each direction; wrong words */
     bench_model model;
-    bench_link_row *chosen[WAYS]; /* rows, on the host */
-    double alone;                 /* seconds of the model, for the rows measured last */
+    bench_link_row *chosen[WAYS]; /* rows, in host memory */
+    double alone;                 /* seconds of the model, for the last measured row */
     result results[LIST_MOST * (2 * LIST_MOST + 1)];
     uint32_t num_results;
 } program;
@@ -158,7 +159,7 @@ static hotbed_status choose(program *p, uint32_t bytes) {
     for (uint32_t i = 0; i < 2 * n; i++)
         numbers[i] = (uint32_t)(workload_mix(i + 1) % (total - 2 * n + 1));
     qsort(numbers, 2 * (size_t)n, sizeof *numbers, compare_numbers);
-    for (uint32_t i = 0; i < 2 * n; i++) /* adding i leaves no two alike */
+    for (uint32_t i = 0; i < 2 * n; i++) /* adding i makes them distinct */
         p->chosen[i % 2][i / 2] = (bench_link_row){numbers[i] + i, i / 2};
     free(numbers);
     for (int way = 0; way < WAYS; way++) {
@@ -226,7 +227,7 @@ static void touch_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Process rows of the host on its threads. */
+/* Fill or check rows in host memory, on the host backend's threads. */
 static hotbed_status touch_rows(
     const program *p, const result *r, touch what, int way, uint32_t *wrong) {
     const touch_args args = {what, p->pinned.data, p->chosen[way], r->bytes, wrong};
@@ -234,7 +235,7 @@ static hotbed_status touch_rows(
     return hotbed_stream_sync(p->host);
 }
 
-/* Move both ways at once, from rows that hold their words to rows that hold none. */
+/* Move in both directions at once, from rows with known words to cleared rows, and compare. */
 static hotbed_status check(const program *p, const result *r) {
     const bench_link in = link_of(p, r->bytes, READ), out = link_of(p, r->bytes, WRITE);
     uint32_t *words = p->words.data, wrong[WAYS] = {0, 0};
@@ -264,7 +265,7 @@ static hotbed_status check(const program *p, const result *r) {
 
 static hotbed_status time_moves(program *p, result *r, int what) {
     double seconds[REPETITIONS];
-    for (int i = 0; i < REPETITIONS + 1; i++) { /* one warms up */
+    for (int i = 0; i < REPETITIONS + 1; i++) { /* the first warms up */
         HOTBED_TRY(hotbed_event_record(p->marks[0], p->ways[READ]));
         HOTBED_TRY(hotbed_stream_wait(p->ways[WRITE], p->marks[0]));
         for (int way = 0; way < WAYS; way++)
@@ -299,10 +300,10 @@ static hotbed_status time_model(program *p) {
     return HOTBED_OK;
 }
 
-/* Enqueue moves of one direction beside the model, two at any time. */
+/* Enqueue moves in one direction while the model runs, with two in flight. */
 typedef struct mover {
     uint32_t begun, ended;
-    double seconds; /* from the beginning to the end of the last that ended */
+    double seconds; /* from the start to the end of the last completed move */
 } mover;
 
 static hotbed_status keep_moving(const program *p, const result *r, int way, mover *m) {
@@ -455,7 +456,7 @@ static hotbed_status measure_all(program *p) {
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* Multiples of `step`, up to `most`, with commas between them. */
+/* Read multiples of `step` up to `most`, separated by commas. */
 static bool read_list(const char *text, uint32_t step, uint32_t most, list *out) {
     out->n = 0;
     while (out->n < LIST_MOST) {

@@ -1,4 +1,4 @@
-/* bench/link.cu - ways to move rows over the link. */
+/* bench/link.cu - kernels that move rows over the link. */
 #include "bench/link.h"
 
 #include "base/cuda_launch.h"
@@ -23,7 +23,7 @@ __device__ uint8_t *to_of(const bench_link &l, bench_link_row row) {
                     : l.device + (uint64_t)row.device * l.bytes;
 }
 
-/* --- loads and stores: in turns, as swap_kernel of storage/tier.cu ---------------------------------- */
+/* --- loads and stores in turn, as in swap_kernel of storage/tier.cu ------------------------- */
 
 enum { TURN = 8 };
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(OWN_BLOCK) loads_kernel(const bench_link l) {
     }
 }
 
-/* --- what rows hold -------------------------------------------------------------------------------- */
+/* --- content of rows ------------------------------------------------------------------------ */
 
 __global__ void __launch_bounds__(BLOCK) words_kernel(const bench_link l, uint32_t *wrong) {
     const uint32_t words = l.bytes / sizeof(uint64_t);

@@ -1,4 +1,4 @@
-/* bench/link.h - rows over the link between host and device memory: the kernels of hotbed-link. */
+/* bench/link.h - kernels of hotbed-link, which move rows between host and device memory. */
 #ifndef HOTBED_BENCH_LINK_H
 #define HOTBED_BENCH_LINK_H
 
@@ -9,17 +9,17 @@
 extern "C" {
 #endif
 
-/* Numbers of a row in both memories. */
+/* The numbers of a row in host memory and in device memory. */
 typedef struct bench_link_row {
     uint32_t host, device;
 } bench_link_row;
 
 typedef struct bench_link {
-    uint32_t n, bytes;          /* of a row: a multiple of 16 */
+    uint32_t n, bytes;          /* number of rows; bytes of a row, a multiple of 16 */
     bool writes;                /* device to host; else host to device */
     const bench_link_row *rows; /* [n], device memory */
-    uint8_t *host, *device;     /* what the numbers are of; host memory is pinned */
-    uint32_t *taken;            /* a word of device memory, for one move at a time */
+    uint8_t *host, *device;     /* the memory that the numbers index; host memory is pinned */
+    uint32_t *taken;            /* one word of device memory, which one move uses at a time */
 } bench_link;
 
 /* Largest row in bytes; warps per block on shared SMs; warps per block that has its SM alone. */
@@ -33,12 +33,12 @@ hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_s
  * meanwhile, as storage/tier.cu does. Asynchronous. */
 hotbed_status bench_link_own(const bench_link *link, uint32_t sms, hotbed_stream *stream);
 
-/* Word w, of 8 bytes, of the row that is number `row` of the host's: what rows hold. */
+/* Word w (8 bytes) of the row with number `row` in host memory: the known content of rows. */
 HOTBED_HD uint64_t bench_link_word(uint32_t row, uint32_t w) {
     return (((uint64_t)row << 32 | w) + 1) * 0x9e3779b97f4a7c15U;
 }
 
-/* Write the words of the device's rows; or add the number of words that differ to *wrong (device
+/* Write the known words to the device's rows, or add the number of wrong words to *wrong (device
  * memory). Asynchronous. */
 hotbed_status bench_link_fill(const bench_link *link, hotbed_stream *stream);
 hotbed_status bench_link_check(const bench_link *link, uint32_t *wrong, hotbed_stream *stream);

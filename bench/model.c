@@ -1,4 +1,4 @@
-/* bench/model.c - a stand-in of a dense model. */
+/* bench/model.c - a stand-in for a dense model; see model.h. */
 #include "bench/model.h"
 #include "bench/limits.h"
 #include "bench/workload.h"
@@ -8,16 +8,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Random numbers that keep their size from layer to layer: weights within +-sqrt(6 / width). Not
- * zeros, for which GPUs draw less power and run faster. */
+/* Random numbers: inputs, or weights within +-sqrt(6 / width), which keep the magnitude of values
+ * from layer to layer. Not zeros, for which GPUs draw less power and run faster. */
 static void fill(float *numbers, size_t n, uint32_t width) {
     float most = sqrtf(6.0F / (float)width);
     for (size_t i = 0; i < n; i++)
         numbers[i] = most * ((float)(workload_mix(i + 1) >> 40) / (float)(1 << 23) - 1.0F);
 }
 
-/* [values] of the input and the weights behind them, `n` in all; then what is between layers, which begins as the input
- * does, since a layer may have more rows than the one before. */
+/* Upload the input [values], followed by the weights, `n` numbers in all. The buffers between
+ * layers begin as copies of the input, since a layer may have more rows than the previous one. */
 static hotbed_status send(
     bench_model *model, const float *numbers, size_t n, size_t values, hotbed_stream *stream) {
     float *at = model->memory.data;

@@ -11,13 +11,13 @@
  * depend on that number by accident. */
 typedef struct bench_model {
     hotbed_memory memory;
-    uint32_t rows, step, width; /* of layer i: rows - i * 5 % 16 * step */
+    uint32_t rows, step, width; /* layer i has rows - i * 5 % 16 * step rows */
     const float *in, *weights;  /* [rows, width], [width, width] */
     float *between[2];          /* [rows, width] */
 } bench_model;
 
 hotbed_status bench_model_open(bench_model *model, hotbed_stream *stream); /* synchronous */
-void bench_model_close(bench_model *model);                                /* zeroed is allowed */
+void bench_model_close(bench_model *model); /* a zeroed model is allowed */
 
 /* Run n layers, with the same input each time. Asynchronous. */
 hotbed_status bench_model_run(const bench_model *model, uint32_t n, hotbed_stream *stream);

@@ -2,9 +2,9 @@
  *
  * Runs a workload's steps (W5: cache backed by host memory, Adam) through a sharded collection of one rank, beside
  * layers that take as long as the work that runs ahead of them.  One run
- *   - profiles the serial pipeline, derives candidate schedules from that, and takes the one that trains fastest;
- *   - times all plans in turn, in several rounds: medians of a step, and of a step whose exchange and prefetch are
- *     replayed by shortcuts.  The minimum of the latter is the floor: time above the floor is exposed;
+ *   - profiles the serial pipeline, derives candidate schedules from the profile, and takes the fastest in training;
+ *   - times all plans in turn, in several rounds: medians of a step, and of a step whose exchange and prefetch
+ *     shortcuts replay.  The minimum of the latter is the floor: time above the floor is exposed;
  *   - writes the figures as JSON, and pictures of the serial plan and of the plan with prefetch.
  */
 #include "bench/plans.h"
@@ -20,12 +20,12 @@ static const char usage[] =
     "plain|probation]\n"
     "                    [--move-sms N] [--dense X] [--rounds N] [--steps N] [--json FILE] "
     "[--pictures PREFIX]\n"
-    "  --move-sms  SMs that take rows between tiers (0: as many as fill the link)\n"
-    "  --dense     length of the dense model, in units of exchange and prefetch (1)\n"
-    "  --rounds    all plans are timed so many times, in turn (5)\n"
-    "  --steps     of one timing (once through the workload's batches)\n"
+    "  --move-sms  SMs that move rows between tiers (0: as many as saturate the link)\n"
+    "  --dense     time of the dense model, as a multiple of exchange and prefetch (1)\n"
+    "  --rounds    number of rounds; each round times every plan once (5)\n"
+    "  --steps     steps of one timing (as many as the workload has batches)\n"
     "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .trace files for Perfetto\n"
-    "Status: 0; 1 something failed; 2 bad arguments; 77 the machine lacks the backend.\n";
+    "Exit status: 0; 1 a run failed; 2 invalid arguments; 77 the machine lacks the backend.\n";
 
 typedef struct program {
     const workload *what;
@@ -48,8 +48,8 @@ typedef struct figures {
     hotbed_schedule *schedule;
     double predicted[HOTBED_SCHEDULE_CANDIDATES_MOST], tuned[HOTBED_SCHEDULE_CANDIDATES_MOST];
     plans_entry entries[ENTRIES];
-    double medians[ENTRIES][2]; /* of step and without */
-    double *times, *sorted;     /* of one allocation */
+    double medians[ENTRIES][2]; /* of the step, and of the step without exchange and prefetch */
+    double *times, *sorted;     /* one allocation for both */
 } figures;
 
 /* --- measuring -------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static hotbed_status profile_serial(plans_trainer *example, bool schedule, figur
     options.iterations = (n + ROUNDS - 1) / ROUNDS;
     options.stream = hotbed_train_stream(train, "default");
     double unused = 0.0;
-    hotbed_status status = /* every batch once: the cache is warm then */
+    hotbed_status status = /* every batch once, which fills the cache */
         plans_time(example, train, 0, n, &unused);
     if (status == HOTBED_OK)
         status = hotbed_profile_run(hotbed_train_pipeline(train), &options, &f->profile);
@@ -80,7 +80,7 @@ static hotbed_status profile_serial(plans_trainer *example, bool schedule, figur
     return status;
 }
 
-/* Take the fastest candidate. */
+/* Let the pipeline try the candidates and take the fastest. */
 static hotbed_status tune(plans_trainer *example, const program *p, figures *f) {
     hotbed_train_options options;
     hotbed_tune_options tune;
@@ -134,7 +134,7 @@ static void set_entries(const program *p, figures *f) {
     }
 }
 
-/* The rounds stay in their order, in which plans can be compared. */
+/* Median of rounds; the rounds keep their order, so that plans can be compared round by round. */
 static double median(const figures *f, const double *rounds, uint32_t n) {
     memcpy(f->sorted, rounds, n * sizeof *rounds);
     return workload_median(f->sorted, n);
@@ -142,7 +142,7 @@ static double median(const figures *f, const double *rounds, uint32_t n) {
 
 static hotbed_status measure(plans_trainer *example, const program *p, figures *f) {
     HOTBED_TRY(profile_serial(example, false, f));
-    for (uint32_t t = 0; t < f->profile.num_tasks; t++) /* no name is part of another */
+    for (uint32_t t = 0; t < f->profile.num_tasks; t++) /* no task's name is part of another's */
         if (strstr(tasks_ahead, f->profile.tasks[t].name) != NULL)
             f->wanted += f->profile.tasks[t].alone;
     HOTBED_TRY(plans_set_dense(example, p->dense * f->wanted, &f->dense));
@@ -172,7 +172,8 @@ static hotbed_status draw(
     double unused = 0.0;
     HOTBED_TRY(plans_make(example, entry, 1024, &train));
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
-    /* Steps that are drawn come a whole cycle after the picture before: their rows have left the cache. */
+    /* Draw steps one whole cycle of batches after the last picture, so that their rows have left
+     * the cache. */
     hotbed_status status = plans_time(example, train, example->input.shape.batches, 12, &unused);
     (void)snprintf(path, sizeof path, "%s.%s.svg", p->pictures, name);
     if (status == HOTBED_OK)

@@ -1,5 +1,5 @@
-/* bench/plans.h - the parts of hotbed-plans: a trainer of a workload beside a stand-in for a dense
- * model, and timing of plans. */
+/* bench/plans.h - the modules of hotbed-plans: a trainer of a workload with a stand-in for a dense
+ * model, and the timing of plans. */
 #ifndef HOTBED_BENCH_PLANS_H
 #define HOTBED_BENCH_PLANS_H
 
@@ -30,8 +30,8 @@ typedef struct plans_trainer {
     hotbed_kjt kjts[PLANS_SLOTS];
     const hotbed_sharded_output *outputs[PLANS_SLOTS];
     uint32_t layers;
-    hotbed_event *passed[2]; /* of the last two steps */
-    uint64_t pulled;         /* batches that loaders returned; they start again after the last */
+    hotbed_event *passed[2]; /* events of the last two steps */
+    uint64_t pulled; /* number of batches that loaders returned; batches repeat after the last */
 } plans_trainer;
 
 hotbed_status plans_open(
@@ -43,19 +43,20 @@ void plans_close(plans_trainer *example);
  * takes alone. */
 hotbed_status plans_set_dense(plans_trainer *example, double wanted, double *seconds);
 
-/* An endless loader of batches; and batch number i. */
+/* An endless loader of batches, and batch number i. */
 hotbed_loader plans_loader(plans_trainer *example);
 void *plans_batch(const plans_trainer *example, uint64_t i);
 
 /* A plan to time. */
 typedef struct plans_entry {
-    const char *name;         /* of the result */
-    const char *plan;         /* of hotbed_train_options */
-    const hotbed_step *steps; /* NULL: the plan's own */
+    const char *name;         /* name in the results */
+    const char *plan;         /* name for hotbed_train_options */
+    const hotbed_step *steps; /* NULL: the steps of `plan` */
     uint32_t num_steps;
     bool same_priority;
-    const char *ahead; /* tasks of exchange and prefetch; NULL: they are not tasks of their own */
-    double *step, *without; /* [rounds] seconds of a step; and with those tasks skipped */
+    const char
+        *ahead; /* names of the tasks of exchange and prefetch; NULL: the plan has no such tasks */
+    double *step, *without; /* [rounds] seconds of a step, and of a step with those tasks skipped */
 } plans_entry;
 
 void plans_options(
@@ -64,9 +65,9 @@ void plans_options(
 hotbed_status plans_make(
     plans_trainer *example, const plans_entry *entry, uint64_t log, hotbed_train **out);
 
-/* Measure the seconds of a step in the steady state: the mean of `steps` after `warmup`, always
- * starting from the first batch, since the rows that a cache lacks depend on the batches before.
- * The host is at most one step ahead. Drains the pipeline at the end. */
+/* Measure the seconds of a step in the steady state: the mean of `steps` after `warmup`.
+ * Measurements always start at the first batch, because earlier batches decide which rows a cache
+ * lacks. The host is at most one step ahead. Drains the pipeline at the end. */
 hotbed_status plans_time(
     plans_trainer *example, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
 

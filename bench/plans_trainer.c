@@ -80,7 +80,7 @@ static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotb
         s->outputs[slot]->gradient, s->gradient.data, s->outputs[slot]->bytes, stream);
 }
 
-/* All of it is in their slot, or made anew by the next batch. */
+/* These functions write only to their slot, or to state that the next batch overwrites. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"},
     {.function = "forward"},
@@ -204,8 +204,8 @@ hotbed_status plans_make(
     return hotbed_train_create(&example->trainer, &options, out);
 }
 
-/* A pipeline's log has the times of tasks that were over when their slot came again, so the host waits for the step
- * before: streams have the next one's work by then. */
+/* The log has device times only of tasks that have completed when their slot is used again. So the
+ * host waits for the step before the last one; the streams have the next step's work by then. */
 static hotbed_status run_steps(const plans_trainer *example, hotbed_train *train, uint32_t steps) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_iteration *iteration = NULL;

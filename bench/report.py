@@ -4,7 +4,7 @@
     bench/report.py [--check]     --check: write nothing; status 1 if a file is not up to date
 
 Long tables go to bench/results/*.md, plots to docs/figures/*.svg, sentences into docs/performance.md, and the runs on
-GPUs (bench/results/verification/*.json) to docs/verification.md.  Only Python's own library is used.
+GPUs (bench/results/verification/*.json) to docs/verification.md.  Needs only Python's standard library.
 """
 import glob
 import json
@@ -19,7 +19,7 @@ PAGE = os.path.join(ROOT, "docs", "performance.md")
 FIGURES = os.path.join(ROOT, "docs", "figures")
 VERIFICATION = os.path.join(ROOT, "docs", "verification.md")
 
-# Kernels of a step and of an eval, in the order of the file, by what the reader knows them as.
+# Kernels of a step and of an eval: the name in the JSON, and the name in the tables.
 STAGES = {
     "layout": "layout of the batch",
     "dedup": "dedup",
@@ -95,7 +95,7 @@ def baseline_of(kinds, document, result):
 
 
 def references(kinds, document, result):
-    """Columns beside ours: (name, {phase: ms})."""
+    """Columns to compare with: (name, {phase: ms})."""
     forward = result["limit_forward_ms"] + result.get("limit_link_ms", 0)
     columns = [
         (
@@ -122,7 +122,7 @@ def references(kinds, document, result):
 
 
 def phase_table(kinds, document, result):
-    """Each phase beside its limit and what others need, and what separates them."""
+    """Time of each phase, its limit, the times of other libraries, and ratios."""
     columns = references(kinds, document, result)
     header = ["ms", "eager", "graph"] + [name for name, _ in columns] + [
         f"graph / {name}" for name, _ in columns
@@ -138,7 +138,7 @@ def phase_table(kinds, document, result):
 
 
 def stage_table(result):
-    """Where a step's time goes, beside the least that the stage's bytes take."""
+    """Time of each stage of a step, and the time to move the stage's bytes."""
     least = {
         "update": result["limit_backward_ms"],
         "eval_forward": result["limit_eval_ms"],
@@ -153,7 +153,7 @@ def stage_table(result):
 
 
 def separates(result):
-    """The sentence that says what is between us, the static tables and the floor."""
+    """A sentence on the differences between Hotbed, static tables and the lower bound."""
     if "tbe_train_ms" not in result or not stages_of(result):
         return ""
     train, evaluation = result["graph_train_ms"], result["graph_eval_ms"]
@@ -181,7 +181,7 @@ LINK_ROWS = [
 
 
 def link_table(document):
-    """What the link between the tiers reaches, by copies and by row."""
+    """Rates of the link between the tiers, for copies and for rows."""
     link = document["link"]
     text = (
         f"The link between the tiers, GB/s: copies down {link['down_gb_per_s']:.1f}, up {link['up_gb_per_s']:.1f}, "
@@ -195,7 +195,7 @@ def link_table(document):
 
 
 def tier_table(document):
-    """What crosses the link in each workload that has two tiers."""
+    """Traffic over the link in each workload with two tiers."""
     rows = []
     for result in document["results"]:
         if "mode" not in result:
@@ -281,13 +281,13 @@ def rate(value, unit):
 
 
 def micro_name(name):
-    """module/operation and its arguments, without what Google Benchmark adds."""
+    """module/operation and its arguments, without the parts that Google Benchmark adds."""
     parts = [p for p in name.split("/") if p != "manual_time" and not p.startswith("iterations:")]
     return "/".join(parts[:2]), " ".join(p for p in parts[2:] if ":" in p)
 
 
 def find_rates(document):
-    """{arguments: {operation: keys a second}} of the index and of other libraries' maps on the host."""
+    """{arguments: {operation: keys per second}} for the index and for other libraries' hash maps, on the host."""
     rates = {}
     for entry in document["benchmarks"]:
         operation, arguments = micro_name(entry["name"])
@@ -300,7 +300,7 @@ def find_rates(document):
 
 
 def map_table(document):
-    """Find in the index beside hash maps of other libraries."""
+    """Lookups per second in the index and in hash maps of other libraries."""
     rates = find_rates(document)
     peers = sorted({name for rate in rates.values() for name in rate if name.startswith("peer/")})
     rows = [
@@ -397,11 +397,11 @@ def checkpoint_section(kinds):
 
 # --- ranks -----------------------------------------------------------------------------------------
 
-EXCHANGES = {"keys": "keys", "rows": "rows", "gradients": "rows"}  # beside which all-to-all each phase stands
+EXCHANGES = {"keys": "keys", "rows": "rows", "gradients": "rows"}  # the all-to-all to compare each phase with
 
 
 def exchange_table(document):
-    """Phases of each plan beside an all-to-all of as many bytes."""
+    """Times of each plan's phases, and of an all-to-all of as many bytes."""
     plans = sorted({plan for result in document["results"] for plan in result["exchange"]})
     rows = []
     for result in document["results"]:
@@ -417,7 +417,7 @@ def exchange_table(document):
 
 
 def scaling_table(document):
-    """Steps of W1 by each plan: ms, and how much of one rank's speed each rank keeps."""
+    """Steps of W1 with each plan: ms, and the speed of each rank relative to a single rank."""
     alone = {plan: times["step_ms"] for result in document["results"] if result["ranks"] == 1
              for plan, times in result["scaling"].items()}
     plans = sorted({plan for result in document["results"] for plan in result["scaling"]})
@@ -526,7 +526,7 @@ def moves_section(kinds):
 
 
 def default_results(kinds, backend):
-    """{workload: (document, result)} of the policy that tables have unless told otherwise."""
+    """{workload: (document, result)} with the default insertion policy."""
     found = {}
     for document in kinds["workloads"]:
         if document["backend"] != backend:
@@ -539,7 +539,7 @@ def default_results(kinds, backend):
 
 
 def source(document, command=None):
-    """What a figure was made from."""
+    """The device, commit and command of a result file."""
     command = command or document["command"]
     return f"{document['device']}, commit {document['commit'][:7]}: `{command}`"
 
@@ -592,7 +592,7 @@ def limits_figure(kinds):
     for name, (_, result) in found.items():
         limit = result["limit_forward_ms"] + result.get("limit_link_ms", 0) + result["limit_backward_ms"]
         train, evaluation = result["graph_train_ms"] / limit, result["graph_eval_ms"] / result["limit_eval_ms"]
-        if "upper_rows" in result and result["upper_rows"] < result["keys"]:  # its limit does not know the rows that eval reads below
+        if "upper_rows" in result and result["upper_rows"] < result["keys"]:  # the limit ignores rows that eval reads in the lower tier
             evaluation = None
         groups.append(
             (name, [("train", train, f"{train:.2f}"), ("eval", evaluation, f"{evaluation:.2f}" if evaluation else "")])
@@ -695,7 +695,7 @@ def checkpoint_figure(kinds):
 
 
 def verification():
-    """The page of what ran on GPUs, newest first."""
+    """The page of test runs on GPUs, newest first."""
     records = []
     for path in sorted(glob.glob(os.path.join(RESULTS, "verification", "*.json"))):
         with open(path, encoding="utf-8") as file:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# bench/run.sh - run the workloads and the microbenchmarks of a build, and keep their JSON.
+# bench/run.sh - run the workloads and the microbenchmarks of a build, and write their results as JSON.
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
-# The environment may say which parts: BENCH="workloads replay plans digest link exchange micro checkpoint" is all.
-# It may narrow the timed workloads: WORKLOADS=W1,W5 and INSERTION=plain or probation.
+# BENCH selects parts; all are BENCH="workloads replay plans digest link exchange micro checkpoint".
+# WORKLOADS=W1,W5 and INSERTION=plain or probation select among the timed workloads.
 # Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
-# link-<device>.json (of GPUs), micro-<device>.json and checkpoint-<device>.json, whose files lie in TMPDIR or /tmp
-# meanwhile.  On the host the workloads are a tenth of their size.  Status 1 when a check fails.
+# link-<device>.json (GPUs only), micro-<device>.json and checkpoint-<device>.json.  The checkpoint benchmark writes to
+# TMPDIR or /tmp.  On the host the workloads have a tenth of their size.  Exit status 1: a check failed.
 set -u
 if [ $# -lt 3 ]; then
     sed -n '2,11p' "$0" >&2
@@ -55,17 +55,17 @@ workloads=$binaries/hotbed-workloads
 run workloads "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
     --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" \
     --previous "$results" --json "$out/workloads-$device.json.new"
-# The run above looked for the earlier result, which may be this very file.
+# The file is renamed only now, because the run may have read the old one as the earlier result.
 [ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
 run replay "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
-# One thread a lane on the host: what is not the dense model's then has a core of its own.
+# On the host one thread for each stream: exchange and prefetch then have a core of their own.
 run plans "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \
     --json "$out/plans-$device.json" --pictures "$out/plans-$device"
 if [ "$backend" = cuda ]; then
     run digest "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
     run link "$binaries/hotbed-link" --commit "$commit" "${links[@]}" --json "$out/link-$device.json"
 fi
-# Exchanges between ranks, where there is more than one GPU, or on the host.
+# Exchanges between ranks: on the host, or with several GPUs.
 exchange() { # file, then the command
     wants exchange || return 0
     local out=$out/exchange-$1.json
@@ -90,7 +90,7 @@ elif [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 4 ]; then
 elif [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 2 ]; then
     exchange "2-$device" env NCCL_NVLS_ENABLE=0 "$binaries/hotbed-exchange" --transport nccl --ranks 1,2 $sizes
 else
-    echo "-- exchanges between ranks are left out: one GPU"
+    echo "-- exchanges between ranks are skipped: they need two GPUs"
 fi
 if [ -x "$binaries/hotbed-bench" ]; then
     run micro "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
@@ -98,12 +98,12 @@ if [ -x "$binaries/hotbed-bench" ]; then
     run checkpoint "$binaries/hotbed-bench" --backend "$backend" --commit "$commit" "${iterations[@]}" \
         --benchmark_filter=checkpoint/ --benchmark_out="$out/checkpoint-$device.json" \
         --benchmark_out_format=json
-    if [ "$backend" = host ]; then # the hash maps beside the index, on one thread
+    if [ "$backend" = host ]; then # compare the index with other hash maps, on one thread
         run micro env HOTBED_THREADS=1 "$binaries/hotbed-bench" --backend host --commit "$commit" "${iterations[@]}" \
             --benchmark_filter='index/alone_find/|peer/' --benchmark_out="$out/micro-$device-1-thread.json" \
             --benchmark_out_format=json
     fi
 else
-    echo "-- no hotbed-bench in this build: no Google Benchmark"
+    echo "-- no hotbed-bench: this build lacks Google Benchmark"
 fi
 exit $status

@@ -1,4 +1,4 @@
-/* bench/workload.h - the parts of hotbed-workloads: input, run, passes, limits, check, report. */
+/* bench/workload.h - the modules of hotbed-workloads: input, run, passes, limits, check, report. */
 #ifndef HOTBED_BENCH_WORKLOAD_H
 #define HOTBED_BENCH_WORKLOAD_H
 
@@ -6,35 +6,35 @@
 
 #include <stdio.h>
 
-/* --- what is run ------------------------------------------------------------------------------ */
+/* --- definition of the workloads ------------------------------------------------------------ */
 
-enum { WORKLOAD_TABLES = 26 }; /* at most */
+enum { WORKLOAD_TABLES = 26 }; /* the largest number */
 
-/* Size of a workload: tables with one feature each, fp32 output, int64 keys.  W1 to W8 have equal tables, bags of one
- * key and pooling NONE; the others have SUM, tables of different sizes, and bags of a fixed size for each feature. */
+/* Size of a workload: tables with one feature each, fp32 output, int64 keys.  W1 to W8 have equal
+ * tables, bags of one key and pooling NONE; the others have pooling SUM, tables of different sizes,
+ * and bags of a fixed size for each feature. */
 typedef struct workload_shape {
     uint32_t tables;
     uint32_t dim;
-    uint32_t samples; /* bags a table and step */
+    uint32_t samples; /* bags of a table in a step */
     uint32_t batches; /* step s uses batch s mod batches */
-    uint64_t range;   /* N of the key stream; of the largest table */
-    uint64_t rows;    /* capacity of the largest table, all tiers */
+    uint64_t range;   /* keys of the largest table are below it */
+    uint64_t rows;    /* capacity of the largest table, in all tiers */
     bool pooled;
-    uint32_t before[WORKLOAD_TABLES + 1]; /* keys of a sample that come before table t's bag */
-    uint64_t table_rows[WORKLOAD_TABLES]; /* capacity, and N of the key stream where pooled */
+    uint32_t before[WORKLOAD_TABLES + 1]; /* keys of a sample before the bag of table t */
+    uint64_t table_rows[WORKLOAD_TABLES]; /* capacity; where pooled, keys are below it */
 } workload_shape;
 
-/* Milliseconds of a step and of an eval at scale 1 on one H200, as docs/performance.md has them; 0 is not
- * known. */
+/* Milliseconds of a step and of an eval at scale 1 on one H200, as in docs/performance.md; 0: unknown. */
 typedef struct workload_figures {
     double forward, backward, train, eval;
 } workload_figures;
 
-/* The key stream of a workload. */
+/* The distribution of keys. */
 typedef enum workload_stream {
-    WORKLOAD_POWER_ONE = 0, /* bags of one key, by the power law from key 1 on */
-    WORKLOAD_POWER_BAGS,    /* bags of MLPerf's DLRM-DCNv2, by the power law from key 0 on */
-    WORKLOAD_UNIFORM_BAGS,  /* the same bags, all keys alike */
+    WORKLOAD_POWER_ONE = 0, /* bags of one key, power law from key 1 on */
+    WORKLOAD_POWER_BAGS,    /* bags of MLPerf's DLRM-DCNv2, power law from key 0 on */
+    WORKLOAD_UNIFORM_BAGS,  /* the same bags, all keys equally likely */
 } workload_stream;
 
 typedef struct workload {
@@ -42,20 +42,20 @@ typedef struct workload {
     hotbed_optimizer_kind optimizer;
     hotbed_mode mode;
     workload_stream stream;
-    uint32_t samples;       /* of bags, at scale 1 */
-    hotbed_table_kind kind; /* of bags: a workload of each kind has the same name */
+    uint32_t samples;       /* number of bags at scale 1 */
+    hotbed_table_kind kind; /* bags: the same workload exists for each kind of table */
     hotbed_dtype dtype;     /* of the weights; 0: f32 */
-    /* Rows in device memory.  CACHE: share of the distinct keys of all batches, which are the rows that a
-     * run has; DEFAULT: share of the capacity. */
+    /* Share of the rows in device memory.  CACHE: of the distinct keys of all batches, which are
+     * the rows that a run has; DEFAULT: of the capacity. */
     double upper;
-    workload_figures floor; /* the ideals, as measured with plain kernels, or bytes over the link */
-    workload_figures goal;  /* what is aimed at */
-    double goal_overlap;    /* of train, with the prefetch overlapped */
-    workload_figures dynamicemb; /* hash tables that grow by key */
-    workload_figures tbe;        /* FBGEMM's static tables: no hash, no new keys */
+    workload_figures floor; /* the lower bounds, from plain kernels or from bytes over the link */
+    workload_figures goal;  /* the target */
+    double goal_overlap;    /* the target of train with overlapped prefetch */
+    workload_figures dynamicemb; /* results of dynamicemb: hash tables that grow by key */
+    workload_figures tbe;        /* results of FBGEMM's static tables: no hash, no new keys */
 } workload;
 
-/* Whether rows live in two tiers. */
+/* Whether the rows are in two tiers. */
 static inline bool workload_tiered(const workload *what) {
     return what->mode == HOTBED_MODE_CACHE || what->mode == HOTBED_MODE_DEFAULT;
 }
@@ -68,12 +68,12 @@ static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
     return (uint64_t)shape->before[shape->tables] * shape->samples;
 }
 
-/* Keys of a bag of table t. */
+/* Number of keys in a bag of table t. */
 static inline uint32_t workload_bag(const workload_shape *shape, uint32_t t) {
     return shape->before[t + 1] - shape->before[t];
 }
 
-/* Where table t's keys begin in a batch; t may be the number of tables. */
+/* Position of table t's first key in a batch; t may be the number of tables. */
 static inline uint64_t workload_first_key(const workload_shape *shape, uint32_t t) {
     return (uint64_t)shape->before[t] * shape->samples;
 }
@@ -82,30 +82,30 @@ static inline uint64_t workload_bags_a_step(const workload_shape *shape) {
     return (uint64_t)shape->tables * shape->samples;
 }
 
-/* Bag b's first element in the output and in its gradient. */
+/* Position of bag b's first element in the output and in its gradient. */
 static inline uint64_t workload_element(const workload_shape *shape, uint64_t b) {
     uint64_t table = b / shape->samples;
     uint64_t at = shape->pooled ? b % shape->samples * shape->tables + table : b;
     return at * shape->dim;
 }
 
-/* --- input: keys and gradients, the same for every backend ------------------------------------ */
+/* --- input: keys and gradients, equal on all backends --------------------------------------- */
 
 typedef struct workload_input {
     workload_shape shape;
     workload_stream stream;
     int64_t *keys;    /* [batches][tables][samples][bag] */
-    int64_t *offsets; /* [tables * samples + 1] first key of each bag of a batch */
-    float *gradient;  /* of every step, as the output: see workload_element() */
-    uint64_t distinct[WORKLOAD_TABLES]; /* keys of all batches of each table */
+    int64_t *offsets; /* [tables * samples + 1] position of each bag's first key in a batch */
+    float *gradient;  /* of every step, laid out as the output: see workload_element() */
+    uint64_t distinct[WORKLOAD_TABLES]; /* number of distinct keys of each table in all batches */
 } workload_input;
 
-/* Make *input the input of the workload at the scale, on all cores; if it is that already, it is kept, and otherwise
- * freed first.  {0} at first.  Errors: MEMORY. */
+/* Make *input the input of the workload at the scale, on all cores; an input of the same workload
+ * is kept, another is freed first.  Initialise *input to {0}.  Errors: MEMORY. */
 hotbed_status workload_input_for(const workload *what, double scale, workload_input *input);
 void workload_input_destroy(workload_input *input);
 
-/* Mix of 64 bits (splitmix64's finaliser, Steele et al. 2014). */
+/* A 64-bit mix (splitmix64's finalizer, Steele et al. 2014). */
 static inline uint64_t workload_mix(uint64_t x) {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9U;
@@ -114,7 +114,7 @@ static inline uint64_t workload_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* --- run: a storage and its buffers on one backend --------------------------------------------- */
+/* --- run: a storage and its buffers on one backend -------------------------------------------- */
 
 typedef struct workload_run {
     const workload *what;
@@ -124,15 +124,15 @@ typedef struct workload_run {
     hotbed_storage *storage;
     hotbed_ticket *ticket;
     hotbed_memory keys;     /* all batches */
-    hotbed_memory fixed;    /* keys of one batch: what graphs read */
+    hotbed_memory fixed;    /* the keys of one batch, which graphs read */
     hotbed_memory offsets;  /* of the bags of a batch */
     hotbed_memory gradient; /* [tables * samples][dim] */
     hotbed_memory output;   /* the same */
-    uint64_t steps;         /* training steps enqueued so far */
+    uint64_t steps;         /* number of training steps enqueued */
 } workload_run;
 
-/* Options of a storage with the workload's tables, all in device memory; *tables has space for shape->tables and must
- * outlive the options. */
+/* Options of a storage with the workload's tables, all in device memory; *tables has shape->tables
+ * elements and must outlive the options. */
 void workload_storage_options(
     const workload *what, const workload_shape *shape, hotbed_table_options *tables,
     hotbed_storage_options *out);
@@ -145,35 +145,35 @@ hotbed_status workload_run_create(
     hotbed_backend backend, workload_run *out);
 void workload_run_destroy(workload_run *run);
 
-/* Parts of a step, enqueued: prefetch and forward; backward; eval. */
+/* Enqueue a part of a step: prefetch and forward; backward; eval. */
 hotbed_status workload_forward(workload_run *run, const void *keys);
 hotbed_status workload_backward(workload_run *run);
 hotbed_status workload_eval(workload_run *run, const void *keys);
 
-/* Statistics of all tables together. */
+/* Statistics, summed over all tables. */
 hotbed_status workload_stats(workload_run *run, hotbed_table_stats *out);
 
-/* Medians over the steps of a pass, in seconds; 0 where the pass does not measure it. */
+/* Medians over the steps of a pass, in seconds; 0: the pass does not measure it. */
 typedef struct workload_times {
-    double forward; /* prefetch and forward */
+    double forward; /* includes prefetch */
     double backward;
     double train;
     double eval;
 } workload_times;
 
-/* What the library did on the host while the steps of a pass were enqueued. */
+/* Counts of the library's host waits and allocations while the steps of a pass were enqueued. */
 typedef struct workload_host {
     uint64_t steps, waits, allocations;
 } workload_host;
 
-/* One step, enqueued, keys read where the input lies. */
+/* Enqueue one step that reads the keys directly from the input. */
 hotbed_status workload_step(workload_run *run);
 
-/* Passes: `steps` steps enqueued one behind the other, each between events; then a sync.
- *   eager  the calls themselves, keys read where the input lies
+/* Passes: enqueue `steps` consecutive steps with events around each, then sync.
+ *   eager  the calls themselves; keys are read directly from the input
  *   split  a graph of prefetch and forward, then a graph of backward
  *   graph  one graph of the whole step
- * Graphs read one fixed buffer; the copy of a batch's keys into it is timed with the step. */
+ * Graphs read one fixed buffer; the copy of a batch's keys to it is timed with the step. */
 hotbed_status workload_pass_eager(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host);
 hotbed_status workload_pass_split(
@@ -183,20 +183,21 @@ hotbed_status workload_pass_graph(
 hotbed_status workload_pass_eval(
     workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
 
-/* The same steps with the prefetch of a batch on a second stream, under the forward and backward of the batch
- * before, between which the first stream has a stand-in of a dense model (bench/model.h). */
+/* The same steps with the prefetch of a batch on a second stream, beside forward and backward of
+ * the previous batch; between these two the first stream runs a stand-in for a dense model
+ * (bench/model.h). */
 typedef struct workload_overlap {
     double train; /* seconds from step to step */
     double dense; /* of the model alone */
     double prefetch, forward, dense_beside,
-        backward; /* from their begin to their end in such a step */
+        backward; /* seconds from begin to end, within such a step */
 } workload_overlap;
 
 hotbed_status workload_pass_overlap(
     workload_run *run, uint32_t steps, double dense, workload_overlap *out, workload_host *host);
 
-/* Medians of the kernels of a step, each between events: layout (with bags), dedup, find, place, forward, update;
- * and of an eval: find, forward.  Seconds. */
+/* Medians of the kernels of a step, with events around each: layout (with bags), dedup, find,
+ * place, forward, update; and of an eval: find, forward.  Seconds. */
 enum { WORKLOAD_TRAIN_STAGES = 6, WORKLOAD_EVAL_STAGES = 2 };
 
 typedef struct workload_stages {
@@ -204,8 +205,8 @@ typedef struct workload_stages {
     double eval[WORKLOAD_EVAL_STAGES];
 } workload_stages;
 
-/* Each after another pass, which gave the ticket its sizes.  Not of tiered workloads, whose prefetch is timed
- * as a whole: `prefetch`, seconds. */
+/* Each runs after another pass, which has sized the ticket's buffers.  Of tiered workloads the
+ * prefetch is timed as a whole: `prefetch`, seconds. */
 hotbed_status workload_pass_prefetch(
     workload_run *run, uint32_t steps, double *prefetch, workload_host *host);
 hotbed_status workload_pass_stages(
@@ -213,41 +214,39 @@ hotbed_status workload_pass_stages(
 hotbed_status workload_pass_eval_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host);
 
-/* Keys of step number `step`, and a batch of keys. */
+/* The keys of step number `step`, and the number of keys of a batch. */
 const int64_t *workload_keys_of(const workload_run *run, uint64_t step);
 hotbed_batch workload_batch_of(const workload_run *run, const void *keys);
 
 double workload_median(double *values, uint32_t n); /* sorts them */
 
-/* What this machine reaches with plain code, in this run. */
+/* The rates of plain code on this machine, in this run. */
 typedef struct workload_limits {
     double copy; /* bytes per second, read + write, of a large device copy */
     double
-        gather; /* seconds to gather the rows of a batch straight by address, duplicates and all, and to sum each
-                    * bag's: what eval would take if it knew the slots; median over batches.  Of tiered
-                    * workloads: their bytes at the copy's rate */
-    double gather_rate; /* bytes per second, read + write, of that */
+        gather; /* seconds to gather the rows of a batch by address, duplicates included, and to sum the bags: an eval with known slots; median over batches.  Tiered workloads: the same bytes at the rate of a copy */
+    double gather_rate; /* its bytes per second, read + write */
 } workload_limits;
 
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out);
 
-/* What the link between the tiers reaches, bytes per second: pinned host memory on CUDA; on the host
- * backend both tiers are DRAM. */
+/* The rates of the link between the tiers, bytes per second: pinned host memory on CUDA; on the
+ * host backend both tiers are DRAM. */
 enum { WORKLOAD_LINK_SIZES = 2 }; /* rows of 512 and of 1536 bytes */
 
 typedef struct workload_link {
-    size_t bytes;                           /* of the memory that rows were read and written in */
-    double down, up, both;                  /* large copies to the device, from it, at once */
-    double gather[WORKLOAD_LINK_SIZES][2];  /* kernels that read random rows there: in any order,
-                                                 * sorted by address */
-    double scatter[WORKLOAD_LINK_SIZES][2]; /* that write them */
-    double host_gather[WORKLOAD_LINK_SIZES][2]; /* threads of the host that read them into DRAM */
+    size_t bytes; /* of the memory from which rows were read, and to which they were written */
+    double down, up, both; /* large copies to the device, from it, both at once */
+    /* Kernels that read, or write, random rows: in any order, sorted by address. */
+    double gather[WORKLOAD_LINK_SIZES][2];
+    double scatter[WORKLOAD_LINK_SIZES][2];
+    double host_gather[WORKLOAD_LINK_SIZES][2]; /* host threads that read random rows into DRAM */
 } workload_link;
 
-/* With a share `scale` of 8 GiB of pinned memory, of 256 MiB moved at a time. */
+/* Use a share `scale` of 8 GiB of pinned memory, and of 256 MiB moved at a time. */
 hotbed_status workload_measure_link(hotbed_backend backend, double scale, workload_link *out);
 
-/* Median seconds of `enqueue` between events, of `repetitions` after two that warm up. */
+/* Median seconds of `enqueue` between events, over `repetitions` after two that warm up. */
 typedef struct workload_limit workload_limit;
 struct workload_limit {
     hotbed_status (*enqueue)(const workload_limit *limit, uint32_t repetition);
@@ -262,46 +261,47 @@ struct workload_limit {
 
 hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions, double *seconds);
 
-/* --- check: an oracle in plain C, and digests --------------------------------------------------- */
+/* --- check: an oracle in plain C, and digests ------------------------------------------------- */
 
 typedef struct workload_oracle workload_oracle;
 
-/* Follow a sample of keys, the hottest and random ones, from their initial rows on.
- * Errors: MEMORY and what the storage returns. */
+/* Create an oracle that follows some keys, the most frequent and random ones, from their initial
+ * rows on. Errors: MEMORY and errors of the storage. */
 hotbed_status workload_oracle_create(
     const workload *what, const workload_input *input, hotbed_stream *stream,
     workload_oracle **out);
 void workload_oracle_destroy(workload_oracle *oracle);
 
-/* Take the oracle to where the run is, and compare the run's last output (its forward) with the sample's
- * rows before that step, then the stored weights and states with the sample's, bit for bit.
- * Errors: CORRUPT (the first difference, with its values). */
+/* Advance the oracle to the run's step.  Compare the run's last output (of forward) with the
+ * oracle's rows before that step, then the stored weights and states with the oracle's, bit for
+ * bit. Errors: CORRUPT (with the first difference and its values). */
 hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run);
 
-/* The second half of that, at the step of the last check. */
+/* The second half of workload_oracle_check(), at the step of the last check. */
 hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run);
 
-/* Compare the output, as the output of an eval of batch `batch`, with the stored rows at random positions. */
+/* Compare the output of an eval of batch `batch` with the stored rows, at random positions. */
 hotbed_status workload_check_eval(workload_run *run, uint32_t batch);
 
-uint64_t workload_oracle_rows(const workload_oracle *oracle); /* keys followed */
+uint64_t workload_oracle_rows(const workload_oracle *oracle); /* number of followed keys */
 
-/* A digest of all keys, weights and states that does not depend on where rows lie, and one of the output. */
+/* A digest of all keys, weights and states that does not depend on the memory or order of rows, and
+ * a digest of the output. */
 typedef struct workload_digest {
     uint64_t rows;
-    uint64_t table[2]; /* two sums of different hashes of the rows */
+    uint64_t table[2]; /* two sums, of different hashes of the rows */
     uint64_t output;
 } workload_digest;
 
 hotbed_status workload_run_digest(workload_run *run, workload_digest *out);
 
-/* --- report ------------------------------------------------------------------------------------- */
+/* --- report ----------------------------------------------------------------------------------- */
 
-/* Rows and bytes a step over the link, of tiered workloads. */
+/* Rows and bytes per step over the link, for tiered workloads. */
 typedef struct workload_traffic {
     double fetches, in_place, write_backs;
     double read_bytes, write_bytes;
-    double lru_rows; /* that an exact LRU of the same size fetches */
+    double lru_rows; /* rows that an exact LRU cache of the same size fetches */
 } workload_traffic;
 
 typedef struct workload_result {
@@ -310,44 +310,44 @@ typedef struct workload_result {
     workload_shape shape;
     double scale;
     uint32_t steps;
-    uint64_t uniques;     /* a step, all tables */
-    uint64_t keys;        /* rows, all tables */
-    uint64_t upper_rows;  /* that fit in the device's memory */
-    double load;          /* keys / slots; of tiered workloads: keys / capacity */
-    workload_times eager; /* every field */
-    workload_times graph; /* forward and backward from the split graphs, train from the whole one */
-    workload_stages stages;    /* not of tiered workloads */
-    double prefetch;           /* of tiered workloads: seconds of a forward's prefetch, eager */
-    workload_overlap overlap;  /* zeros: not asked for */
+    uint64_t uniques;          /* distinct keys per step, all tables */
+    uint64_t keys;             /* number of rows, all tables */
+    uint64_t upper_rows;       /* rows that fit in device memory */
+    double load;               /* keys / slots; tiered workloads: keys / capacity */
+    workload_times eager;      /* all fields are measured */
+    workload_times graph;      /* forward, backward: split graphs; train: whole graph */
+    workload_stages stages;    /* only without tiers */
+    double prefetch;           /* with tiers: seconds of the prefetch in an eager forward */
+    workload_overlap overlap;  /* zeros: not requested */
     workload_traffic traffic;  /* of the eager pass */
     double flush, flush_bytes; /* seconds, and bytes written */
-    double made, took;         /* seconds of the clock: to make the storage, and in all */
+    double made, took;         /* elapsed seconds: to create the storage, and in total */
     workload_host host;        /* all passes together */
-    workload_limits limits;    /* of the run */
-    workload_link link;        /* of the process */
+    workload_limits limits;    /* in this run */
+    workload_link link;        /* in this process */
     double limit_forward,
-        limit_backward, /* seconds: the bytes that must move, at the copy's rate, */
-        limit_link,     /* of a step over the link, in both directions at once */
+        limit_backward, /* seconds for the bytes that must move, at the rate of a copy */
+        limit_link,     /* for the bytes of a step over the link, in both directions at once */
         limit_eval;
-    uint64_t checked; /* rows compared; 0: no check was asked for */
+    uint64_t checked; /* rows compared; 0: no check requested */
 } workload_result;
 
-/* What tells workloads of one name apart: "", " probation", " static" or " hash". */
+/* Distinguishes results of one workload name: "", " probation", " static" or " hash". */
 const char *workload_variant(const workload *what, hotbed_insertion insertion);
 
 /* Name and variant: "W5", "W5 probation", "W9 static". */
 void workload_result_name(const workload_result *result, char *out, size_t bytes);
 
-/* As in workload_stages. */
+/* Names of the fields of workload_stages. */
 extern const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES];
 extern const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES];
 
-/* Rows that an exact LRU of capacities[t] keys a table fetches a step, once its first cycle of batches is past.
- * Errors: MEMORY. */
+/* The rows that an exact LRU cache of capacities[t] keys for each table fetches in a step, after
+ * one cycle of batches. Errors: MEMORY. */
 hotbed_status workload_lru(
     const workload_input *input, const uint64_t *capacities, double *rows_a_step);
 
-/* Who ran: all text is for the JSON file. */
+/* The machine and the program: texts for the JSON file. */
 typedef struct workload_machine {
     hotbed_backend backend;
     char device[128];
@@ -359,17 +359,17 @@ typedef struct workload_machine {
 
 hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out);
 
-/* Whether the figures of the workload, which are of a GPU and scale 1, are to stand beside the result. */
+/* Whether the workload's figures, which are for a GPU and scale 1, can be compared with the result. */
 bool workload_comparable(const workload_machine *machine, const workload_result *result);
 
-double workload_limit_train(const workload_result *result); /* seconds: all bytes of a step */
+double workload_limit_train(const workload_result *result); /* seconds for all bytes of a step */
 
-/* Fill in the limits from the counts. */
+/* Compute the limits from the counts. */
 void workload_result_limits(workload_result *result);
 
-/* Earlier result of the same workload, device, backend and scale: the newest file of `directory`. */
+/* The latest earlier result of the same workload, device, backend and scale in `directory`. */
 typedef struct workload_previous {
-    double train, eval; /* milliseconds; 0: there is none */
+    double train, eval; /* milliseconds; 0: none */
     char file[256];
 } workload_previous;
 
@@ -388,7 +388,7 @@ hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
     const workload_previous *previous, size_t count);
 
-/* --- the program -------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
 
@@ -396,29 +396,29 @@ enum { WORKLOADS = 18 };
 
 extern const workload workloads[WORKLOADS];
 
-/* The arguments. */
+/* The options of the program. */
 typedef struct workload_program {
     workload_mode mode;
-    const char *chosen; /* "all", or names with commas between them */
+    const char *chosen; /* "all", or names separated by commas */
     double scale;
     hotbed_backend backend; /* 0: both */
     uint32_t steps;
     uint32_t replays;
-    bool insertions[HOTBED_INSERT_PROBATION + 1]; /* policies to run caches with */
+    bool insertions[HOTBED_INSERT_PROBATION + 1]; /* insertion policies to run caches with */
     bool check, overlap;
     const char *json;
     const char *previous;
-    workload_machine machine; /* commit and command are set with the arguments */
+    workload_machine machine; /* commit and command are set from the arguments */
 } workload_program;
 
 bool workload_chosen(const workload_program *p, const workload *what);
 
-/* Whether the workload is to be run with the policy, which only caches have a choice of. */
+/* Whether the workload runs with the policy; only caches have a choice. */
 bool workload_has_insertion(
     const workload_program *p, const workload *what, hotbed_insertion insertion);
 
-/* What the modes do.  A workload that fails does not keep the others from running; the first failure is
- * returned. */
+/* Run a mode over all workloads.  After a failure the other workloads still run; the first failure
+ * is returned. */
 hotbed_status workload_measure_all(workload_program *p);
 hotbed_status workload_digest_all(const workload_program *p);
 hotbed_status workload_replay_all(const workload_program *p);

@@ -1,8 +1,8 @@
 /* bench/workload_check.c - the oracle of the workloads, in plain C.
  *
- * The oracle knows nothing of slots, batches in flight or kernels: a map from key to row on the host, sums
- * in the documented order (hotbed_storage_backward()), and the formulas of hotbed/types.h in fp32.
- */
+ * The oracle has no slots, batches in flight or kernels: it has a map from key to row on the host,
+ * sums in the documented order (hotbed_storage_backward()), and the formulas of hotbed/types.h in
+ * fp32. */
 #include "bench/workload.h"
 #include "bench/workload_rows.h"
 
@@ -15,10 +15,10 @@
 #include <stdlib.h>
 
 enum {
-    HOTTEST = 8, /* of each table; the rest are drawn from the stream */
-    SAMPLE = 64, /* keys of each table, where bags have one key */
-    LANES = 32,  /* shares of a row's sum of squares */
-    GROUP = 32,  /* of hotbed_storage_backward()'s order of sums */
+    HOTTEST = 8, /* most frequent keys of each table; the others are drawn from the stream */
+    SAMPLE = 64, /* keys of each table, if bags have one key */
+    LANES = 32,  /* partial sums of a row's sum of squares */
+    GROUP = 32,  /* gradients that hotbed_storage_backward() sums in one group */
     LEVELS = 7,  /* 32^7 > 2^31 occurrences */
 };
 
@@ -32,17 +32,17 @@ struct workload_oracle {
     const workload_input *input;
     workload_row_form form;
     hotbed_optimizer optimizer;
-    uint32_t count, a_table; /* keys followed, and the most of one table */
-    sampled *keys;           /* [count] table by table */
-    bool *seen;              /* [count] a step had the key: the storage has a row */
-    int32_t *map;            /* [map_size] number of the key, or -1 */
-    uint32_t map_size;       /* a power of two well above the number of keys */
-    float *sums;             /* [batches][count][dim] summed gradient of a step on that batch */
-    uint32_t *occurrences;   /* [batches][count] */
-    float *weights;          /* [count][dim] */
-    float *before;           /* the same, before the last step */
-    float *states[2];        /* [count][state_dim] */
-    uint64_t steps;          /* taken so far */
+    uint32_t count, a_table; /* number of followed keys; largest number of one table */
+    sampled *keys;           /* [count], table by table */
+    bool *seen;              /* [count] a step had the key, so the storage has its row */
+    int32_t *map;            /* [map_size] index of the key in `keys`, or -1 */
+    uint32_t map_size;       /* a power of two, well above count */
+    float *sums; /* [batches][count][dim] the sum of a key's gradients in a step on the batch */
+    uint32_t *occurrences; /* [batches][count] */
+    float *weights;        /* [count][dim] */
+    float *before;         /* weights before the last step */
+    float *states[2];      /* [count][state_dim] */
+    uint64_t steps;        /* number of steps taken */
     double beta1_power, beta2_power;
 };
 
@@ -50,7 +50,7 @@ static uint32_t place_of(const workload_oracle *o, uint32_t table, uint64_t key)
     return (uint32_t)workload_mix(key * 32 + table) & (o->map_size - 1);
 }
 
-/* Number of the key in the sample, or -1. */
+/* Index of a key in `keys`, or -1. */
 static int32_t find(const workload_oracle *o, uint32_t table, uint64_t key) {
     for (uint32_t p = place_of(o, table, key);; p = (p + 1) & (o->map_size - 1)) {
         int32_t k = o->map[p];
@@ -69,12 +69,12 @@ static void add(workload_oracle *o, uint32_t table, uint64_t key) {
     o->keys[o->count++] = (sampled){key, table};
 }
 
-/* Keys that choose() takes of table t at most. */
+/* The largest number of keys that choose() takes from table t. */
 static uint32_t most_of(const workload_shape *shape, uint32_t t) {
     return shape->pooled ? HOTTEST + shape->batches * workload_bag(shape, t) : SAMPLE;
 }
 
-/* The bag of table t that is followed in a batch. */
+/* The bag of table t that the oracle follows in a batch. */
 static const int64_t *followed_bag(const workload_input *input, uint64_t batch, uint32_t t) {
     const workload_shape *shape = &input->shape;
     uint64_t sample = workload_mix(batch + 1) % shape->samples;
@@ -82,8 +82,9 @@ static const int64_t *followed_bag(const workload_input *input, uint64_t batch, 
            sample * workload_bag(shape, t);
 }
 
-/* Bags of one key: the hottest keys and random ones.  Others: the hottest, and of each batch all keys of one sample, so
- * that the sums of its bags are known. */
+/* Choose keys.  If bags have one key: the most frequent keys, and random ones.  Otherwise the most
+ * frequent keys, and all keys of one sample of each batch, so that the sums of its bags are known.
+ */
 static void choose(workload_oracle *o) {
     const workload_input *input = o->input;
     const workload_shape *shape = &input->shape;
@@ -91,7 +92,8 @@ static void choose(workload_oracle *o) {
         o->map[p] = -1;
     for (uint32_t t = 0; t < shape->tables; t++) {
         uint32_t first = o->count;
-        uint64_t hottest = shape->pooled ? 0 : 1; /* the density falls from there on */
+        /* The most frequent key; the density falls with the key. */
+        uint64_t hottest = shape->pooled ? 0 : 1;
         for (uint64_t key = hottest; key < hottest + HOTTEST; key++)
             if (!shape->pooled || key < shape->table_rows[t])
                 add(o, t, key);
@@ -110,9 +112,10 @@ static void choose(workload_oracle *o) {
     }
 }
 
-/* --- sums ---------------------------------------------------------------------------------------- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
-/* Running sums of one key: level 0 is the open group of gradients, level 1 of groups' sums, ... */
+/* Partial sums of one key: level 0 is the open group of gradients, level 1 the open group of sums
+ * of level 0, ... */
 typedef struct tower {
     float *level[LEVELS]; /* each [dim] */
     uint32_t filled[LEVELS];
@@ -128,7 +131,7 @@ static void tower_add(tower *t, uint32_t level, const float *value, uint32_t dim
     }
 }
 
-/* Close the open groups from the lowest level on; the last one is the row's sum. */
+/* Close the open groups, starting at the lowest level; the last level has the row's sum. */
 static void tower_finish(tower *t, float *out, uint32_t dim) {
     for (uint32_t level = 0; level + 1 < LEVELS; level++) {
         if (t->filled[level] == 0)
@@ -139,14 +142,14 @@ static void tower_finish(tower *t, float *out, uint32_t dim) {
     memcpy(out, t->level[LEVELS - 1], dim * sizeof *out);
 }
 
-/* What summing needs: `towers` [threads][count], each with its levels in `room`. */
+/* Arguments of the sum: `towers` is [threads][count], with the memory of each level assigned. */
 typedef struct sum_args {
     const workload_oracle *oracle;
     tower *towers;
-    uint64_t grain; /* batches a thread */
+    uint64_t grain; /* batches for each thread */
 } sum_args;
 
-/* Sum one batch with `towers` [count], whose levels are in place. */
+/* Sum one batch; `towers` is [count], with the memory of each level assigned. */
 static void sum_batch(const workload_oracle *o, uint64_t batch, tower *towers) {
     const workload_shape *shape = &o->input->shape;
     uint32_t dim = shape->dim;
@@ -178,12 +181,13 @@ static void sum_body(const void *args, uint64_t begin, uint64_t end) {
         sum_batch(a->oracle, batch, a->towers + begin / a->grain * a->oracle->count);
 }
 
-static hotbed_status sum_with(const workload_oracle *o, tower *towers, float *room, uint64_t sets) {
+static hotbed_status sum_with(
+    const workload_oracle *o, tower *towers, float *memory, uint64_t sets) {
     uint32_t dim = o->input->shape.dim;
     uint64_t batches = o->input->shape.batches;
     for (uint64_t i = 0; i < sets * o->count; i++) {
         for (uint32_t level = 0; level < LEVELS; level++)
-            towers[i].level[level] = room + (i * LEVELS + level) * dim;
+            towers[i].level[level] = memory + (i * LEVELS + level) * dim;
     }
     sum_args args = {o, towers, (batches + sets - 1) / sets};
     hotbed_stream *stream = NULL;
@@ -196,24 +200,24 @@ static hotbed_status sum_with(const workload_oracle *o, tower *towers, float *ro
     return status;
 }
 
-/* The gradients are fixed and the batches come again, so a batch's sums are made once. */
+/* The gradients are the same in every step and batches repeat, so each batch is summed once. */
 static hotbed_status sum_all(const workload_oracle *o) {
     uint64_t sets = hotbed_host_threads();
-    float *room = malloc(sets * o->count * LEVELS * o->input->shape.dim * sizeof *room);
+    float *memory = malloc(sets * o->count * LEVELS * o->input->shape.dim * sizeof *memory);
     tower *towers = malloc(sets * o->count * sizeof *towers);
     hotbed_status status = HOTBED_OK;
-    if (!room || !towers)
+    if (!memory || !towers)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %u keys", o->count);
     else
-        status = sum_with(o, towers, room, sets);
-    free(room);
+        status = sum_with(o, towers, memory, sets);
+    free(memory);
     free(towers);
     return status;
 }
 
-/* --- the optimiser ------------------------------------------------------------------------------- */
+/* --- the optimizer -------------------------------------------------------------------------- */
 
-/* Mean of the squares, in the order of hotbed/types.h. */
+/* Mean of the squares, summed in the order of hotbed/types.h. */
 static float mean_square(const float *gradient, uint32_t dim) {
     float shares[LANES] = {0};
     for (uint32_t e = 0; e < dim; e++)
@@ -224,7 +228,7 @@ static float mean_square(const float *gradient, uint32_t dim) {
     return shares[0] / (float)dim;
 }
 
-/* Direction of element e's step, and its states. */
+/* The direction of element e's step; updates its states. */
 static float direction_of(const workload_oracle *o, uint32_t k, uint32_t e, float g) {
     const hotbed_optimizer *p = &o->optimizer;
     if (p->kind == HOTBED_OPT_SGD)
@@ -269,9 +273,10 @@ static void take_step(workload_oracle *o) {
     o->steps++;
 }
 
-/* --- rows of the library ------------------------------------------------------------------------- */
+/* --- rows of the storage -------------------------------------------------------------------- */
 
-/* Rows of the sampled keys into weights [count][dim] and states [count][state_dim].  `insert` makes absent ones. */
+/* Read the rows of the followed keys: weights [count][dim], states [count][state_dim].  `insert`
+ * creates missing rows. */
 static hotbed_status read_sample_with(
     const workload_oracle *o, hotbed_storage *storage, bool insert, workload_row_buffers *b,
     uint64_t *keys, float *weights, float *const states[2], hotbed_stream *stream) {
@@ -308,8 +313,8 @@ static hotbed_status read_sample(
     return status;
 }
 
-/* Initial rows depend on seed, table and key alone: they are read from a small storage of the same
- * options, which leaves the timed storage as it is. */
+/* Initial rows depend on seed, table and key only.  Read them from a small storage with the same
+ * options, so that the timed storage is not changed. */
 static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     hotbed_table_options tables[WORKLOAD_TABLES];
     hotbed_storage_options options;
@@ -326,7 +331,7 @@ static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     return status;
 }
 
-/* --- create and check ---------------------------------------------------------------------------- */
+/* --- create and check ------------------------------------------------------------------------- */
 
 static hotbed_status fill_oracle(workload_oracle *o, hotbed_stream *stream) {
     const workload_shape *shape = &o->input->shape;
@@ -391,7 +396,7 @@ uint64_t workload_oracle_rows(const workload_oracle *oracle) {
     return oracle->count;
 }
 
-/* CORRUPT with the first element that differs. */
+/* Return CORRUPT, with the first element that differs. */
 static hotbed_status compare(
     const char *what, uint32_t table, uint64_t key, const float *got, const float *want,
     uint32_t dim) {
@@ -417,7 +422,7 @@ static hotbed_status check_written(const float *output, uint64_t elements) {
     return HOTBED_OK;
 }
 
-/* Sum of the rows of a bag's keys before the last step, in its order; false: one of them is not followed. */
+/* Sum the rows, before the last step, of a bag's keys in order; false: a key is not followed. */
 static bool bag_before(
     const workload_oracle *o, uint32_t table, const int64_t *keys, uint64_t n, float *sum) {
     const uint32_t dim = o->form.dim;
@@ -426,14 +431,15 @@ static bool bag_before(
         if (k < 0)
             return false;
         const float *row = o->before + (size_t)k * dim;
-        const bool copied = i == 0 && !o->input->shape.pooled; /* a sum begins with zero */
+        /* Otherwise the sum begins at zero. */
+        const bool copied = i == 0 && !o->input->shape.pooled;
         for (uint32_t e = 0; e < dim; e++)
             sum[e] = copied ? row[e] : (i == 0 ? 0.0F : sum[e]) + row[e];
     }
     return true;
 }
 
-/* Every bag of the last step's batch of which all keys are followed. */
+/* Compare every bag of the last step's batch whose keys are all followed. */
 static hotbed_status check_bags(const workload_oracle *o, const float *output, float *sum) {
     const workload_shape *shape = &o->input->shape;
     const int64_t *keys =
@@ -503,9 +509,9 @@ hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload
     return status;
 }
 
-/* --- eval ---------------------------------------------------------------------------------------- */
+/* --- eval ------------------------------------------------------------------------------------- */
 
-enum { POSITIONS = 256 }; /* of each table: keys, of whole bags */
+enum { POSITIONS = 256 }; /* keys of each table, in whole bags */
 
 static hotbed_status check_eval_table(
     workload_run *run, uint32_t batch, uint32_t table, const float *output, workload_row_buffers *b,

@@ -10,7 +10,8 @@
 
 enum { CHUNK = 1 << 15 }; /* rows read at once */
 
-/* Two hashes of a stream of words, each a sum in the end, so that the order of rows does not matter. */
+/* Two hashes of a stream of words.  The hashes of rows are added, so that the order of rows does
+ * not matter. */
 static void hash_words(uint64_t hash[2], const void *data, size_t bytes) {
     const char *p = data;
     for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
@@ -23,54 +24,55 @@ static void hash_words(uint64_t hash[2], const void *data, size_t bytes) {
     }
 }
 
-/* Host side of a digest. */
-typedef struct digest_room {
-    workload_row_buffers buffers;
-    hotbed_stream *host; /* whose threads hash */
+/* Host memory of a digest. */
+typedef struct digest_buffers {
+    workload_row_buffers rows;
+    hotbed_stream *host; /* its threads compute the hashes */
     uint64_t *keys;
     float *weights; /* [CHUNK][dim] */
     float *states[2];
-} digest_room;
+} digest_buffers;
 
 typedef struct hash_args {
-    const digest_room *room;
+    const digest_buffers *buffers;
     const uint64_t *keys;
     workload_row_form form;
     uint32_t table;
     uint64_t *sums; /* [2] */
 } hash_args;
 
-/* Rows [begin, end) of a chunk. */
+/* Hash rows [begin, end) of a chunk. */
 static void hash_body(const void *args, uint64_t begin, uint64_t end) {
     const hash_args *a = args;
     uint64_t sums[2] = {0, 0};
     for (uint64_t i = begin; i < end; i++) {
         uint64_t key = a->keys[i];
         uint64_t hash[2] = {workload_mix(key + a->table), workload_mix(~key - a->table)};
-        hash_words(hash, a->room->weights + i * a->form.dim, a->form.dim * sizeof(float));
+        hash_words(hash, a->buffers->weights + i * a->form.dim, a->form.dim * sizeof(float));
         for (uint32_t s = 0; s < a->form.states; s++)
             hash_words(
-                hash, a->room->states[s] + i * a->form.state_dim,
+                hash, a->buffers->states[s] + i * a->form.state_dim,
                 a->form.state_dim * sizeof(float));
         sums[0] += workload_mix(hash[0]);
         sums[1] += workload_mix(hash[1]);
     }
-    for (int s = 0; s < 2; s++) /* read after a sync */
+    for (int s = 0; s < 2; s++) /* the host reads them after a sync */
         (void)hotbed_add_relaxed_u64(&a->sums[s], sums[s]);
 }
 
 static hotbed_status digest_chunk(
-    workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_room *room,
+    workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_buffers *buffers,
     workload_digest *out) {
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, n, keys, &room->buffers, room->weights, room->states, run->stream));
-    const hash_args args = {room, keys, room->buffers.form, table, out->table};
-    HOTBED_TRY(hotbed_host_launch(room->host, n, 1024, hash_body, &args, sizeof args));
+        run->storage, table, n, keys, &buffers->rows, buffers->weights, buffers->states,
+        run->stream));
+    const hash_args args = {buffers, keys, buffers->rows.form, table, out->table};
+    HOTBED_TRY(hotbed_host_launch(buffers->host, n, 1024, hash_body, &args, sizeof args));
     out->rows += n;
-    return hotbed_stream_sync(room->host);
+    return hotbed_stream_sync(buffers->host);
 }
 
-/* The distinct keys of table t in all batches that the run has had, any order. */
+/* The distinct keys of table t in all batches that the run has trained on, in any order. */
 static hotbed_status keys_of_input(
     const workload_run *run, uint32_t t, uint64_t *keys, uint64_t *n) {
     const workload_shape *shape = &run->input->shape;
@@ -89,19 +91,20 @@ static hotbed_status keys_of_input(
     return HOTBED_OK;
 }
 
-/* A static table has rows that no batch had, too: the same rows are compared as of a hash table. */
+/* Digest one table.  Of a static table, which has rows for keys of no batch too, only rows with
+ * keys of batches, as a hash table has them. */
 static hotbed_status digest_table(
-    workload_run *run, uint32_t table, digest_room *room, workload_digest *out) {
+    workload_run *run, uint32_t table, digest_buffers *buffers, workload_digest *out) {
     uint64_t n = 0;
     uint64_t most = run->input->shape.table_rows[table];
     if (run->input->shape.pooled)
-        HOTBED_TRY(keys_of_input(run, table, room->keys, &n));
+        HOTBED_TRY(keys_of_input(run, table, buffers->keys, &n));
     else
         HOTBED_TRY(hotbed_storage_export_keys(
-            run->storage, table, most, room->keys, NULL, &n, run->stream));
+            run->storage, table, most, buffers->keys, NULL, &n, run->stream));
     for (uint64_t first = 0; first < n; first += CHUNK) {
         uint64_t part = n - first < CHUNK ? n - first : CHUNK;
-        HOTBED_TRY(digest_chunk(run, table, room->keys + first, part, room, out));
+        HOTBED_TRY(digest_chunk(run, table, buffers->keys + first, part, buffers, out));
     }
     return HOTBED_OK;
 }
@@ -119,26 +122,26 @@ static hotbed_status digest_output(workload_run *run, workload_digest *out) {
 hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
     const workload_shape *shape = &run->input->shape;
     size_t chunk = (size_t)CHUNK * shape->dim;
-    digest_room room = {.keys = malloc(shape->rows * sizeof(uint64_t))};
-    room.weights = malloc(3 * chunk * sizeof(float));
+    digest_buffers buffers = {.keys = malloc(shape->rows * sizeof(uint64_t))};
+    buffers.weights = malloc(3 * chunk * sizeof(float));
     *out = (workload_digest){0};
     hotbed_status status = HOTBED_OK;
-    if (!room.keys || !room.weights)
+    if (!buffers.keys || !buffers.weights)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
     else
-        status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &room.host);
+        status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &buffers.host);
     if (status == HOTBED_OK)
         status = workload_rows_alloc(
-            CHUNK, workload_form_of(run->what, shape), run->stream, &room.buffers);
+            CHUNK, workload_form_of(run->what, shape), run->stream, &buffers.rows);
     if (status == HOTBED_OK) {
-        room.states[0] = room.weights + chunk;
-        room.states[1] = room.weights + 2 * chunk;
+        buffers.states[0] = buffers.weights + chunk;
+        buffers.states[1] = buffers.weights + 2 * chunk;
         for (uint32_t t = 0; t < shape->tables && status == HOTBED_OK; t++)
-            status = digest_table(run, t, &room, out);
-        workload_rows_free(&room.buffers);
+            status = digest_table(run, t, &buffers, out);
+        workload_rows_free(&buffers.rows);
     }
-    hotbed_stream_destroy(room.host);
-    free(room.keys);
-    free(room.weights);
+    hotbed_stream_destroy(buffers.host);
+    free(buffers.keys);
+    free(buffers.weights);
     return status == HOTBED_OK ? digest_output(run, out) : status;
 }

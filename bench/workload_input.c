@@ -1,4 +1,4 @@
-/* bench/workload_input.c - the key stream and the gradients of the workloads. */
+/* bench/workload_input.c - the keys and the gradients of the workloads. */
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -7,12 +7,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Power law of the key stream: density falls as key^-exponent. */
+/* Exponent of the power law of keys: the density falls as key^-exponent. */
 static const double exponent = 1.05;
 static const uint64_t key_seed = 0x9e3779b97f4a7c15U;
 static const uint64_t gradient_seed = 0xd1b54a32d192ed03U;
 
-/* MLPerf's DLRM-DCNv2: rows of its tables, 40 M cut to 4 M, and keys of a bag of each. */
+/* MLPerf's DLRM-DCNv2: rows of its tables (40 M reduced to 4 M), and keys in a bag of each. */
 static const uint32_t bag_rows[WORKLOAD_TABLES] = {
     4000000, 39060,   17295,   7424,    20265,  3,     7122, 1543, 63,
     4000000, 3067956, 405282,  10,      2209,   11938, 155,  4,    976,
@@ -25,7 +25,7 @@ static double power_law(double u, double span, double g) {
     return floor(pow(u * span + 1.0, 1.0 / g));
 }
 
-/* Keys of tables of one size: 1 .. N-1. */
+/* Generate keys 1 .. N-1, for tables of one size. */
 static void make_keys(const void *args, uint64_t begin, uint64_t end) {
     const workload_input *input = *(const workload_input *const *)args;
     double n = (double)input->shape.range;
@@ -38,7 +38,7 @@ static void make_keys(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Keys of batches [begin, end), each table's 0 .. N-1. */
+/* Generate the keys of batches [begin, end), 0 .. N-1 of each table. */
 static void make_bags(const void *args, uint64_t begin, uint64_t end) {
     const workload_input *input = *(const workload_input *const *)args;
     const workload_shape *shape = &input->shape;
@@ -77,13 +77,13 @@ typedef struct distinct_args {
 static void make_gradient(const void *args, uint64_t begin, uint64_t end) {
     const workload_input *input = *(const workload_input *const *)args;
     for (uint64_t i = begin; i < end; i++) {
-        /* 24 bits, in [-0.5, 0.5): sums of them round, so a wrong order of sums shows */
+        /* 24 bits, in [-0.5, 0.5): their sums round, so a wrong order of summation is detected */
         uint64_t bits = workload_mix(gradient_seed * (i + 1)) >> 40;
         input->gradient[i] = (float)bits * 0x1p-24F - 0.5F;
     }
 }
 
-/* Distinct keys of tables [begin, end), by a bit for each key. */
+/* Count the distinct keys of tables [begin, end), with one bit for each key. */
 static void count_distinct(const void *args, uint64_t begin, uint64_t end) {
     const distinct_args *a = args;
     const workload_shape *shape = &a->input->shape;
@@ -130,7 +130,7 @@ static hotbed_status make(workload_input *input, uint64_t keys, uint64_t element
     return status;
 }
 
-/* Scale 1 has the sizes of docs/performance.md. */
+/* The sizes at scale 1 are in docs/performance.md. */
 static workload_shape shape_of_bags(const workload *what, double scale) {
     workload_shape shape = {.tables = WORKLOAD_TABLES, .dim = 128, .batches = BAG_BATCHES};
     shape.pooled = true;

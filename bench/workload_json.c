@@ -36,7 +36,7 @@ static void write_stages(FILE *to, const workload_stages *stages) {
         stages->eval[0] * 1e3, workload_eval_stages[1], stages->eval[1] * 1e3);
 }
 
-/* The figures of one kind that are known. */
+/* Write the known figures of one kind. */
 static void write_figures(FILE *to, const char *name, const workload_figures *f) {
     const struct {
         const char *phase;
@@ -96,7 +96,7 @@ static void write_ratios(
             result->graph.eval * 1e3 / previous->eval);
 }
 
-/* What only tiered workloads have. */
+/* Write the results that only workloads with two tiers have. */
 static void write_tiers(FILE *to, const workload_result *result) {
     const workload_traffic *t = &result->traffic;
     uint64_t capacity = result->shape.rows * result->shape.tables;

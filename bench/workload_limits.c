@@ -1,4 +1,5 @@
-/* bench/workload_limits.c - what the machine reaches with plain code, measured in the run it stands beside. */
+/* bench/workload_limits.c - limits: the rates of plain code on this machine, measured in the run
+ * that they are compared with. */
 #include "bench/limits.h"
 #include "bench/workload.h"
 #include "bench/workload_rows.h"
@@ -15,7 +16,8 @@ hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions,
     hotbed_status status = hotbed_event_create(l->stream, &marks[0]);
     if (status == HOTBED_OK)
         status = hotbed_event_create(l->stream, &marks[1]);
-    for (uint32_t r = 0; r < repetitions + 2 && status == HOTBED_OK; r++) { /* 2 warm up */
+    for (uint32_t r = 0; r < repetitions + 2 && status == HOTBED_OK;
+         r++) { /* the first two warm up */
         status = hotbed_event_record(marks[0], l->stream);
         if (status == HOTBED_OK)
             status = l->enqueue(l, r % repetitions);
@@ -52,7 +54,8 @@ static hotbed_status enqueue_pool(const workload_limit *l, uint32_t repetition) 
 static hotbed_status measure_copy(workload_run *run, double *rate) {
     bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
     workload_limit l = {.enqueue = enqueue_copy, .stream = run->stream};
-    l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27; /* many times the last cache */
+    /* Many times larger than the last-level cache. */
+    l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27;
     hotbed_memory buffers[2] = {{0}, {0}};
     double seconds = 0;
     hotbed_status status = HOTBED_OK;
@@ -72,7 +75,7 @@ static hotbed_status measure_copy(workload_run *run, double *rate) {
     return status;
 }
 
-/* Addresses of the rows of a batch's keys, from the slots that a prefetch finds. */
+/* The addresses of the rows of a batch's keys, from the slots that a prefetch finds. */
 static hotbed_status row_addresses(
     workload_run *run, uint32_t number, uint32_t *inverse, uint64_t *slots, const void **rows) {
     const workload_shape *shape = &run->input->shape;
@@ -155,7 +158,7 @@ hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
     double row = (double)shape->dim * (form.dtype == HOTBED_F32 ? 4 : 2);
     double bytes = (double)workload_keys_a_step(shape) * row +
                    (double)workload_bags_a_step(shape) * shape->dim * sizeof(float);
-    if (workload_tiered(run->what)) /* some rows have no address in device memory */
+    if (workload_tiered(run->what)) /* some rows are not in device memory */
         out->gather = bytes / out->copy;
     else
         HOTBED_TRY(measure_gather(run, &out->gather));

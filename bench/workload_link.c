@@ -1,4 +1,4 @@
-/* bench/workload_link.c - what the link between two tiers reaches: copies, and kernels that move rows. */
+/* bench/workload_link.c - the rates of the link between two tiers: copies, and kernels that move rows. */
 #include "bench/limits.h"
 #include "bench/workload.h"
 
@@ -8,21 +8,21 @@
 
 enum { REPETITIONS = 5 };
 
-/* Buffers of the measurements; sizes fit both row sizes. */
+/* Buffers of the measurements, large enough for both row sizes. */
 typedef struct link {
     hotbed_stream *stream, *second, *host;
-    hotbed_memory lower;   /* pinned */
-    hotbed_memory upper;   /* device: rows, side by side */
-    hotbed_memory dram;    /* pageable: the same on the host */
-    hotbed_memory numbers; /* device: [REPETITIONS][n] */
+    hotbed_memory lower;   /* pinned memory */
+    hotbed_memory upper;   /* device memory: consecutive rows */
+    hotbed_memory dram;    /* pageable memory: the same on the host */
+    hotbed_memory numbers; /* device memory: [REPETITIONS][n] */
     uint32_t *chosen;      /* the same on the host */
     hotbed_event *marks[3];
-    uint64_t most; /* bytes that one repetition moves */
-} link_room;
+    uint64_t most; /* largest number of bytes that one repetition moves */
+} link_buffers;
 
 static const uint32_t row_bytes[WORKLOAD_LINK_SIZES] = {512, 1536};
 
-static hotbed_status create(hotbed_backend backend, double scale, link_room *r) {
+static hotbed_status create(hotbed_backend backend, double scale, link_buffers *r) {
     double share = scale > 1.0 / 256 ? scale : 1.0 / 256;
     size_t lower = (size_t)(share * (double)((size_t)8 << 30));
     r->most = (uint64_t)(share * 256) << 20;
@@ -41,12 +41,13 @@ static hotbed_status create(hotbed_backend backend, double scale, link_room *r) 
         HOTBED_TRY(hotbed_event_create(r->stream, &r->marks[i]));
     HOTBED_TRY(hotbed_fill(r->dram.data, 1, r->dram.bytes, r->host));
     HOTBED_TRY(hotbed_fill(r->upper.data, 2, r->upper.bytes, r->stream));
-    HOTBED_TRY(hotbed_fill(r->lower.data, 3, r->lower.bytes, r->host)); /* pages of its own */
+    HOTBED_TRY(
+        hotbed_fill(r->lower.data, 3, r->lower.bytes, r->host)); /* makes the pages resident */
     HOTBED_TRY(hotbed_stream_sync(r->host));
     return hotbed_stream_sync(r->stream);
 }
 
-static void destroy(link_room *r) {
+static void destroy(link_buffers *r) {
     for (int i = 0; i < 3; i++)
         hotbed_event_destroy(r->marks[i]);
     free(r->chosen);
@@ -59,10 +60,10 @@ static void destroy(link_room *r) {
     hotbed_stream_destroy(r->stream);
 }
 
-/* --- copies --------------------------------------------------------------------------------------- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
-/* Copies of `most` bytes down on one stream, up on another, or both at once: bytes a second. */
-static hotbed_status time_copies(link_room *r, bool down, bool up, double *rate) {
+/* Copy `most` bytes to the device on one stream, from it on another, or both at once; bytes per second. */
+static hotbed_status time_copies(link_buffers *r, bool down, bool up, double *rate) {
     double seconds[REPETITIONS];
     char *device = r->upper.data;
     char *pinned = r->lower.data;
@@ -84,7 +85,7 @@ static hotbed_status time_copies(link_room *r, bool down, bool up, double *rate)
     return HOTBED_OK;
 }
 
-/* --- rows ----------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static int compare_numbers(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a;
@@ -92,8 +93,8 @@ static int compare_numbers(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Random rows of the lower memory, n for each repetition. */
-static hotbed_status choose(link_room *r, uint64_t n, uint64_t rows, bool sorted) {
+/* Choose n random rows of the lower memory for each repetition. */
+static hotbed_status choose(link_buffers *r, uint64_t n, uint64_t rows, bool sorted) {
     for (uint64_t i = 0; i < REPETITIONS * n; i++)
         r->chosen[i] = (uint32_t)(workload_mix(i + 1) % rows);
     for (uint64_t i = 0; sorted && i < REPETITIONS; i++)
@@ -105,7 +106,7 @@ static hotbed_status choose(link_room *r, uint64_t n, uint64_t rows, bool sorted
 
 static hotbed_status enqueue_move(const workload_limit *l, uint32_t repetition) {
     bench_move move = {.n = l->n, .bytes = l->row_bytes, .table = l->to};
-    const link_room *r = l->from;
+    const link_buffers *r = l->from;
     bool host = l->stream == r->host;
     move.numbers = (host ? r->chosen : (const uint32_t *)r->numbers.data) + repetition * l->n;
     move.dense = host ? r->dram.data : r->upper.data;
@@ -114,7 +115,7 @@ static hotbed_status enqueue_move(const workload_limit *l, uint32_t repetition) 
 }
 
 static hotbed_status time_rows(
-    link_room *r, hotbed_stream *stream, uint32_t bytes, bool scatter, double *rate) {
+    link_buffers *r, hotbed_stream *stream, uint32_t bytes, bool scatter, double *rate) {
     workload_limit l = {.enqueue = enqueue_move, .stream = stream, .to = r->lower.data, .from = r};
     double seconds = 0;
     l.row_bytes = bytes;
@@ -125,7 +126,7 @@ static hotbed_status time_rows(
     return HOTBED_OK;
 }
 
-static hotbed_status measure(link_room *r, workload_link *out) {
+static hotbed_status measure(link_buffers *r, workload_link *out) {
     out->bytes = r->lower.bytes;
     HOTBED_TRY(time_copies(r, true, false, &out->down));
     HOTBED_TRY(time_copies(r, false, true, &out->up));
@@ -143,7 +144,7 @@ static hotbed_status measure(link_room *r, workload_link *out) {
 }
 
 hotbed_status workload_measure_link(hotbed_backend backend, double scale, workload_link *out) {
-    link_room r = {0};
+    link_buffers r = {0};
     hotbed_status status = create(backend, scale, &r);
     if (status == HOTBED_OK)
         status = measure(&r, out);

@@ -1,4 +1,5 @@
-/* bench/workload_list.c - the workloads, and what others need for them (docs/performance.md). */
+/* bench/workload_list.c - the definitions of the workloads, and published results of other
+ * libraries (docs/performance.md). */
 #include "bench/workload.h"
 
 const workload workloads[WORKLOADS] = {
@@ -63,7 +64,7 @@ const workload workloads[WORKLOADS] = {
         .dynamicemb = {19.4, 0.51, 19.9, 1.37},
         .tbe = {4.22, 0.73, 4.95, 4.15},
     },
-    /* TBE of these two with its rows in unified memory, published, on an H100. */
+    /* The next two: published results of TBE with rows in unified memory, on an H100. */
     {
         .name = "W7",
         .optimizer = HOTBED_OPT_ADAM,

@@ -1,8 +1,8 @@
-/* bench/workload_lru.c - what an exact LRU fetches a step: the measure of what crosses the link.
+/* bench/workload_lru.c - the number of rows that a cache with exact LRU eviction fetches in a step,
+ * for comparison.
  *
- * Keys of one batch are used at one time, and none of them is evicted by their own batch.  Of a batch, the
- * keys that come first are evicted first.
- */
+ * All keys of a batch are used at one time, and a batch does not evict its own keys.  Of the keys
+ * of one batch, the earlier ones are evicted first. */
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -10,23 +10,23 @@
 
 #include <stdlib.h>
 
-enum { CYCLES = 2 }; /* the second is counted */
+enum { CYCLES = 2 }; /* the second one is counted */
 
-/* One table's cache.  A key that is in it stands in the list of its last use; where a list says more, the key
- * has been used again since. */
+/* The cache of one table.  `uses` lists the keys of each time.  A key in the cache is in the list
+ * of its last use; entries in older lists are stale. */
 typedef struct lru {
-    uint32_t *used;   /* [range] 1 + time of the last use, or 0: not in the cache */
-    uint32_t *uses;   /* [CYCLES * batches][samples] keys of each time */
+    uint32_t *used;   /* [range] 1 + time of the last use; 0: not in the cache */
+    uint32_t *uses;   /* [CYCLES * batches][samples] keys used at each time */
     uint32_t *counts; /* [CYCLES * batches] */
     uint64_t size, capacity;
-    uint32_t oldest, next; /* where eviction goes on: list, and place in it */
+    uint32_t oldest, next; /* where eviction continues: list, and position in it */
 } lru;
 
 typedef struct lru_args {
     const workload_input *input;
     const uint64_t *capacities;
     lru *tables;
-    uint64_t *fetched; /* [tables] in the last cycle */
+    uint64_t *fetched; /* [tables] rows fetched in the last cycle */
 } lru_args;
 
 static void evict(lru *l, uint32_t samples, uint32_t now) {
@@ -44,7 +44,7 @@ static void evict(lru *l, uint32_t samples, uint32_t now) {
     }
 }
 
-/* Keys of a batch that are not in the cache. */
+/* Use the keys of a batch; returns how many were not in the cache. */
 static uint64_t use_batch(lru *l, const int64_t *keys, uint32_t samples, uint32_t now) {
     uint64_t missed = 0;
     for (uint32_t i = 0; i < samples; i++) {

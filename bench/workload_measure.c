@@ -1,4 +1,4 @@
-/* bench/workload_measure.c - the passes of each workload, checked, and their results. */
+/* bench/workload_measure.c - run, check and record the passes of each workload. */
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -36,7 +36,7 @@ static hotbed_status check_train(workload_oracle *oracle, workload_run *run) {
     return oracle ? workload_oracle_check(oracle, run) : HOTBED_OK;
 }
 
-/* What crossed the link between two reads of the statistics, a step. */
+/* Rows and bytes over the link per step, from two readings of the statistics. */
 static void count_traffic(
     const hotbed_table_stats *before, const hotbed_table_stats *after, uint32_t steps,
     workload_traffic *out) {
@@ -47,7 +47,7 @@ static void count_traffic(
     out->write_bytes = (double)(after->link_write_bytes - before->link_write_bytes) / steps;
 }
 
-/* The passes that only some workloads have. */
+/* Run the passes that only some workloads have. */
 static hotbed_status time_more(
     workload_run *run, const workload_program *p, workload_oracle *oracle,
     workload_result *result) {
@@ -106,7 +106,7 @@ static hotbed_status flush_between(
     return hotbed_event_seconds(marks[0], marks[1], seconds);
 }
 
-/* All changed rows are written down; what is read then is as before. */
+/* Flush all changed rows to the lower tier; reading them afterwards must give the same rows. */
 static hotbed_status time_flush(
     workload_run *run, workload_oracle *oracle, workload_result *result) {
     hotbed_event *marks[2] = {NULL, NULL};
@@ -171,7 +171,7 @@ static hotbed_status measure(
     return status;
 }
 
-/* What has been measured so far. */
+/* State of a run over several workloads. */
 typedef struct session {
     workload_input input;
     workload_link link; /* bytes 0: not measured yet */
@@ -180,7 +180,8 @@ typedef struct session {
     size_t count;
 } session;
 
-/* What an exact LRU would fetch, which does not depend on optimiser and policy. */
+/* Count the rows that an exact LRU would fetch, which depend neither on the optimizer nor on the
+ * insertion policy. */
 static hotbed_status count_lru(const session *s, workload_result *result) {
     const workload *what = result->what;
     uint64_t capacities[WORKLOAD_TABLES];
@@ -219,7 +220,7 @@ static hotbed_status measure_one(
     workload_print(stdout, &p->machine, result, &s->previous[s->count]);
     (void)fflush(stdout);
     s->count++;
-    /* after each: what is done is kept if the run is cut short */
+    /* after each workload, so that an interrupted run keeps its results */
     return p->json ? workload_write_json(p->json, &p->machine, s->results, s->previous, s->count)
                    : HOTBED_OK;
 }

@@ -1,4 +1,4 @@
-/* bench/workload_overlap.c - steps whose prefetch runs on a second stream under the step before.
+/* bench/workload_overlap.c - steps whose prefetch runs on a second stream, beside the previous step.
  *
  *   side   prefetch 0 | prefetch 1          | prefetch 2          | ...
  *   main              | fwd 0, dense, bwd 0 | fwd 1, dense, bwd 1 | ...
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-/* Times in a step: the first two on the side. */
+/* The marks of a step; the first two are on stream `side`. */
 typedef enum mark { PREFETCH, PREFETCHED, TRAIN, FORWARD, DENSE, END, NUM_MARKS } mark;
 
 typedef struct overlap {
@@ -60,7 +60,7 @@ static void destroy(overlap *o) {
     hotbed_stream_destroy(o->side);
 }
 
-/* Step s of this pass is step first + s of the run. */
+/* Enqueue the prefetch of step s of this pass, which is step first + s of the run. */
 static hotbed_status prefetch(overlap *o, uint64_t first, uint32_t s) {
     uint64_t step = first + s;
     hotbed_batch batch = workload_batch_of(o->run, workload_keys_of(o->run, step));
@@ -91,7 +91,7 @@ static hotbed_status enqueue(overlap *o) {
     for (uint32_t s = 0; s < o->steps; s++) {
         if (s + 1 < o->steps)
             HOTBED_TRY(prefetch(o, first, s + 1));
-        else /* as in the other passes: what the last step does not write is seen */
+        else /* as in the other passes: the check finds elements that no step wrote */
             HOTBED_TRY(hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream));
         HOTBED_TRY(train(o, first, s));
         run->steps++;
@@ -116,7 +116,8 @@ static hotbed_status run_steps(overlap *o, workload_host *host) {
     return status == HOTBED_OK ? synced : status;
 }
 
-/* Median over the steps of the time from `from` to `to`, the first step left out; `later`: to `to` of the next step. */
+/* Median over the steps, without the first, of the time between two marks; `later`: the second mark
+ * is of the next step. */
 static hotbed_status read_median(
     const overlap *o, mark from, mark to, uint32_t later, double *out) {
     double *seconds = malloc(o->steps * sizeof *seconds);

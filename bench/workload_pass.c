@@ -1,4 +1,4 @@
-/* bench/workload_pass.c - the passes that time steps, each step between events. */
+/* bench/workload_pass.c - passes over steps, with events around the parts of each step. */
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -10,22 +10,22 @@ static hotbed_status copy_keys(workload_run *run, uint64_t step) {
     return hotbed_copy(run->fixed.data, workload_keys_of(run, step), run->fixed.bytes, run->stream);
 }
 
-/* NaNs everywhere: what a step does not write is then seen by the check. */
+/* Fill the output with NaNs, so that the check finds elements that no step writes. */
 static hotbed_status poison(workload_run *run) {
     return hotbed_fill(run->output.data, 0xff, run->output.bytes, run->stream);
 }
 
-/* --- timing -------------------------------------------------------------------------------------- */
+/* --- timing ----------------------------------------------------------------------------------- */
 
-enum { MARKS = 8 }; /* events a step, at most */
+enum { MARKS = 8 }; /* largest number of events of a step */
 
 typedef struct pass pass;
 
-/* One kind of pass. */
+/* A kind of pass. */
 typedef struct pass_kind {
-    hotbed_status (*record)(pass *p); /* graphs; may be NULL */
+    hotbed_status (*record)(pass *p); /* records the graphs; may be NULL */
     hotbed_status (*step)(pass *p, hotbed_event **marks, uint64_t step);
-    uint32_t marks; /* that a step records */
+    uint32_t marks; /* number of events that a step records */
     bool trains;
 } pass_kind;
 
@@ -81,7 +81,7 @@ static hotbed_status enqueue(pass *p, const pass_kind *kind, workload_host *host
     hotbed_counters_read(&before);
     for (uint32_t s = 0; s < p->steps; s++) {
         if (s + 1 == p->steps)
-            HOTBED_TRY(poison(p->run)); /* before the step's first mark: not timed */
+            HOTBED_TRY(poison(p->run)); /* before the first mark of the step, so it is not timed */
         uint64_t step = kind->trains ? p->run->steps : s;
         HOTBED_TRY(kind->step(p, &p->events[(size_t)s * MARKS], step));
         if (kind->trains)
@@ -111,8 +111,8 @@ static void destroy_pass(pass *p) {
     hotbed_graph_destroy(p->graphs[1]);
 }
 
-/* Run the pass; out[i] of kind->marks - 1 is the median time from mark i to mark i + 1, *all that from the first to the last
- * (may be NULL). */
+/* Run the pass; out[i], i < kind->marks - 1, is the median time from mark i to mark i + 1, and *all
+ * (which may be NULL) from the first to the last mark. */
 static hotbed_status run_pass(
     workload_run *run, const pass_kind *kind, uint32_t steps, double *out, double *all,
     workload_host *host) {
@@ -127,7 +127,7 @@ static hotbed_status run_pass(
     return status;
 }
 
-/* --- the passes ---------------------------------------------------------------------------------- */
+/* --- the passes ------------------------------------------------------------------------------- */
 
 static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
     HOTBED_TRY(mark(p, marks[0]));
@@ -137,7 +137,7 @@ static hotbed_status eager_step(pass *p, hotbed_event **marks, uint64_t step) {
     return mark(p, marks[2]);
 }
 
-/* Record fn's work; a failure inside ends the recording too. */
+/* Record the work of `fn` as a graph; a failure inside ends the recording. */
 static hotbed_status record(
     workload_run *run, hotbed_status (*fn)(workload_run *run), hotbed_graph **out) {
     HOTBED_TRY(hotbed_graph_begin(run->stream));
@@ -245,15 +245,15 @@ hotbed_status workload_pass_prefetch(
     return run_pass(run, &kind, steps, prefetch, NULL, host);
 }
 
-/* --- stages -------------------------------------------------------------------------------------- */
+/* --- stages ----------------------------------------------------------------------------------- */
 
-/* Elements from one row of the output to the next. */
+/* Elements between the starts of two rows of the output. */
 static uint64_t output_stride(const hotbed_storage *storage) {
     return storage->pooling == HOTBED_POOL_NONE ? storage->max_dim
                                                 : hotbed_storage_columns(storage);
 }
 
-/* The kernels of a step one by one, as storage/ticket.c enqueues them. */
+/* Enqueue the kernels of a step one by one, as storage/ticket.c does. */
 static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     hotbed_ticket *t = p->run->ticket;
     const hotbed_storage *s = p->run->storage;
@@ -282,7 +282,7 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     return mark(p, marks[6]);
 }
 
-/* The stages of an eval. The ticket is empty, so its arrays are free to use. */
+/* Enqueue the stages of an eval. The ticket is empty, so its arrays are free to use. */
 static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     const hotbed_storage *s = p->run->storage;
     hotbed_stream *stream = p->run->stream;

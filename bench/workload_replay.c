@@ -1,4 +1,4 @@
-/* bench/workload_replay.c - steps whose bytes must agree: of backends, of modes, of replayed graphs. */
+/* bench/workload_replay.c - runs whose bytes must agree: backends, modes, replayed graphs. */
 #include "bench/workload.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@ static bool same_digest(const workload_digest *a, const workload_digest *b) {
            a->output == b->output;
 }
 
-/* --- digest --------------------------------------------------------------------------------------- */
+/* --- digest ----------------------------------------------------------------------------------- */
 
 static hotbed_status digest(
     const workload *what, const workload_input *input, hotbed_insertion insertion,
@@ -33,8 +33,8 @@ static hotbed_status digest(
     return status;
 }
 
-/* The first digest of each optimiser, type and key stream: all later ones agree with it, whatever the mode, the kind of
- * table, the size of a cache, its policy and the backend. */
+/* The first digest of each optimizer, element type and key stream.  All later ones must equal it,
+ * for any mode, kind of table, cache size, insertion policy and backend. */
 typedef struct first_digests {
     const workload *of[WORKLOADS];
     workload_digest digests[WORKLOADS];
@@ -93,9 +93,9 @@ hotbed_status workload_digest_all(const workload_program *p) {
     return status;
 }
 
-/* --- replay --------------------------------------------------------------------------------------- */
+/* --- replay ----------------------------------------------------------------------------------- */
 
-/* One eager step, so that both runs have what a first step makes; then n steps, and their digest. */
+/* One eager step, so that both runs have allocated their buffers; then n steps, and their digest. */
 static hotbed_status replay_one(
     const workload *what, const workload_input *input, hotbed_insertion insertion,
     const workload_program *p, bool graph, workload_host *host, workload_digest *out) {

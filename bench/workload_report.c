@@ -1,4 +1,5 @@
-/* bench/workload_report.c - results of the workloads as lines, beside limits, peers and earlier ones. */
+/* bench/workload_report.c - results of the workloads as text, with limits, other libraries' results
+ * and earlier results. */
 #include "bench/limits.h"
 #include "bench/workload.h"
 #include "bench/workload_rows.h"
@@ -28,9 +29,9 @@ void workload_result_limits(workload_result *result) {
     double row = (double)form.dim * (form.dtype == HOTBED_F32 ? 4 : 2);
     double states = 4.0 * form.states * form.state_dim;
     double index = result->what->kind == HOTBED_TABLE_STATIC ? 0 : 32;
-    /* keys in, a 32-byte sector of the index and the row of each unique key, output rows out */
+    /* read keys, a 32-byte sector of the index and the row of each unique key; write output rows */
     double forward = 8 * keys + (index + row) * uniques + outputs;
-    /* gradients and the keys' grouping in, each unique row and its state in and out */
+    /* read gradients and the grouping of keys, read and write each unique row and its state */
     double backward = outputs + 4 * keys + 2 * (row + states) * uniques;
     result->limit_forward = forward / result->limits.copy;
     result->limit_backward = backward / result->limits.copy;
@@ -45,7 +46,7 @@ void workload_result_limits(workload_result *result) {
     result->limit_link = fmax(fmax(down, up), both);
 }
 
-/* --- earlier results ------------------------------------------------------------------------------ */
+/* --- earlier results -------------------------------------------------------------------------- */
 
 static char *read_text(const char *path) {
     FILE *file = fopen(path, "rb");
@@ -66,7 +67,7 @@ static char *read_text(const char *path) {
     return text;
 }
 
-/* What follows "name": in the text, which is one that workload_write_json() wrote; NULL: it is not there. */
+/* The text after "name": in a file of workload_write_json(); NULL: the file lacks the name. */
 static const char *value_of(const char *text, const char *name) {
     char quoted[64];
     (void)snprintf(quoted, sizeof quoted, "\"%s\": ", name);
@@ -85,14 +86,14 @@ static double number_of(const char *text, const char *name) {
     return found ? strtod(found, NULL) : 0;
 }
 
-/* The part of the text that is about one workload. */
+/* The section of the text for one workload. */
 static const char *section_of(const char *text, const char *name) {
     char quoted[64];
     (void)snprintf(quoted, sizeof quoted, "\"workload\": \"%s\"", name);
     return strstr(text, quoted);
 }
 
-/* Take the file's figures if it is of the same kind and later than `date`. */
+/* Use the file's figures if it is of the same kind, and later than `date`. */
 static void consider(
     const char *path, const char *name, const workload_machine *machine,
     const workload_result *result, char date[32], workload_previous *out) {
@@ -132,7 +133,7 @@ void workload_previous_find(
     (void)closedir(folder);
 }
 
-/* --- lines ---------------------------------------------------------------------------------------- */
+/* --- text ----------------------------------------------------------------------------------- */
 
 const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES] = {"layout", "dedup",   "find",
                                                                   "place",  "forward", "update"};
@@ -165,7 +166,7 @@ static void print_ratio(FILE *to, const char *name, double train, double eval) {
         (void)fprintf(to, train > 0 ? " %.2fx" : " - %.2fx", eval);
 }
 
-/* Ratios to the figures that are known. */
+/* Print ratios to the known figures. */
 static void print_figures(
     FILE *to, const char *name, const workload_times *times, const workload_figures *f) {
     if (f->train > 0 || f->eval > 0)
@@ -201,7 +202,7 @@ static void print_line(
     (void)fprintf(to, "\n");
 }
 
-/* What crosses the link. */
+/* Print the traffic over the link. */
 static void print_tiers(FILE *to, const workload_result *result) {
     const workload_traffic *t = &result->traffic;
     (void)fprintf(

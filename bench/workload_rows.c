@@ -1,4 +1,4 @@
-/* bench/workload_rows.c - see workload_rows.h. */
+/* bench/workload_rows.c - rows of a storage, and the output of a run, in host memory; see workload_rows.h. */
 #include "bench/workload_rows.h"
 
 #include "base/error.h"

@@ -1,10 +1,10 @@
-/* bench/workload_rows.h - rows of a storage, and the output of a run, in host memory. */
+/* bench/workload_rows.h - read rows of a storage, and the output of a run, into host memory. */
 #ifndef HOTBED_BENCH_WORKLOAD_ROWS_H
 #define HOTBED_BENCH_WORKLOAD_ROWS_H
 
 #include "bench/workload.h"
 
-/* What a row of a workload has. */
+/* The layout of a row of a workload. */
 typedef struct workload_row_form {
     uint32_t dim, states, state_dim;
     hotbed_dtype dtype;
@@ -12,7 +12,7 @@ typedef struct workload_row_form {
 
 workload_row_form workload_form_of(const workload *what, const workload_shape *shape);
 
-/* Buffers for rows of one table: of the device, and of the host for weights as the table has them. */
+/* Buffers for rows of one table: in device memory, and in host memory for weights in the table's type. */
 typedef struct workload_row_buffers {
     workload_row_form form;
     hotbed_memory keys, weights, states[2];
@@ -23,13 +23,13 @@ hotbed_status workload_rows_alloc(
     uint64_t n, workload_row_form form, hotbed_stream *stream, workload_row_buffers *out);
 void workload_rows_free(workload_row_buffers *b);
 
-/* Rows of n keys of a table into host arrays: weights [n, dim] as f32, states [n, state_dim] each, which may be
- * NULL. */
+/* Read the rows of n keys of a table into host arrays: weights [n, dim] as f32, and states [n,
+ * state_dim] each, which may be NULL. */
 hotbed_status workload_rows_read(
     hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys,
     workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream);
 
-/* The output of a run; the caller frees it. */
+/* Read the output of a run; the caller frees it. */
 hotbed_status workload_read_output(workload_run *run, float **out);
 
 #endif

@@ -99,7 +99,7 @@ void workload_run_destroy(workload_run *run) {
     *run = (workload_run){0};
 }
 
-/* --- parts of a step ----------------------------------------------------------------------------- */
+/* --- parts of a step -------------------------------------------------------------------------- */
 
 const int64_t *workload_keys_of(const workload_run *run, uint64_t step) {
     const workload_shape *shape = &run->input->shape;

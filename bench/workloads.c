@@ -12,28 +12,29 @@ static const char usage[] =
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
     "                        [--json FILE] [--previous DIR] [--commit TEXT]\n"
     "                        [--digest | --replay N]\n"
-    "  --workload  W1 to W8, one key a bag: odd ones Adam, even ones SGD; 1, 2 all rows in device\n"
-    "              memory; 3, 4 a cache as large as what is used; 5, 6 one of 0.8 of it; 7, 8 a "
-    "tenth\n"
-    "              of the rows in device memory, the others below.  W9 to W12, W12-256: sums of "
-    "bags,\n"
-    "              row-wise AdaGrad, 26 tables, each with static and with hash tables (all)\n"
+    "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
+    "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
+    "them;\n"
+    "              W7, W8 a tenth of the rows in device memory, the others in the lower tier.\n"
+    "              W9 to W12, W12-256: sums of bags, row-wise AdaGrad, 26 tables, once with "
+    "static\n"
+    "              and once with hash tables (default: all)\n"
     "  --scale     share of the workload's rows and keys, above 0 up to 1 (1 on cuda, 0.1 on "
     "host)\n"
-    "  --backend   host or cuda (cuda if there is one); both: with --digest\n"
-    "  --steps     timed steps of each pass (100 on cuda, 20 on host); with --digest: steps in all "
+    "  --backend   host or cuda (cuda if the machine has a GPU); both: with --digest\n"
+    "  --steps     timed steps of each pass (100 on cuda, 20 on host); with --digest: all steps "
     "(20)\n"
     "  --insertion policy of the caches of W3 to W6 (plain)\n"
-    "  --overlap   also time steps whose prefetch runs under the step before\n"
-    "  --check     compare with an oracle, bit for bit; status 1 when something differs\n"
+    "  --overlap   also time steps whose prefetch runs beside the previous step\n"
+    "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
     "  --json      write the results to FILE\n"
-    "  --previous  where earlier results are (bench/results)\n"
-    "  --commit    what was built, for the results (git describe when configured)\n"
-    "  --digest    print digests of all rows; status 1 if runs of the same keys and optimiser "
-    "differ:\n"
-    "              backends with --backend both, modes, sizes of a cache and policies\n"
+    "  --previous  directory of earlier results (bench/results)\n"
+    "  --commit    commit to write to the results (git describe when CMake ran)\n"
+    "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
+    "keys\n"
+    "              and optimizer: backends (--backend both), modes, cache sizes and policies\n"
     "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n"
-    "Status: 0; 1 something failed or differs; 2 bad arguments; 77 the machine lacks the "
+    "Exit status: 0; 1 a run failed or differs; 2 invalid arguments; 77 the machine lacks the "
     "backend.\n";
 
 static bool number(const char *text, double least, double most, double *out) {
@@ -77,7 +78,8 @@ static bool text(const char *value, const char **out) {
     return value != NULL;
 }
 
-/* Take one argument, and its value if it has one: their number, or 0 for what is not known. */
+/* Take one argument, and its value if it has one; returns the number of words taken, 0 for an
+ * unknown argument. */
 static int take(workload_program *p, const char *name, const char *value) {
     if (strcmp(name, "--check") == 0) {
         p->check = true;
@@ -140,7 +142,7 @@ static bool parse(int argc, char **argv, workload_program *p) {
     return true;
 }
 
-/* The arguments as one text, without the names of files. */
+/* Join the arguments to one text, without file names. */
 static void join(int argc, char **argv, char *out, size_t bytes) {
     size_t at = (size_t)snprintf(out, bytes, "hotbed-workloads");
     for (int i = 1; i < argc && at < bytes; i++) {
@@ -154,7 +156,8 @@ static void join(int argc, char **argv, char *out, size_t bytes) {
 }
 
 static hotbed_status run_program(workload_program *p) {
-    FILE *json = p->json ? fopen(p->json, "a") : NULL; /* better known before than after the run */
+    FILE *json = p->json ? fopen(p->json, "a")
+                         : NULL; /* opened before the run, so that an error is found early */
     if (p->json && !json)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));
     if (json)

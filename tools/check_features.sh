@@ -1,5 +1,6 @@
 #!/bin/sh
-# tools/check_features.sh - the tests that docs/features.md names exist, and each finished row names one.
+# tools/check_features.sh - the tests that docs/features.md and docs/acceptance.md name exist, and each finished
+# feature names one.
 #
 # In a row, "`test_x`: one, another;" names the tests `one` and `another` of tests/*/test_x.c.
 set -eu
@@ -8,8 +9,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 awk -F '|' '
-function report(text) { printf "docs/features.md:%d: %s\n", FNR, text; bad = 1 }
-!/^\| [A-Z][0-9]+ \|/ { next }
+function report(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; bad = 1 }
+!/^\| [A-Z][0-9]* \|/ { next }
 {
     line = $0
     named = 0
@@ -18,16 +19,16 @@ function report(text) { printf "docs/features.md:%d: %s\n", FNR, text; bad = 1 }
         line = substr(line, RSTART + RLENGTH)
         named = 1
         split(part, at, "`")
-        print FNR, at[2] >"'"$work/programs"'"
+        print FILENAME ":" FNR, at[2] >"'"$work/programs"'"
         n = split(at[3], words, /[^a-z0-9_]+/)
         for (w = 1; w <= n; w++)
             if (words[w] ~ /_.*_/ && at[2] ~ /^test_/)
-                print FNR, at[2], words[w] >"'"$work/tests"'"
+                print FILENAME ":" FNR, at[2], words[w] >"'"$work/tests"'"
     }
     if (/\| (done|host)/ && !named && !/\.ci\/run/)
         report($2 "is done without a test")
 }
-END { exit bad }' docs/features.md
+END { exit bad }' docs/features.md docs/acceptance.md
 
 status=0
 while read -r line program; do
@@ -38,12 +39,12 @@ while read -r line program; do
     esac
     # test_fuzz_x is built from fuzz_x.c
     ls tests/*/"$name".* >/dev/null 2>&1 || ls tests/*/"${name#test_}".* >/dev/null 2>&1 || grep -qrw "$name" bench/CMakeLists.txt ||
-        { echo "docs/features.md:$line: there is no $program" && status=1; }
+        { echo "$line: there is no $program" && status=1; }
 done <"$work/programs"
 while read -r line program test; do
     grep -q "{\"$test\"," tests/*/"$program".c ||
         grep -q "^    {\"$test\",\$" tests/*/"$program".c ||
-        { echo "docs/features.md:$line: $program has no test $test" && status=1; }
+        { echo "$line: $program has no test $test" && status=1; }
 done <"$work/tests"
 [ $status -eq 0 ] && echo "$(wc -l <"$work/tests") tests named"
 exit $status

@@ -1,9 +1,8 @@
-/* tests/checkpoint/fuzz_manifest.c - any bytes as a MANIFEST; an entry for libFuzzer.
+/* tests/checkpoint/fuzz_manifest.c - libFuzzer entry: parses any bytes as a MANIFEST.
  *
  * Configure with clang, -DHOTBED_FUZZ=ON and a sanitizer, and run build/.../fuzz_manifest on
- * tests/checkpoint/corpus/manifest, with -dict=tests/checkpoint/manifest.dict.  test_fuzz_manifest replays the
- * corpus in every build.
- */
+ * tests/checkpoint/corpus/manifest, with -dict=tests/checkpoint/manifest.dict.  test_fuzz_manifest replays
+ * the corpus in every build. */
 #include "base/stream.h"
 #include "checkpoint/manifest.h"
 #include "tests/checkpoint/manifest_text.h"
@@ -13,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes); /* NOLINT: libFuzzer's name */
 
-/* What is accepted is exactly what would be written. */
+/* A text that the parser accepts is the text that the writer would write. */
 static void check(const char *text, size_t bytes) {
     hotbed_manifest m;
     if (hotbed_manifest_parse("MANIFEST", text, bytes, &m) != HOTBED_OK)
@@ -27,7 +26,7 @@ static void check(const char *text, size_t bytes) {
     hotbed_manifest_free(&m);
 }
 
-/* The bytes as they are, and with a right last line: a fuzzer does not find digests. */
+/* Parse the bytes as they are, and again with a correct last line: a fuzzer does not find digests. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) { /* NOLINT: libFuzzer's name */
     char *text = malloc(bytes + 64);
     if (text == NULL)

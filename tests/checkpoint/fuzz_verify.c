@@ -1,12 +1,11 @@
-/* tests/checkpoint/fuzz_verify.c - a checkpoint with changes that the bytes describe; an entry for libFuzzer.
+/* tests/checkpoint/fuzz_verify.c - libFuzzer entry: verifies a checkpoint that the input bytes change.
  *
- * Byte 0 chooses the checkpoint: a full one of two ranks, or an increment after it.  Then each 8 bytes are a change
- * of one file, see change().  The result is verified as it is, and once more with all digests corrected, as an
- * attacker could do: then only the contents can reveal the change.
+ * Byte 0 chooses the checkpoint: a full one of two ranks, or an increment after it.  Each following 8 bytes
+ * are one change of one file, see change().  The changed checkpoint is verified as it is, and again with all
+ * digests recomputed, as an attacker could do: then the digests no longer reveal the changes.
  *
  * Configure with clang, -DHOTBED_FUZZ=ON and a sanitizer, and run build/.../fuzz_verify on
- * tests/checkpoint/corpus/verify.  test_fuzz_verify replays the corpus in every build.
- */
+ * tests/checkpoint/corpus/verify.  test_fuzz_verify replays the corpus in every build. */
 #include "base/stream.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/verify.h"
@@ -22,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes); /* NOLINT: libFuz
 enum { WORLD = 2, TABLES = 2, MANIFEST = 0, INDEX = 1, SHARDS = 2, PIECES = 4, BASES = 2 };
 enum { SPARE = 8192, KEYS = 12, ROWS = 6 };
 
-/* Files of a checkpoint, in memory. */
+/* The files of a checkpoint, in memory. */
 typedef struct files {
     unsigned char *data[PIECES];
     size_t bytes[PIECES];
@@ -36,7 +35,7 @@ static void need(bool condition) {
     abort();
 }
 
-/* --- the checkpoints, made by the library ---------------------------------------------------------------- */
+/* --- the checkpoints to change, saved by the library ---------------------------------------- */
 
 static const char *const names[PIECES] = {
     HOTBED_MANIFEST_NAME, HOTBED_INDEX_NAME, "shard-00000-of-00002.h5", "shard-00001-of-00002.h5"};
@@ -47,7 +46,8 @@ typedef struct rank {
     hotbed_checkpoint_mark *mark;
 } rank;
 
-/* Those of keys first, first + 3, ... plus `after` that are rank `number`'s, and a count for each. */
+/* Write to `keys` the keys number first, first + 3, ..., plus `after`, that rank `number` owns, and a count
+ * for each. */
 static uint64_t choose(
     uint32_t number, const hotbed_route *routes, uint64_t first, uint64_t after,
     uint64_t keys[KEYS], uint64_t counts[KEYS]) {
@@ -60,7 +60,8 @@ static uint64_t choose(
     return n;
 }
 
-/* Rows of keys first, first + 3, ... of rank `number`; and of those `after` them, counts of admission. */
+/* Set the rows of keys number first, first + 3, ... of rank `number`, and admission counts of the keys that
+ * lie `after` above them. */
 static void fill(
     const rank *r, uint32_t number, const hotbed_route *routes, uint64_t first, uint64_t after,
     hotbed_stream *stream) {
@@ -118,7 +119,7 @@ static void save(
     need(hotbed_save_commit(&config, path, id, WORLD) == HOTBED_OK);
 }
 
-/* Take the files of the checkpoint at `path` into memory, with room to grow, and remove it. */
+/* Read the files of the checkpoint at `path` into memory, with capacity to grow, and remove the checkpoint. */
 static files take(const char *path) {
     files out = {.open = 0};
     char name[256];
@@ -175,7 +176,7 @@ static void make_bases(void) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- files in memory as a disk ---------------------------------------------------------------------------- */
+/* --- the files in memory as a file system --------------------------------------------------- */
 
 enum { DIRECTORY = PIECES };
 
@@ -209,7 +210,7 @@ static int64_t read_at(void *self, int file, void *data, size_t bytes, uint64_t 
     return (int64_t)n;
 }
 
-/* It ends, gives everything back, and says nothing but what a reader may. */
+/* Verify returns, frees everything, and reports only what a reader may report. */
 static void verify(files *f, bool unchanged) {
     const hotbed_io_calls calls = {
         .self = f, .open = open_file, .close = close_file, .info = info, .read_at = read_at};
@@ -220,7 +221,7 @@ static void verify(files *f, bool unchanged) {
     need(f->open == 0 && (!unchanged || status == HOTBED_OK));
 }
 
-/* --- changes ------------------------------------------------------------------------------------------------ */
+/* --- changes ---------------------------------------------------------------------------------- */
 
 typedef struct edit {
     uint8_t kind, piece;
@@ -233,7 +234,7 @@ static void set_word(files *f, int piece, size_t at, uint64_t word) {
         memcpy(f->data[piece] + at % (f->bytes[piece] - sizeof word + 1), &word, sizeof word);
 }
 
-/* A number of MANIFEST: the digits after its `which`-th blank, if there are some. */
+/* Replace a number of MANIFEST: the digits after its `which`-th blank, if there are digits. */
 static void set_number(files *f, uint32_t which, uint64_t value) {
     char *text = (char *)f->data[MANIFEST], digits[24];
     size_t at = 0, end, bytes = f->bytes[MANIFEST];
@@ -249,7 +250,8 @@ static void set_number(files *f, uint32_t which, uint64_t value) {
     f->bytes[MANIFEST] = bytes - (end - at) + n;
 }
 
-/* A word of the extents of a shard, which are little of its bytes. */
+/* Change a word of an extent.  Extents are a small part of a shard's bytes, so random offsets rarely hit
+ * them. */
 static void set_extent(files *f, const hotbed_manifest *m, const edit *e, uint64_t word) {
     uint32_t shard = e->piece % WORLD, column = e->piece / WORLD % HOTBED_COLUMNS;
     uint32_t table = e->piece / WORLD / HOTBED_COLUMNS % TABLES;
@@ -279,14 +281,14 @@ static void change(files *f, const hotbed_manifest *m, const edit *e) {
         set_extent(f, m, e, value);
         break;
     case 5:
-        set_extent(f, m, e, value * 0x9E3779B97F4A7C15U); /* as keys are */
+        set_extent(f, m, e, value * 0x9E3779B97F4A7C15U); /* spread over 64 bits, as keys are */
         break;
     }
 }
 
-/* --- digests that are right ----------------------------------------------------------------------------------- */
+/* --- recomputing digests -------------------------------------------------------------------- */
 
-/* Digests of an extent's blocks, put into the shard too. */
+/* Recompute the digests of an extent's blocks, in the shard too. */
 static void forge_extent(files *f, const hotbed_manifest *m, uint32_t shard, hotbed_extent *e) {
     unsigned char *data = f->data[SHARDS + shard];
     hotbed_digest *blocks =
@@ -300,7 +302,7 @@ static void forge_extent(files *f, const hotbed_manifest *m, uint32_t shard, hot
     e->root = hotbed_digest_root(data + e->offset, e->bytes, m->block_bytes);
 }
 
-/* The digest of a part's rows. */
+/* Recompute the digest of a part's rows. */
 static void forge_content(
     files *f, const hotbed_manifest *m, uint32_t table, uint32_t shard, hotbed_digest *content) {
     const hotbed_manifest_part *part = &m->parts[table * m->world + shard];
@@ -337,7 +339,7 @@ static void forge_shard(files *f, hotbed_manifest *m, uint32_t number) {
         hotbed_digest_root(data + shard->blocks.offset, shard->blocks.bytes, m->block_bytes);
 }
 
-/* Make all digests right; false: MANIFEST is none, whatever its last line says. */
+/* Recompute all digests; false: MANIFEST does not parse, whatever its last line is. */
 static bool forge(files *f) {
     hotbed_manifest m;
     char *text = (char *)f->data[MANIFEST];
@@ -345,7 +347,7 @@ static bool forge(files *f) {
     bytes = manifest_text_sign(text, bytes);
     if (hotbed_manifest_parse("MANIFEST", text, bytes, &m) != HOTBED_OK)
         return false;
-    hotbed_layout_writer(m.writer); /* with another writer's name its metadata is not compared */
+    hotbed_layout_writer(m.writer); /* verify does not compare the metadata of another writer */
     bool same = m.world == WORLD;
     for (uint32_t s = 0; s < m.world && same; s++)
         same = m.shards[s].bytes == f->bytes[SHARDS + s];

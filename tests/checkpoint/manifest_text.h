@@ -1,4 +1,5 @@
-/* tests/checkpoint/manifest_text.h - a manifest of every kind of line, and texts with a right last line. */
+/* tests/checkpoint/manifest_text.h - a manifest with every kind of line, and a function that appends a
+ * correct last line. */
 #ifndef HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
 #define HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
 
@@ -7,15 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Put "end <digest>" behind `bytes` bytes of text; returns the bytes in all.  The text has space for 40
- * more bytes. */
+/* Append "end <digest>" to `bytes` bytes of text; return the total length.  The text has capacity for 40
+ * bytes more. */
 static inline size_t manifest_text_sign(char *text, size_t bytes) {
     char digest[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(hotbed_digest_of(text, bytes), digest);
     return bytes + (size_t)snprintf(text + bytes, 40, "end %s\n", digest);
 }
 
-/* Bytes before the last line. */
+/* The number of bytes before the last line. */
 static inline size_t manifest_text_unsigned(const char *text, size_t bytes) {
     (void)text;
     return bytes < 37 ? bytes : bytes - 37;

@@ -1,4 +1,4 @@
-/* tests/checkpoint/ranks.c - storages of many ranks that share tables. */
+/* tests/checkpoint/ranks.c - the storages of several ranks, which share tables. */
 #include "tests/checkpoint/ranks.h"
 
 #include "base/float.h"
@@ -26,7 +26,7 @@ static uint64_t rows_of(const ranks *r, uint32_t table) {
                                                                            : tables[table].keys;
 }
 
-/* Key number i of a table: some at the ends of their range, some close together. */
+/* The i-th key of a table: some at the ends of the key range, some adjacent. */
 static uint64_t key_of(uint32_t table, uint64_t i) {
     if (tables[table].kind == HOTBED_TABLE_STATIC || i % 4 == 0)
         return i;
@@ -92,7 +92,7 @@ static void fill_words(void *to, size_t bytes, uint32_t table, uint64_t key, uin
     }
 }
 
-/* The rows that rank `rank` of `r` is to have of a table by the model, of keys first, first + step, ...;
+/* The rows that the model expects rank `rank` of `r` to have, of the keys first, first + step, ...;
  * sample_free() it. */
 static sample_image expected(
     const ranks *r, const ranks *model, uint32_t rank, uint32_t table, uint32_t first,
@@ -229,7 +229,7 @@ bool ranks_whole(void) {
     return getenv("HOTBED_TEST_WHOLE") != NULL;
 }
 
-/* Syncs are most of the time of many small files; test_checkpoint_rank_faults.c looks after them. */
+/* Syncing many small files would take most of the time; test_checkpoint_rank_faults.c tests syncs. */
 static int no_sync(void *self, int file) {
     (void)self;
     (void)file;
@@ -286,7 +286,7 @@ hotbed_manifest ranks_manifest(const char *path) {
     return m;
 }
 
-/* --- snapshots ------------------------------------------------------------------------------------------ */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 void ranks_train(ranks *r, uint32_t version) {
     for (uint32_t i = 0; i < 4; i++)

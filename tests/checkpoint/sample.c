@@ -1,4 +1,4 @@
-/* tests/checkpoint/sample.c - storages to save, and disks that fail. */
+/* tests/checkpoint/sample.c - storages to save, and file systems that fail. */
 #include "tests/checkpoint/sample.h"
 
 #include "base/float.h"
@@ -56,7 +56,7 @@ hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
     return storage;
 }
 
-/* A device copy of host bytes. */
+/* Copy host bytes to new device memory. */
 static hotbed_memory upload(const void *data, size_t bytes, hotbed_stream *stream) {
     hotbed_memory memory;
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
@@ -201,7 +201,7 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
         random_bytes(image.weights, image.rows * image.weight_bytes);
         random_bytes(image.scores, image.rows * sizeof(uint64_t));
         for (uint64_t i = 0; i < image.rows; i++)
-            image.scores[i] >>= 8; /* below any score that means something else */
+            image.scores[i] >>= 8; /* keep scores below the values with a special meaning */
         for (int i = 0; i < 2; i++)
             if (image.states[i] != NULL)
                 random_bytes(image.states[i], image.rows * image.state_bytes);
@@ -230,7 +230,7 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
             float base = (float)(key % 1000 + 10 * t) / 8;
             image.keys[i] = key;
             image.scores[i] = key % 100000;
-            for (uint64_t e = 0; e < info.dim; e++) /* of few bits: exact in bf16 too */
+            for (uint64_t e = 0; e < info.dim; e++) /* few significant bits: exact in bf16 too */
                 set_element(
                     image.weights, info.dtype, i * info.dim + e, (float)(key % 32 + t + e) / 2);
             for (uint64_t c = 0; c < 2; c++)
@@ -349,13 +349,13 @@ void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
     }
 }
 
-/* --- system calls that fail ------------------------------------------------------------------------ */
+/* --- system calls that fail ------------------------------------------------------------------- */
 
 static const hotbed_io_calls *const real = &hotbed_io_system;
 
-static const char *place; /* sample_directory()'s last */
+static const char *place; /* the last directory that sample_directory() made */
 
-/* Remove a file of the draft that is in `place`; false: there is none. */
+/* Remove a file of the draft that is in `place`; false: there is no such file. */
 static bool remove_file(const char *name) {
     DIR *directory = opendir(place);
     bool removed = false;
@@ -396,7 +396,7 @@ static int fault_of(sample_disk *disk) {
     return 0;
 }
 
-/* 0, or what this call returns instead of being made. */
+/* 0, or the value that this call returns instead of being made. */
 static int next(sample_disk *disk) {
     pthread_mutex_lock(&disk->lock);
     int error = fault_of(disk);
@@ -404,7 +404,7 @@ static int next(sample_disk *disk) {
     return error;
 }
 
-/* The same for a transfer, and how many of the bytes it moves. */
+/* The same for a transfer, and how many of its bytes to move. */
 static int next_transfer(sample_disk *disk, int file, size_t *bytes) {
     pthread_mutex_lock(&disk->lock);
     int error = fault_of(disk);
@@ -480,10 +480,10 @@ static int fault_close(void *self, int file) {
     sample_disk *disk = self;
     int error = next(disk);
     pthread_mutex_lock(&disk->lock);
-    int closed = real->close(NULL, file); /* a close that fails has closed */
+    int closed = real->close(NULL, file); /* a close that fails has still closed the file */
     disk->open_files--;
     pthread_mutex_unlock(&disk->lock);
-    /* The kernel's EINTR is taken care of below this table. */
+    /* The code above this table handles EINTR of the kernel. */
     return error == 0 || error == -EINTR ? closed : error;
 }
 
@@ -526,7 +526,7 @@ static int fault_sync(void *self, int file) {
     if (error == 0)
         clean_inode(disk, inode_of(disk, file));
     pthread_mutex_unlock(&disk->lock);
-    return error; /* the kernel's own sync would only take time */
+    return error; /* a sync by the kernel would only take time */
 }
 
 static int fault_exists(void *self, int directory, const char *name) {
@@ -595,7 +595,7 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
     };
 }
 
-/* --- files ----------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 const char *sample_directory(void) {
     place = hotbed_test_directory();
@@ -636,7 +636,7 @@ uint64_t sample_count_names(const char *path) {
     while (readdir(directory) != NULL)
         n++;
     closedir(directory);
-    return n - 2; /* . and .. */
+    return n - 2; /* without . and .. */
 }
 
 void sample_remove(const char *path) {

@@ -1,4 +1,4 @@
-/* tests/checkpoint/sample.h - a storage with tables of every kind, its rows as plain arrays, and disks
+/* tests/checkpoint/sample.h - a storage with tables of every kind, its rows as plain arrays, and file systems
  * that fail. */
 #ifndef HOTBED_TESTS_CHECKPOINT_SAMPLE_H
 #define HOTBED_TESTS_CHECKPOINT_SAMPLE_H
@@ -10,7 +10,7 @@
 
 enum { SAMPLE_TABLES = 5, SAMPLE_FILES = 256 };
 
-/* What a sample storage is like; {0} is SGD, i64 keys and small tables. */
+/* Options of a sample storage; {0} is SGD, i64 keys and small tables. */
 typedef struct sample {
     hotbed_optimizer_kind optimizer; /* 0: SGD */
     hotbed_key_type key_type;        /* 0: I64 */
@@ -19,7 +19,7 @@ typedef struct sample {
     uint64_t seed;
     uint32_t dim;          /* of the first table; 0: 16 */
     uint64_t max_capacity; /* of the first table */
-    hotbed_mode mode;      /* 0: as hbm_bytes asks for */
+    hotbed_mode mode;      /* 0: the mode that hbm_bytes implies */
     uint64_t hbm_bytes;
 } sample;
 
@@ -27,18 +27,18 @@ typedef struct sample {
  * dim 1. */
 hotbed_storage *sample_create(const sample *s, hotbed_stream *stream);
 
-/* Fill with random rows: every bit pattern, and keys that are extreme. */
+/* Fill with random rows: every bit pattern, and extreme keys. */
 void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream);
 
-/* Fill with rows that a formula gives: element e of column c of the row of key k in table t is
- * ((k mod 1000) + 10 * t + c) / 8 + e, small enough to be exact in every type; scores are k mod 100000. */
+/* Fill with rows of a formula: element e of column c of the row of key k in table t is ((k mod 1000) + 10 * t
+ * + c) / 8 + e, small enough to be exact in every type; scores are k mod 100000. */
 void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream);
 
-/* Save a storage of sample_fill_formula()'s rows, with step 1234 and SAMPLE_EXTRA as extra. */
+/* Save a storage filled by sample_fill_formula(), with step 1234 and SAMPLE_EXTRA as extra. */
 void sample_save_formula(
     const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend);
 
-/* Load such a checkpoint, and compare. */
+/* Load such a checkpoint and compare its rows with the formula. */
 void sample_check_formula(const char *path, const char *optimizer, hotbed_backend backend);
 
 #define SAMPLE_EXTRA "extra bytes of the caller"
@@ -51,14 +51,14 @@ typedef struct sample_image {
     unsigned char *weights, *states[2];
 } sample_image;
 
-/* Room for `rows` rows of a table. */
+/* Allocate an image with capacity for `rows` rows of a table. */
 sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows);
 
-/* Set the image's rows. */
+/* Set the rows of the image in the storage. */
 void sample_store(
     hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream);
 
-/* Erase the image's keys. */
+/* Erase the keys of the image from the storage. */
 void sample_erase(
     hotbed_storage *storage, uint32_t table, const sample_image *image, hotbed_stream *stream);
 
@@ -71,56 +71,56 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
 /* No table has a key. */
 void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream);
 
-/* --- system calls that fail ------------------------------------------------------------------------ */
+/* --- system calls that fail ------------------------------------------------------------------- */
 
 typedef enum sample_fault {
     SAMPLE_FAULT_NONE = 0,
     SAMPLE_FAULT_ENOSPC = 1,
     SAMPLE_FAULT_EIO = 2,
-    SAMPLE_FAULT_EINTR = 3, /* once: to be gone on with where that is right */
-    SAMPLE_FAULT_SHORT = 4, /* transfers do half of what was asked, every time from then on */
-    SAMPLE_FAULT_DEAD = 5,  /* this call and all that follow do nothing, as after a kill */
+    SAMPLE_FAULT_EINTR = 3, /* once; the caller retries where POSIX allows it */
+    SAMPLE_FAULT_SHORT = 4, /* from this call on, transfers move half of the bytes */
+    SAMPLE_FAULT_DEAD = 5,  /* this call and all later calls do nothing, as after a kill */
     SAMPLE_FAULT_NO_DIRECT_OPEN =
-        6, /* the file system has no direct transfers, and says so at the open */
+        6, /* the file system has no direct transfers, and refuses them at the open */
     SAMPLE_FAULT_NO_DIRECT = 7, /* or at the first transfer */
     SAMPLE_FAULT_REMOVE =
         8, /* just before this call something else removes the file `removes` from the draft */
 } sample_fault;
 
 typedef struct sample_disk {
-    hotbed_io_calls calls; /* what to hand to the library */
-    pthread_mutex_t lock;  /* of all that follows: transfers come from several threads */
+    hotbed_io_calls calls; /* to pass to the library */
+    pthread_mutex_t lock;  /* guards the fields below: transfers come from several threads */
     sample_fault fault;
-    uint64_t at; /* number of the call, from 1 */
+    uint64_t at; /* number of the call that fails, from 1 */
     uint64_t count;
-    const char *removes; /* REMOVE: name of a file */
-    bool removed;        /* it was there */
+    const char *removes; /* REMOVE: the name of the file */
+    bool removed;        /* whether the file existed */
     uint64_t open_files;
     uint64_t inodes[SAMPLE_FILES]; /* by handle */
-    uint64_t dirty[SAMPLE_FILES]; /* inodes that were written, or whose names changed, and that were
-                                    * not synced since: a power cut may undo it */
+    /* Inodes that were written or renamed and not synced since: a power cut may undo the change. */
+    uint64_t dirty[SAMPLE_FILES];
     uint64_t num_dirty;
-    uint64_t lost_at_rename; /* num_dirty at the last rename; the parent is left out */
+    uint64_t lost_at_rename; /* num_dirty at the last rename, without the parent directory */
     uint64_t bytes_read;
-    uint64_t direct_bytes;     /* that were moved past the kernel's cache, both ways */
+    uint64_t direct_bytes;     /* bytes moved past the kernel's cache, in both directions */
     bool direct[SAMPLE_FILES]; /* by handle */
 } sample_disk;
 
-/* Calls of the system with a fault in call number `at`; *disk stays where it is. */
+/* Initialise system calls with a fault in call number `at`; *disk must not move. */
 void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at);
 
-/* A new empty directory, and a path in it; the string is good until the 64th call from then. */
+/* A new empty directory, and a path in it; each string is valid until the 64th call after its own. */
 const char *sample_directory(void);
 const char *sample_path(const char *name);
 
-/* A stream, and that directory. */
+/* A new stream, and a new directory as above. */
 hotbed_stream *sample_stream(hotbed_backend backend);
 
-/* Whole file in memory; the caller frees it. */
+/* Read a whole file into memory; the caller frees it. */
 unsigned char *sample_read_file(const char *path, size_t *bytes);
 void sample_write_file(const char *path, const void *data, size_t bytes);
 
-/* Number of names in a directory. */
+/* The number of names in a directory. */
 uint64_t sample_count_names(const char *path);
 
 /* Remove a directory and the files in it. */

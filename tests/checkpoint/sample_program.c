@@ -1,13 +1,15 @@
-/* tests/checkpoint/sample_program.c - saves a checkpoint for other programs to read.
+/* tests/checkpoint/sample_program.c - saves checkpoints that tests in other languages read.
  *
- * The environment has HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...), and
- * HOTBED_SAMPLE_BITS, the logarithm of the number of buckets; rows are then as
- * sample_fill_formula() makes them.  Or it has HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks; rows
- * are then as ranks_fill() makes them for HOTBED_SAMPLE_VERSION, or 1, with times if HOTBED_SAMPLE_TIMES is set. If HOTBED_SAMPLE_INCREMENT is a path,
- * an increment is saved there after ranks_change_some().  HOTBED_SAMPLE_EXTRA are the caller's bytes.
- * Or it has HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, names of checkpoints to save
- * there: "name:step", or of an increment "name:step:parent", separated by blanks.  A few rows change before each.
- */
+ * The environment selects one of three forms:
+ * - HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...) and HOTBED_SAMPLE_BITS, the logarithm of the
+ *   number of buckets: rows of sample_fill_formula().
+ * - HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks: rows of ranks_fill() with version
+ *   HOTBED_SAMPLE_VERSION (1 if unset), with times if HOTBED_SAMPLE_TIMES is set.  If HOTBED_SAMPLE_INCREMENT
+ *   is set, it is the path of an increment with the changes of ranks_change_some().  HOTBED_SAMPLE_EXTRA has
+ *   the caller's bytes.
+ * - HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, the checkpoints to save in
+ *   it, separated by blanks: "name:step", or "name:step:parent" for an increment.  A few rows change before
+ *   each save. */
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -38,7 +40,7 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     hotbed_stream_destroy(stream);
 }
 
-/* One of HOTBED_SAMPLE_SAVES. */
+/* Save one checkpoint of HOTBED_SAMPLE_SAVES. */
 static void save_named(ranks *r, const char *directory, char *save, uint32_t number) {
     char path[1024], parent[1024], *step = strchr(save, ':');
     CHECK(step != NULL);

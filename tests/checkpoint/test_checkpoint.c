@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_checkpoint.c - save and load through the public calls, on every backend. */
+/* tests/checkpoint/test_checkpoint.c - save and load through the public API, on every backend. */
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -22,7 +22,7 @@ static void round_trip(hotbed_backend backend, const sample *from, const sample 
     const char *path = sample_path("checkpoint");
     uint64_t step = 0;
     sample_fill(from, a, stream);
-    sample_fill(to, b, stream); /* rows that a load has to remove */
+    sample_fill(to, b, stream); /* rows that the load must remove */
     save(path, a, stream);
     CHECK_OK(hotbed_checkpoint_load(path, b, NULL, &step, NULL, NULL, stream));
     CHECK_EQ(step, 77);
@@ -58,7 +58,7 @@ static void loads_into_another_capacity(hotbed_backend backend) {
     round_trip(backend, &from, &to);
 }
 
-/* Load into a table that grows as needed, and from that table into one of fixed capacity. */
+/* Load into a table that grows to take the rows, and save and load from there into a table of fixed size. */
 static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample from = {.rows = 5000, .capacity = 6000};
@@ -93,13 +93,14 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* More than a chunk and more than a block in a column. */
+/* Each column has more bytes than a chunk and than a block. */
 static void loads_a_table_of_many_blocks(hotbed_backend backend) {
     sample s = {.optimizer = HOTBED_OPT_ROWWISE_ADAGRAD, .rows = 20000, .dim = 128};
     round_trip(backend, &s, &s);
 }
 
-/* A table with as many rows as it was made for takes them back, though they come in the order of files. */
+/* A table that is full to its capacity is loaded into one of the same capacity, though rows come in file
+ * order. */
 static void a_table_that_is_full_is_loaded(hotbed_backend backend) {
     static const uint64_t sizes[] = {1000, 5000, 20000, 60000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -140,7 +141,7 @@ static void extra_bytes_come_back(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void saves_twice_the_same_payload(hotbed_backend backend) {
+static void two_saves_write_the_same_payload(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.optimizer = HOTBED_OPT_ADAM};
     hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
@@ -152,7 +153,7 @@ static void saves_twice_the_same_payload(hotbed_backend backend) {
     unsigned char *x = sample_read_file(sample_path("one/shard-00000-of-00001.h5"), &bytes[0]);
     unsigned char *y = sample_read_file(sample_path("two/shard-00000-of-00001.h5"), &bytes[1]);
     CHECK_EQ(bytes[0], bytes[1]);
-    /* Behind the metadata, which has id and time: canonical order makes the rest equal. */
+    /* The metadata has id and time; the bytes after it are equal, because rows are in canonical order. */
     hotbed_manifest m;
     size_t text_bytes;
     unsigned char *text = sample_read_file(sample_path("one/MANIFEST"), &text_bytes);
@@ -243,7 +244,7 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A storage of one table that differs from the saved one in one thing. */
+/* A storage of one table that differs from the saved one in one property. */
 typedef struct shape {
     const char *name;
     uint64_t capacity;
@@ -254,7 +255,7 @@ typedef struct shape {
     hotbed_key_type key_type;
     hotbed_optimizer_kind optimizer;
     bool evicts;
-    const char *words[2]; /* that the message has */
+    const char *words[2]; /* words of the expected message */
 } shape;
 
 static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
@@ -312,7 +313,7 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
         hotbed_storage_destroy(other);
     }
     hotbed_storage_destroy(storage);
-    /* The other way round: the checkpoint has a table that the storage lacks. */
+    /* The opposite case: the checkpoint has a table that the storage lacks. */
     storage = create_shape(&others[7], stream);
     path = sample_path("two-tables");
     save(path, storage, stream);
@@ -333,7 +334,7 @@ static void too_small_a_table_is_full_and_empty(hotbed_backend backend) {
     save(path, a, stream);
     CHECK_STATUS(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_FULL);
     sample_check_empty(b, stream);
-    sample_fill(&to, b, stream); /* it can be used */
+    sample_fill(&to, b, stream); /* the storage is still usable */
     CHECK_OK(hotbed_stream_sync(stream));
     hotbed_storage_destroy(a);
     hotbed_storage_destroy(b);
@@ -387,8 +388,8 @@ static shape one_table(uint64_t capacity, bool evicts) {
     return s;
 }
 
-/* Fewer places than rows: the highest scores stay. */
-static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
+/* The table has fewer slots than the checkpoint has rows: the rows with the highest scores stay. */
+static void a_smaller_table_that_evicts_keeps_the_highest_scores(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     shape s = one_table(4000, false);
     enum { ROWS = 2000 };
@@ -404,7 +405,7 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
         keys[i] = i;
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
     CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
-    hotbed_rows parts = {.scores = memory.data}; /* a key's score is the key */
+    hotbed_rows parts = {.scores = memory.data}; /* the score of a key is the key */
     CHECK_OK(hotbed_storage_set_rows(from, 0, ROWS, memory.data, &parts, stream));
     CHECK_OK(hotbed_stream_sync(stream));
     save(sample_path("many"), from, stream);
@@ -422,8 +423,9 @@ static void a_table_that_evicts_keeps_what_fits(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A table that evicts has come to be full to its last slot.  One of its size has not a place for each row where they come
- * in another order, but for as many as its capacity says; one with a third more has them all. */
+/* A table that evicts has filled every slot.  A table of the same size, which receives the rows in another
+ * order, cannot place all of them, but at least as many as its capacity; a table a third larger places all.
+ */
 static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     const shape s = one_table(3000, true), more = one_table(4000, true);
@@ -499,14 +501,15 @@ const hotbed_test hotbed_tests[] = {
     {"loads_a_table_of_many_blocks", loads_a_table_of_many_blocks},
     {"a_table_that_is_full_is_loaded", a_table_that_is_full_is_loaded},
     {"extra_bytes_come_back", extra_bytes_come_back},
-    {"saves_twice_the_same_payload", saves_twice_the_same_payload},
+    {"two_saves_write_the_same_payload", two_saves_write_the_same_payload},
     {"refuses_a_name_that_exists", refuses_a_name_that_exists},
     {"takes_paths_of_any_shape", takes_paths_of_any_shape},
     {"refuses_wrong_arguments", refuses_wrong_arguments},
     {"refuses_a_storage_of_another_shape", refuses_a_storage_of_another_shape},
     {"too_small_a_table_is_full_and_empty", too_small_a_table_is_full_and_empty},
     {"many_tables_are_saved", many_tables_are_saved},
-    {"a_table_that_evicts_keeps_what_fits", a_table_that_evicts_keeps_what_fits},
+    {"a_smaller_table_that_evicts_keeps_the_highest_scores",
+     a_smaller_table_that_evicts_keeps_the_highest_scores},
     {"a_full_table_that_evicts_keeps_its_capacity", a_full_table_that_evicts_keeps_its_capacity},
     {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
     {NULL, NULL},

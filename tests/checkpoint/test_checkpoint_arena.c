@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_checkpoint_arena.c - images of snapshots in device and pinned memory: the same rows in the files,
- * wherever they were meanwhile. */
+/* tests/checkpoint/test_checkpoint_arena.c - snapshots that keep their copy of the rows in device or pinned
+ * memory of an arena: the files have the same rows wherever the copy was. */
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -46,10 +46,11 @@ static void same_bytes(const char *a, const char *b) {
     hotbed_manifest_free(&y);
 }
 
-/* --- where images are ------------------------------------------------------------------------------------ */
+/* --- where copies are stored ---------------------------------------------------------------- */
 
-/* No memory, all of it, one byte too little, a part of it: the files equal the files of a save. */
-static void images_may_be_anywhere(hotbed_backend backend) {
+/* The arena has no memory, enough, one byte too little, or enough for a part: the files equal the
+ * files of a save. */
+static void the_copy_may_be_in_any_memory(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
     const char *saved = sample_path("saved"), *path = sample_path("c");
@@ -68,7 +69,8 @@ static void images_may_be_anywhere(hotbed_backend backend) {
     for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
         const uint64_t device = budgets[i][0], pinned = budgets[i][1];
         hotbed_checkpoint_arena *arena = new_arena(device, pinned, stream);
-        for (int round = 0; round < 2; round++) { /* the second finds what the first had */
+        for (int round = 0; round < 2;
+             round++) { /* the second round reuses the memory of the first */
             snapshot = ranks_take(&r, 0, NULL, arena);
             uint64_t on[3];
             for (int k = 0; k < 3; k++)
@@ -91,8 +93,9 @@ static void images_may_be_anywhere(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* An arena has one snapshot at a time; its device memory is free once that is written, its pinned memory once that is gone. */
-static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
+/* One snapshot at a time uses each part of an arena: device memory until the snapshot is written, pinned
+ * memory until it is destroyed. */
+static void a_part_serves_one_snapshot_at_a_time(hotbed_backend backend) {
     enum { ROOM = 1 << 20 };
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
@@ -107,8 +110,8 @@ static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_PINNED), all);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_PAGEABLE), all);
     hotbed_checkpoint_snapshot_destroy(three);
-    CHECK_OK(
-        ranks_write(one, sample_path("one"))); /* to memory of its own: two has the pinned one */
+    /* Moves to its own memory: `two` has the pinned part. */
+    CHECK_OK(ranks_write(one, sample_path("one")));
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(one, HOTBED_MEMORY_PAGEABLE), all);
     three = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(three, HOTBED_MEMORY_DEVICE), all);
@@ -119,14 +122,15 @@ static void a_part_is_one_snapshots_at_a_time(hotbed_backend backend) {
     two = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_DEVICE), all);
     hotbed_checkpoint_snapshot_destroy(one);
-    hotbed_checkpoint_snapshot_destroy(two); /* dropped in device memory */
+    hotbed_checkpoint_snapshot_destroy(two); /* destroyed while in device memory */
     hotbed_checkpoint_snapshot_destroy(three);
     hotbed_checkpoint_arena_destroy(arena);
     ranks_destroy(&r);
     hotbed_stream_destroy(stream);
 }
 
-/* A snapshot into an arena has what a save has, which is put at `saved`; its image is in memory of `kind`. */
+/* A snapshot into an arena has the rows of a save, which is written to `saved`; its copy is in memory of
+ * `kind`. */
 static void check_image(
     hotbed_storage *storage, const char *saved, hotbed_memory_kind kind, hotbed_stream *stream) {
     const char *path = sample_path("image");
@@ -145,8 +149,8 @@ static void check_image(
     hotbed_checkpoint_arena_destroy(options.arena);
 }
 
-/* Rows of two tiers, and of a table that has grown. */
-static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
+/* The copy contains the rows of both tiers, and of a table that has grown. */
+static void the_copy_has_all_tiers_and_segments(hotbed_backend backend) {
     static const sample cases[] = {
         {.optimizer = HOTBED_OPT_ADAM, .mode = HOTBED_MODE_CACHE, .hbm_bytes = 32768},
         {.optimizer = HOTBED_OPT_ADAM, .mode = HOTBED_MODE_DEFAULT, .hbm_bytes = 32768},
@@ -174,11 +178,11 @@ static void tiers_and_segments_are_in_the_image(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- while training goes on ------------------------------------------------------------------------------ */
+/* --- snapshots during training -------------------------------------------------------------- */
 
-/* A full cut and increments, each taken while the one before may be on its way from device memory or to the disk: each
- * is what there was when it was taken. */
-static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
+/* Take a full snapshot and increments, each while the previous one may still be copied or written: each has
+ * the rows of the time at which it was taken. */
+static void snapshots_do_not_change_during_training(hotbed_backend backend) {
     enum { CUTS = 4 };
     static ranks r, to, cuts[CUTS];
     ranks_writer b[2];
@@ -215,8 +219,8 @@ static void cuts_stay_while_training_goes_on(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Three ranks with an arena for two, put together as saves are. */
-static void ranks_put_their_images(hotbed_backend backend) {
+/* Three ranks with an arena for two of them write one checkpoint. */
+static void ranks_write_snapshots_from_an_arena(hotbed_backend backend) {
     enum { WORLD = 3 };
     static ranks r, to;
     hotbed_stream *stream = sample_stream(backend);
@@ -255,9 +259,9 @@ static void ranks_put_their_images(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- failures -------------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
-/* A take that finds no memory leaves the arena to the next; a write that finds none can be made again. */
+/* After a take without memory the arena is free for the next one; a write without memory can be repeated. */
 static void no_memory_at_any_allocation(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
@@ -275,7 +279,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
             CHECK_STATUS(status, failed ? HOTBED_ERR_MEMORY : HOTBED_OK);
             continue;
         }
-        hotbed_checkpoint_arena_destroy(arena); /* libc's own, which it can do without */
+        hotbed_checkpoint_arena_destroy(arena); /* libc's own allocation, which may fail */
         arena = NULL;
     }
     hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
@@ -343,7 +347,7 @@ static void wrong_arenas_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- storages that change meanwhile ------------------------------------------------------------------------ */
+/* --- storages that change during a take ----------------------------------------------------- */
 
 static void keys_come(void *argument) {
     ranks_change(argument, 1, 1, 2);
@@ -353,7 +357,8 @@ static void keys_leave(void *argument) {
     ranks_erase(argument, 0, 4);
 }
 
-/* Before any allocation of a take: once its rows are counted, and until all of them are copied, it is refused. */
+/* Change the table before any allocation of a take: between the count of its rows and the end of their copy,
+ * the take is refused. */
 static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
@@ -393,11 +398,11 @@ static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"images_may_be_anywhere", images_may_be_anywhere},
-    {"a_part_is_one_snapshots_at_a_time", a_part_is_one_snapshots_at_a_time},
-    {"tiers_and_segments_are_in_the_image", tiers_and_segments_are_in_the_image},
-    {"cuts_stay_while_training_goes_on", cuts_stay_while_training_goes_on},
-    {"ranks_put_their_images", ranks_put_their_images},
+    {"the_copy_may_be_in_any_memory", the_copy_may_be_in_any_memory},
+    {"a_part_serves_one_snapshot_at_a_time", a_part_serves_one_snapshot_at_a_time},
+    {"the_copy_has_all_tiers_and_segments", the_copy_has_all_tiers_and_segments},
+    {"snapshots_do_not_change_during_training", snapshots_do_not_change_during_training},
+    {"ranks_write_snapshots_from_an_arena", ranks_write_snapshots_from_an_arena},
     {"no_memory_at_any_allocation", no_memory_at_any_allocation},
     {"wrong_arenas_are_refused", wrong_arenas_are_refused},
     {"a_table_that_changes_meanwhile_is_refused", a_table_that_changes_meanwhile_is_refused},

@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_checkpoint_external.c - checkpoints, snapshots and exports of rows in an external store. */
+/* tests/checkpoint/test_checkpoint_external.c - checkpoints, snapshots and exports of rows in an external
+ * store. */
 #include "checkpoint/verify.h"
 #include "hotbed/export.h"
 #include "tests/checkpoint/ranks.h"
@@ -12,18 +13,18 @@
 
 enum { HASH = 0, PAIR = 1, STATIC = 2, TABLES = 3, KEYS = 150, ROWS = 60 };
 
-/* A storage over a store, or in device memory. */
-typedef struct box {
+/* A storage over an external store, or in device memory. */
+typedef struct fixture {
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_external *external;
     bad_store bad;
-} box;
+} fixture;
 
 typedef enum store_kind { NO_STORE = 0, MEMORY = 1, ROCKSDB = 2, BAD = 3 } store_kind;
 
 static hotbed_status create_store(
-    box *b, store_kind kind, const hotbed_external_options *options, const char *path) {
+    fixture *b, store_kind kind, const hotbed_external_options *options, const char *path) {
     if (kind == MEMORY)
         return hotbed_external_create_memory(options, &b->external);
     if (kind == ROCKSDB)
@@ -32,8 +33,8 @@ static hotbed_status create_store(
     return hotbed_external_create(options, &bad_store_calls, &b->bad, &b->external);
 }
 
-/* "hash", "pair" and "static"; false: this build has no such store. */
-static bool open_box(box *b, hotbed_backend backend, store_kind kind, const char *path) {
+/* Create a storage with tables "hash", "pair" and "static"; false: this build lacks the store. */
+static bool open_fixture(fixture *b, hotbed_backend backend, store_kind kind, const char *path) {
     static const char *const names[] = {"hash", "pair", "static"};
     hotbed_table_options tables[TABLES];
     hotbed_external_table rows[TABLES];
@@ -71,14 +72,14 @@ static bool open_box(box *b, hotbed_backend backend, store_kind kind, const char
     return true;
 }
 
-static void close_box(box *b) {
+static void close_fixture(fixture *b) {
     hotbed_storage_destroy(b->storage);
     hotbed_stream_destroy(b->stream);
     hotbed_external_destroy(b->external);
 }
 
-/* Rows of keys first, first + step, ... */
-static void fill(box *b, uint64_t first, uint64_t step) {
+/* Set the rows of the keys first, first + step, ... */
+static void fill(fixture *b, uint64_t first, uint64_t step) {
     for (uint32_t t = 0; t < TABLES; t++) {
         sample_image image = sample_new(b->storage, t, KEYS);
         uint64_t n = 0;
@@ -99,8 +100,8 @@ static void fill(box *b, uint64_t first, uint64_t step) {
     }
 }
 
-/* These keys of the hash tables leave. */
-static void erase(box *b, uint64_t first, uint64_t step) {
+/* Erase these keys from the hash tables. */
+static void erase(fixture *b, uint64_t first, uint64_t step) {
     for (uint32_t t = 0; t < STATIC; t++) {
         sample_image image = sample_new(b->storage, t, KEYS);
         image.rows = 0;
@@ -111,8 +112,8 @@ static void erase(box *b, uint64_t first, uint64_t step) {
     }
 }
 
-/* A batch that has rows come up, and changes them there. */
-static void train(box *b) {
+/* Train on a batch, which fetches rows from the store and changes them in the cache. */
+static void train(fixture *b) {
     enum { N = 8 };
     hotbed_ticket *ticket = NULL;
     hotbed_batch batch;
@@ -146,7 +147,7 @@ static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const 
     return options;
 }
 
-static void load_chain(box *b, const char *full, const char *const *increments, uint32_t n) {
+static void load_chain(fixture *b, const char *full, const char *const *increments, uint32_t n) {
     hotbed_checkpoint_load_options options;
     hotbed_checkpoint_load_options_init(&options);
     options.increments = increments;
@@ -154,24 +155,26 @@ static void load_chain(box *b, const char *full, const char *const *increments, 
     CHECK_OK(hotbed_checkpoint_load(full, b->storage, &options, NULL, NULL, NULL, b->stream));
 }
 
-/* Saved from a store, loaded into memory and into another store; increments and snapshots too. */
+/* Save a storage over a store, and load it into memory and into another store; the same with increments and
+ * snapshots. */
 static void check_round_trips(hotbed_backend backend, store_kind kind) {
-    box from, memory, other;
+    fixture from, memory, other;
     hotbed_checkpoint_mark *mark = NULL;
     hotbed_checkpoint_snapshot *snapshot = NULL;
     sample_directory();
     const char *full = sample_path("full"), *cut = sample_path("cut");
-    const char *more[] = {sample_path("one"), sample_path("two")}; /* a save, and a snapshot */
-    if (!open_box(&from, backend, kind, sample_path("store")))
+    const char *more[] = {
+        sample_path("one"), sample_path("two")}; /* one by a save, one by a snapshot */
+    if (!open_fixture(&from, backend, kind, sample_path("store")))
         return;
-    CHECK(open_box(&memory, backend, NO_STORE, NULL));
-    CHECK(open_box(&other, backend, kind, sample_path("other")));
+    CHECK(open_fixture(&memory, backend, NO_STORE, NULL));
+    CHECK(open_fixture(&other, backend, kind, sample_path("other")));
     CHECK_OK(hotbed_checkpoint_mark_create(&mark));
     fill(&from, 0, 2);
     train(&from);
     hotbed_checkpoint_options options = options_of(mark, NULL);
     CHECK_OK(hotbed_checkpoint_save(full, from.storage, &options, from.stream));
-    fill(&from, 1, 3); /* some are up, some new, some were there */
+    fill(&from, 1, 3); /* some rows are cached, some new, some only stored */
     train(&from);
     options = options_of(mark, full);
     CHECK_OK(hotbed_checkpoint_save(more[0], from.storage, &options, from.stream));
@@ -187,23 +190,23 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     CHECK(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE), 0);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PINNED), 0);
-    fill(&from, 0, 1); /* not in the cut */
+    fill(&from, 0, 1); /* not in the snapshot */
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, cut));
     hotbed_checkpoint_snapshot_destroy(snapshot);
     hotbed_checkpoint_arena_destroy(options.arena);
     for (int i = 0; i < 2; i++)
         CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, more[i], NULL));
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, cut, NULL));
-    fill(&other, 0, 5); /* what a load removes */
+    fill(&other, 0, 5); /* rows that the load must remove */
     load_chain(&memory, full, more, 2);
     load_chain(&other, full, more, 2);
     sample_check_same(memory.storage, other.storage, memory.stream);
     CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, NULL, from.stream));
     sample_check_same(memory.storage, from.storage, memory.stream);
     hotbed_checkpoint_mark_destroy(mark);
-    close_box(&from);
-    close_box(&memory);
-    close_box(&other);
+    close_fixture(&from);
+    close_fixture(&memory);
+    close_fixture(&other);
 }
 
 static void a_table_in_a_store_is_saved_and_loaded(hotbed_backend backend) {
@@ -214,40 +217,40 @@ static void a_table_in_rocksdb_is_saved_and_loaded(hotbed_backend backend) {
     check_round_trips(backend, ROCKSDB);
 }
 
-/* --- exports ------------------------------------------------------------------------------------------- */
+/* --- exports ---------------------------------------------------------------------------------- */
 
-/* Device arrays of a window. */
-typedef struct arrays {
+/* Device arrays for one window of an export. */
+typedef struct window_arrays {
     hotbed_memory keys, numbers, weights, scores, times, count;
-} arrays;
+} window_arrays;
 
-static hotbed_memory take(box *b, size_t bytes) {
+static hotbed_memory take(fixture *b, size_t bytes) {
     hotbed_memory memory;
     CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
     return memory;
 }
 
-static arrays arrays_open(box *b, uint64_t room) {
-    return (arrays){
-        .keys = take(b, room * 8),
-        .numbers = take(b, room * 8),
-        .weights = take(b, room * 7 * 4),
-        .scores = take(b, room * 8),
-        .times = take(b, room * 8),
+static window_arrays window_arrays_open(fixture *b, uint64_t capacity) {
+    return (window_arrays){
+        .keys = take(b, capacity * 8),
+        .numbers = take(b, capacity * 8),
+        .weights = take(b, capacity * 7 * 4),
+        .scores = take(b, capacity * 8),
+        .times = take(b, capacity * 8),
         .count = take(b, 8),
     };
 }
 
-static void arrays_close(arrays *d) {
+static void window_arrays_close(window_arrays *d) {
     hotbed_memory *all[] = {&d->keys, &d->numbers, &d->weights, &d->scores, &d->times, &d->count};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         hotbed_memory_free(all[i]);
 }
 
-/* All windows of a table give each wanted key once, with its row. */
+/* All windows of a table together give each selected key once, with its row. */
 static void check_export(
-    box *b, uint32_t table, uint64_t slots, uint64_t min_score, uint64_t min_time) {
-    arrays d = arrays_open(b, slots);
+    fixture *b, uint32_t table, uint64_t slots, uint64_t min_score, uint64_t min_time) {
+    window_arrays d = window_arrays_open(b, slots);
     sample_image right = sample_read(b->storage, table, b->stream);
     hotbed_export e;
     uint64_t end = 0, n = 0, last = 0, wanted = 0, seen = 0;
@@ -296,42 +299,43 @@ static void check_export(
     }
     CHECK_EQ(seen, wanted);
     sample_free(&right);
-    arrays_close(&d);
+    window_arrays_close(&d);
 }
 
-/* Arrays for fewer keys than there are: the first ones, and the count of all. */
-static void check_room(box *b, uint32_t table) {
-    enum { ROOM = 7 };
-    uint64_t keys[2][ROOM], n[2];
+/* The arrays hold fewer keys than the table has: they receive the first keys, and the count of all. */
+static void check_small_arrays(fixture *b, uint32_t table) {
+    enum { CAPACITY = 7 };
+    uint64_t keys[2][CAPACITY], n[2];
     hotbed_export e;
     hotbed_export_init(&e);
     e.table = table;
     e.slots = 1000;
     for (int i = 0; i < 2; i++) {
-        arrays d = arrays_open(b, i == 0 ? 1000 : ROOM);
+        window_arrays d = window_arrays_open(b, i == 0 ? 1000 : CAPACITY);
         e.keys = d.keys.data;
         e.rows.weights = d.weights.data;
         e.count = d.count.data;
-        e.room = i == 0 ? 0 : ROOM;
+        e.room = i == 0 ? 0 : CAPACITY;
         CHECK_OK(hotbed_storage_export(b->storage, &e, b->stream));
         CHECK_OK(hotbed_copy(keys[i], d.keys.data, sizeof keys[i], b->stream));
         CHECK_OK(hotbed_copy(&n[i], d.count.data, sizeof n[i], b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
-        arrays_close(&d);
+        window_arrays_close(&d);
     }
-    CHECK(n[0] > ROOM);
+    CHECK(n[0] > CAPACITY);
     CHECK_EQ(n[1], n[0]);
     CHECK_BYTES(keys[0], keys[1], sizeof keys[0]);
 }
 
 static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
     for (int kind = MEMORY; kind <= ROCKSDB; kind++) {
-        box b;
+        fixture b;
         sample_directory();
-        if (!open_box(&b, backend, (store_kind)kind, sample_path("store")))
+        if (!open_fixture(&b, backend, (store_kind)kind, sample_path("store")))
             continue;
+        /* An empty selection, and rows with their initial values. */
         for (uint32_t t = 0; t < TABLES; t++)
-            check_export(&b, t, 16, 0, 0); /* nothing, and rows as they begin */
+            check_export(&b, t, 16, 0, 0);
         fill(&b, 0, 1);
         train(&b);
         for (uint32_t t = 0; t < TABLES; t++) {
@@ -341,17 +345,18 @@ static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
         }
         check_export(&b, PAIR, 64, 2, 1100);
         for (uint32_t t = 0; t < TABLES; t++)
-            check_room(&b, t);
-        close_box(&b);
+            check_small_arrays(&b, t);
+        close_fixture(&b);
     }
 }
 
-/* Windows follow each other; a store that fails says so, and the next export begins anew. */
-static void exports_of_a_store_fail_as_it_does(hotbed_backend backend) {
-    box b;
-    CHECK(open_box(&b, backend, BAD, NULL));
+/* An export proceeds window by window; an error of the store is returned, and the next export starts at the
+ * first window. */
+static void exports_return_errors_of_the_store(hotbed_backend backend) {
+    fixture b;
+    CHECK(open_fixture(&b, backend, BAD, NULL));
     fill(&b, 0, 1);
-    arrays d = arrays_open(&b, 32);
+    window_arrays d = window_arrays_open(&b, 32);
     hotbed_export e;
     hotbed_export_init(&e);
     e.slots = 32;
@@ -368,10 +373,10 @@ static void exports_of_a_store_fail_as_it_does(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_IO);
     CHECK_OK(hotbed_stream_sync(b.stream));
-    arrays_close(&d);
+    window_arrays_close(&d);
     for (uint32_t t = 0; t < TABLES; t++)
         check_export(&b, t, 40, 0, 0);
-    close_box(&b);
+    close_fixture(&b);
     bad_store_end(&b.bad);
 }
 
@@ -379,6 +384,6 @@ const hotbed_test hotbed_tests[] = {
     {"a_table_in_a_store_is_saved_and_loaded", a_table_in_a_store_is_saved_and_loaded},
     {"a_table_in_rocksdb_is_saved_and_loaded", a_table_in_rocksdb_is_saved_and_loaded},
     {"exports_of_a_store_give_each_key_once", exports_of_a_store_give_each_key_once},
-    {"exports_of_a_store_fail_as_it_does", exports_of_a_store_fail_as_it_does},
+    {"exports_return_errors_of_the_store", exports_return_errors_of_the_store},
     {NULL, NULL},
 };

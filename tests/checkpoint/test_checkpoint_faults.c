@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_checkpoint_faults.c - disks that fail, files that are damaged, no memory. */
+/* tests/checkpoint/test_checkpoint_faults.c - save and load with failing system calls, damaged files, and
+ * failing allocations. */
 #include "base/stream.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/sample.h"
@@ -12,19 +13,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Few buckets and small blocks: small files, many calls a test, and transfers of several threads. */
+/* Few buckets and small blocks: small files, many system calls, and transfers by several threads. */
 enum { BITS = 4, BLOCK_BYTES = 4096 };
 
-typedef struct bench {
+typedef struct fixture {
     hotbed_stream *stream;
     hotbed_storage *storage; /* filled */
     hotbed_storage *other;   /* of the same shape */
-} bench;
+} fixture;
 
 static const sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 150};
 
-static bench set_up(hotbed_backend backend) {
-    bench b = {.stream = NULL};
+static fixture set_up(hotbed_backend backend) {
+    fixture b = {.stream = NULL};
     sample_directory();
     CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
     b.storage = sample_create(&shape, b.stream);
@@ -33,13 +34,13 @@ static bench set_up(hotbed_backend backend) {
     return b;
 }
 
-static void tear_down(bench *b) {
+static void tear_down(fixture *b) {
     hotbed_storage_destroy(b->storage);
     hotbed_storage_destroy(b->other);
     hotbed_stream_destroy(b->stream);
 }
 
-static hotbed_status save(bench *b, const hotbed_io_calls *calls, const char *path) {
+static hotbed_status save(fixture *b, const hotbed_io_calls *calls, const char *path) {
     hotbed_checkpoint_config config = {
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
     hotbed_checkpoint_options options;
@@ -49,7 +50,7 @@ static hotbed_status save(bench *b, const hotbed_io_calls *calls, const char *pa
     return hotbed_checkpoint_write(&config, path, b->storage, &options, b->stream);
 }
 
-static hotbed_status load(bench *b, const hotbed_io_calls *calls, const char *path) {
+static hotbed_status load(fixture *b, const hotbed_io_calls *calls, const char *path) {
     hotbed_checkpoint_config config = {
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
     hotbed_checkpoint_load_options all;
@@ -57,9 +58,9 @@ static hotbed_status load(bench *b, const hotbed_io_calls *calls, const char *pa
     return hotbed_checkpoint_read(&config, path, b->other, &all, NULL, NULL, NULL, b->stream);
 }
 
-/* --- the n-th call of the system fails ---------------------------------------------------------------- */
+/* --- the n-th system call fails ------------------------------------------------------------- */
 
-/* The last error says why in the system's words, not by number. */
+/* The error message has the system's description of the error, not its number. */
 static void check_reason(int error) {
     if (strstr(hotbed_last_error(), strerror(error)) == NULL)
         CHECK_STRING(hotbed_last_error(), strerror(error));
@@ -70,10 +71,10 @@ static bool exists(const char *path) {
     return lstat(path, &info) == 0;
 }
 
-/* Fail call 1, 2, ... of a save until there is no such call.  Every time nothing has the name, nothing
- * is left in the directory, and the storage is as before. */
+/* Fail call 1, 2, ... of a save until there are no more calls.  Each time no checkpoint of the name exists,
+ * nothing is left in the directory, and the storage is unchanged. */
 static void save_with(hotbed_backend backend, sample_fault fault, int error) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *parent = sample_directory(), *path = sample_path("checkpoint");
     sample_disk disk;
     for (uint64_t n = 1;; n += hotbed_test_is_small() ? 8 : 1) {
@@ -108,13 +109,13 @@ static void save_survives_an_error_at_any_call(hotbed_backend backend) {
     save_with(backend, SAMPLE_FAULT_EIO, EIO);
 }
 
-/* Interrupted transfers are gone on with; an interrupted sync or reservation may be an error. */
+/* Interrupted transfers continue; an interrupted sync or reservation may be an error. */
 static void save_survives_an_interrupt_at_any_call(hotbed_backend backend) {
     save_with(backend, SAMPLE_FAULT_EINTR, EINTR);
 }
 
-static void short_transfers_are_gone_on_with(hotbed_backend backend) {
-    bench b = set_up(backend);
+static void short_transfers_are_continued(hotbed_backend backend) {
+    fixture b = set_up(backend);
     sample_disk disk;
     sample_disk_init(&disk, SAMPLE_FAULT_SHORT, 1);
     const char *path = sample_path("checkpoint");
@@ -125,12 +126,12 @@ static void short_transfers_are_gone_on_with(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Whole pages go past the kernel's cache, both ways, where the file system has a way; a file system that has none
- * says so when a file is opened, or when pages are moved. */
-static void disks_without_direct_transfers_will_do(hotbed_backend backend) {
+/* Whole pages bypass the kernel's cache in both directions where the file system supports it; a file system
+ * that does not support it fails the open or the first transfer. */
+static void file_systems_without_direct_transfers_work(hotbed_backend backend) {
     static const sample_fault faults[] = {
         SAMPLE_FAULT_NONE, SAMPLE_FAULT_NO_DIRECT_OPEN, SAMPLE_FAULT_NO_DIRECT};
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     sample_disk disk;
     for (int i = 0; i < 3; i++) {
         const char *path = sample_path("checkpoint");
@@ -155,12 +156,13 @@ static void disks_without_direct_transfers_will_do(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Something else removes a file of the draft just before any call of a save: the save fails, and leaves nothing. */
+/* Something else removes a file of the draft just before any call of a save: the save fails, and leaves
+ * nothing. */
 static void a_save_whose_files_are_removed_fails(hotbed_backend backend) {
     static const char *const names[] = {
         "shard-00000-of-00001.h5", "shard-00000-of-00001.part", "index.h5", "MANIFEST"};
-    enum { LAST = 30 }; /* calls of a commit: each of them; of the rows' some */
-    bench b = set_up(backend);
+    enum { LAST = 30 }; /* try each of the commit's calls, and some of the calls for rows */
+    fixture b = set_up(backend);
     const char *parent = sample_directory();
     sample_disk disk;
     sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
@@ -191,9 +193,9 @@ static void a_save_whose_files_are_removed_fails(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* All files and their directory are on disk before they get the name, and the name after. */
-static void everything_is_synced_before_it_is_named(hotbed_backend backend) {
-    bench b = set_up(backend);
+/* All files and their directory are synced before the rename, and the parent directory after it. */
+static void everything_is_synced_before_the_rename(hotbed_backend backend) {
+    fixture b = set_up(backend);
     sample_disk disk;
     sample_disk_init(&disk, SAMPLE_FAULT_NONE, 0);
     CHECK_OK(save(&b, &disk.calls, sample_path("checkpoint")));
@@ -203,10 +205,10 @@ static void everything_is_synced_before_it_is_named(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* From call n on nothing happens, as after a kill: the name is not there, or is a whole checkpoint; the
- * checkpoint of before is as it was. */
+/* From call n on nothing takes effect, as after a kill: the checkpoint does not exist or is whole, and the
+ * earlier checkpoint is unchanged. */
 static void a_kill_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     sample_disk disk;
     const char *before = sample_path("before"), *path = sample_path("checkpoint");
     uint64_t absent = 0, whole = 0;
@@ -232,9 +234,9 @@ static void a_kill_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* A load fails with IO, and leaves what was there, or empty tables. */
+/* A load that fails with IO leaves the tables unchanged or empty. */
 static void load_survives_an_error_at_any_call(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     sample_disk disk;
     const char *path = sample_path("checkpoint");
     CHECK_OK(save(&b, &hotbed_io_system, path));
@@ -258,12 +260,12 @@ static void load_survives_an_error_at_any_call(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- no memory -------------------------------------------------------------------------------------- */
+/* --- allocations fail ----------------------------------------------------------------------- */
 
 static void save_survives_no_memory_at_any_allocation(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *parent = sample_directory(), *path = sample_path("checkpoint");
-    CHECK_OK(save(&b, &hotbed_io_system, path)); /* what is allocated once is there */
+    CHECK_OK(save(&b, &hotbed_io_system, path)); /* one-time allocations are done */
     sample_remove(path);
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
@@ -273,7 +275,7 @@ static void save_survives_no_memory_at_any_allocation(hotbed_backend backend) {
             CHECK_OK(status);
             break;
         }
-        if (status == HOTBED_OK) { /* the allocation was not needed */
+        if (status == HOTBED_OK) { /* the call succeeds without the allocation */
             sample_remove(path);
             continue;
         }
@@ -286,7 +288,7 @@ static void save_survives_no_memory_at_any_allocation(hotbed_backend backend) {
 }
 
 static void load_survives_no_memory_at_any_allocation(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("checkpoint");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     for (uint64_t n = 1;; n++) {
@@ -303,7 +305,7 @@ static void load_survives_no_memory_at_any_allocation(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- damaged files ---------------------------------------------------------------------------------- */
+/* --- damaged files ---------------------------------------------------------------------------- */
 
 typedef struct whole_file {
     const char *path;
@@ -311,14 +313,14 @@ typedef struct whole_file {
     size_t bytes;
 } whole_file;
 
-/* A load of the damaged checkpoint says so; then the file is put back. */
-static void check_damaged(bench *b, const whole_file *file, const char *path) {
+/* A load of the damaged checkpoint reports it; then the file is restored. */
+static void check_damaged(fixture *b, const whole_file *file, const char *path) {
     hotbed_status status = load(b, &hotbed_io_system, path);
     CHECK_STATUS(status, HOTBED_ERR_CORRUPT);
     sample_write_file(file->path, file->data, file->bytes);
 }
 
-static void check_flip(bench *b, const whole_file *file, const char *path, size_t bit) {
+static void check_flip(fixture *b, const whole_file *file, const char *path, size_t bit) {
     file->data[bit / 8] ^= (unsigned char)(1U << bit % 8);
     sample_write_file(file->path, file->data, file->bytes);
     file->data[bit / 8] ^= (unsigned char)(1U << bit % 8);
@@ -340,9 +342,9 @@ static hotbed_manifest parse_manifest(void) {
     return m;
 }
 
-/* Every bit of a sample of the metadata's bytes, and bits of every extent. */
+/* Flip every bit of some bytes of the metadata, and some bits of every extent. */
 static void a_flipped_bit_of_the_shard_is_found(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     path = sample_path("c");
@@ -369,7 +371,7 @@ static void a_flipped_bit_of_the_shard_is_found(hotbed_backend backend) {
 }
 
 static void a_block_that_is_damaged_is_named(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     path = sample_path("c");
@@ -383,7 +385,7 @@ static void a_block_that_is_damaged_is_named(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Write the shard anew with changed words of a column of table 0, and all digests right. */
+/* Write the shard with changed words of a column of table 0, and recompute all digests. */
 static void forge(
     const whole_file *file, const unsigned char *manifest, size_t manifest_bytes, uint32_t column,
     const uint64_t *words, size_t num_words) {
@@ -408,9 +410,9 @@ static void forge(
     free(data);
 }
 
-/* Someone made the digests right, but keys repeat, are out of order, or are miscounted. */
-static void lies_with_right_digests_are_found(hotbed_backend backend) {
-    bench b = set_up(backend);
+/* All digests are correct, but keys repeat, are out of order, or are miscounted. */
+static void damage_with_correct_digests_is_found(hotbed_backend backend) {
+    fixture b = set_up(backend);
     CHECK_OK(save(&b, &hotbed_io_system, sample_path("c")));
     whole_file file = open_whole("c/shard-00000-of-00001.h5");
     size_t bytes;
@@ -432,8 +434,9 @@ static void lies_with_right_digests_are_found(hotbed_backend backend) {
         {twice, HOTBED_COLUMN_KEYS, HOTBED_ERR_CORRUPT},
         {huge, HOTBED_COLUMN_BUCKET, HOTBED_ERR_CORRUPT},
         {shifted, HOTBED_COLUMN_BUCKET, HOTBED_ERR_CORRUPT},
-        {high, HOTBED_COLUMN_SCORES, HOTBED_ERR_UNSUPPORTED}, /* more than a table can tell apart */
-        {keys, HOTBED_COLUMN_KEYS, HOTBED_OK},                /* the forger himself is right */
+        {high, HOTBED_COLUMN_SCORES, HOTBED_ERR_UNSUPPORTED}, /* a score above 52 bits */
+        /* Control: without a change the rewritten shard is accepted. */
+        {keys, HOTBED_COLUMN_KEYS, HOTBED_OK},
         {counts, HOTBED_COLUMN_BUCKET, HOTBED_OK},
         {scores, HOTBED_COLUMN_SCORES, HOTBED_OK},
     };
@@ -451,10 +454,10 @@ static void lies_with_right_digests_are_found(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Files that are cut short, or longer than they were. */
-static void another_length_is_found(hotbed_backend backend) {
+/* Files that are shortened or extended. */
+static void a_changed_length_is_found(hotbed_backend backend) {
     static const char *const names[] = {"c/shard-00000-of-00001.h5", "c/MANIFEST"};
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     path = sample_path("c");
@@ -477,9 +480,9 @@ static void another_length_is_found(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Links, pipes and directories in a file's place are refused, and nothing hangs. */
+/* Links, pipes and directories in the place of a file are refused, and no call hangs. */
 static void only_plain_files_are_read(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     static const char *const names[] = {"c/MANIFEST", "c/shard-00000-of-00001.h5"};
@@ -498,15 +501,15 @@ static void only_plain_files_are_read(hotbed_backend backend) {
         CHECK(rmdir(name) == 0 && rename(away, name) == 0);
     }
     CHECK_OK(load(&b, &hotbed_io_system, path));
-    /* A path that leads nowhere is no damage. */
+    /* A path without a checkpoint is not damage. */
     CHECK_STATUS(load(&b, &hotbed_io_system, sample_path("none")), HOTBED_ERR_IO);
     check_reason(ENOENT);
     tear_down(&b);
 }
 
-/* Parts of two checkpoints do not make one. */
+/* Shards of two checkpoints do not form one. */
 static void a_shard_of_another_checkpoint_is_refused(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c"), *other = sample_path("d");
     CHECK_OK(save(&b, &hotbed_io_system, path));
     CHECK_OK(save(&b, &hotbed_io_system, other));
@@ -522,18 +525,18 @@ const hotbed_test hotbed_tests[] = {
     {"save_survives_no_space_at_any_call", save_survives_no_space_at_any_call},
     {"save_survives_an_error_at_any_call", save_survives_an_error_at_any_call},
     {"save_survives_an_interrupt_at_any_call", save_survives_an_interrupt_at_any_call},
-    {"short_transfers_are_gone_on_with", short_transfers_are_gone_on_with},
-    {"disks_without_direct_transfers_will_do", disks_without_direct_transfers_will_do},
+    {"short_transfers_are_continued", short_transfers_are_continued},
+    {"file_systems_without_direct_transfers_work", file_systems_without_direct_transfers_work},
     {"a_save_whose_files_are_removed_fails", a_save_whose_files_are_removed_fails},
-    {"everything_is_synced_before_it_is_named", everything_is_synced_before_it_is_named},
+    {"everything_is_synced_before_the_rename", everything_is_synced_before_the_rename},
     {"a_kill_at_any_call_leaves_nothing_or_all", a_kill_at_any_call_leaves_nothing_or_all},
     {"load_survives_an_error_at_any_call", load_survives_an_error_at_any_call},
     {"save_survives_no_memory_at_any_allocation", save_survives_no_memory_at_any_allocation},
     {"load_survives_no_memory_at_any_allocation", load_survives_no_memory_at_any_allocation},
     {"a_flipped_bit_of_the_shard_is_found", a_flipped_bit_of_the_shard_is_found},
     {"a_block_that_is_damaged_is_named", a_block_that_is_damaged_is_named},
-    {"lies_with_right_digests_are_found", lies_with_right_digests_are_found},
-    {"another_length_is_found", another_length_is_found},
+    {"damage_with_correct_digests_is_found", damage_with_correct_digests_is_found},
+    {"a_changed_length_is_found", a_changed_length_is_found},
     {"only_plain_files_are_read", only_plain_files_are_read},
     {"a_shard_of_another_checkpoint_is_refused", a_shard_of_another_checkpoint_is_refused},
     {NULL, NULL},

@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_checkpoint_increments.c - what changed since another checkpoint, replayed, refused,
- * compacted; what admission counted. */
+/* tests/checkpoint/test_checkpoint_increments.c - increments: their content, replay by any number of ranks,
+ * wrong chains, compaction, and admission counts. */
 #include "base/stream.h"
 #include "checkpoint/rewrite.h"
 #include "checkpoint/verify.h"
@@ -14,7 +14,7 @@
 
 enum { STEPS = 4 };
 
-/* A full checkpoint of n ranks and three increments; paths are static. */
+/* Save a full checkpoint of n ranks and three increments; the returned paths are static. */
 static const char *const *save_chain(
     ranks *r, const ranks_shape *shape, uint32_t n, hotbed_stream *stream) {
     static const char *paths[STEPS];
@@ -24,10 +24,10 @@ static const char *const *save_chain(
         paths[i] = sample_path(i == 0 ? "full" : i == 1 ? "one" : i == 2 ? "two" : "three");
     ranks_change(r, 1, 0, 2); /* every other key */
     ranks_save(r, paths[0]);
-    ranks_change(r, 2, 1, 4); /* new ones, */
-    ranks_erase(r, 0, 8);     /* some leave */
+    ranks_change(r, 2, 1, 4); /* new keys */
+    ranks_erase(r, 0, 8);     /* erased keys */
     ranks_save_after(r, paths[1], paths[0]);
-    ranks_change(r, 3, 0, 16); /* some of those come back */
+    ranks_change(r, 3, 0, 16); /* some erased keys return */
     ranks_change(r, 3, 2, 10);
     ranks_save_after(r, paths[2], paths[1]);
     ranks_erase(r, 1, 3);
@@ -44,7 +44,7 @@ static void remove_chain(const char *const *paths) {
         sample_remove(paths[i]);
 }
 
-/* Replayed by m ranks, and compacted to m shards: as a full checkpoint at the end. */
+/* Replay by m ranks, or compaction to m shards, gives the rows of a full checkpoint saved at the end. */
 static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn) {
     ranks from, to;
     ranks_shape shape = {
@@ -54,7 +54,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
     };
     const char *const *paths = save_chain(&from, &shape, n, stream);
     ranks_create(&to, &shape, m, stream);
-    ranks_fill(&to, 9); /* rows that a load removes */
+    ranks_fill(&to, 9); /* rows that the load must remove */
     ranks_load_chain(&to, paths[0], paths + 1, STEPS - 1, &hotbed_io_system);
     ranks_check(&to, &from);
 
@@ -62,7 +62,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
     hotbed_chain chain;
     hotbed_rewrite_options options = {.world = m, .block_bytes = 4096};
     CHECK_OK(open_chain(paths, STEPS, &chain));
-    chain.held_bytes = turn % 2; /* 1: as small pieces of blocks as can be */
+    chain.held_bytes = turn % 2; /* 1: blocks are given out in the smallest pieces */
     CHECK_OK(hotbed_checkpoint_rewrite(&hotbed_io_system, &chain, compact, &options));
     hotbed_chain_close(&chain);
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, compact, NULL));
@@ -89,15 +89,15 @@ static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backen
     for (uint32_t i = 0; i < sizeof worlds / sizeof *worlds; i += hotbed_test_is_small() ? 4 : 1)
         replay(stream, worlds[i][0], worlds[i][1], i);
     uint32_t pairs = RANKS_WORLDS * RANKS_WORLDS;
-    for (uint32_t i = 0; ranks_whole() && i < 4 * pairs; i++) /* kind by kind of optimizer */
+    for (uint32_t i = 0; ranks_whole() && i < 4 * pairs; i++) /* each optimizer in turn */
         replay(
             stream, ranks_worlds[i % pairs / RANKS_WORLDS], ranks_worlds[i % RANKS_WORLDS],
             i / pairs + 4 * (i % 3));
     hotbed_stream_destroy(stream);
 }
 
-/* Rows that a later increment has are passed over, and their bytes of a block that is given out in pieces are checked
- * all the same. */
+/* A load skips rows that a later increment replaces, but still checks their bytes in a block that is given
+ * out in pieces. */
 static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r;
@@ -115,7 +115,7 @@ static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     hotbed_manifest m = ranks_manifest(paths[0]);
     size_t bytes;
     unsigned char *data = sample_read_file(file, &bytes);
-    const hotbed_extent *states = &m.parts[1].columns[HOTBED_COLUMN_STATE]; /* of "static" */
+    const hotbed_extent *states = &m.parts[1].columns[HOTBED_COLUMN_STATE]; /* of table "static" */
     CHECK_EQ(states->bytes, RANKS_KEYS * 12); /* the last block begins before the changed rows */
     for (uint64_t row = 0; row < RANKS_KEYS; row++) {
         hotbed_chain chain;
@@ -133,7 +133,7 @@ static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* An increment has changed rows and erased keys, nothing else. */
+/* An increment has exactly the changed rows and the erased keys. */
 static void an_increment_has_what_changed(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r;
@@ -144,8 +144,8 @@ static void an_increment_has_what_changed(hotbed_backend backend) {
     ranks_save(&r, sample_path("full"));
     ranks_save_after(&r, sample_path("same"), sample_path("full"));
     ranks_change(&r, 2, 0, 100);  /* 4 keys, 1 row, 1 key */
-    ranks_change(&r, 1, 50, 100); /* nothing new */
-    ranks_erase(&r, 1, 200);      /* 2 keys, and 1 */
+    ranks_change(&r, 1, 50, 100); /* no new keys */
+    ranks_erase(&r, 1, 200);      /* 2 keys, and 1 key */
     ranks_save_after(&r, sample_path("some"), sample_path("same"));
     hotbed_manifest same = ranks_manifest(sample_path("same"));
     hotbed_manifest some = ranks_manifest(sample_path("some"));
@@ -174,8 +174,8 @@ static hotbed_status load_all(
     return hotbed_checkpoint_load(path, r->storages[0], &options, NULL, NULL, NULL, r->stream);
 }
 
-/* Gaps, repeats, another order: refused, and the storage is as before. */
-static void other_orders_are_refused(hotbed_backend backend) {
+/* Chains with gaps, repeats or a wrong order are refused, and the storage is unchanged. */
+static void increments_out_of_order_are_refused(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks from, to;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
@@ -187,14 +187,14 @@ static void other_orders_are_refused(hotbed_backend backend) {
         const char *increments[3];
         uint32_t n;
     } cases[] = {
-        {p[1], {NULL}, 0},             /* not a full one */
-        {p[1], {p[2], p[3]}, 2},       /* without it */
+        {p[1], {NULL}, 0},             /* does not begin with a full checkpoint */
+        {p[1], {p[2], p[3]}, 2},       /* the full checkpoint is missing */
         {p[0], {p[2]}, 1},             /* a gap */
-        {p[0], {p[1], p[3]}, 2},       /* another */
-        {p[0], {p[1], p[1]}, 2},       /* twice */
-        {p[0], {p[2], p[1]}, 2},       /* turned round */
-        {p[0], {p[0]}, 1},             /* a full one in its place */
-        {p[0], {p[1], p[2], p[1]}, 3}, /* back */
+        {p[0], {p[1], p[3]}, 2},       /* an increment of another parent */
+        {p[0], {p[1], p[1]}, 2},       /* an increment twice */
+        {p[0], {p[2], p[1]}, 2},       /* reversed */
+        {p[0], {p[0]}, 1},             /* a full checkpoint as an increment */
+        {p[0], {p[1], p[2], p[1]}, 3}, /* an increment again after its successor */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *const *increments = cases[i].increments;
@@ -209,7 +209,7 @@ static void other_orders_are_refused(hotbed_backend backend) {
     CHECK_STATUS(load_all(&to, p[0], missing, 2), HOTBED_ERR_ARGUMENT);
     missing[1] = "/no/such/path";
     CHECK_STATUS(load_all(&to, p[0], missing, 2), HOTBED_ERR_IO);
-    /* The same id, but not the same bytes. */
+    /* A parent with the same id but other bytes. */
     size_t bytes;
     unsigned char *text = sample_read_file(sample_path("one/MANIFEST"), &bytes);
     hotbed_manifest m;
@@ -229,8 +229,8 @@ static void other_orders_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A mark is of the checkpoint that was saved last with it, and a save that fails leaves it. */
-static void marks_are_of_one_checkpoint(hotbed_backend backend) {
+/* A mark belongs to the checkpoint that was last saved with it; a save that fails does not change it. */
+static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r, to;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
@@ -247,10 +247,10 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_IO);
     ranks_save(&r, full);
     ranks_save(&r, sample_path("other"));
-    ranks_save(&r, sample_path("last")); /* the mark is of these two now */
+    ranks_save(&r, sample_path("last")); /* the mark now belongs to "last" */
     CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "full checkpoint") != NULL);
-    /* An increment that fails leaves nothing, and the next one is of what was saved before it. */
+    /* A failing increment leaves nothing, and the next one has the changes since the last successful save. */
     sample_disk disk;
     for (uint64_t n = 1;; n++) {
         const char *base = sample_path("base");
@@ -288,9 +288,9 @@ static void marks_are_of_one_checkpoint(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- size ------------------------------------------------------------------------------------------------ */
+/* --- size ------------------------------------------------------------------------------------- */
 
-/* Bytes of the files of a checkpoint. */
+/* The size of a checkpoint's files. */
 static uint64_t bytes_of(const char *path) {
     static const char *const names[] = {"MANIFEST", "index.h5", "shard-00000-of-00001.h5"};
     uint64_t sum = 0;
@@ -304,7 +304,7 @@ static uint64_t bytes_of(const char *path) {
     return sum;
 }
 
-/* An increment of a few rows takes a few kilobytes a table, whatever the number of buckets is. */
+/* An increment of a few rows takes a few kilobytes for each table, whatever the number of buckets is. */
 static void a_small_increment_is_small(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 100000};
@@ -332,7 +332,7 @@ static void a_small_increment_is_small(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- admission ----------------------------------------------------------------------------------------- */
+/* --- admission -------------------------------------------------------------------------------- */
 
 enum { THRESHOLD = 3, COUNTED = 50 };
 
@@ -354,7 +354,7 @@ static hotbed_storage *create_counting(hotbed_stream *stream) {
     return storage;
 }
 
-/* See keys 0 .. COUNTED-1 once. */
+/* Prefetch the keys 0 .. COUNTED-1 once. */
 static void see(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_ticket *ticket = NULL;
     hotbed_batch batch;
@@ -382,8 +382,8 @@ static uint64_t size_of(hotbed_storage *storage, hotbed_stream *stream) {
     return keys;
 }
 
-/* Saved after one sight, in a full checkpoint, and after another, in an increment. */
-static void counts_go_on_after_a_load(hotbed_backend backend) {
+/* Save a full checkpoint after the first occurrence of each key, and an increment after the second. */
+static void admission_counts_survive_a_load(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *a = create_counting(stream), *b = create_counting(stream);
     hotbed_checkpoint_options options;
@@ -400,7 +400,7 @@ static void counts_go_on_after_a_load(hotbed_backend backend) {
     see(b, stream);
     CHECK_OK(hotbed_checkpoint_load(full, b, NULL, NULL, NULL, NULL, stream));
     see(b, stream);
-    CHECK_EQ(size_of(b, stream), 0); /* seen twice: what b had counted itself is forgotten */
+    CHECK_EQ(size_of(b, stream), 0); /* seen twice: the load replaced the counts of b */
     load.increments = &one;
     load.num_increments = 1;
     CHECK_OK(hotbed_checkpoint_load(full, b, &load, NULL, NULL, NULL, stream));
@@ -425,9 +425,9 @@ const hotbed_test hotbed_tests[] = {
      increments_are_replayed_by_any_number_of_ranks},
     {"damage_is_found_in_pieces_of_blocks", damage_is_found_in_pieces_of_blocks},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
-    {"other_orders_are_refused", other_orders_are_refused},
-    {"marks_are_of_one_checkpoint", marks_are_of_one_checkpoint},
-    {"counts_go_on_after_a_load", counts_go_on_after_a_load},
+    {"increments_out_of_order_are_refused", increments_out_of_order_are_refused},
+    {"a_mark_belongs_to_one_checkpoint", a_mark_belongs_to_one_checkpoint},
+    {"admission_counts_survive_a_load", admission_counts_survive_a_load},
     {"a_small_increment_is_small", a_small_increment_is_small},
     {NULL, NULL},
 };

@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_checkpoint_parts.c - order of keys, digests, files, layouts. */
+/* tests/checkpoint/test_checkpoint_parts.c - the parts of a save and a load: key order, digests, file I/O,
+ * imported scores, file layout. */
 #define _DEFAULT_SOURCE /* fork() */
 #include "base/error.h"
 #include "checkpoint/bucket.h"
@@ -54,8 +55,8 @@ static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
     CHECK_OK(hotbed_bucket_sort(0, keys, 16, sorted, counts));
 }
 
-/* The format's hash, by numbers: files depend on it. */
-static void buckets_are_frozen(hotbed_backend backend) {
+/* Known answers of the format's hash, on which existing files depend. */
+static void the_bucket_hash_is_frozen(hotbed_backend backend) {
     (void)backend;
     CHECK_EQ(hotbed_logical_bucket(0, 16), 0);
     CHECK_EQ(hotbed_logical_bucket(1, 16), 0xb456);
@@ -70,7 +71,7 @@ static void digests_are_xxh3_128(hotbed_backend backend) {
     hotbed_digest_text(hotbed_digest_of("", 0), text);
     CHECK_STRING(text, "99aa06d3014798d86001c324468d497f"); /* xxHash's own test vector */
     hotbed_digest one = {.low = 1, .high = 2}, most = {.low = UINT64_MAX, .high = UINT64_MAX};
-    hotbed_digest sum = hotbed_digest_add(one, most); /* carries, and wraps */
+    hotbed_digest sum = hotbed_digest_add(one, most); /* with a carry and a wrap-around */
     CHECK_EQ(sum.low, 0);
     CHECK_EQ(sum.high, 2);
     unsigned char data[1000];
@@ -106,7 +107,7 @@ static void files_are_written_whole(hotbed_backend backend) {
         CHECK_OK(hotbed_io_close(&file));
         CHECK_OK(hotbed_io_close(&file));
         CHECK_EQ(disk.open_files, 0);
-        /* A second file of the name is not made over the first. */
+        /* Creating a file does not overwrite an existing one. */
         CHECK_STATUS(
             hotbed_io_open(&disk.calls, NULL, path, HOTBED_IO_CREATE, &file), HOTBED_ERR_IO);
         CHECK_EQ(disk.calls.remove(&disk, HOTBED_IO_HERE, path, false), 0);
@@ -122,8 +123,8 @@ static hotbed_status read_npy(const void *data, size_t bytes, hotbed_npy *npy) {
     return status;
 }
 
-/* A header as NumPy writes it, and thousands that it would not write. */
-static void npy_headers_are_not_trusted(hotbed_backend backend) {
+/* Read headers as NumPy writes them, and thousands of malformed ones. */
+static void malformed_npy_headers_are_refused(hotbed_backend backend) {
     (void)backend;
     enum { HEADER = 80, BYTES = HEADER + 3 * 4 * 4 };
     static const char right[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }";
@@ -155,7 +156,7 @@ static void npy_headers_are_not_trusted(hotbed_backend backend) {
         CHECK_STATUS(read_npy(data, n, &npy), HOTBED_ERR_CORRUPT);
 }
 
-/* Bytes [first, first + n) of the extent, and what they are. */
+/* Take bytes [first, first + n) of the extent, and compare them. */
 static hotbed_status take_part(
     hotbed_extent_stream *s, const unsigned char *data, uint64_t first, size_t n) {
     unsigned char taken[4096];
@@ -165,7 +166,7 @@ static hotbed_status take_part(
     return HOTBED_OK;
 }
 
-/* In pieces, some bytes of the first and the third block. */
+/* Take some bytes of the first and the third block. */
 static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *data) {
     HOTBED_TRY(take_part(s, data, 40, 1000));
     HOTBED_TRY(take_part(s, data, 1100, 8));
@@ -173,8 +174,8 @@ static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *da
     return hotbed_extent_finish(s);
 }
 
-/* Blocks of which nothing is wanted are not read; of the others, all is read once, and checked. */
-static void blocks_in_pieces_are_checked_to_their_end(hotbed_backend backend) {
+/* A block of which no bytes are taken is not read; any other block is read once, whole, and checked. */
+static void blocks_taken_in_pieces_are_checked_whole(hotbed_backend backend) {
     (void)backend;
     enum { ROOM = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
     static unsigned char data[BYTES];
@@ -187,7 +188,7 @@ static void blocks_in_pieces_are_checked_to_their_end(hotbed_backend backend) {
     for (size_t i = 0; i < 4; i++)
         blocks[i] = hotbed_digest_of(data + i * SIZE, i < 3 ? SIZE : BYTES - 3 * SIZE);
     for (int i = 0; i < 200; i++) {
-        /* Damaged where no byte is taken, but the first time. */
+        /* Except in round 0, damage a byte that is not taken. */
         uint64_t at = hotbed_test_below(4) * SIZE + 3000 + hotbed_test_below(SIZE - 3000);
         bool bad = i > 0 && at < BYTES;
         bool found = bad && at / SIZE % 2 == 0;
@@ -217,7 +218,7 @@ static void blocks_in_pieces_are_checked_to_their_end(hotbed_backend backend) {
 
 enum { BLOCK = 512, BLOCKS = 3 * HOTBED_WRITE_BEHIND_BLOCKS + 1 };
 
-/* Blocks of 0, 1, ... to a new file, until one fails; the last one is not whole. */
+/* Write blocks filled with 0, 1, ... to a new file until one fails; the last block is not whole. */
 static hotbed_status write_behind(
     const sample_disk *disk, const char *path, size_t block, uint64_t *bytes) {
     unsigned char *buffer = NULL;
@@ -261,8 +262,8 @@ static void check_blocks(const sample_disk *disk, size_t block) {
     CHECK_EQ(remove(path), 0);
 }
 
-/* Every block as it was when it was handed on, though its memory was used again; whole pages past the kernel's
- * cache where the file system has a way, and through it where it has none. */
+/* The file has every block as it was when it was submitted, though its memory was reused; whole pages bypass
+ * the kernel's cache where the file system supports it. */
 static void blocks_are_written_behind(hotbed_backend backend) {
     (void)backend;
     static const sample_fault faults[] = {
@@ -281,8 +282,8 @@ static void blocks_are_written_behind(hotbed_backend backend) {
     }
 }
 
-/* A failure is the caller's at the latest when all blocks after it are on their way. */
-static void a_block_that_fails_is_the_last(hotbed_backend backend) {
+/* The caller receives a failure before its memory is handed out again. */
+static void a_failed_write_is_reported_before_its_memory_is_reused(hotbed_backend backend) {
     (void)backend;
     enum { OPENS = 2, CLOSES = 2 };
     sample_directory();
@@ -293,18 +294,19 @@ static void a_block_that_fails_is_the_last(hotbed_backend backend) {
         sample_disk_init(&disk, SAMPLE_FAULT_EIO, n + OPENS + 1);
         CHECK_STATUS(write_behind(&disk, path, BLOCK, &bytes), HOTBED_ERR_IO);
         CHECK(strstr(hotbed_last_error(), "cannot write 5") != NULL);
-        /* The call may write any block in flight, and is reported when the memory of the block is needed again. */
+        /* Any block in flight may fail; the caller receives the failure when it next asks for the block's
+         * memory. */
         uint64_t most = n + 2 * HOTBED_WRITE_BEHIND_BLOCKS + OPENS + CLOSES;
         CHECK(disk.count > n + OPENS && disk.count <= most);
         CHECK_EQ(remove(path), 0);
     }
 }
 
-/* --- scores that are imported ---------------------------------------------------------------------------- */
+/* --- imported scores ------------------------------------------------------------------------ */
 
 enum { IMPORTED = 400, HALF = 150 };
 
-/* A file of n words in the test's directory, open for reading. */
+/* Create a file of n words in the test's directory, and open it for reading. */
 static hotbed_io_file words_file(const char *name, const uint64_t *words, uint64_t n) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     sample_write_file(sample_path(name), words, n * sizeof *words);
@@ -312,7 +314,7 @@ static hotbed_io_file words_file(const char *name, const uint64_t *words, uint64
     return file;
 }
 
-/* Import a table of keys 0, 1, ... with these scores, in two parts. */
+/* Import a table of the keys 0, 1, ... with these scores, in two parts. */
 static hotbed_status import_scores(const char *path, const uint64_t *scores, uint64_t count) {
     uint64_t keys[IMPORTED + 1], counts[1] = {count};
     for (uint64_t i = 0; i <= IMPORTED; i++)
@@ -344,7 +346,7 @@ static hotbed_status import_scores(const char *path, const uint64_t *scores, uin
     return status;
 }
 
-/* A storage with that checkpoint. */
+/* Create a storage and load that checkpoint. */
 static hotbed_storage *load_scores(
     const char *path, hotbed_score_strategy score, hotbed_stream *stream) {
     hotbed_table_options table;
@@ -364,7 +366,7 @@ static hotbed_storage *load_scores(
     return storage;
 }
 
-/* Have a batch with one new key, and return its score. */
+/* Prefetch a batch with one new key, and return the score that it receives. */
 static uint64_t score_of_new_key(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_ticket *ticket = NULL;
     hotbed_batch batch;
@@ -372,7 +374,7 @@ static uint64_t score_of_new_key(hotbed_storage *storage, hotbed_stream *stream)
     hotbed_batch_init(&batch);
     batch.batch_size = 1;
     batch.num_keys = 1;
-    batch.keys = &key; /* of the host backend */
+    batch.keys = &key; /* device memory of the host backend is host memory */
     CHECK_OK(hotbed_ticket_create(storage, 1, 1, stream, &ticket));
     CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
     CHECK_OK(hotbed_ticket_cancel(ticket, stream));
@@ -384,7 +386,7 @@ static uint64_t score_of_new_key(hotbed_storage *storage, hotbed_stream *stream)
     return scores[at];
 }
 
-/* The keys' scores are in the order of `given`, and a key that comes later is above them all. */
+/* The keys' scores have the order of `given`, and a later key has a higher score than all of them. */
 static void check_order(
     const char *path, hotbed_score_strategy score, const uint64_t *given, bool same,
     hotbed_stream *stream) {
@@ -406,18 +408,18 @@ static void check_order(
     hotbed_storage_destroy(storage);
 }
 
-/* dynamicemb's nanoseconds, and whatever else has more than 52 bits: the order of eviction is the same. */
+/* Scores of more than 52 bits, such as the nanoseconds of dynamicemb, keep their order of eviction. */
 static void imported_scores_keep_their_order(hotbed_backend backend) {
     static uint64_t scores[IMPORTED];
     hotbed_stream *stream = sample_stream(backend);
     for (int way = 0; way < 3; way++) {
         for (uint64_t i = 0; i < IMPORTED; i++) {
-            uint64_t since_1970 = 1760000000000000000U; /* ns */
-            if (way == 0)                               /* 52 bits or less are as they were */
+            uint64_t since_1970 = 1760000000000000000U; /* nanoseconds */
+            if (way == 0) /* scores of 52 bits or less are unchanged */
                 scores[i] = hotbed_test_below((uint64_t)1 << 50);
-            else if (way == 1) /* some keys of one batch, and batches that are next to each other */
+            else if (way == 1) /* several keys of one batch, and adjacent batches */
                 scores[i] = since_1970 + hotbed_test_below(3) + (i % 4) * 1000000000U;
-            else /* all that there is */
+            else /* any 64-bit values */
                 scores[i] = i < 2 ? UINT64_MAX - i : hotbed_test_random();
         }
         const char *path = sample_path("c");
@@ -433,10 +435,10 @@ static void imported_scores_keep_their_order(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- layouts ------------------------------------------------------------------------------------------- */
+/* --- file layouts --------------------------------------------------------------------------- */
 
-/* Random writes and reads, against an array. */
-static void bytes_in_memory_equal_bytes_written(hotbed_backend backend) {
+/* Random writes and reads of a file in memory agree with an array. */
+static void files_in_memory_hold_the_written_bytes(hotbed_backend backend) {
     enum { BYTES = 5 * HOTBED_SPARSE_PAGE, FAR = 1 << 30 };
     (void)backend;
     static unsigned char model[BYTES], data[BYTES];
@@ -463,8 +465,8 @@ static void bytes_in_memory_equal_bytes_written(hotbed_backend backend) {
     hotbed_sparse_free(&sparse);
 }
 
-/* Verifying lays the files out again: that needs no space on any disk, not even on a disk in memory. */
-static void layouts_are_made_where_nothing_can_be_written(hotbed_backend backend) {
+/* Verify builds the layouts again, without space on any disk or file system in memory. */
+static void layouts_need_no_disk_space(hotbed_backend backend) {
     struct rlimit before, none;
     sample_directory();
     sample_save_formula(sample_path("c"), "adam", 5, backend);
@@ -479,7 +481,7 @@ static void layouts_are_made_where_nothing_can_be_written(hotbed_backend backend
     CHECK_OK(status);
 }
 
-/* A program's file that is open when it ends: libhdf5 writes it then, whatever this library did before. */
+/* Exit with an HDF5 file open: libhdf5 flushes it at exit, whatever this library did before. */
 static void end_with_open_file(hotbed_backend backend, const char *path) {
     sample_save_formula(sample_path("saved"), "adam", 5, backend);
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -506,16 +508,16 @@ static void programs_that_use_libhdf5_keep_its_flush_at_exit(hotbed_backend back
 const hotbed_test hotbed_tests[] = {
     {"programs_that_use_libhdf5_keep_its_flush_at_exit",
      programs_that_use_libhdf5_keep_its_flush_at_exit},
-    {"layouts_are_made_where_nothing_can_be_written",
-     layouts_are_made_where_nothing_can_be_written},
+    {"layouts_need_no_disk_space", layouts_need_no_disk_space},
     {"imported_scores_keep_their_order", imported_scores_keep_their_order},
-    {"bytes_in_memory_equal_bytes_written", bytes_in_memory_equal_bytes_written},
+    {"files_in_memory_hold_the_written_bytes", files_in_memory_hold_the_written_bytes},
     {"blocks_are_written_behind", blocks_are_written_behind},
-    {"a_block_that_fails_is_the_last", a_block_that_fails_is_the_last},
-    {"blocks_in_pieces_are_checked_to_their_end", blocks_in_pieces_are_checked_to_their_end},
-    {"npy_headers_are_not_trusted", npy_headers_are_not_trusted},
+    {"a_failed_write_is_reported_before_its_memory_is_reused",
+     a_failed_write_is_reported_before_its_memory_is_reused},
+    {"blocks_taken_in_pieces_are_checked_whole", blocks_taken_in_pieces_are_checked_whole},
+    {"malformed_npy_headers_are_refused", malformed_npy_headers_are_refused},
     {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
-    {"buckets_are_frozen", buckets_are_frozen},
+    {"the_bucket_hash_is_frozen", the_bucket_hash_is_frozen},
     {"digests_are_xxh3_128", digests_are_xxh3_128},
     {"files_are_written_whole", files_are_written_whole},
     {NULL, NULL},

@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_checkpoint_rank_faults.c - disks that fail and files that are damaged, where several
- * ranks save, and where checkpoints are made of others. */
+/* tests/checkpoint/test_checkpoint_rank_faults.c - failing system calls and damaged files, where several
+ * ranks save, and where checkpoints are rewritten or exported. */
 #include "base/stream.h"
 #include "checkpoint/import.h"
 #include "checkpoint/rewrite.h"
@@ -39,7 +39,7 @@ static void tear_down(hotbed_stream *stream, ranks *r, ranks *other) {
     hotbed_stream_destroy(stream);
 }
 
-/* All ranks, one after the other; the first failure ends it, as ranks that talk would. */
+/* Save all ranks one after the other, up to the first failure, as ranks with a communicator do. */
 static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *calls) {
     hotbed_checkpoint_config config = ranks_config(calls);
     hotbed_checkpoint_id id;
@@ -56,7 +56,7 @@ static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *cal
     return status;
 }
 
-/* Three tables, four ranks, a kill at every call: nothing, or a whole checkpoint. */
+/* Three tables, four ranks, a kill at every call: the checkpoint does not exist or is whole. */
 static void a_kill_of_ranks_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -84,7 +84,7 @@ static void a_kill_of_ranks_at_any_call_leaves_nothing_or_all(hotbed_backend bac
     tear_down(stream, &r, &other);
 }
 
-/* One call fails: an error, and nothing is left but what was there. */
+/* One call fails: the save returns an error and leaves only the earlier files. */
 static void save_of_ranks_survives_an_error_at_any_call(hotbed_backend backend) {
     static const sample_fault faults[] = {SAMPLE_FAULT_ENOSPC, SAMPLE_FAULT_EINTR};
     ranks r, other;
@@ -100,7 +100,7 @@ static void save_of_ranks_survives_an_error_at_any_call(hotbed_backend backend) 
                 sample_remove(path);
             else
                 CHECK_STATUS(status, HOTBED_ERR_IO);
-            /* A removal that fails itself leaves a file in a draft, which readers pass over. */
+            /* A failing removal leaves a file in a draft, which readers ignore. */
             CHECK(!exists(path) && sample_count_names(parent) <= 1);
             if (sample_count_names(parent) == 1) {
                 parent = sample_directory();
@@ -115,7 +115,7 @@ static void save_of_ranks_survives_an_error_at_any_call(hotbed_backend backend) 
     tear_down(stream, &r, &other);
 }
 
-static void everything_of_all_ranks_is_synced_before_it_is_named(hotbed_backend backend) {
+static void everything_of_all_ranks_is_synced_before_the_rename(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
     sample_disk disk;
@@ -126,7 +126,7 @@ static void everything_of_all_ranks_is_synced_before_it_is_named(hotbed_backend 
     tear_down(stream, &r, &other);
 }
 
-/* The same of a checkpoint that is made of another. */
+/* The same for a checkpoint that is rewritten from another. */
 static void a_rewrite_survives_an_error_at_any_call(hotbed_backend backend) {
     static const sample_fault faults[] = {SAMPLE_FAULT_EIO, SAMPLE_FAULT_DEAD, SAMPLE_FAULT_SHORT};
     ranks r, other;
@@ -158,7 +158,8 @@ static void a_rewrite_survives_an_error_at_any_call(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* A MANIFEST that may be too large is refused before anything is done; the estimate is no less than what is written. */
+/* A rewrite whose MANIFEST may become too large is refused at the start; the estimate is never less than the
+ * bytes written. */
 static void a_rewrite_to_too_many_shards_fails_at_once(hotbed_backend backend) {
     static const hotbed_rewrite_options options[] = {
         {.world = 1}, {.world = 7}, {.world = 30, .route = HOTBED_ROUTE_ROUND_ROBIN + 1}};
@@ -188,7 +189,7 @@ static void a_rewrite_to_too_many_shards_fails_at_once(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Bytes of the files of an export, one after the other, and 0 where one is missing; free(*out). */
+/* Concatenate the files of an export, *bytes is 0 if a file is missing; the caller frees *out. */
 static size_t read_export(const char *name, bool npy, unsigned char **out) {
     static const char *const files[] = {"hash.weight_id",  "hash.weight",       "hash.metadata",
                                         "hash.exp_avg",    "hash.exp_avg_sq",   "static.weight",
@@ -215,8 +216,9 @@ static size_t read_export(const char *name, bool npy, unsigned char **out) {
     return sum;
 }
 
-/* A disk fails, or all ends, at every call of an export: its name is there when all of it is, and else nothing. */
-static void an_export_has_its_name_when_it_is_whole(hotbed_backend backend) {
+/* A call of an export fails, or all calls from there on do nothing: the export's name exists exactly if it is
+ * complete. */
+static void an_export_is_renamed_only_when_complete(hotbed_backend backend) {
     static const sample_fault faults[] = {SAMPLE_FAULT_ENOSPC, SAMPLE_FAULT_DEAD};
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -261,7 +263,7 @@ static void an_export_has_its_name_when_it_is_whole(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* --- damage ---------------------------------------------------------------------------------------------- */
+/* --- damage ----------------------------------------------------------------------------------- */
 
 static hotbed_status open_link(const char *path) {
     hotbed_chain_link link;
@@ -270,8 +272,8 @@ static hotbed_status open_link(const char *path) {
     return status;
 }
 
-/* Lengths at and beside every place where something begins or ends. */
-static void another_length_of_any_shard_is_found(hotbed_backend backend) {
+/* Lengths at, just before and just after each boundary in the file. */
+static void a_changed_length_of_any_shard_is_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
     ranks_save(&r, sample_path("c"));
@@ -308,7 +310,7 @@ static void another_length_of_any_shard_is_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Bits of every shard's metadata, and of every byte that verify reads. */
+/* Flip bits of every shard's metadata, and of every byte that verify reads. */
 static void a_flipped_bit_of_any_shard_is_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -339,7 +341,7 @@ static void a_flipped_bit_of_any_shard_is_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Every bit of MANIFEST of four ranks. */
+/* Flip every bit of the MANIFEST of four ranks. */
 static void every_flipped_bit_of_the_manifest_is_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -357,8 +359,8 @@ static void every_flipped_bit_of_the_manifest_is_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Shards that are exchanged, and a shard that appears twice. */
-static void shards_that_change_places_are_found(hotbed_backend backend) {
+/* Exchange shards, and put one shard in the place of another. */
+static void exchanged_shards_are_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
     ranks_save(&r, sample_path("c"));
@@ -374,8 +376,9 @@ static void shards_that_change_places_are_found(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
-/* Someone changed HDF5's own bytes and made all digests right: verify makes the metadata anew, and sees it. */
-static void metadata_by_another_program_is_found(hotbed_backend backend) {
+/* The bytes of HDF5's metadata are changed and all digests recomputed: verify generates the metadata again
+ * and finds the change. */
+static void changed_metadata_with_correct_digests_is_found(hotbed_backend backend) {
     enum { SHARD = 2 };
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
@@ -394,7 +397,8 @@ static void metadata_by_another_program_is_found(hotbed_backend backend) {
         sample_write_file(sample_path(name), data, bytes);
         CHECK_OK(hotbed_manifest_print(&m, &text, &text_bytes));
         sample_write_file(sample_path("c/MANIFEST"), text, text_bytes);
-        CHECK_OK(open_link(sample_path("c"))); /* the forger is good */
+        /* Control: without a change, recomputed digests are accepted. */
+        CHECK_OK(open_link(sample_path("c")));
         CHECK_STATUS(
             hotbed_checkpoint_verify(&hotbed_io_system, sample_path("c"), NULL),
             HOTBED_ERR_CORRUPT);
@@ -408,7 +412,7 @@ static void metadata_by_another_program_is_found(hotbed_backend backend) {
 }
 
 /* The same with the index. */
-static void an_index_by_another_program_is_found(hotbed_backend backend) {
+static void a_changed_index_with_correct_digests_is_found(hotbed_backend backend) {
     ranks r, other;
     hotbed_stream *stream = set_up(backend, &r, &other);
     ranks_save(&r, sample_path("c"));
@@ -437,19 +441,21 @@ static void an_index_by_another_program_is_found(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"an_index_by_another_program_is_found", an_index_by_another_program_is_found},
-    {"metadata_by_another_program_is_found", metadata_by_another_program_is_found},
+    {"a_changed_index_with_correct_digests_is_found",
+     a_changed_index_with_correct_digests_is_found},
+    {"changed_metadata_with_correct_digests_is_found",
+     changed_metadata_with_correct_digests_is_found},
     {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
      a_kill_of_ranks_at_any_call_leaves_nothing_or_all},
     {"save_of_ranks_survives_an_error_at_any_call", save_of_ranks_survives_an_error_at_any_call},
-    {"everything_of_all_ranks_is_synced_before_it_is_named",
-     everything_of_all_ranks_is_synced_before_it_is_named},
+    {"everything_of_all_ranks_is_synced_before_the_rename",
+     everything_of_all_ranks_is_synced_before_the_rename},
     {"a_rewrite_survives_an_error_at_any_call", a_rewrite_survives_an_error_at_any_call},
     {"a_rewrite_to_too_many_shards_fails_at_once", a_rewrite_to_too_many_shards_fails_at_once},
-    {"an_export_has_its_name_when_it_is_whole", an_export_has_its_name_when_it_is_whole},
-    {"another_length_of_any_shard_is_found", another_length_of_any_shard_is_found},
+    {"an_export_is_renamed_only_when_complete", an_export_is_renamed_only_when_complete},
+    {"a_changed_length_of_any_shard_is_found", a_changed_length_of_any_shard_is_found},
     {"a_flipped_bit_of_any_shard_is_found", a_flipped_bit_of_any_shard_is_found},
     {"every_flipped_bit_of_the_manifest_is_found", every_flipped_bit_of_the_manifest_is_found},
-    {"shards_that_change_places_are_found", shards_that_change_places_are_found},
+    {"exchanged_shards_are_found", exchanged_shards_are_found},
     {NULL, NULL},
 };

@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_checkpoint_ranks.c - saved by N ranks, loaded by M: every row, byte for byte. */
+/* tests/checkpoint/test_checkpoint_ranks.c - N ranks save, M ranks load: every row is equal byte for byte. */
 #include "base/stream.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_reader.h"
@@ -22,7 +22,7 @@ static void check_content(const char *a, const char *b) {
     hotbed_manifest_free(&y);
 }
 
-/* From n ranks to m; which optimiser and rule goes on with each call. */
+/* Redistribute from n ranks to m; the optimizer and the route change with each call. */
 static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn) {
     ranks from, to;
     ranks_shape shape = {
@@ -84,8 +84,9 @@ static void sixty_one_ranks_to_any(hotbed_backend backend) {
     reshard_from(backend, 8);
 }
 
-/* As many ranks and the same rules: each byte of a rank's shard is read by that rank alone.  (Checks
- * come on top: every rank reads metadata and the digests of blocks, and a reader reads the digests again.) */
+/* With the same number of ranks and the same routes, each rank reads only its own shard, and each byte once.
+ * (In addition every rank reads and checks all metadata and block digests, and readers of blocks read their
+ * digests again.) */
 static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks from;
@@ -117,8 +118,8 @@ static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Times go where the table has some, and equal the times of new rows where the checkpoint has none. */
-static void times_go_where_they_are_kept(hotbed_backend backend) {
+/* Times are loaded into tables that keep them; if the checkpoint has none, they are set as for new rows. */
+static void times_are_loaded_where_tables_keep_them(hotbed_backend backend) {
     static const hotbed_score_strategy scores[] = {
         HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_SCORE_LFU, HOTBED_SCORE_TIMESTAMP_LFU};
     hotbed_stream *stream = NULL;
@@ -146,7 +147,7 @@ static void times_go_where_they_are_kept(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A rank that did not come, or came with something else, leaves no checkpoint. */
+/* If a rank is missing, or its share differs, no checkpoint is created. */
 static void ranks_that_differ_are_refused(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks a, b;
@@ -169,7 +170,7 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
     CHECK(strstr(hotbed_last_error(), "rank 2 of 3 has put no shard") != NULL);
     CHECK_EQ(sample_count_names(parent), 0);
 
-    /* A commit of another world than the one that put: an error, and nothing is left of it either. */
+    /* A commit for another number of ranks fails, and removes the draft. */
     for (uint32_t world = 1; world < 6; world += world == 2 ? 2 : 1) {
         CHECK_OK(hotbed_checkpoint_begin(path, &id));
         for (uint32_t r = 0; r < 3; r++) {
@@ -204,9 +205,9 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- keys of other ranks ------------------------------------------------------------------------------- */
+/* --- keys that another rank owns ------------------------------------------------------------ */
 
-/* A key of table 0 that rank `owner` has. */
+/* A key of table 0 that rank `owner` owns. */
 static uint64_t key_of_rank(const ranks *r, uint32_t owner) {
     uint64_t key = 1000000;
     while (hotbed_route_rank(&r->routes[0], key) != owner)
@@ -227,7 +228,7 @@ static void check_says(const char *text) {
         CHECK_STRING(hotbed_last_error(), text);
 }
 
-/* Every way to save refuses a key that the route gives to another rank, and says which and whose. */
+/* Every kind of save refuses a key that another rank owns, and names the key and its owner. */
 static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     const char *parent = sample_directory(), *path = sample_path("c"), *full = sample_path("full");
@@ -246,7 +247,7 @@ static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
         snprintf(
             text, sizeof text, "key %llu is on rank 0, but its route (%s) gives it to rank 2",
             (unsigned long long)key, hotbed_route_name(shape.route));
-        for (int way = 0; way < 4; way++) { /* saved or a snapshot, whole or an increment */
+        for (int way = 0; way < 4; way++) { /* saves and snapshots, full and incremental */
             hotbed_checkpoint_options options = ranks_options(&r, 0);
             hotbed_checkpoint_snapshot *snapshot = NULL;
             options.mark = r.marks[0];
@@ -273,7 +274,7 @@ static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Counts of admission go with the keys. */
+/* Admission counts follow the same rule as keys. */
 static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_table_options table;
@@ -295,7 +296,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_create(&create, stream, &storage));
     CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     hotbed_memory memory;
-    uint64_t words[] = {7, 1}; /* a key, and its count */
+    uint64_t words[] = {7, 1}; /* a key and its count */
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof words, NULL, &memory));
     CHECK_OK(hotbed_copy(memory.data, words, sizeof words, stream));
     const uint64_t *device = memory.data;
@@ -313,7 +314,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The checkpoint at `path` is damaged, for `loaders` and for verify. */
+/* Loading the checkpoint at `path` by `loaders`, and verifying it, reports damage. */
 static void check_misplaced(const char *path, ranks *loaders) {
     for (uint32_t rank = 0; rank < loaders->world; rank++) {
         hotbed_checkpoint_load_options options;
@@ -329,7 +330,7 @@ static void check_misplaced(const char *path, ranks *loaders) {
     check_says("is in the wrong shard: the route");
 }
 
-/* Have MANIFEST say that table 0 is routed by `route`. */
+/* Change the route of table 0 in MANIFEST. */
 static void reroute(const char *path, hotbed_route_kind route) {
     hotbed_manifest m = ranks_manifest(path);
     char name[600], *text = NULL;
@@ -342,8 +343,7 @@ static void reroute(const char *path, hotbed_route_kind route) {
     hotbed_manifest_free(&m);
 }
 
-/* Keys whose route gives them to another rank than the one whose shard they are in: loaders of that route would read
- * none of them. */
+/* Keys in the shard of a rank that does not own them: a rank that loads by the route would not find them. */
 static void keys_in_the_wrong_shard_are_found(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     static ranks r, same, one;
@@ -353,7 +353,7 @@ static void keys_in_the_wrong_shard_are_found(hotbed_backend backend) {
     ranks_mark(&r);
     ranks_fill(&r, 1);
     ranks_save(&r, path);
-    ranks_erase(&r, 0, 3); /* of hash tables the increment has nothing but erased keys */
+    ranks_erase(&r, 0, 3); /* of the hash tables the increment has only erased keys */
     ranks_save_after(&r, increment, path);
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, increment, NULL));
     reroute(increment, HOTBED_ROUTE_HASH_ROUND_ROBIN);
@@ -371,13 +371,13 @@ static void keys_in_the_wrong_shard_are_found(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A key that two ranks have put: one of them against the route. */
+/* Two ranks saved the same key, one of them against the route. */
 static void a_key_in_two_shards_is_found(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     static ranks r, one;
     ranks_shape shape = {.route = HOTBED_ROUTE_CONTINUOUS, .optimizer = HOTBED_OPT_SGD};
     const char *path = sample_path("c");
-    ranks_create(&r, &shape, 2, stream); /* 0 .. 49 are rank 0's, 50 .. 99 rank 1's */
+    ranks_create(&r, &shape, 2, stream); /* rank 0 owns 0 .. 49, rank 1 owns 50 .. 99 */
     ranks_create(&one, &shape, 1, stream);
     add_key(&r, 0, 49);
     add_key(&r, 1, 49);
@@ -387,7 +387,7 @@ static void a_key_in_two_shards_is_found(hotbed_backend backend) {
         hotbed_checkpoint_options options = ranks_options(&r, rank);
         uint64_t block = r.routes[0].block;
         if (rank == 1)
-            r.routes[0].block = 49; /* a program that made its route itself */
+            r.routes[0].block = 49; /* a program that built its own route */
         CHECK_OK(hotbed_checkpoint_put(path, id, r.storages[rank], &options, stream));
         r.routes[0].block = block;
     }
@@ -398,7 +398,7 @@ static void a_key_in_two_shards_is_found(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The rank that had a key lists it as erased, so an increment has the ranks and routes of its parent. */
+/* The rank that had a key lists it as erased, so an increment must have the ranks and routes of its parent. */
 static void increments_keep_ranks_and_routes(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     static ranks r;
@@ -482,7 +482,7 @@ const hotbed_test hotbed_tests[] = {
     {"sixteen_ranks_to_any", sixteen_ranks_to_any},
     {"sixty_one_ranks_to_any", sixty_one_ranks_to_any},
     {"the_same_ranks_read_their_own_shards", the_same_ranks_read_their_own_shards},
-    {"times_go_where_they_are_kept", times_go_where_they_are_kept},
+    {"times_are_loaded_where_tables_keep_them", times_are_loaded_where_tables_keep_them},
     {"ranks_that_differ_are_refused", ranks_that_differ_are_refused},
     {"wrong_shares_are_refused", wrong_shares_are_refused},
     {"keys_of_another_rank_are_not_saved", keys_of_another_rank_are_not_saved},

@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_checkpoint_sharded.c - a collection whose tables have grown is saved, and goes on with other
- * numbers of ranks. */
+/* tests/checkpoint/test_checkpoint_sharded.c - a sharded collection whose tables have grown is saved, and
+ * training continues on other numbers of ranks. */
 #include "hotbed/checkpoint.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/dist/sharded_fixture.h"
@@ -10,10 +10,10 @@ enum { STEPS = 20, MORE = 6 };
 
 typedef struct grown_case {
     sharded_case how;
-    const char *path, *model; /* of the collection, and of the model that has all of its rows */
+    const char *path, *model; /* of the collection, and of the model, which has all of its rows */
 } grown_case;
 
-/* The collection's one lookup, and the share of it that this rank has. */
+/* The only lookup of the collection, and this rank's share of it. */
 static hotbed_storage *lookup_of(
     const sharded_fixture *r, hotbed_route *routes, hotbed_checkpoint_share *share) {
     CHECK_EQ(hotbed_sharded_num_lookups(r->sharded), 1);
@@ -45,7 +45,8 @@ static void save_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-/* Other ranks, whose tables begin small again, continue as a process does whose tables hold all keys. */
+/* Other ranks, whose tables begin small again, train to the same rows as a table that is large enough from
+ * the start. */
 static void load_body(world_rank *me) {
     const grown_case *c = me->argument;
     hotbed_route routes[FIXTURE_TABLES];
@@ -59,7 +60,7 @@ static void load_body(world_rank *me) {
     CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, NULL, me->stream));
     CHECK(
         me->size > 1 ||
-        sharded_fixture_growths(&r) > 0); /* one rank has not begun with room for all */
+        sharded_fixture_growths(&r) > 0); /* the table of a single rank begins too small */
     sharded_fixture_check_rows(&r);
     for (int step = STEPS; step < STEPS + MORE; step++)
         sharded_fixture_step(&r, step);
@@ -67,7 +68,7 @@ static void load_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void grown_tables_go_on_with_other_ranks(hotbed_backend backend) {
+static void grown_tables_train_on_with_other_ranks(hotbed_backend backend) {
     static const uint32_t pairs[][2] = {{1, 2}, {2, 1}, {4, 1}, {2, 3}, {4, 2}};
     (void)backend;
     sample_directory();
@@ -97,6 +98,6 @@ static void grown_tables_go_on_with_other_ranks(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"grown_tables_go_on_with_other_ranks", grown_tables_go_on_with_other_ranks},
+    {"grown_tables_train_on_with_other_ranks", grown_tables_train_on_with_other_ranks},
     {NULL, NULL},
 };

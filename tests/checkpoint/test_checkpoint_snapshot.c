@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_checkpoint_snapshot.c - a cut of a storage is written while the storage changes. */
+/* tests/checkpoint/test_checkpoint_snapshot.c - a snapshot is written while the storage changes. */
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -34,8 +34,9 @@ static void same_content(const char *a, const char *b) {
     hotbed_manifest_free(&y);
 }
 
-/* What is written is the cut, whatever happens to the storage meanwhile; it can be written again. */
-static void a_snapshot_is_one_cut(hotbed_backend backend) {
+/* The files have the rows of the time of the snapshot, whatever happens to the storage later; a snapshot can
+ * be written twice. */
+static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks r, to;
     background b = {.path = NULL};
@@ -79,7 +80,7 @@ static void a_snapshot_is_one_cut(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Each rank's snapshot, put together as saves are. */
+/* The snapshots of all ranks form one checkpoint, as saves do. */
 static void ranks_write_their_snapshots(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks r, to;
@@ -109,7 +110,7 @@ static void ranks_write_their_snapshots(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A disk that fails leaves nothing, and the snapshot as it was. */
+/* A failing write leaves no files, and the snapshot can be written again. */
 static void a_snapshot_outlives_a_failing_disk(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     ranks r;
@@ -168,7 +169,7 @@ static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_snapshot_is_one_cut", a_snapshot_is_one_cut},
+    {"a_snapshot_has_the_rows_of_one_moment", a_snapshot_has_the_rows_of_one_moment},
     {"ranks_write_their_snapshots", ranks_write_their_snapshots},
     {"a_snapshot_outlives_a_failing_disk", a_snapshot_outlives_a_failing_disk},
     {"snapshots_of_a_wrong_kind_are_refused", snapshots_of_a_wrong_kind_are_refused},

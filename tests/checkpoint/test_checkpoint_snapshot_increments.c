@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_checkpoint_snapshot_increments.c - cuts of a storage become increments, whatever fails. */
+/* tests/checkpoint/test_checkpoint_snapshot_increments.c - snapshots that are written as increments, with and
+ * without failures. */
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -10,12 +11,12 @@
 static const ranks_shape shape = {
     .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
 
-/* A snapshot of rank `rank`, after `parent` unless NULL. */
+/* Take a snapshot of rank `rank`, as an increment of `parent` unless that is NULL. */
 static hotbed_checkpoint_snapshot *take(ranks *r, uint32_t rank, const char *parent) {
     return ranks_take(r, rank, parent, NULL);
 }
 
-/* Loaded into `to`, the chain gives the model's rows. */
+/* Loading the chain into `to` gives the model's rows. */
 static void check_chain(
     ranks *to, const char *full, const char *const *increments, uint32_t n, const ranks *model) {
     for (uint32_t i = 0; i < n; i++)
@@ -24,7 +25,7 @@ static void check_chain(
     ranks_check(to, model);
 }
 
-/* --- while training goes on ------------------------------------------------------------------------------ */
+/* --- while training goes on ------------------------------------------------------------------- */
 
 static void same_manifests(const char *a, const char *b) {
     hotbed_manifest x = ranks_manifest(a), y = ranks_manifest(b);
@@ -40,8 +41,9 @@ static void same_manifests(const char *a, const char *b) {
     hotbed_manifest_free(&y);
 }
 
-/* Each cut, the second taken while its parent is written, is what a save at that point has, and nothing that came after it. */
-static void cuts_become_increments_while_training_goes_on(hotbed_backend backend) {
+/* Each snapshot, the second taken while its parent is written, has the rows that a save at that point would
+ * have, and no later ones. */
+static void snapshots_become_increments_during_training(hotbed_backend backend) {
     static ranks r, to, cuts[3];
     hotbed_stream *stream = sample_stream(backend);
     ranks_writer b[2];
@@ -68,7 +70,7 @@ static void cuts_become_increments_while_training_goes_on(hotbed_backend backend
     CHECK_OK(ranks_write(two, more[1]));
     hotbed_checkpoint_snapshot_destroy(two);
     check_chain(&to, full, more, 2, &cuts[1]);
-    /* A save goes on with the mark of a snapshot, and a snapshot with the mark of a save. */
+    /* A save continues from the mark of a snapshot, and a snapshot from the mark of a save. */
     ranks_save_after(&r, more[2], more[1]);
     check_chain(&to, full, more, 3, &r);
     ranks_train(&r, 40);
@@ -81,8 +83,8 @@ static void cuts_become_increments_while_training_goes_on(hotbed_backend backend
     hotbed_stream_destroy(stream);
 }
 
-/* With a mark each, a save and a snapshot of the same cut have the same rows and keys that left. */
-static void a_cut_has_what_a_save_has(hotbed_backend backend) {
+/* A save and a snapshot of the same state, each with its own mark, have the same rows and erased keys. */
+static void a_snapshot_has_the_rows_of_a_save(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
     const char *full = sample_path("full"), *saved = sample_path("saved"),
@@ -92,7 +94,7 @@ static void a_cut_has_what_a_save_has(hotbed_backend backend) {
     ranks_fill(&r, 1);
     ranks_save(&r, full);
     hotbed_checkpoint_snapshot *same = take(&r, 0, full);
-    CHECK_OK(ranks_write(same, sample_path("same"))); /* of nothing */
+    CHECK_OK(ranks_write(same, sample_path("same"))); /* an increment without changes */
     hotbed_checkpoint_snapshot_destroy(same);
     hotbed_manifest m = ranks_manifest(sample_path("same"));
     for (uint32_t t = 0; t < RANKS_TABLES; t++)
@@ -106,7 +108,7 @@ static void a_cut_has_what_a_save_has(hotbed_backend backend) {
     hotbed_checkpoint_options options = ranks_options(&r, 0);
     options.mark = r.marks[0];
     options.parent = sample_path("same");
-    /* A put without its commit: the mark knows both checkpoints. */
+    /* After a put without its commit, the mark knows both checkpoints. */
     CHECK_OK(hotbed_save_begin(&config, saved, &id));
     CHECK_OK(hotbed_save_shard(&config, saved, id, r.storages[0], &options, stream));
     hotbed_checkpoint_id id_2;
@@ -123,7 +125,7 @@ static void a_cut_has_what_a_save_has(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- keys that are evicted --------------------------------------------------------------------------------- */
+/* --- keys that are evicted -------------------------------------------------------------------- */
 
 enum { CAPACITY = 64, BATCH = 24 };
 
@@ -145,7 +147,7 @@ static hotbed_storage *create_evicting(uint64_t capacity, hotbed_stream *stream)
     return storage;
 }
 
-/* A batch of keys first, first + 1, ... */
+/* Prefetch a batch of the keys first, first + 1, ... */
 static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) {
     hotbed_ticket *ticket = NULL;
     hotbed_batch batch;
@@ -167,8 +169,9 @@ static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) 
     hotbed_memory_free(&memory);
 }
 
-/* Evicted keys are erased by the increment.  It is loaded into a larger table: a table of the same size cannot place
- * every row of a full one, since rows arrive in another order. */
+/* The increment erases keys that were evicted.  It is loaded into a larger table: the saved table has filled
+ * every slot, and a table of the same size, which receives the rows in another order, could not place all of
+ * them. */
 static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *storage = create_evicting(CAPACITY, stream);
@@ -190,7 +193,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, one));
     sample_image after = sample_read(storage, 0, stream);
     uint64_t gone = 0;
-    for (uint64_t i = 0, k = 0; i < before.rows; i++) { /* in order of key */
+    for (uint64_t i = 0, k = 0; i < before.rows; i++) { /* both in order of key */
         while (k < after.rows && after.keys[k] < before.keys[i])
             k++;
         gone += k == after.rows || after.keys[k] != before.keys[i];
@@ -213,10 +216,11 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- failures ------------------------------------------------------------------------------------------------ */
+/* --- failures --------------------------------------------------------------------------------- */
 
-/* A write that fails at any call, commit included, or a snapshot that is dropped: the next increment has everything. */
-static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
+/* A write, its commit included, fails at any call, or a snapshot is dropped: the next increment has all
+ * changes. */
+static void changes_of_a_failed_increment_are_in_the_next(hotbed_backend backend) {
     static ranks r, to;
     hotbed_stream *stream = sample_stream(backend);
     sample_disk disk;
@@ -243,7 +247,7 @@ static void what_fails_is_in_the_next_increment(hotbed_backend backend) {
         if (status != HOTBED_OK) {
             CHECK_STATUS(status, HOTBED_ERR_IO);
             failed++;
-            /* Written once more, or by a save; either has what the parent does not. */
+            /* Repeat the write or save instead; either has the changes since the parent. */
             if (n % 3 == 0)
                 ranks_save_after(&r, one, full);
             else
@@ -275,7 +279,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
     hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
     hotbed_checkpoint_options options = ranks_options(&r, 0);
     options.mark = r.marks[0];
-    /* A full one, then an increment; first taken, then written. */
+    /* Fail an allocation of the full snapshot, then of the increment; of the take, then of the write. */
     for (int step = 0; step < 2; step++) {
         const char *path = step == 0 ? full : one;
         hotbed_checkpoint_snapshot *snapshot = NULL;
@@ -302,7 +306,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
                 CHECK_STATUS(status, HOTBED_ERR_MEMORY);
                 continue;
             }
-            if (step == 1) { /* the mark is of what was written now */
+            if (step == 1) { /* the mark belongs to the checkpoint that was written last */
                 sample_remove(full);
                 ranks_save(&r, full);
                 hotbed_checkpoint_snapshot_destroy(snapshot);
@@ -320,11 +324,11 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- ranks ----------------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 enum { WORLD = 3 };
 
-/* Each rank puts its cut, or a save; `fails` is one whose disk does, WORLD: none. */
+/* Each rank puts a snapshot or a save; the disk of rank `fails` fails, WORLD: none. */
 static void put_all(
     ranks *r, const char *path, const char *parent, bool snapshots, uint32_t fails) {
     hotbed_io_calls calls = ranks_calls();
@@ -355,7 +359,7 @@ static void put_all(
         CHECK_OK(hotbed_save_commit(&config, path, id, WORLD));
 }
 
-/* A rank that fails takes the checkpoint from all; the others' marks still know its parent. */
+/* If one rank fails, no checkpoint is created, and the marks of the other ranks keep their parent. */
 static void ranks_write_increments(hotbed_backend backend) {
     static ranks r, to;
     hotbed_stream *stream = sample_stream(backend);
@@ -384,9 +388,9 @@ static void ranks_write_increments(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- what is refused ------------------------------------------------------------------------------------------- */
+/* --- refused calls -------------------------------------------------------------------------- */
 
-static void what_does_not_follow_is_refused(hotbed_backend backend) {
+static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
@@ -401,20 +405,21 @@ static void what_does_not_follow_is_refused(hotbed_backend backend) {
     CHECK(snapshot == NULL);
     ranks_mark(&r);
     snapshot = take(&r, 0, full);
-    CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_IO); /* no such parent */
+    CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_IO); /* the parent does not exist */
     hotbed_checkpoint_mark *mark = r.marks[0];
     r.marks[0] = NULL;
     ranks_save(&r, full);
     r.marks[0] = mark;
-    CHECK_STATUS(ranks_write(snapshot, one), HOTBED_ERR_STATE); /* saved without the mark */
+    CHECK_STATUS(
+        ranks_write(snapshot, one), HOTBED_ERR_STATE); /* the parent was saved without the mark */
     CHECK(strstr(hotbed_last_error(), "full checkpoint") != NULL);
     sample_remove(full);
     ranks_save(&r, full);
     CHECK_OK(ranks_write(snapshot, one));
-    CHECK_STATUS(
-        ranks_write(snapshot, sample_path("two")), HOTBED_ERR_STATE); /* the mark is of `one` */
+    /* The mark belongs to `one`. */
+    CHECK_STATUS(ranks_write(snapshot, sample_path("two")), HOTBED_ERR_STATE);
     hotbed_checkpoint_snapshot_destroy(snapshot);
-    /* The mark of a storage whose tables are of other kinds. */
+    /* A mark of a storage whose tables are of other kinds. */
     static ranks others;
     ranks_create(&others, &shape, 1, stream);
     hotbed_table_options tables[RANKS_TABLES];
@@ -448,13 +453,14 @@ static void what_does_not_follow_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"cuts_become_increments_while_training_goes_on",
-     cuts_become_increments_while_training_goes_on},
-    {"a_cut_has_what_a_save_has", a_cut_has_what_a_save_has},
+    {"snapshots_become_increments_during_training", snapshots_become_increments_during_training},
+    {"a_snapshot_has_the_rows_of_a_save", a_snapshot_has_the_rows_of_a_save},
     {"evicted_keys_are_erased", evicted_keys_are_erased},
-    {"what_fails_is_in_the_next_increment", what_fails_is_in_the_next_increment},
+    {"changes_of_a_failed_increment_are_in_the_next",
+     changes_of_a_failed_increment_are_in_the_next},
     {"no_memory_at_any_allocation", no_memory_at_any_allocation},
     {"ranks_write_increments", ranks_write_increments},
-    {"what_does_not_follow_is_refused", what_does_not_follow_is_refused},
+    {"snapshots_that_do_not_follow_their_parent_are_refused",
+     snapshots_that_do_not_follow_their_parent_are_refused},
     {NULL, NULL},
 };

@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_checkpoint_together.c - ranks that save and load with a communicator: each byte is read
- * once, in a rewrite too, and what fails on one fails on all. */
+/* tests/checkpoint/test_checkpoint_together.c - ranks save and load with a communicator: each byte is read
+ * once, by a rewrite too, and a failure of one rank is a failure of all. */
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/deal.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One rank's call, in a thread of its own. */
+/* A call of one rank, on its own thread. */
 typedef struct rank_call {
     ranks *r;
     hotbed_comm *comm;
@@ -25,9 +25,10 @@ typedef struct rank_call {
     sample_disk disk;
     hotbed_status status;
     bool load;
-    bool large;         /* blocks and buckets as the public calls have them */
-    bool vote;          /* nothing else */
-    uint64_t no_memory; /* the allocation, of all ranks', that fails; 0: none */
+    bool large; /* blocks and buckets of the public calls' size */
+    bool vote;  /* run the vote alone */
+    /* The number, counted over all ranks, of the allocation that fails; 0: none. */
+    uint64_t no_memory;
     pthread_barrier_t *ready;
     hotbed_comm_reason reason; /* why the communicator failed */
     char text[256];
@@ -45,7 +46,7 @@ static hotbed_status do_call(
                : hotbed_checkpoint_write(config, c->path, storage, save, stream);
 }
 
-/* Have the allocation fail that the call says, once all ranks are about to begin. */
+/* Make the requested allocation fail, once all ranks are about to start. */
 static void arm(const rank_call *c) {
     if (c->no_memory == 0)
         return;
@@ -85,7 +86,7 @@ static void *run_thread(void *argument) {
     return NULL;
 }
 
-/* All ranks of `r` at once; the calls that come back have what became of them. */
+/* Run the call on all ranks of `r` at once; the returned calls have their results. */
 static rank_call *together(ranks *r, const rank_call *model) {
     static rank_call calls[RANKS_MOST];
     static pthread_t threads[RANKS_MOST];
@@ -155,11 +156,12 @@ static void ranks_save_and_load_together(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- each byte once ---------------------------------------------------------------------------------------- */
+/* --- each byte is read once ----------------------------------------------------------------- */
 
 enum { BULK_TABLES = 2, STEPS = 4, DIM = 64 };
 
-/* Keys of the hash table "keys", and rows of the static "rows"; with HOTBED_TEST_WHOLE 2 GB. */
+/* The number of keys of the hash table "keys" and of rows of the static table "rows"; 2 GB with
+ * HOTBED_TEST_WHOLE. */
 typedef struct bulk {
     uint64_t keys, rows;
 } bulk;
@@ -188,7 +190,7 @@ static void create_bulk(ranks *r, uint32_t world, const bulk *b, hotbed_stream *
     }
 }
 
-/* Set every `step`-th key and row from `first` on to `value`, or to what new keys have. */
+/* Set every `step`-th key and row from `first` on to `value`, or to the initial row of a new key. */
 static void set_bulk(ranks *r, const bulk *b, uint64_t first, uint64_t step, float value) {
     enum { ROOM = 4096 };
     static uint64_t keys[ROOM];
@@ -216,7 +218,7 @@ static void erase_bulk(ranks *r, const bulk *b, uint64_t first, uint64_t step) {
     }
 }
 
-/* Bytes that this process has read, by the kernel's count. */
+/* The bytes that this process has read, as the kernel counts them. */
 static uint64_t bytes_by_kernel(void) {
     char line[64] = "";
     FILE *file = fopen("/proc/self/io", "r");
@@ -226,14 +228,14 @@ static uint64_t bytes_by_kernel(void) {
     return read && strncmp(line, "rchar: ", 7) == 0 ? strtoull(line + 7, NULL, 10) : 0;
 }
 
-/* Bytes that there are to be read in a load. */
+/* The bytes that a load has to read. */
 typedef struct amount {
     uint64_t rows;    /* of all columns but ERASED */
-    uint64_t payload; /* by somebody: those, metadata, and digests of blocks */
-    uint64_t each;    /* by every rank: MANIFEST, and keys that left with digests of blocks */
-    uint64_t
-        most_blocks; /* the most digests of a shard, which every rank reads that reads rows of it */
-    uint64_t shards; /* a number of them */
+    uint64_t payload; /* by one rank: columns, metadata, and block digests */
+    uint64_t each;    /* by every rank: MANIFEST, and erased keys with their block digests */
+    /* The most block digests of a shard, which every reader of its rows reads. */
+    uint64_t most_blocks;
+    uint64_t shards; /* number of shards */
 } amount;
 
 static void add_amount(const char *path, amount *a) {
@@ -256,12 +258,12 @@ static void add_amount(const char *path, amount *a) {
         }
         a->rows += rows;
         a->payload += rows;
-        a->each += erased == 0 ? 0 : erased + blocks; /* keys that left are for all */
+        a->each += erased == 0 ? 0 : erased + blocks; /* every rank reads the erased keys */
     }
     hotbed_manifest_free(&m);
 }
 
-/* Load the chain, and see what was read. */
+/* Load the chain, and check how many bytes were read. */
 static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whole, uint32_t from) {
     amount a = {.rows = 0};
     for (uint32_t i = 0; i < n; i++)
@@ -292,7 +294,7 @@ static void read_bulk(ranks *to, const char *const *paths, uint32_t n, bool whol
     CHECK(!whole || (double)once <= 1.001 * (double)a.payload);
 }
 
-/* Bytes of a checkpoint's files: MANIFEST, metadata, digests of blocks and all columns; not gaps and the index. */
+/* The bytes of a checkpoint's files without gaps and index: MANIFEST, metadata, block digests, all columns. */
 static uint64_t payload_of(const char *path) {
     hotbed_manifest m = ranks_manifest(path);
     char name[300];
@@ -308,7 +310,7 @@ static uint64_t payload_of(const char *path) {
     return bytes;
 }
 
-/* Bytes that a rewrite of the chain reads, with `keep_bytes` for keys and `held_bytes` for blocks. */
+/* The bytes that a rewrite of the chain reads, with `keep_bytes` for keys and `held_bytes` for blocks. */
 static uint64_t read_by_rewrite(
     const char *const *paths, uint32_t n, const hotbed_rewrite_options *options,
     uint64_t keep_bytes, uint64_t held_bytes) {
@@ -326,22 +328,22 @@ static uint64_t read_by_rewrite(
     return disk.bytes_read;
 }
 
-/* The chain made full, for other ranks: though keys are counted before rows are read, each byte is read once, also
- * where no part can hold a block. */
+/* Rewrite the chain as a full checkpoint of other ranks: each byte is read once, though keys are counted
+ * before rows are read, and even if no part can hold a block. */
 static void rewrite_bulk(const char *const *paths, uint32_t n, uint32_t world) {
     uint64_t payload = 0;
     hotbed_rewrite_options options = {.world = world};
     for (uint32_t i = 0; i < n; i++)
         payload += payload_of(paths[i]);
-    CHECK(read_by_rewrite(paths, n, &options, 0, 0) > payload); /* keys do not fit */
+    CHECK(read_by_rewrite(paths, n, &options, 0, 0) > payload); /* keys do not fit in memory */
     for (uint32_t route = 0; route < 2; route++) {
         options.route = route * (HOTBED_ROUTE_HASH_ROUND_ROBIN + 1);
         uint64_t read = read_by_rewrite(paths, n, &options, UINT64_MAX, route);
-        CHECK(n == 1 ? read == payload : read <= payload); /* blocks that were superseded are not */
+        CHECK(n == 1 ? read == payload : read <= payload); /* superseded blocks are not read */
     }
 }
 
-/* The loaded rows equal the rows that were saved last. */
+/* The loaded rows are those saved last. */
 static void check_bulk(ranks *from, ranks *to, bool whole) {
     const char *a = sample_path("a"), *b = sample_path("b");
     all_good(from, &(rank_call){.path = a, .large = whole});
@@ -388,8 +390,8 @@ static void read_pair(uint32_t n, uint32_t m, bool whole, hotbed_stream *stream)
     ranks_destroy(&to);
 }
 
-/* Each byte of a row is read by one rank, however many ranks saved and load; what is checked beside is the digests of
- * blocks, twice, and metadata, once. */
+/* Each byte of a row is read by one rank, whatever the numbers of ranks; besides, block digests are read
+ * twice and metadata once. */
 static void each_byte_is_read_once(hotbed_backend backend) {
     static const uint32_t some[][2] = {{3, 4}, {1, 3}, {8, 3}, {3, 3}};
     static const uint32_t all[][2] = {{61, 16}, {16, 61}, {1, 4}, {4, 1},
@@ -404,7 +406,8 @@ static void each_byte_is_read_once(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A rank's disk fails at any call: all ranks say so, nobody waits for it, and nothing is left. */
+/* A rank's disk fails at any call: all ranks return an error, none waits for the failed one, and no files are
+ * left. */
 static void a_failing_rank_fails_all(hotbed_backend backend) {
     (void)backend;
     hotbed_stream *stream = NULL;
@@ -447,8 +450,8 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The n-th allocation fails on one of the ranks: all fail or none does, and none waits until the deadline for a rank
- * that has left. */
+/* The n-th allocation fails on one rank: all ranks fail or none does, and none waits until the deadline for a
+ * rank that has left. */
 static bool without_memory(ranks *r, rank_call model, uint64_t n) {
     model.no_memory = n;
     rank_call *calls = together(r, &model);
@@ -479,7 +482,8 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
         n += 1 + n / 8;
     ranks_check(&to, &from);
     for (uint64_t n = 1; without_memory(&from, (rank_call){.path = bad}, n); n += 1 + n / 8) {
-        if (sample_count_names(parent) == 2) /* it was not needed, or the last vote failed */
+        /* The call succeeded without the allocation, or the last vote failed. */
+        if (sample_count_names(parent) == 2)
             sample_remove(bad);
         CHECK_EQ(sample_count_names(parent), 1);
     }
@@ -488,8 +492,8 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The share and the communicator are of the same rank. */
-static void another_rank_than_the_communicators_is_refused(hotbed_backend backend) {
+/* The share and the communicator must name the same rank. */
+static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
     hotbed_stream *stream = NULL;
     hotbed_comm *comm = NULL;
@@ -520,7 +524,7 @@ const hotbed_test hotbed_tests[] = {
     {"each_byte_is_read_once", each_byte_is_read_once},
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
-    {"another_rank_than_the_communicators_is_refused",
-     another_rank_than_the_communicators_is_refused},
+    {"a_rank_that_differs_from_the_communicators_is_refused",
+     a_rank_that_differs_from_the_communicators_is_refused},
     {NULL, NULL},
 };

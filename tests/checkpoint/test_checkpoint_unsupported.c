@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_checkpoint_unsupported.c - a build without HDF5 says so. */
+/* tests/checkpoint/test_checkpoint_unsupported.c - in a build without HDF5 the calls return UNSUPPORTED. */
 #include "hotbed/checkpoint.h"
 #include "tests/support/harness.h"
 

@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_checkpoint_world.c - ranks of any transport save and load together, as processes too. */
+/* tests/checkpoint/test_checkpoint_world.c - ranks save and load together over every transport, as threads
+ * and as processes. */
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/dist/world.h"
@@ -9,7 +10,7 @@
 
 enum { MOST = 4, PATH_BYTES = 512 };
 
-/* A directory that all ranks see: rank 0's. */
+/* Use the directory of rank 0 on all ranks. */
 static void share_directory(const world_rank *me, char path[PATH_BYTES]) {
     world_bytes b = world_alloc(me, PATH_BYTES);
     if (me->rank == 0)
@@ -26,7 +27,7 @@ static void meet(const world_rank *me) {
     CHECK_OK(hotbed_stream_sync(me->stream));
 }
 
-/* The ranks' calls have had the same status. */
+/* The calls of all ranks returned the same status. */
 static void check_all_have(const world_rank *me, hotbed_status status) {
     world_bytes b = world_alloc(me, sizeof status);
     memcpy(b.host, &status, sizeof status);
@@ -70,7 +71,7 @@ static hotbed_status load(
     return status;
 }
 
-/* Each process has the storages of all ranks, and saves and loads its own. */
+/* Each process creates the storages of all ranks, and saves and loads its own. */
 static void make(
     const world_rank *me, ranks *r, hotbed_optimizer_kind optimizer, hotbed_route_kind route) {
     ranks_shape shape = {
@@ -96,7 +97,7 @@ static void save_and_load(world_rank *me) {
         CHECK_OK(save(me, &from, one, full, &calls));
         CHECK_OK(load(me, &same, full, one, &calls));
         ranks_check_rank(&same, &from, me->rank);
-        CHECK_OK(load(me, &other, full, one, &calls)); /* rows go from rank to rank */
+        CHECK_OK(load(me, &other, full, one, &calls)); /* rows move between ranks */
         ranks_check_rank(&other, &from, me->rank);
         meet(me);
         if (me->rank == 0) {
@@ -109,7 +110,7 @@ static void save_and_load(world_rank *me) {
     }
 }
 
-/* What another number of ranks saved, and what another number loads. */
+/* Load a checkpoint of another number of ranks, and load this one by another number. */
 static void reshard(world_rank *me) {
     static const uint32_t worlds[] = {1, 2, 3, 5};
     char directory[PATH_BYTES], before[PATH_BYTES + 32], after[PATH_BYTES + 32];
@@ -132,7 +133,7 @@ static void reshard(world_rank *me) {
         if (me->rank == 0) {
             ranks_change(&few, 9, 0, 1);
             ranks_load(&few, after, &calls);
-            ranks_fill(&here, 1); /* the expected rows */
+            ranks_fill(&here, 1); /* record the expected rows */
             ranks_check(&few, &here);
             sample_remove(before);
             sample_remove(after);
@@ -143,7 +144,8 @@ static void reshard(world_rank *me) {
     }
 }
 
-/* The last rank's disk fails: all say so, nothing is left, and the communicator is whole. */
+/* The disk of the last rank fails: all ranks return an error, no files are left, and the communicator still
+ * works. */
 static void fail_together(world_rank *me) {
     char directory[PATH_BYTES], good[PATH_BYTES + 32], bad[PATH_BYTES + 32];
     hotbed_io_calls calls = ranks_calls();
@@ -162,7 +164,7 @@ static void fail_together(world_rank *me) {
             disk.calls.sync = calls.sync;
             hotbed_status status = loads == 1 ? load(me, &r, good, NULL, &disk.calls)
                                               : save(me, &r, bad, NULL, &disk.calls);
-            /* A close that fails after reading does no harm: all succeed then. */
+            /* A close that fails after reading is ignored: then all ranks succeed. */
             CHECK(status == HOTBED_ERR_IO || (status == HOTBED_OK && at > 2));
             CHECK_EQ(disk.open_files, 0);
             check_all_have(me, status);
@@ -179,7 +181,7 @@ static void fail_together(world_rank *me) {
     ranks_destroy(&r);
 }
 
-/* Worlds of few ranks: each makes the storages of all. */
+/* For few ranks only, because each process creates the storages of all. */
 static void run_small(world_body body) {
     const char *missing = world_missing();
     if (missing != NULL)

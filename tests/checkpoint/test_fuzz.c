@@ -1,4 +1,4 @@
-/* tests/checkpoint/test_fuzz.c - a fuzzer's corpus, and its files with a bit changed. */
+/* tests/checkpoint/test_fuzz.c - replays a fuzzer's corpus, and the same inputs with one bit changed. */
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 

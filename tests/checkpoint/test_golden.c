@@ -1,6 +1,6 @@
-/* tests/checkpoint/test_golden.c - checkpoints of released formats keep loading.
+/* tests/checkpoint/test_golden.c - checkpoints of released formats still load.
  *
- * tests/golden has one directory a format version, made once by sample_program and never again.
+ * tests/golden has one directory for each format version, written once by sample_program and never changed.
  */
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
@@ -10,7 +10,7 @@ static void format_1_0_loads(hotbed_backend backend) {
     sample_check_formula(HOTBED_TEST_GOLDEN "/checkpoint-1.0", "adam", backend);
 }
 
-/* A full checkpoint of two ranks, and where there is one the increment after it. */
+/* Load a full checkpoint of two ranks, and its increment if there is one. */
 static void check_golden(
     hotbed_backend backend, hotbed_score_strategy score, const char *full, const char *increment) {
     static const uint32_t worlds[] = {1, 2, 3};

@@ -1,9 +1,10 @@
-"""tests/checkpoint/test_h5.py - other programs read a checkpoint: h5py, pandas, h5dump.
+"""tests/checkpoint/test_h5.py - h5py, pandas and h5dump read checkpoints as docs/formats.md describes them.
 
 usage: test_h5.py SAMPLE_PROGRAM FORMATS_MD
 
-Reads MANIFEST by the words of docs/formats.md alone, and compares what h5py gives with the formula that
-the sample program fills its tables by.  The lines for pandas are from docs/formats.md.  Exit status 77: Python has no h5py.
+Parses MANIFEST from its description in docs/formats.md alone, and compares the rows that h5py reads with the formula
+by which the sample program fills its tables.  The lines for pandas are taken from docs/formats.md.
+Exit status 77: Python has no h5py.
 """
 import os
 import shutil
@@ -15,7 +16,7 @@ try:
     import h5py
     import numpy as np
 except ImportError:
-    system = "/usr/bin/python3"  # a distribution's h5py is seen by the distribution's Python
+    system = "/usr/bin/python3"  # only the distribution's Python finds the distribution's h5py
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
         os.execv(system, [system] + sys.argv)
     print("skipped: Python has no h5py")
@@ -84,7 +85,7 @@ def root_of(data):
 
 
 def check_content(path, optimizer):
-    """The content lines, from what h5py reads: the sum of a digest a row."""
+    """Compare the content lines with the sums of the digests of the rows that h5py reads."""
     if xxhash is None:
         return
     lines = open(os.path.join(path, "MANIFEST")).read().splitlines()
@@ -94,7 +95,7 @@ def check_content(path, optimizer):
             table = shard["tables/" + group]
             columns = [table["keys"][:] if is_hash else np.arange(rows, dtype=np.int64)]
             values = table["values"]
-            if name == "item":  # bf16: the bytes, not what they mean
+            if name == "item":  # bf16: the bytes, not their values
                 bits = np.empty(values.shape, np.uint16)
                 values.id.read(h5py.h5s.ALL, h5py.h5s.ALL, bits, values.id.get_type())
                 columns.append(bits)
@@ -162,7 +163,7 @@ def check_table(index, number, optimizer):
 
 
 def check_fast_bf16(path):
-    """The recipe of docs/formats.md: bits without libhdf5's slow conversion."""
+    """Read bf16 as bits by the lines in docs/formats.md, without libhdf5's slow conversion."""
     with h5py.File(os.path.join(path, "shard-00000-of-00001.h5"), "r") as shard:
         dataset = shard["tables/item/values"]
         bits = np.empty(dataset.shape, np.uint16)
@@ -195,7 +196,7 @@ def check_h5dump(path):
 
 
 def check_missing_shard(path):
-    """A view without its shard reads as NaN and the least key, not as data."""
+    """A view whose shard is missing reads as NaN and the least key."""
     os.remove(os.path.join(path, "shard-00000-of-00001.h5"))
     with h5py.File(os.path.join(path, "index.h5"), "r") as index:
         check(np.isnan(index["embeddings/user.id/weight"][:]).all(), "fill of weight")
@@ -206,7 +207,7 @@ def check_missing_shard(path):
 
 
 def check_ranks(path):
-    """Shards of three ranks: one view of all rows, and every file read by h5dump."""
+    """Shards of three ranks: the index has one view of all rows, and h5dump reads every file."""
     names = sorted(os.listdir(path))
     check(len(names) == 5 and names[2] == "shard-00000-of-00003.h5", "files of three ranks")
     with h5py.File(os.path.join(path, "index.h5"), "r") as index:
@@ -267,7 +268,7 @@ def main():
             check_extents(path, read_manifest(path))
             check_content(path, optimizer)
             moved = os.path.join(root, "moved")
-            shutil.move(path, moved)  # views are found beside the index, wherever that is
+            shutil.move(path, moved)  # views name shards relative to the index
             with h5py.File(os.path.join(moved, "index.h5"), "r") as index:
                 for number in range(len(TABLES)):
                     check_table(index, number, optimizer)

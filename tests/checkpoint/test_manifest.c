@@ -1,4 +1,5 @@
-/* tests/checkpoint/test_manifest.c - MANIFEST's text: what is written is read, and nothing else is. */
+/* tests/checkpoint/test_manifest.c - MANIFEST's parser reads what the writer writes, and refuses any other
+ * text. */
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/manifest.h"
@@ -9,7 +10,7 @@
 
 enum { ROOM = 1 << 16 };
 
-/* Two tables in `world` shards, with extents one behind the other. */
+/* Create a manifest of two tables in `world` shards, with consecutive extents. */
 static hotbed_manifest make(uint32_t world) {
     hotbed_manifest m = {
         .minor = HOTBED_FORMAT_MINOR,
@@ -64,7 +65,7 @@ static hotbed_manifest make(uint32_t world) {
     return m;
 }
 
-/* Text of make(), with room behind it. */
+/* Write the text of make(), with capacity to append. */
 static size_t make_text(char *text, uint32_t world) {
     hotbed_manifest m = make(world);
     char *printed = NULL;
@@ -80,7 +81,7 @@ static size_t make_text(char *text, uint32_t world) {
 
 static hotbed_status parse(const char *text, size_t bytes) {
     hotbed_manifest m;
-    /* A copy of its very length, so that a sanitizer sees a byte too many. */
+    /* Copy to a buffer of the exact length, so that a sanitizer sees reads past its end. */
     char *copy = malloc(bytes == 0 ? 1 : bytes);
     CHECK(copy != NULL);
     memcpy(copy, text, bytes);
@@ -93,7 +94,7 @@ static hotbed_status parse(const char *text, size_t bytes) {
     return status;
 }
 
-static void what_is_written_is_read(hotbed_backend backend) {
+static void a_written_manifest_is_read_back(hotbed_backend backend) {
     (void)backend;
     static char text[ROOM];
     for (uint32_t world = 1; world <= 4; world++) {
@@ -133,7 +134,7 @@ static void every_shorter_text_is_refused(hotbed_backend backend) {
     size_t bytes = make_text(text, 2);
     for (size_t n = 0; n < bytes; n++)
         CHECK_STATUS(parse(text, n), HOTBED_ERR_CORRUPT);
-    /* And with a right last line: one that stops at any line's end, or in a line. */
+    /* The same with a correct last line: texts that stop after any line, or within one. */
     size_t lines = manifest_text_unsigned(text, bytes);
     for (size_t n = 0; n < lines; n += n % 7 + 1) {
         make_text(text, 2);
@@ -141,10 +142,10 @@ static void every_shorter_text_is_refused(hotbed_backend backend) {
     }
 }
 
-/* A change that someone made on purpose, with a right last line. */
+/* A deliberate change, with a correct last line. */
 typedef struct edit {
     const char *from, *to;
-    const char *word; /* that the message has; NULL: any */
+    const char *word; /* a word of the expected message; NULL: any */
     hotbed_status status;
 } edit;
 
@@ -240,7 +241,7 @@ static const edit edits[] = {
     {"content zeta", "content a.b-c_D", NULL, HOTBED_ERR_CORRUPT},
 };
 
-/* Replace the first `from` of the text. */
+/* Replace the first `from` of the text by `to`. */
 static size_t replace(char *text, size_t bytes, const char *from, const char *to) {
     char *at = strstr(text, from);
     if (at == NULL)
@@ -267,7 +268,7 @@ static void a_hostile_manifest_is_refused(hotbed_backend backend) {
     }
 }
 
-/* Two tables of one name, each line right by itself. */
+/* Two tables of one name, though each line is valid. */
 static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
     (void)backend;
     hotbed_manifest m = make(1);
@@ -288,7 +289,7 @@ static void overlapping_extents_are_refused(hotbed_backend backend) {
         char *text = NULL;
         size_t bytes = 0;
         uint64_t other = m.parts[1].columns[HOTBED_COLUMN_VALUES].offset;
-        if (m.parts[0].columns[i].bytes == 0) { /* increments have it */
+        if (m.parts[0].columns[i].bytes == 0) { /* only increments have this column */
             hotbed_manifest_free(&m);
             continue;
         }
@@ -301,7 +302,7 @@ static void overlapping_extents_are_refused(hotbed_backend backend) {
     }
 }
 
-/* Random changes with a right last line: refused, or read and written again as they are. */
+/* Random changes with a correct last line are refused, or read and written again without a difference. */
 static void random_changes_do_no_harm(hotbed_backend backend) {
     (void)backend;
     static char text[ROOM];
@@ -339,7 +340,7 @@ static void column_names_are_the_optimizers(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"what_is_written_is_read", what_is_written_is_read},
+    {"a_written_manifest_is_read_back", a_written_manifest_is_read_back},
     {"every_flipped_bit_is_found", every_flipped_bit_is_found},
     {"every_shorter_text_is_refused", every_shorter_text_is_refused},
     {"a_hostile_manifest_is_refused", a_hostile_manifest_is_refused},

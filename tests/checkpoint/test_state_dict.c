@@ -1,5 +1,5 @@
-/* tests/checkpoint/test_state_dict.c - tensors by name are the memory that computes; hooks; names that are
- * missing. */
+/* tests/checkpoint/test_state_dict.c - state dicts: names, views of the memory that training uses, hooks,
+ * loading, and missing names. */
 #include "base/error.h"
 #include "checkpoint/bucket_core.h"
 #include "hotbed/growth.h"
@@ -12,14 +12,14 @@
 
 static const sample shape = {.optimizer = HOTBED_OPT_ADAM};
 
-typedef struct bench {
+typedef struct fixture {
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_state_dict *dict;
-} bench;
+} fixture;
 
-static bench set_up(hotbed_backend backend) {
-    bench b = {.stream = NULL};
+static fixture set_up(hotbed_backend backend) {
+    fixture b = {.stream = NULL};
     sample_directory();
     CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
     b.storage = sample_create(&shape, b.stream);
@@ -28,20 +28,20 @@ static bench set_up(hotbed_backend backend) {
     return b;
 }
 
-static void tear_down(bench *b) {
+static void tear_down(fixture *b) {
     hotbed_state_dict_destroy(b->dict);
     hotbed_storage_destroy(b->storage);
     hotbed_stream_destroy(b->stream);
 }
 
-static hotbed_state_tensor tensor(const bench *b, const char *name) {
+static hotbed_state_tensor tensor(const fixture *b, const char *name) {
     hotbed_state_tensor t = {.size = sizeof t};
     CHECK_OK(hotbed_state_dict_find(b->dict, name, &t));
     return t;
 }
 
 static void names_are_torchrecs(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     static const char *const names[] = {
         "sparse.embeddings.user.id.weight",
         "sparse.embeddings.user.id.weight_id",
@@ -71,8 +71,8 @@ static void names_are_torchrecs(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Any prefix is put before the table's name, and after "optimizer.". */
-static void the_prefix_is_the_callers(hotbed_backend backend) {
+/* A prefix goes before the table's name, and after "optimizer.". */
+static void any_prefix_is_accepted(hotbed_backend backend) {
     static const struct {
         const char *prefix, *weight, *state;
     } cases[] = {
@@ -82,7 +82,7 @@ static void the_prefix_is_the_callers(hotbed_backend backend) {
         {"", "item.weight", "optimizer.item.weight.item.exp_avg"},
         {"a b/", "a b/item.weight", "optimizer.a b/item.weight.item.exp_avg"},
     };
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     hotbed_state_dict *dict = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         hotbed_state_tensor t = {.size = sizeof t};
@@ -100,9 +100,9 @@ static void the_prefix_is_the_callers(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* One memory: what is written through the view is read by key, and the other way round. */
-static void views_are_the_memory_that_computes(hotbed_backend backend) {
-    bench b = set_up(backend);
+/* View and table are one memory: values written through the view are read by key, and vice versa. */
+static void views_are_the_memory_that_training_uses(hotbed_backend backend) {
+    fixture b = set_up(backend);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.storage, 2, &info));
     hotbed_state_tensor weight = tensor(&b, "sparse.embeddings.geo-x.weight");
@@ -129,11 +129,11 @@ static void views_are_the_memory_that_computes(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* A storage of a mode, its tables "hash" and "static" with rows; `most` is what the first may grow to. */
-static bench set_up_mode(
+/* Create a storage of a mode with the tables "hash" and "static"; the first may grow to `most` rows. */
+static fixture set_up_mode(
     hotbed_backend backend, hotbed_mode mode, hotbed_placement placement, uint64_t most) {
     enum { HASH = 64, STATIC = 40 };
-    bench b = {.stream = NULL};
+    fixture b = {.stream = NULL};
     hotbed_table_options tables[2];
     hotbed_storage_options options;
     for (int t = 0; t < 2; t++) {
@@ -161,8 +161,8 @@ static bench set_up_mode(
     return b;
 }
 
-/* Where row `row` of a view is. */
-static char *view_at(const bench *b, const char *name, uint64_t row, uint64_t *pieces) {
+/* The address of row `row` in a view. */
+static char *view_at(const fixture *b, const char *name, uint64_t row, uint64_t *pieces) {
     hotbed_state_tensor t = tensor(b, name);
     CHECK(row < t.rows && (t.pieces == 1) == (t.data != NULL));
     for (uint32_t number = 0; number < hotbed_state_dict_size(b->dict); number++) {
@@ -182,8 +182,8 @@ static char *view_at(const bench *b, const char *name, uint64_t row, uint64_t *p
     hotbed_check_failed(__FILE__, __LINE__, "row %d of %s is in no piece", (int)row, name);
 }
 
-/* Rows by key and rows of the views are one memory. */
-static void check_one_memory(const bench *b, uint32_t table, uint64_t *pieces) {
+/* Rows read by key and rows in the views are one memory. */
+static void check_one_memory(const fixture *b, uint32_t table, uint64_t *pieces) {
     static const char *const weights[] = {"embeddings.hash.weight", "embeddings.static.weight"};
     static const char *const states[] = {
         "optimizer.embeddings.hash.weight.hash.exp_avg_sq",
@@ -211,7 +211,7 @@ static void check_one_memory(const bench *b, uint32_t table, uint64_t *pieces) {
         CHECK_OK(hotbed_copy(back, state, image.state_bytes, b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
         CHECK_BYTES(back, image.states[1] + i * image.state_bytes, image.state_bytes);
-        memset(back, (int)i, sizeof back); /* and the other way */
+        memset(back, (int)i, sizeof back); /* vice versa */
         CHECK_OK(hotbed_copy(weight, back, image.weight_bytes, b->stream));
         CHECK_OK(hotbed_copy(state, back, image.state_bytes, b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
@@ -237,7 +237,7 @@ static void rows_of_keys_are_found_in_views_of_every_mode(hotbed_backend backend
         hotbed_mode mode;
         hotbed_placement placement;
         uint64_t most;
-        uint64_t pieces; /* that have rows, of the first table */
+        uint64_t pieces; /* number of views with rows of the first table */
     } cases[] = {
         {HOTBED_MODE_HBM_DIRECT, HOTBED_PLACE_BY_SCORE, 0, 1},
         {HOTBED_MODE_CACHE, HOTBED_PLACE_BY_SCORE, 0, 1},
@@ -248,7 +248,7 @@ static void rows_of_keys_are_found_in_views_of_every_mode(hotbed_backend backend
         {HOTBED_MODE_DEFAULT, HOTBED_PLACE_BY_SCORE, 128, 7},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b = set_up_mode(backend, cases[i].mode, cases[i].placement, cases[i].most);
+        fixture b = set_up_mode(backend, cases[i].mode, cases[i].placement, cases[i].most);
         uint64_t hash = 0, fixed = 0, key = 12345, row = 0;
         CHECK_STATUS(hotbed_state_dict_rows(b.dict, 0, 1, &key, &row), HOTBED_ERR_STATE);
         check_one_memory(&b, 0, &hash);
@@ -266,8 +266,8 @@ static void rows_of_keys_are_found_in_views_of_every_mode(hotbed_backend backend
     }
 }
 
-static void what_is_made_is_in_canonical_order(hotbed_backend backend) {
-    bench b = set_up(backend);
+static void collected_keys_are_in_canonical_order(hotbed_backend backend) {
+    fixture b = set_up(backend);
     CHECK(tensor(&b, "sparse.embeddings.user.id.weight_id").data == NULL);
     CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
     hotbed_state_tensor ids = tensor(&b, "sparse.embeddings.user.id.weight_id");
@@ -296,16 +296,16 @@ static void what_is_made_is_in_canonical_order(hotbed_backend backend) {
     }
     CHECK_EQ(tensor(&b, "sparse.embeddings.nothing.weight_id").rows, 0);
     sample_free(&image);
-    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream)); /* again */
+    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream)); /* a second time */
     tear_down(&b);
 }
 
-/* --- hooks ------------------------------------------------------------------------------------------ */
+/* --- hooks ------------------------------------------------------------------------------------ */
 
 static char calls[64];
 static hotbed_status answer;
 
-static hotbed_status note(void *self, hotbed_state_dict *dict, hotbed_stream *stream) {
+static hotbed_status record_call(void *self, hotbed_state_dict *dict, hotbed_stream *stream) {
     CHECK(dict != NULL && stream != NULL);
     size_t n = strlen(calls);
     CHECK(n + 2 < sizeof calls);
@@ -315,7 +315,7 @@ static hotbed_status note(void *self, hotbed_state_dict *dict, hotbed_stream *st
 }
 
 static void hooks_are_called_in_order(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     const char *path = sample_path("c");
     char words[4][2] = {"a", "b", "c", "d"}, second[] = "e";
     hotbed_checkpoint_options options;
@@ -324,8 +324,8 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     calls[0] = '\0';
     answer = HOTBED_OK;
     for (int m = 0; m < 4; m++)
-        CHECK_OK(hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)m, note, words[m]));
-    CHECK_OK(hotbed_state_dict_add_hook(b.dict, HOTBED_STATE_BEFORE_LOAD, note, second));
+        CHECK_OK(hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)m, record_call, words[m]));
+    CHECK_OK(hotbed_state_dict_add_hook(b.dict, HOTBED_STATE_BEFORE_LOAD, record_call, second));
     hotbed_checkpoint_options_init(&options);
     hotbed_checkpoint_load_options_init(&load);
     options.step = 3;
@@ -343,7 +343,7 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
         hotbed_state_dict_load_checkpoint(b.dict, path, &load, NULL, b.stream), HOTBED_ERR_STATE);
     CHECK_STRING(calls, "ac");
     CHECK_STATUS(
-        hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)4, note, NULL),
+        hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)4, record_call, NULL),
         HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
         hotbed_state_dict_add_hook(b.dict, HOTBED_STATE_AFTER_LOAD, NULL, NULL),
@@ -351,11 +351,11 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* --- load --------------------------------------------------------------------------------------------- */
+/* --- load ------------------------------------------------------------------------------------- */
 
-/* Sources with the rows of `images`. */
+/* Make sources of the rows of `images`. */
 static uint32_t make_sources(
-    const bench *b, sample_image images[SAMPLE_TABLES], hotbed_state_source *sources) {
+    const fixture *b, sample_image images[SAMPLE_TABLES], hotbed_state_source *sources) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < hotbed_state_dict_size(b->dict); i++) {
         hotbed_state_tensor t = {.size = sizeof t};
@@ -380,12 +380,12 @@ static uint32_t make_sources(
 }
 
 static void tensors_are_loaded_by_name(hotbed_backend backend) {
-    bench b = set_up(backend);
+    fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
     hotbed_state_source sources[40];
     hotbed_state_report report;
     hotbed_storage *from = sample_create(&shape, b.stream);
-    sample_fill(&shape, from, b.stream); /* other numbers: the generator has gone on */
+    sample_fill(&shape, from, b.stream); /* other values: the generator has advanced */
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
         images[t] = sample_read(from, t, b.stream);
         hotbed_table_info info = {.size = sizeof info};
@@ -402,7 +402,7 @@ static void tensors_are_loaded_by_name(hotbed_backend backend) {
     tear_down(&b);
 }
 
-/* Every tensor of a dict as a source, as it is. */
+/* Make a source of every tensor of a dict. */
 static uint32_t pass_on(const hotbed_state_dict *dict, hotbed_state_source *sources) {
     uint32_t n = hotbed_state_dict_size(dict);
     for (uint32_t i = 0; i < n; i++) {
@@ -421,8 +421,8 @@ static uint32_t pass_on(const hotbed_state_dict *dict, hotbed_state_source *sour
     return n;
 }
 
-static void what_is_gathered_can_be_loaded(hotbed_backend backend) {
-    bench b = set_up(backend);
+static void gathered_tensors_can_be_loaded(hotbed_backend backend) {
+    fixture b = set_up(backend);
     hotbed_state_source sources[40];
     hotbed_storage *other = sample_create(&shape, b.stream);
     hotbed_state_dict *dict = NULL;
@@ -430,25 +430,25 @@ static void what_is_gathered_can_be_loaded(hotbed_backend backend) {
     CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream));
     uint32_t n = pass_on(b.dict, sources);
     CHECK_OK(hotbed_state_dict_load(dict, n, sources, true, NULL, b.stream));
-    hotbed_storage_state state = {.size = sizeof state}; /* steps and clock are no tensors */
+    hotbed_storage_state state = {.size = sizeof state}; /* steps and clock are not tensors */
     CHECK_OK(hotbed_storage_get_state(b.storage, &state, b.stream));
     CHECK_OK(hotbed_storage_set_state(other, &state, b.stream));
     sample_check_same(b.storage, other, b.stream);
-    /* Views come back with the next collect. */
+    /* The next collect returns views again. */
     hotbed_state_tensor t = tensor(&b, "sparse.embeddings.item.weight");
     CHECK(t.made && t.row_bytes == 16 && t.pieces == 0);
     CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
     t = tensor(&b, "sparse.embeddings.item.weight");
     CHECK(!t.made && t.pieces == 1 && t.row_bytes > 16);
-    CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream)); /* again */
+    CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream)); /* a second time */
     CHECK_STATUS(hotbed_state_dict_gather(b.dict, NULL), HOTBED_ERR_ARGUMENT);
     hotbed_state_dict_destroy(dict);
     hotbed_storage_destroy(other);
     tear_down(&b);
 }
 
-/* From each mode to each other one. */
-static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend) {
+/* From each mode into each mode. */
+static void gathered_tensors_can_be_loaded_in_every_mode(hotbed_backend backend) {
     static const struct {
         hotbed_mode mode;
         uint64_t most;
@@ -458,8 +458,8 @@ static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend)
     };
     enum { CASES = sizeof cases / sizeof *cases };
     for (size_t i = 0; i < CASES; i++) {
-        bench from = set_up_mode(backend, cases[i].mode, HOTBED_PLACE_BY_SCORE, cases[i].most);
-        bench to = set_up_mode(
+        fixture from = set_up_mode(backend, cases[i].mode, HOTBED_PLACE_BY_SCORE, cases[i].most);
+        fixture to = set_up_mode(
             backend, cases[(i + 1) % CASES].mode, HOTBED_PLACE_BY_SCORE,
             cases[(i + 1) % CASES].most);
         uint64_t pieces = 0;
@@ -467,7 +467,7 @@ static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend)
         check_one_memory(&from, 0, &pieces);
         check_one_memory(&from, 1, &pieces);
         sample_image keys = sample_read(from.storage, 0, from.stream);
-        while (keys.rows > 50) /* that fit into the smallest */
+        while (keys.rows > 50) /* as many as fit into the smallest mode */
             keys.rows--;
         sample_image rest = sample_read(from.storage, 0, from.stream);
         memmove(rest.keys, rest.keys + keys.rows, (rest.rows - keys.rows) * sizeof *rest.keys);
@@ -494,8 +494,8 @@ static void what_is_gathered_can_be_loaded_in_every_mode(hotbed_backend backend)
     }
 }
 
-static void names_that_do_not_match_are_reported(hotbed_backend backend) {
-    bench b = set_up(backend);
+static void unmatched_names_are_reported(hotbed_backend backend) {
+    fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
     hotbed_state_source sources[40];
     hotbed_state_report report;
@@ -506,13 +506,13 @@ static void names_that_do_not_match_are_reported(hotbed_backend backend) {
     hotbed_state_dict *dict = NULL;
     CHECK_OK(hotbed_state_dict_create(other, "sparse.embeddings.", &dict));
 
-    /* Only the static table's names can be missing. */
+    /* A load without any tensors misses only the static table's names. */
     CHECK_STATUS(hotbed_state_dict_load(dict, 0, NULL, true, &report, b.stream), HOTBED_ERR_STATE);
     CHECK_EQ(report.num_missing, 3);
     CHECK_STRING(report.missing[0], "sparse.embeddings.geo-x.weight");
     CHECK_OK(hotbed_state_dict_load(dict, 0, NULL, false, &report, b.stream));
 
-    /* A name too many, and nothing is copied. */
+    /* One name too many: nothing is copied. */
     sources[n] = sources[0];
     sources[n].name = "sparse.embeddings.else.weight";
     CHECK_STATUS(
@@ -521,7 +521,7 @@ static void names_that_do_not_match_are_reported(hotbed_backend backend) {
     CHECK_STRING(report.unexpected[0], "sparse.embeddings.else.weight");
     sample_check_empty(other, b.stream);
 
-    /* Wrong shapes and elements, twice the same name. */
+    /* Wrong shapes and element types, and a name given twice. */
     hotbed_state_source right = sources[0];
     sources[n].name = sources[0].name;
     CHECK_STATUS(
@@ -534,7 +534,7 @@ static void names_that_do_not_match_are_reported(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     sources[0] = right;
-    sources[0].row_bytes = 1; /* rows would overlap */
+    sources[0].row_bytes = 1; /* rows that overlap */
     CHECK_STATUS(
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "row_bytes 1, but its rows have 64 bytes") != NULL);
@@ -550,7 +550,7 @@ static void names_that_do_not_match_are_reported(hotbed_backend backend) {
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     sample_check_empty(other, b.stream);
 
-    /* A hash table's weight without its keys is left alone. */
+    /* A hash table's weight without its keys is ignored. */
     sources[0] = right;
     CHECK_OK(hotbed_state_dict_load(dict, 1, sources, false, NULL, b.stream));
     sample_check_empty(other, b.stream);
@@ -563,15 +563,15 @@ static void names_that_do_not_match_are_reported(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"names_are_torchrecs", names_are_torchrecs},
-    {"views_are_the_memory_that_computes", views_are_the_memory_that_computes},
+    {"views_are_the_memory_that_training_uses", views_are_the_memory_that_training_uses},
     {"rows_of_keys_are_found_in_views_of_every_mode",
      rows_of_keys_are_found_in_views_of_every_mode},
-    {"what_is_made_is_in_canonical_order", what_is_made_is_in_canonical_order},
+    {"collected_keys_are_in_canonical_order", collected_keys_are_in_canonical_order},
     {"hooks_are_called_in_order", hooks_are_called_in_order},
     {"tensors_are_loaded_by_name", tensors_are_loaded_by_name},
-    {"the_prefix_is_the_callers", the_prefix_is_the_callers},
-    {"what_is_gathered_can_be_loaded", what_is_gathered_can_be_loaded},
-    {"what_is_gathered_can_be_loaded_in_every_mode", what_is_gathered_can_be_loaded_in_every_mode},
-    {"names_that_do_not_match_are_reported", names_that_do_not_match_are_reported},
+    {"any_prefix_is_accepted", any_prefix_is_accepted},
+    {"gathered_tensors_can_be_loaded", gathered_tensors_can_be_loaded},
+    {"gathered_tensors_can_be_loaded_in_every_mode", gathered_tensors_can_be_loaded_in_every_mode},
+    {"unmatched_names_are_reported", unmatched_names_are_reported},
     {NULL, NULL},
 };

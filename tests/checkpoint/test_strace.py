@@ -1,13 +1,13 @@
-"""tests/checkpoint/test_strace.py - strace kills a save at its system calls, or has them fail.
+"""tests/checkpoint/test_strace.py - a save whose system calls strace kills or lets fail leaves no damaged checkpoint.
 
 usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 
 A program saves three tables of four ranks beside an older checkpoint.  It is killed at each EVERY-th system call of
-the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and for good (37 unless given; 1 takes
-minutes): the older one stays as it was, and the new one is whole or not there.  strace counts a thread's
-calls of one name, so these are the calls of the thread that saves; tests of the I/O table cover the thread
-that writes behind.
-Exit status 77: no strace, or it may not trace here.
+the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on (the default is 37; 1
+takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not exist.  strace counts the
+calls of one name in one thread, so only calls of the saving thread are chosen; test_checkpoint_faults.c tests the
+calls of the write-behind thread.
+Exit status 77: strace is missing or may not trace.
 """
 import os
 import re
@@ -25,7 +25,7 @@ def check(condition, what):
         sys.exit("failed: " + what)
 
 
-class Bench:
+class Fixture:
     def __init__(self, program, tool, root):
         self.program, self.tool, self.root = program, tool, root
         self.old, self.new = os.path.join(root, "old"), os.path.join(root, "new")
@@ -37,7 +37,7 @@ class Bench:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
 
     def strace(self, calls, options=()):
-        """A save under strace; its exit status, and the calls of its first thread."""
+        """Save under strace; return the exit status and the calls of the first thread."""
         log = os.path.join(self.root, "log")
         ran = self.save(self.new, "2", ["strace", "-f", "-q", "-s", "256", "-o", log, "-e", "trace=" + calls] +
                         list(options))
@@ -58,7 +58,7 @@ class Bench:
         shutil.rmtree(self.new, ignore_errors=True)
 
     def window(self, calls):
-        """The first thread's calls from the draft's making on to the end: name, and which of that name from 1."""
+        """The first thread's calls from the creation of the draft on: name, and number among calls of the name, from 1."""
         status, lines = self.strace(calls)
         check(status == 0 and self.good(self.new), "a save under strace")
         self.clear()
@@ -66,44 +66,44 @@ class Bench:
         for line in lines:
             made_file = re.search(r'openat\(.*?"(.*?)".*O_CREAT', line)
             check(not made_file or re.fullmatch(r"MANIFEST|index\.h5|shard-\S+", made_file.group(1)),
-                  "a save makes a file beside its own, which a kill would leave: " + line)
+                  "a save creates a file outside of its draft, which a kill would leave: " + line)
             name = line[:line.index("(")]
             seen[name] = seen.get(name, 0) + 1
             made = made or ("mkdirat(" in line and DRAFT in line)
             if made and name != "exit_group":
                 window.append((name, seen[name]))
-        check(made, "a draft is made")
+        check(made, "no draft was created")
         return window
 
 
-def kill(bench, every):
-    window = bench.window("all")
+def kill(fixture, every):
+    window = fixture.window("all")
     left = {"nothing": 0, "all": 0}
     for name, n in window[::every]:
-        bench.strace("all", ["-e", "inject=%s:signal=KILL:when=%d" % (name, n)])
-        there = os.path.exists(bench.new)
-        check(not there or bench.good(bench.new), "killed at %s %d: the new checkpoint is not whole" % (name, n))
-        check(bench.good(bench.old), "killed at %s %d: the old checkpoint is not whole" % (name, n))
+        fixture.strace("all", ["-e", "inject=%s:signal=KILL:when=%d" % (name, n)])
+        there = os.path.exists(fixture.new)
+        check(not there or fixture.good(fixture.new), "killed at %s %d: the new checkpoint is not whole" % (name, n))
+        check(fixture.good(fixture.old), "killed at %s %d: the old checkpoint is not whole" % (name, n))
         left["all" if there else "nothing"] += 1
-        bench.clear()
-    print("killed at %d of %d calls: %d times nothing new was there, %d times all of it" %
+        fixture.clear()
+    print("killed at %d of %d calls: %d times no new checkpoint existed, %d times a whole one" %
           (sum(left.values()), len(window), left["nothing"], left["all"]))
     check(left["nothing"] > 0, "no kill came before the end")
 
 
-def fail(bench, every, error, sticky):
-    window = bench.window(FILES)
+def fail(fixture, every, error, sticky):
+    window = fixture.window(FILES)
     failed = 0
     for name, n in window[::every]:
-        status, _ = bench.strace(FILES, ["-e", "inject=%s:error=%s:when=%d%s" % (name, error, n, "+" if sticky else "")])
+        status, _ = fixture.strace(FILES, ["-e", "inject=%s:error=%s:when=%d%s" % (name, error, n, "+" if sticky else "")])
         where = "%s at %s %d" % (error, name, n)
         check(status in (0, 1), where + ": exit status %d" % status)
-        there = os.path.exists(bench.new)
-        check(there or status != 0, where + ": saved, but nothing is there")
-        check(not there or bench.good(bench.new), where + ": the new checkpoint is not whole")
-        check(bench.good(bench.old), where + ": the old checkpoint is not whole")
+        there = os.path.exists(fixture.new)
+        check(there or status != 0, where + ": the save succeeded, but the checkpoint does not exist")
+        check(not there or fixture.good(fixture.new), where + ": the new checkpoint is not whole")
+        check(fixture.good(fixture.old), where + ": the old checkpoint is not whole")
         failed += status != 0
-        bench.clear()
+        fixture.clear()
     print("%s%s at %d of %d calls on files: %d saves failed" %
           (error, " from then on" if sticky else "", len(window[::every]), len(window), failed))
     check(failed > 0, "no save failed")
@@ -120,12 +120,12 @@ def main():
     every = int(sys.argv[3]) if len(sys.argv) > 3 else 37
     root = tempfile.mkdtemp(prefix="hotbed-strace-")
     try:
-        bench = Bench(sys.argv[1], sys.argv[2], root)
-        check(bench.save(bench.old, "1").returncode == 0 and bench.good(bench.old), "a save")
-        kill(bench, every)
+        fixture = Fixture(sys.argv[1], sys.argv[2], root)
+        check(fixture.save(fixture.old, "1").returncode == 0 and fixture.good(fixture.old), "a save")
+        kill(fixture, every)
         for error in ("ENOSPC", "EIO"):
             for sticky in (False, True):
-                fail(bench, every, error, sticky)
+                fail(fixture, every, error, sticky)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return 0

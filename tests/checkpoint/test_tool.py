@@ -1,4 +1,4 @@
-"""tests/checkpoint/test_tool.py - hotbed-ckpt from outside: what it prints, writes and returns.
+"""tests/checkpoint/test_tool.py - hotbed-ckpt as a program: its output, files and exit status.
 
 usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT
 
@@ -17,7 +17,7 @@ import tempfile
 try:
     import numpy as np
 except ImportError:
-    system = "/usr/bin/python3"  # a distribution's numpy is seen by the distribution's Python
+    system = "/usr/bin/python3"  # only the distribution's Python finds the distribution's numpy
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
         os.execv(system, [system] + sys.argv)
     print("skipped: Python has no numpy")
@@ -43,7 +43,7 @@ def sample(path, **variables):
 
 
 def tool_run(*words, **options):
-    """Every line about an error has a text: a status alone, or nothing, is none."""
+    """Run the tool, and check that each line of an error has a text, not only a status."""
     done = subprocess.run([TOOL] + list(words), capture_output=True, text=True, errors="surrogateescape", **options)
     for line in [] if "--progress" in words else done.stderr.splitlines():
         check(line.startswith("hotbed-ckpt: ") and not line.rstrip().endswith(":"), "error line: " + repr(line))
@@ -70,7 +70,7 @@ def same(a, b):
 
 
 def limited(limit, value):
-    """Run the tool with a limit of resources."""
+    """Options that run the tool under a resource limit."""
     return {"preexec_fn": lambda: resource.setrlimit(limit, (value, value))}
 
 
@@ -172,7 +172,7 @@ def check_reshard(root):
         tool("reshard", path, out, "--ranks=2", status=2)  # it exists
         shutil.rmtree(out)
     tool("reshard", path, os.path.join(root, "no", "such"), "--ranks", "2", status=2)
-    # At once: MANIFEST would be too large, or too many files open.
+    # Refused at the start: MANIFEST would be too large, or too many files would be open.
     tool("reshard", path, out, "--ranks", "65536", status=2, timeout=60)
     few = limited(resource.RLIMIT_NOFILE, 300)
     check("ulimit -n" in tool_run("reshard", path, out, "--ranks=60", **few).stderr, "limit of open files")
@@ -191,7 +191,7 @@ def check_diff(root):
     differs = []
 
     def both_ways(what, *expect):
-        """Each of the two differs from the other, and says how."""
+        """diff reports the expected differences in both directions."""
         for x, y in ((a, b), (b, a)):
             items = tool_json("diff", x, y, status=1)
             tool("diff", x, y, status=1)
@@ -238,7 +238,7 @@ def write_raw(directory, table, rank, world, **parts):
 
 
 def read_rows(path):
-    """All rows of a checkpoint: of each table its columns, in order of the keys."""
+    """All rows of a checkpoint: the columns of each table, in order of the keys."""
     out = path + "-rows"
     tool("convert", path, out, "--to", "npy")
     tables = rows_of_npy(out)
@@ -247,14 +247,14 @@ def read_rows(path):
 
 
 def spoil(random, directory):
-    """Change a directory so that it may not be whole any more."""
+    """Change a directory so that it may no longer be complete."""
     names = sorted(os.listdir(directory))
     path = os.path.join(directory, random.choice(names))
     table = os.path.basename(path).split(".")[0].split("_emb")[0]
     how = random.randrange(9)
     if how <= 3:
         os.remove(path)
-    elif how == 4:  # an optional column, of one rank or table alone
+    elif how == 4:  # an optional column of a single rank or table
         some = [n for n in names if any(w in n for w in ("opt_values", "scores", "counter", "exp_avg", "metadata"))]
         if some:
             os.remove(os.path.join(directory, random.choice(some)))
@@ -274,7 +274,7 @@ def spoil(random, directory):
 
 
 def check_whole(root, source, kind, expected_rows):
-    """An import of what was changed is an error with a text that leaves nothing, or has everything that the files have."""
+    """An import of a changed directory fails with a message and leaves nothing, or has all rows of the files."""
     chance = random.Random(17)
     work, out = os.path.join(root, "work"), os.path.join(root, "imported")
     taken = 0
@@ -290,14 +290,14 @@ def check_whole(root, source, kind, expected_rows):
             check(sorted(found) == sorted(right), "tables %s, not %s" % (sorted(found), sorted(right)))
             for table, columns in right.items():
                 for column, data in columns.items():
-                    check(found[table][column].tobytes() == data.tobytes(), "%s.%s is not what was given: %s" % (table, column, sorted(os.listdir(work))))
+                    check(found[table][column].tobytes() == data.tobytes(), "%s.%s differs from the file: %s" % (table, column, sorted(os.listdir(work))))
             shutil.rmtree(out)
         else:
             check(done.returncode in (1, 2) and done.stderr, "import returned %d: %s" % (done.returncode, done.stderr))
             check(sorted(os.listdir(root)) == sorted(set(os.listdir(root)) - {"imported"}), "a failed import leaves something")
             check(not [n for n in os.listdir(root) if n.startswith(".tmp-")], "a failed import leaves a draft")
         shutil.rmtree(work)
-    check(1 <= taken <= 25, "%d of 30 were taken" % taken)
+    check(1 <= taken <= 25, "%d of 30 were imported" % taken)
 
 
 def rows_of_npy(directory):
@@ -356,7 +356,7 @@ def check_imports(root):
                   counter_keys=keys + 1000, counter_frequencies=keys + 1)
         open(os.path.join(raw, table + "_opt_args.json"), "w").write("{}")
     check_whole(root, raw, "dynamicemb", rows_of_raw)
-    # Ranks whose states have other widths, though each file goes with its keys.
+    # States of different widths on two ranks, though each file fits its keys.
     np.zeros((20, 4), np.float32).tofile(os.path.join(raw, "u_opt_values.rank_1.world_size_2"))
     tool("convert", raw, os.path.join(root, "out"), "--from", "dynamicemb", status=1)
     for name in (path, npy, raw):
@@ -365,10 +365,10 @@ def check_imports(root):
 
 
 def check_cut_short(root):
-    """An export that is killed leaves no directory of its name, and what it leaves is no input."""
+    """A killed export leaves no directory of its name; its draft is refused as an input."""
     path, out = os.path.join(root, "ranks"), os.path.join(root, "npy")
     if tool_run("--version", **limited(resource.RLIMIT_FSIZE, 0)).returncode < 0:
-        return  # TSan's runtime writes files of its own
+        return  # TSan's runtime writes files itself
     for size in (0, 64, 3000):
         before = set(os.listdir(root))
         killed = tool_run("convert", path, out, "--to", "npy", **limited(resource.RLIMIT_FSIZE, size))
@@ -541,7 +541,7 @@ def check_increments(root):
     tool("compact", ".", out, cwd=one)
     same(one, out)
     shutil.rmtree(out)
-    link = os.path.join(root, "latest")  # beside what it leads to
+    link = os.path.join(root, "latest")  # in the directory of its target
     os.symlink(one, link)
     same(link, one)
     os.remove(link)
@@ -556,7 +556,7 @@ def check_increments(root):
 
 
 def check_long_chain(root):
-    """A chain of any length, with more files than may be open."""
+    """compact reads a chain that has more files than may be open."""
     place = os.path.join(root, "long")
     os.mkdir(place)
     saves = ["s0:0"] + ["s%d:%d:s%d" % (i, i, i - 1) for i in range(1, 70)]
@@ -569,7 +569,7 @@ def check_long_chain(root):
 
 
 def check_gc(root):
-    """What test_tool_gc.py does not choose at random."""
+    """Cases of gc that test_tool_gc.py does not generate."""
     place = os.path.join(root, "gc")
     os.mkdir(place)
     sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1 step-2:2 step-3:3")
@@ -591,7 +591,7 @@ def check_gc(root):
 
 
 def check_names(root):
-    """JSON is JSON, whatever the names are."""
+    """The output is valid JSON for every file name."""
     place = os.path.join(root, "names")
     names = [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", "\u00e9\U0001f600".encode(), b'"\\\n\x7f', b"\xe2\x82"]
     os.mkdir(place)

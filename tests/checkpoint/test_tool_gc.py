@@ -3,7 +3,8 @@
 usage: test_tool_gc.py SAMPLE_PROGRAM HOTBED_CKPT
 
 A directory has checkpoints and increments from a pool, whole or damaged, copies of them, links of all kinds, leftovers
-of saves and removals, and files and directories of others.  HOTBED_TEST_SEED and HOTBED_TEST_ROUNDS (60) choose them.
+of saves and removals, and unrelated files and directories.  HOTBED_TEST_SEED is the seed, HOTBED_TEST_ROUNDS (60) the
+number of directories.
 """
 import json
 import os
@@ -18,7 +19,7 @@ TOOL = os.path.abspath(sys.argv[2])
 SEED = int(os.environ.get("HOTBED_TEST_SEED", "1"))
 ROUNDS = int(os.environ.get("HOTBED_TEST_ROUNDS", "60"))
 
-# Name, step, and what an increment follows; d1 is newer than the full checkpoints after d.
+# Name, step, and parent of each checkpoint; d1 is newer than the full checkpoints after d.
 POOL = [
     ("a", 10, None), ("a1", 20, "a"), ("a2", 30, "a1"), ("b", 40, None), ("b1", 50, "b"), ("b2", 60, "b"),
     ("c", 70, None), ("d", 80, None), ("d1", 200, "d"), ("e", 90, None), ("e1", 95, "e"),
@@ -40,12 +41,12 @@ class Entry:
 
     def __init__(self, member=None, good=False, described=False, state="other"):
         self.member = member  # of the pool, or None
-        self.good = good  # its files are right
+        self.good = good  # all files are correct
         self.described = described  # its MANIFEST can be read
-        self.state = state  # of its own files
-        self.nested = False  # a directory is inside
+        self.state = state  # of its own files, whatever its parents are
+        self.nested = False  # it contains a directory
         self.link = False
-        self.target = None  # of a link: entry that it leads to or into
+        self.target = None  # of a link: the entry that it leads to or into
 
 
 class Round:
@@ -57,13 +58,13 @@ class Round:
         self.entries = {}  # by name, bytes
         os.mkdir(self.place)
         os.mkdir(self.outside)
-        self.external = {}  # members beside the directory
+        self.external = {}  # members outside of the directory
         self.fill()
 
     def path(self, *names):
         return os.path.join(self.place, *names)
 
-    # --- what is in the directory ---
+    # --- the content of the directory ---
 
     def copy(self, member, to):
         os.mkdir(to)
@@ -79,7 +80,7 @@ class Round:
         return name
 
     def damage(self, entry, path):
-        """Make a checkpoint's files wrong, each a file of its own: the pool's are linked."""
+        """Damage a checkpoint.  A file is replaced, not written to: it is a hard link to the pool's."""
         shard, index, manifest = (os.path.join(path, n) for n in (b"shard-00000-of-00002.h5", b"index.h5", b"MANIFEST"))
         how = self.random.randrange(12)
         entry.good = False
@@ -92,7 +93,7 @@ class Round:
             data = open(file, "rb").read()
             os.remove(file)
             open(file, "wb").write(data[:-1] if self.random.random() < 0.5 else data + b"x")
-        elif how == 6:  # a link in a file's place is refused by loads
+        elif how == 6:  # a load refuses a link in the place of a file
             os.remove(shard)
             os.symlink(os.path.join(self.pool, entry.member.encode(), b"shard-00000-of-00002.h5"), shard)
         elif how == 7:
@@ -138,7 +139,7 @@ class Round:
         self.entries[name] = entry
 
     def add_parents(self):
-        """A parent that is elsewhere, behind a link."""
+        """Add parents outside of the directory, which links lead to."""
         here = {e.member for e in self.entries.values()}
         for member in sorted({PARENT[m] for m in here if m and PARENT[m]} - here):
             if self.random.random() < 0.5:
@@ -209,7 +210,7 @@ class Round:
     # --- the model ---
 
     def whole(self, entry):
-        """All files are right, and so is what it follows, by one copy or another."""
+        """All files are correct, and some copy of each of its parents is whole."""
         if not entry.good:
             return False
         parent = PARENT[entry.member]
@@ -230,7 +231,7 @@ class Round:
         return found
 
     def expected(self, keep, unfinished):
-        """Names that go, where no member of the pool is there twice; else None."""
+        """The names that gc removes; None if a member of the pool is there twice, since the choice is then open."""
         states = self.states()
         real = {n: e for n, e in self.entries.items() if states[n] == "whole"}
         members = [e.member for e in self.entries.values() if e.described]
@@ -248,7 +249,7 @@ class Round:
                 roots.add(root_of(e.member))
         return (go | {n for n, e in real.items() if root_of(e.member) not in roots}) - stay
 
-    # --- runs ---
+    # --- runs of the tool ---
 
     def run(self, *words, status=None):
         done = subprocess.run([TOOL] + list(words), capture_output=True)
@@ -312,13 +313,13 @@ class Round:
         self.check(self.snapshot(self.place) == left, "what is left is not what was there")
         whole = {n for n, s in self.states().items() if s == "whole"}
         for n in removed:
-            self.check(n in whole or (unfinished and self.entries[n].state == "unfinished"), "%r is gone" % n)
+            self.check(n in whole or (unfinished and self.entries[n].state == "unfinished"), "%r was removed" % n)
             later = {self.entries[m].member for m in removed[removed.index(n) + 1:]}
             self.check(
-                not any(self.entries[n].member in ancestors(m) for m in later if m), "%r went before what follows it" % n)
+                not any(self.entries[n].member in ancestors(m) for m in later if m), "%r was removed before its increments" % n)
         for n, e in self.entries.items():
-            self.check(e.target is None or e.target not in removed, "%r, to which %r leads, is gone" % (e.target, n))
-        # What is left is as whole as it was: nothing lost what it follows.
+            self.check(e.target is None or e.target not in removed, "%r, to which %r leads, was removed" % (e.target, n))
+        # The remaining checkpoints are as whole as before: none lost a parent.
         newest = max((self.entries[n].member for n in whole), key=STEP.get, default=None)
         fulls = sorted({self.entries[n].member for n in whole if PARENT[self.entries[n].member] is None}, key=STEP.get)
         for n in removed:
@@ -326,8 +327,8 @@ class Round:
         still = {n for n, s in self.states().items() if s == "whole"}
         self.check(still == whole - set(removed), "gc made something an orphan")
         members = {self.entries[n].member for n in still}
-        self.check(newest is None or newest in members, "the newest checkpoint is gone")
-        self.check(set(fulls[-keep:]) <= members, "one of the newest full checkpoints is gone")
+        self.check(newest is None or newest in members, "the newest checkpoint was removed")
+        self.check(set(fulls[-keep:]) <= members, "one of the newest full checkpoints was removed")
         if removed and self.random.random() < 0.3:
             self.check_list()
 

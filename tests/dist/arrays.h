@@ -1,4 +1,4 @@
-/* tests/dist/arrays.h - a stream, and device arrays that live as long as it. */
+/* tests/dist/arrays.h - a stream, and device arrays that are freed with it. */
 #ifndef HOTBED_TESTS_ARRAYS_H
 #define HOTBED_TESTS_ARRAYS_H
 
@@ -25,7 +25,7 @@ static inline void arrays_close(arrays *a) {
     hotbed_stream_destroy(a->stream);
 }
 
-/* Filled with a pattern, so that nothing is right by chance.  Never NULL. */
+/* Allocate an array filled with a pattern, so that no value is correct by chance.  Never NULL. */
 static inline void *arrays_alloc(arrays *a, uint64_t bytes) {
     CHECK(a->n < ARRAYS_MOST);
     hotbed_memory *m = &a->memory[a->n++];
@@ -34,7 +34,7 @@ static inline void *arrays_alloc(arrays *a, uint64_t bytes) {
     return m->data;
 }
 
-/* Device copy of a host array. */
+/* Copy a host array to a new device array. */
 static inline void *arrays_copy(arrays *a, const void *host, uint64_t bytes) {
     void *device = arrays_alloc(a, bytes);
     CHECK_OK(hotbed_copy(device, host, bytes, a->stream));

@@ -1,8 +1,8 @@
-/* tests/dist/comm_death.c - a rank that is a process kills itself; the others say what they saw.
+/* tests/dist/comm_death.c - rank 1 of a job kills its process; the other ranks report the death in
+ * time.
  *
- * Rank 1 dies in the phase that the environment's PHASE names.  The others print "survivor RANK: ...", or fail
- * a check.  comm_death.sh runs it, over MPI or NCCL.
- */
+ * The environment variable PHASE names the phase in which rank 1 dies.  The others print "survivor
+ * RANK: ...", or fail a check.  comm_death.sh runs this program over MPI or NCCL. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "dist/comm.h"
 #include "tests/dist/world.h"
@@ -32,7 +32,7 @@ static hotbed_status create(
 }
 
 static void exchange(const world_rank *me, const world_bytes *send, const world_bytes *recv) {
-    hotbed_status status = HOTBED_OK; /* COMM as soon as the death is known */
+    hotbed_status status = HOTBED_OK; /* COMM once the death is known */
     for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++)
         status = hotbed_comm_all_to_all(
             me->comm, BYTES / me->size, send->device.data, recv->device.data, me->stream);
@@ -48,36 +48,36 @@ static void say(uint32_t rank, const char *what) {
     (void)fflush(stdout);
 }
 
-/* The survivors see the death itself, and do not wait for the deadline. */
+/* The survivors detect the death itself, and do not wait for the deadline. */
 static void check_in_time(uint64_t start) {
     CHECK(hotbed_comm_now() - start < (uint64_t)DEADLINE_MS / 2 * 1000000U);
 }
 
 static void live_and_die(world_rank *me, const char *phase) {
     uint64_t start = hotbed_comm_now();
-    bool dies = me->rank == DYING_RANK;
+    bool dying = me->rank == DYING_RANK;
     world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, BYTES);
-    if (strcmp(phase, "idle") == 0 && dies)
+    if (strcmp(phase, "idle") == 0 && dying)
         die(NULL);
-    if (strcmp(phase, "before") == 0) { /* the others are in an operation, it is not */
+    if (strcmp(phase, "before") == 0) { /* the others run an operation, rank 1 does not */
         CHECK_OK(barrier(me));
-        if (dies)
+        if (dying)
             CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
     }
-    if (strcmp(phase, "between") == 0) /* all are between two operations of a stream */
+    if (strcmp(phase, "between") == 0) /* all ranks are between two operations of a stream */
         for (uint32_t i = 0; i < 50; i++)
-            if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && dies)
+            if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && dying)
                 CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
     exchange(me, &send, &recv);
-    if (strcmp(phase, "middle") == 0 && dies)
-        die(NULL); /* its stream is on the way */
+    if (strcmp(phase, "middle") == 0 && dying)
+        die(NULL); /* while its stream runs the operation */
     (void)!hotbed_stream_sync(me->stream);
-    if (strcmp(phase, "end") == 0) { /* all is done and the communicator gone */
+    if (strcmp(phase, "end") == 0) { /* after the communicator is destroyed */
         hotbed_comm_destroy(me->comm);
-        if (dies)
+        if (dying)
             die(NULL);
         say(me->rank, "end");
-        _exit(0); /* MPI_Finalize would wait for it */
+        _exit(0); /* MPI_Finalize would wait for the dead rank */
     }
     CHECK_EQ(barrier(me), HOTBED_ERR_COMM);
     check_in_time(start);
@@ -90,10 +90,11 @@ static void live_and_die(world_rank *me, const char *phase) {
     world_free(&recv);
 }
 
-/* What the next communicator is to the survivors. */
-static void go_on(world_rank *me, const world *where) {
+/* Create the next communicator, among the survivors. */
+static void create_next(world_rank *me, const world *where) {
     me->comm = NULL;
-    if (where->transport == HOTBED_TRANSPORT_MPI) { /* MPI has none without the dead, and says so */
+    /* MPI cannot create one without the dead rank, and returns an error. */
+    if (where->transport == HOTBED_TRANSPORT_MPI) {
         CHECK_STATUS(create(where, 200, me->rank, &me->comm), HOTBED_ERR_COMM);
         CHECK(me->comm == NULL);
         return;
@@ -123,7 +124,7 @@ static void run(hotbed_backend backend) {
     CHECK_OK(create(where, DEADLINE_MS, me.rank, &me.comm));
     CHECK_OK(hotbed_stream_create(
         mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
-    if (strcmp(phase, "create") == 0) { /* it was there, but does not come */
+    if (strcmp(phase, "create") == 0) { /* rank 1 dies before it calls create */
         hotbed_comm *second = NULL;
         if (me.rank == DYING_RANK)
             die(NULL);
@@ -131,7 +132,7 @@ static void run(hotbed_backend backend) {
         CHECK(second == NULL);
     }
     live_and_die(&me, phase);
-    go_on(&me, where);
+    create_next(&me, where);
     hotbed_stream_destroy(me.stream);
     say(me.rank, "left");
 }

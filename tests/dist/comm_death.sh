@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/dist/comm_death.sh - run comm_death for one phase: all survivors must say so, in time.
-# usage: comm_death.sh PHASE RANKS SECONDS COMMAND... that starts the ranks
+# tests/dist/comm_death.sh - run comm_death for one phase: all survivors must report within SECONDS.
+# usage: comm_death.sh PHASE RANKS SECONDS COMMAND...; COMMAND starts the ranks
 set -u
 phase=$1 ranks=$2 most=$3
 shift 3

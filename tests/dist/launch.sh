@@ -1,11 +1,11 @@
 #!/bin/sh
-# tests/dist/launch.sh - run a program as N ranks that find each other by the environment, as torchrun would.
-# usage: launch.sh N PROGRAM [ARGUMENT...]; status 0, or of a rank that failed, or 77 when one skipped.
+# tests/dist/launch.sh - run a program as N ranks that find each other by environment variables, as torchrun does.
+# usage: launch.sh N PROGRAM [ARGUMENT...]; exits with the status of a failed rank, else 77 if a rank skipped, else 0.
 set -u
 n=$1
 shift
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$n"
-# A free port, below the range of ephemeral ports.
+# A free port below the range from which the system assigns ports.
 MASTER_PORT=$(python3 -c '
 import os, socket
 for port in range(20000 + os.getppid() * 7 % 10000, 31000):

@@ -1,12 +1,12 @@
-# tests/dist/ranks.cmake - the programs over MPI, as threads on one GPU, and over NCCL, and what becomes of a rank that is killed.
+# tests/dist/ranks.cmake - entries that run programs over MPI, as threads on one GPU, and over NCCL, and that kill a rank.
 if(HOTBED_MPI OR HOTBED_NCCL)
   add_executable(comm_death comm_death.c)
   target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
 endif()
 set(death_phases create idle before between middle end)
 
-# An entry of a program that runs as several ranks.  The environment is part of its command, so that the command can
-# be run by hand, and under a tool.
+# Add an entry for a program that runs as several ranks.  The environment is part of the command, so that the command
+# can be run by hand and under a tool.
 function(add_ranks_test entry labels environment)
   add_test(NAME ${entry} COMMAND env ${environment} ${ARGN})
   set_tests_properties(
@@ -28,7 +28,7 @@ if(HOTBED_MPI)
   if(version MATCHES "Open MPI|OpenRTE")
     set(open_mpi ON)
   else()
-    message(STATUS "tests over MPI are left out: they know Open MPI's mpirun only")
+    message(STATUS "tests over MPI are skipped: they need Open MPI's mpirun")
   endif()
 endif()
 set(mpirun ${PROJECT_SOURCE_DIR}/tests/support/mpirun.sh ${MPIEXEC_EXECUTABLE})
@@ -60,7 +60,7 @@ if(HOTBED_CUDA) # several ranks on one GPU
 endif()
 
 if(HOTBED_NCCL)
-  set(environment NCCL_NVLS_ENABLE=0) # nothing here needs multicast, and not every machine has it
+  set(environment NCCL_NVLS_ENABLE=0) # not every machine has NVLink multicast, and the tests do not need it
   set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
   set(nccl ${environment} HOTBED_TEST_TRANSPORT=nccl)
   foreach(program IN ITEMS test_comm test_comm_window test_sharded test_sharded_context)
@@ -71,7 +71,7 @@ if(HOTBED_NCCL)
   foreach(gpus IN ITEMS 2 4)
     foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded
                              test_sharded_context test_sharded_growth test_balance ${checkpoints})
-      # A thread a GPU, and a process a GPU.
+      # A thread for each GPU, and a process for each GPU.
       add_ranks_test(${program}.nccl${gpus} "gpu;slow"
                      "${nccl};HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)
       add_ranks_test(${program}.ncclp${gpus} "gpu;slow"

@@ -1,4 +1,5 @@
-/* tests/dist/sharded_fixture.c - a sharded collection beside one storage that gets all ranks' batches at once. */
+/* tests/dist/sharded_fixture.c - a sharded collection, and a model of it: one storage that receives
+ * the batches of all ranks at once. */
 #include "tests/dist/sharded_fixture.h"
 
 #include <math.h>
@@ -9,13 +10,13 @@ static const char *const feature_names[FIXTURE_FEATURES + 1] = {"user", "seen", 
                                                                 "shop", "words", "other"};
 static const uint32_t feature_tables[FIXTURE_FEATURES] = {0, 1, 1, 2, 3};
 
-/* --- options ------------------------------------------------------------------------------------------ */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static uint64_t draw(uint64_t *state, uint64_t below) {
     return hotbed_test_random_r(state) % below;
 }
 
-/* The collection's tables are the model's, in other memory. */
+/* The collection has tables like the model's, but in other memory. */
 static void describe_own(sharded_fixture *r) {
     r->own_options = r->storage_options;
     r->own_options.tables = r->own_tables;
@@ -27,7 +28,7 @@ static void describe_own(sharded_fixture *r) {
         if (r->how->grows && o->kind == HOTBED_TABLE_HASH) {
             o->capacity = (uint64_t)128 * r->me->size;
             o->max_capacity = FIXTURE_CAPACITY;
-            /* The remaining slots hold the batches until a poll sees the count. */
+            /* The free slots suffice for the batches up to the next poll. */
             o->growth_load = hotbed_test_is_small() ? 0.015625F : 0.0625F;
         }
         if (r->how->cached)
@@ -55,7 +56,7 @@ static void describe(sharded_fixture *r) {
             o->initializer =
                 (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -1.0F, .upper = -0.5F};
         else if (how->one_sign)
-            o->initializer.value = 0.0F; /* then rows have the last bits of what they lose */
+            o->initializer.value = 0.0F; /* then rows are exact sums of their updates */
         r->routes[t] =
             how->one_rule ? HOTBED_ROUTE_HASH_ROUND_ROBIN : (hotbed_route_kind)draw(&random, 3);
         if (how->counted && t != 2) {
@@ -105,7 +106,7 @@ static uint64_t width_of(const sharded_fixture *r) {
     return r->how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : hotbed_sharded_columns(r->sharded);
 }
 
-/* Gradients of a rank's duplicates are summed, and the sums scaled; else they are scaled one by one. */
+/* Whether the gradients of a rank's duplicates are summed before the sums are scaled; else each is scaled. */
 static bool sums_first(const sharded_case *how) {
     return how->pooling == HOTBED_POOL_NONE && how->dedup != HOTBED_DEDUP_OFF;
 }
@@ -161,7 +162,7 @@ void sharded_fixture_free(sharded_fixture *r) {
     free(r->all_at);
 }
 
-/* --- batches -------------------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 static uint64_t draw_key(
     const sharded_fixture *r, uint64_t *random, uint32_t rank, uint32_t feature) {
@@ -178,8 +179,8 @@ static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uin
     uint64_t random = r->how->seed * 1000003U + (uint64_t)step * 1009U + rank;
     uint32_t features = FIXTURE_FEATURES + 1, row = 0;
     memset(b, 0, sizeof *b);
-    b->batch_size =
-        (uint32_t)draw(&random, FIXTURE_BATCH + 1); /* ranks differ, and some have none */
+    /* Batch sizes differ between ranks; some are 0. */
+    b->batch_size = (uint32_t)draw(&random, FIXTURE_BATCH + 1);
     if (r->how->steady) {
         b->batch_size = FIXTURE_BATCH;
         step = 0;
@@ -207,7 +208,7 @@ static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uin
     b->offsets[row] = (int64_t)b->n;
 }
 
-/* The model's batch: by feature, rank, sample. */
+/* Build the model's batch: in order of feature, rank, sample. */
 static void join_batches(sharded_fixture *r) {
     uint64_t *keys = (uint64_t *)(void *)r->all_keys.host;
     int64_t *offsets = (int64_t *)(void *)r->all_offsets.host;
@@ -266,7 +267,7 @@ void sharded_fixture_fill(sharded_fixture *r, int step) {
     r->kjt.weights = r->how->weighted ? r->weights.device.data : NULL;
 }
 
-/* --- the model ---------------------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 static hotbed_batch model_batch(const sharded_fixture *r) {
     hotbed_batch batch;
@@ -295,7 +296,7 @@ void sharded_fixture_model_eval(sharded_fixture *r) {
     world_download(r->me, &r->all_output);
 }
 
-/* n floats are the model's: all bytes, or within 1e-6 where they `round`. */
+/* n floats equal the model's: in all bytes, or within 1e-6 if they `round`. */
 static void check_floats(const void *got, const void *want, uint64_t n, bool round) {
     const float *a = got, *b = want;
     if (!round)
@@ -306,7 +307,7 @@ static void check_floats(const void *got, const void *want, uint64_t n, bool rou
 
 void sharded_fixture_check_output(sharded_fixture *r) {
     hotbed_pooling pooling = r->how->pooling;
-    bool sums = pooling == HOTBED_POOL_MEAN || /* of rows that are no dyadic numbers any more */
+    bool sums = pooling == HOTBED_POOL_MEAN || /* sums of rows that are no longer dyadic numbers */
                 (pooling == HOTBED_POOL_SUM && r->how->scale_by_world);
     bool round = r->moved && (r->rounds || sums);
     uint64_t row = width_of(r) * hotbed_dtype_bytes(
@@ -333,13 +334,13 @@ void sharded_fixture_check_output(sharded_fixture *r) {
 static float gradient_of(const sharded_fixture *r, uint32_t rank, uint64_t i, uint64_t e) {
     uint64_t state = r->how->seed + rank * 7919U + i * 104729U + e * 31U;
     float g = ((float)draw(&state, 33) - 16.0F) / 16.0F;
-    /* Those of pooled rows are summed by the owner, in one process's order: they may round. */
+    /* The owner sums gradients of pooled rows in the order of one process, so they may round. */
     if (r->how->own_keys || r->how->pooling == HOTBED_POOL_MEAN)
         g = g * 0.3F + (float)draw(&state, 1000) * 1e-6F;
     return r->how->one_sign ? fabsf(g) : g;
 }
 
-/* The model's step where sums are scaled. */
+/* Train the model with scaled sums of gradients. */
 static void apply_scaled_sums(sharded_fixture *r) {
     hotbed_stream *s = r->me->stream;
     float *sums = (float *)(void *)r->all_sums.host;
@@ -405,7 +406,7 @@ void sharded_fixture_step(sharded_fixture *r, int step) {
     CHECK_OK(hotbed_stream_sync(s));
 }
 
-/* --- rows ----------------------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static void check_table(sharded_fixture *r, uint32_t table, const uint64_t *keys, uint64_t n) {
     world_rank *me = r->me;
@@ -456,7 +457,7 @@ static void check_table(sharded_fixture *r, uint32_t table, const uint64_t *keys
         world_free(all[i]);
 }
 
-/* What admission has counted here is what the model has counted of this rank's keys. */
+/* Admission on this rank has counted the keys of this rank as often as the model has. */
 static void check_counts(sharded_fixture *r, uint32_t table) {
     enum { MOST = 4000 };
     hotbed_sharded_table info = {.size = sizeof info};
@@ -515,7 +516,7 @@ uint32_t sharded_fixture_growths(const sharded_fixture *r) {
     return sum;
 }
 
-/* --- worlds ------------------------------------------------------------------------------------------------ */
+/* --- worlds ----------------------------------------------------------------------------------- */
 
 void sharded_fixture_run(uint32_t most, world_body body, void *argument) {
     if (world_missing() != NULL)

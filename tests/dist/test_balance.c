@@ -1,4 +1,5 @@
-/* tests/dist/test_balance.c - partitions, and samples that follow them. */
+/* tests/dist/test_balance.c - batch balance: partitions of samples by workload, and the exchange of
+ * samples by a partition. */
 #include "hotbed/balance.h"
 
 #include "tests/dist/sharded_fixture.h"
@@ -7,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* --- partitions ---------------------------------------------------------------------------------------- */
+/* --- partitions ------------------------------------------------------------------------------- */
 
 static uint64_t sum_of(const uint64_t *workloads, const uint32_t *items, uint32_t n) {
     uint64_t sum = 0;
@@ -16,7 +17,8 @@ static uint64_t sum_of(const uint64_t *workloads, const uint32_t *items, uint32_
     return sum;
 }
 
-/* Each item once, ascending in its set; the spread of sums. */
+/* Each item is in one set, and the items of a set ascend; return the difference of the largest and
+ * smallest sum. */
 static uint64_t check_partition(
     uint32_t sets, uint32_t n, const uint64_t *workloads, const uint32_t *items) {
     uint64_t least = UINT64_MAX, most = 0;
@@ -39,7 +41,7 @@ static uint64_t check_partition(
 
 static void known_partitions(hotbed_backend backend) {
     (void)backend;
-    /* Differences of neighbours: 8-7, 6-5, 4-3, 2-1 cancel. */
+    /* The differences of neighbours, 8-7, 6-5, 4-3 and 2-1, cancel. */
     const uint64_t eight[] = {8, 7, 6, 5, 4, 3, 2, 1}, zeros[6] = {0};
     const uint64_t one_large[] = {1, 1, 100, 1, 1, 1};
     uint32_t items[8];
@@ -61,8 +63,9 @@ static void known_partitions(hotbed_backend backend) {
     CHECK_STATUS(hotbed_balance_partition(1U << 16, 1U << 16, eight, items), HOTBED_ERR_ARGUMENT);
 }
 
-/* Long-tailed workloads: sums differ by less than a sample of many, and far less than with round robin.  Of two
- * the larger comes early, so that round robin is never even. */
+/* Long-tailed workloads: for many items, sums differ by less than one item, and by far less than if
+ * items were assigned in turn.  Of each two items the larger comes first, so that assigning in turn
+ * is never even by chance. */
 static void sums_are_nearly_equal(hotbed_backend backend) {
     (void)backend;
     static const uint32_t sets[] = {2, 3, 4, 8, 33};
@@ -95,7 +98,7 @@ static void sums_are_nearly_equal(hotbed_backend backend) {
         }
 }
 
-/* --- samples -------------------------------------------------------------------------------------------- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 enum {
     FEATURES = 3,
@@ -167,7 +170,7 @@ static void download(world_rank *me, void *to, const void *device, size_t bytes)
     CHECK_OK(hotbed_stream_sync(me->stream));
 }
 
-/* This rank's new batch is the one that the partition of all says. */
+/* This rank's new batch has the samples that the partition assigns to it. */
 static void check_new_batch(
     world_rank *me, const batch *all, const hotbed_balanced *got, const uint8_t *new_rows) {
     uint32_t n = me->size * BATCH, want[BATCH], filled = 0, num = 0;
@@ -194,13 +197,13 @@ static void check_new_batch(
     CHECK_EQ(got_sum, sum);
     int64_t offsets[ROWS + 1];
     download(me, offsets, got->kjt.offsets, sizeof offsets);
-    uint64_t room = got->kjt.num_keys, at = 0;
-    uint64_t *keys = calloc(room + 1, sizeof *keys);
-    float *weights = calloc(room + 1, sizeof *weights);
+    uint64_t capacity = got->kjt.num_keys, at = 0;
+    uint64_t *keys = calloc(capacity + 1, sizeof *keys);
+    float *weights = calloc(capacity + 1, sizeof *weights);
     CHECK(keys != NULL && weights != NULL);
-    download(me, keys, got->kjt.keys, room * sizeof *keys);
+    download(me, keys, got->kjt.keys, capacity * sizeof *keys);
     if (got->kjt.weights != NULL)
-        download(me, weights, got->kjt.weights, room * sizeof *weights);
+        download(me, weights, got->kjt.weights, capacity * sizeof *weights);
     for (uint32_t r = 0; r < ROWS; r++) {
         const batch *b = &all[want[r % BATCH] / BATCH];
         const uint32_t *starts = b->starts[r / BATCH] + want[r % BATCH] % BATCH;
@@ -298,7 +301,7 @@ static void samples_follow_the_partition(hotbed_backend backend) {
     }
 }
 
-/* --- refusals --------------------------------------------------------------------------------------------- */
+/* --- refusals --------------------------------------------------------------------------------- */
 
 static void refuse(world_rank *me, const hotbed_balance_options *options) {
     hotbed_balance *balance;
@@ -358,7 +361,7 @@ static void refusals_body(world_rank *me) {
     world_free(&rows);
 }
 
-static void what_cannot_be_is_refused(hotbed_backend backend) {
+static void wrong_arguments_are_refused(hotbed_backend backend) {
     (void)backend;
     sharded_fixture_run(2, refusals_body, NULL);
 }
@@ -367,6 +370,6 @@ const hotbed_test hotbed_tests[] = {
     {"known_partitions", known_partitions},
     {"sums_are_nearly_equal", sums_are_nearly_equal},
     {"samples_follow_the_partition", samples_follow_the_partition},
-    {"what_cannot_be_is_refused", what_cannot_be_is_refused},
+    {"wrong_arguments_are_refused", wrong_arguments_are_refused},
     {NULL, NULL},
 };

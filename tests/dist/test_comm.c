@@ -1,4 +1,4 @@
-/* tests/dist/test_comm.c - collectives: the same on every transport. */
+/* tests/dist/test_comm.c - collectives give the same results on every transport. */
 #include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The byte that rank `from` sends to rank `to` at place i of the `what`-th thing. */
+/* The byte at index i that rank `from` sends to rank `to` in exchange number `what`. */
 static uint8_t byte_of(uint32_t from, uint32_t to, uint64_t i, uint32_t what) {
     uint64_t x =
         i * 0x9e3779b97f4a7c15U + from * 0x1000193U + to * 0x85ebca6bU + what * 0xc2b2ae35U;
@@ -25,7 +25,7 @@ static void check(const uint8_t *at, uint64_t bytes, uint32_t from, uint32_t to,
             CHECK_EQ(at[i], byte_of(from, to, i, what));
 }
 
-/* The same numbers on all ranks. */
+/* A random number that is equal on all ranks. */
 static uint64_t shared_random(uint64_t *state, uint64_t bound) {
     return hotbed_test_random_r(state) % bound;
 }
@@ -88,7 +88,8 @@ static void each_part_goes_to_its_rank(hotbed_backend backend) {
     world_run_all(NULL, all_to_all_body, NULL);
 }
 
-/* What exchanges are measured beside is one: by MPI and NCCL themselves; of threads it is a copy. */
+/* The transport's own all-to-all, which benchmarks compare with: a single operation of MPI or NCCL,
+ * a copy between threads. */
 static void bare_body(world_rank *me) {
     enum { BYTES = 4096 };
     hotbed_transport transport = hotbed_comm_transport(me->comm);
@@ -105,7 +106,7 @@ static void bare_body(world_rank *me) {
     if (copies)
         CHECK_BYTES(recv.host, send.host, me->size * BYTES);
     CHECK_OK(
-        hotbed_comm_all_to_all(/* and the communicator goes on */
+        hotbed_comm_all_to_all(/* the communicator still works */
                                me->comm, BYTES, send.device.data, recv.device.data, me->stream));
     world_download(me, &recv);
     for (uint32_t p = 0; p < me->size; p++)
@@ -119,10 +120,10 @@ static void the_transports_own_all_to_all(hotbed_backend backend) {
     world_run_all(NULL, bare_body, NULL);
 }
 
-/* One exchange with sizes from `state`: matrix[from * size + to]. */
+/* An exchange with sizes from matrix[from * size + to]. */
 typedef struct ragged {
     hotbed_exchange x;
-    uint64_t *numbers; /* the four arrays */
+    uint64_t *numbers; /* memory of the four arrays */
     world_bytes send, recv;
 } ragged;
 
@@ -135,7 +136,7 @@ static ragged make_ragged(
     uint64_t *recv_bytes = numbers + 2 * size, *recv_offsets = numbers + 3 * size;
     uint64_t gap = packed ? 0 : 5, sent = 0, received = 0;
     for (uint32_t i = 0; i < size; i++) {
-        uint32_t p = packed ? i : size - 1 - i; /* not in rank order */
+        uint32_t p = packed ? i : size - 1 - i; /* not in order of rank */
         send_bytes[p] = matrix[me->rank * size + p];
         send_offsets[p] = sent;
         sent += send_bytes[p] + gap;
@@ -168,7 +169,8 @@ static void check_ragged(const world_rank *me, ragged *r, uint32_t what) {
     const uint64_t *recv_offsets = r->numbers + 3 * me->size;
     for (uint32_t p = 0; p < me->size; p++)
         check(r->recv.host + recv_offsets[p], recv_bytes[p], p, me->rank, what);
-    for (uint32_t p = 0; p < me->size && r->x.recv_offsets != NULL; p++) /* the gaps */
+    for (uint32_t p = 0; p < me->size && r->x.recv_offsets != NULL;
+         p++) /* the gaps are untouched */
         for (uint64_t i = 0; i < 5; i++)
             CHECK_EQ(r->recv.host[recv_offsets[p] + recv_bytes[p] + i], 0xa5);
     world_free(&r->send);
@@ -176,7 +178,7 @@ static void check_ragged(const world_rank *me, ragged *r, uint32_t what) {
     free(r->numbers);
 }
 
-/* Sizes as in training: some ranks send nothing, some receive nothing, some a lot. */
+/* Sizes as in training: some ranks send nothing, some receive nothing, some send much. */
 static void draw_matrix(uint64_t *state, uint32_t size, uint64_t *matrix) {
     uint64_t silent = shared_random(state, size + 1), deaf = shared_random(state, size + 1);
     uint64_t most = (uint64_t)1 << shared_random(state, 15);
@@ -197,11 +199,11 @@ static void all_to_all_v_body(world_rank *me) {
         CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
         check_ragged(me, &r, round);
     }
-    memset(matrix, 0, me->size * me->size * sizeof *matrix); /* nothing to anyone */
+    memset(matrix, 0, me->size * me->size * sizeof *matrix); /* no rank sends */
     ragged r = make_ragged(me, matrix, true, 0);
     CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
     check_ragged(me, &r, 0);
-    if (me->size <= 4) { /* more than a transport moves at a time */
+    if (me->size <= 4) { /* more than a transport moves at once */
         for (uint32_t i = 0; i < me->size * me->size; i++)
             matrix[i] = 1500001 + 10 * i;
         r = make_ragged(me, matrix, false, 7);
@@ -229,7 +231,7 @@ static void exchange_body(world_rank *me) {
             list[i] = r[i].x;
         }
         CHECK_OK(hotbed_comm_exchange(me->comm, n, list, me->stream));
-        memset(list, 0, sizeof list); /* it was copied */
+        memset(list, 0, sizeof list); /* the call copied the list */
         for (uint32_t i = 0; i < n; i++)
             check_ragged(me, &r[i], n + i);
     }
@@ -255,7 +257,7 @@ static void broadcast_body(world_rank *me) {
     }
 }
 
-static void every_root_is_heard(hotbed_backend backend) {
+static void broadcasts_work_from_every_root(hotbed_backend backend) {
     (void)backend;
     world_run_all(NULL, broadcast_body, NULL);
 }
@@ -345,7 +347,7 @@ static void each_rank_gets_its_part_of_a_sum(hotbed_backend backend) {
 
 /* --- order ---------------------------------------------------------------------------------- */
 
-static uint32_t entered; /* ranks of this process that are before the barrier */
+static uint32_t entered; /* ranks of this process that have reached the barrier */
 
 static void enter(void *argument) {
     (void)argument;
@@ -363,7 +365,8 @@ static void barrier_body(world_rank *me) {
         CHECK_OK(hotbed_stream_call(me->stream, enter, NULL));
         CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
         CHECK_OK(hotbed_stream_call(me->stream, read_entered, &seen));
-        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream)); /* nobody enters again before */
+        /* No rank enters again before all have left. */
+        CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         if (together)
             CHECK_EQ(seen, me->size * round);
@@ -381,7 +384,7 @@ static void work_after_a_barrier_is_after_it(hotbed_backend backend) {
     }
 }
 
-/* Two streams of each rank, used in turn: the calls' order holds without events between them. */
+/* Two streams of each rank, used in turn: operations run in call order without events between the streams. */
 static void two_streams_body(world_rank *me) {
     enum { ROUNDS = 40 };
     hotbed_stream *second = NULL;
@@ -419,7 +422,7 @@ static void graph_body(world_rank *me) {
     enum { BYTES = 1000, FLOATS = 500 };
     world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, (size_t)BYTES * me->size);
     world_bytes sums = world_alloc(me, FLOATS * sizeof(float));
-    /* Outside of a graph first: the stream's scratch memory grows. */
+    /* Run once outside of a graph first, so that the stream's scratch memory grows. */
     CHECK_OK(hotbed_comm_all_reduce(
         me->comm, FLOATS, 1, sums.device.data, sums.device.data, me->stream));
     hotbed_graph *graph = NULL;
@@ -454,7 +457,7 @@ static void a_recorded_graph_exchanges_again(hotbed_backend backend) {
     world_run_all(NULL, graph_body, NULL);
 }
 
-/* Until the stream has done all of its work, without what the counters call a wait. */
+/* Poll until the stream is idle, without a call that counts as a host wait. */
 static void spin(const world_rank *me, hotbed_event *event) {
     bool done = false;
     CHECK_OK(hotbed_event_record(event, me->stream));
@@ -464,7 +467,8 @@ static void spin(const world_rank *me, hotbed_event *event) {
     }
 }
 
-/* All ranks enqueue a lot while nobody does anything else; the counters stand still. */
+/* All ranks enqueue many operations while no other thread of the process works; the counters do not
+ * change. */
 static void counters_body(world_rank *me) {
     enum { FLOATS = 5000 };
     world_bytes a = world_alloc(me, FLOATS * sizeof(float));
@@ -486,7 +490,8 @@ static void counters_body(world_rank *me) {
         CHECK_OK(hotbed_comm_all_to_all(me->comm, 64, a.device.data, b.device.data, me->stream));
         CHECK_OK(hotbed_comm_exchange(me->comm, 1, &x, me->stream));
         CHECK_OK(hotbed_comm_broadcast(me->comm, 0, 64, a.device.data, me->stream));
-        if (round == 9) { /* every rank has its scratch memory by now, and none waits below */
+        /* Every rank has its scratch memory by now, and no wait follows in this round. */
+        if (round == 9) {
             CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
             spin(me, event);
             hotbed_counters_read(&before);
@@ -495,7 +500,8 @@ static void counters_body(world_rank *me) {
     hotbed_counters_read(&after);
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
-    CHECK_OK(hotbed_comm_barrier(me->comm, me->stream)); /* all have read, then they may wait */
+    /* All ranks have read the counters; they may wait again. */
+    CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     spin(me, event);
     hotbed_event_destroy(event);
     world_free(&a);
@@ -528,7 +534,7 @@ static void log_body(world_rank *me) {
         hotbed_comm_broadcast(me->comm, me->size, 0, NULL, me->stream), HOTBED_ERR_ARGUMENT);
     uint64_t calls = 0, digest = 0;
     CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, &digest));
-    CHECK_EQ(calls, CALLS); /* the refused one is not among them */
+    CHECK_EQ(calls, CALLS); /* refused calls are not logged */
     world_bytes send = world_alloc(me, 8), recv = world_alloc(me, 8 * (size_t)me->size);
     memcpy(send.host, &digest, 8);
     world_upload(me, &send);
@@ -546,7 +552,7 @@ static void log_body(world_rank *me) {
     CHECK_EQ(records[KEPT - 1].operation, HOTBED_COMM_ALL_GATHER);
     CHECK_STATUS(hotbed_comm_log_read(me->comm, CALLS - KEPT, 1, records), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_comm_log_read(me->comm, CALLS, 2, records), HOTBED_ERR_ARGUMENT);
-    uint64_t other = 0; /* another call, another digest */
+    uint64_t other = 0; /* another call gives another digest */
     hotbed_comm_set_tag(me->comm, 77);
     CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     CHECK_OK(hotbed_comm_log_digest(me->comm, NULL, &other));
@@ -628,7 +634,7 @@ static void arguments_body(world_rank *me) {
     CHECK_STATUS(hotbed_comm_failure(comm, NULL), bad);
     CHECK_STATUS(hotbed_comm_log_digest(NULL, NULL, NULL), bad);
     CHECK_STATUS(hotbed_comm_log_read(comm, 1, 0, NULL), bad);
-    /* Nothing of it was enqueued or reached another rank. */
+    /* No refused call was enqueued or reached another rank. */
     CHECK_OK(hotbed_comm_barrier(comm, s));
     CHECK_OK(hotbed_stream_sync(s));
 }
@@ -656,7 +662,7 @@ const hotbed_test hotbed_tests[] = {
     {"the_transports_own_all_to_all", the_transports_own_all_to_all},
     {"parts_have_sizes_of_their_own", parts_have_sizes_of_their_own},
     {"several_exchanges_at_once", several_exchanges_at_once},
-    {"every_root_is_heard", every_root_is_heard},
+    {"broadcasts_work_from_every_root", broadcasts_work_from_every_root},
     {"sums_are_in_the_order_of_ranks", sums_are_in_the_order_of_ranks},
     {"each_rank_gets_its_part_of_a_sum", each_rank_gets_its_part_of_a_sum},
     {"work_after_a_barrier_is_after_it", work_after_a_barrier_is_after_it},

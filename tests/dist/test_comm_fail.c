@@ -1,4 +1,5 @@
-/* tests/dist/test_comm_fail.c - ranks that abort, leave, stay away or disagree, and what the others see. */
+/* tests/dist/test_comm_fail.c - ranks that abort, leave, are missing or disagree, and what the
+ * other ranks report. */
 #include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"
@@ -18,8 +19,8 @@ static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
     return options;
 }
 
-/* This rank's communicator has failed for `reason` by now, blames `rank` (-1: whomever), and says so in every
- * way; nothing hangs any more. */
+/* This rank's communicator has failed for `reason`, blames `rank` (-1: any rank), and every call
+ * says so; no call hangs. */
 static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank) {
     hotbed_comm_fault fault = {0};
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
@@ -34,11 +35,11 @@ static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank
     CHECK_STATUS(hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream), HOTBED_ERR_COMM);
     CHECK_OK(hotbed_comm_log_digest(me->comm, &after, NULL));
     CHECK_EQ(after, calls);
-    CHECK_OK(hotbed_stream_sync(me->stream)); /* the stream itself is well */
+    CHECK_OK(hotbed_stream_sync(me->stream)); /* the stream itself has not failed */
 }
 
-/* A few exchanges that work, so that all ranks are in the middle of something.  COMM where another rank has been
- * through them and has failed the communicator before this one is. */
+/* Run a few exchanges without failures first, so that the failure comes in the middle of a job.
+ * Returns COMM if another rank has already gone on and failed the communicator. */
 static hotbed_status warm_up(world_rank *me) {
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 3 && status == HOTBED_OK; i++)
@@ -51,7 +52,8 @@ static void well_body(world_rank *me) {
     CHECK_OK(warm_up(me));
 }
 
-/* In each world of more than one rank; then the next communicator of the same ranks works. */
+/* Run `body` in each world of more than one rank; then check that the next communicator of these
+ * ranks works. */
 static void run_worlds(uint32_t deadline_ms, world_body body) {
     const char *missing = world_missing();
     if (missing != NULL)
@@ -72,12 +74,12 @@ static uint32_t culprit(const world_rank *me) {
 /* --- abort ---------------------------------------------------------------------------------- */
 
 static void abort_body(world_rank *me) {
-    hotbed_status status = warm_up(me); /* the abort may come before any of the calls */
+    hotbed_status status = warm_up(me); /* the abort may arrive before any of the calls */
     if (me->rank == culprit(me)) {
         CHECK_OK(status);
         hotbed_comm_abort(me->comm);
-        hotbed_comm_abort(me->comm); /* twice is once */
-    } else {                         /* the others wait for it, with more behind that */
+        hotbed_comm_abort(me->comm); /* a second abort has no effect */
+    } else { /* the others wait for this rank, with more operations queued */
         world_bytes data = world_alloc(me, 64);
         world_bytes all = world_alloc(me, 64 * (size_t)me->size);
         for (uint32_t i = 0; i < 4 && status == HOTBED_OK; i++)
@@ -101,7 +103,7 @@ static void *abort_main(void *argument) {
     return NULL;
 }
 
-/* The rank's own thread waits for its stream, another one aborts. */
+/* The rank's own thread waits for its stream while another one aborts. */
 static void abort_elsewhere_body(world_rank *me) {
     hotbed_status status = warm_up(me);
     if (me->rank == culprit(me)) {
@@ -129,8 +131,8 @@ static void an_abort_may_come_from_another_thread(hotbed_backend backend) {
 static void leave_body(world_rank *me) {
     hotbed_status status = warm_up(me);
     bool threads = hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_THREADS;
-    /* What a rank has done before it leaves is done.  A process that is slow to end what the others have ended
-     * may hear of their next operation first. */
+    /* Operations before the departure complete.  A process that is late to complete them may learn
+     * of the departure first. */
     if (me->rank == culprit(me) || threads)
         CHECK_OK(status);
     if (me->rank == culprit(me))
@@ -150,21 +152,22 @@ static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
 
 /* --- deadline ------------------------------------------------------------------------------- */
 
-/* The rank that stays away is also the rank that the error names if several miss the deadline: threads name the first,
- * MPI the last.  So the test holds too if a busy machine keeps other ranks from the barrier for longer than the deadline. */
+/* The missing rank is the one that the transport blames when several ranks are late: threads blame
+ * the first, MPI the last.  So the right rank is blamed even where a busy machine delays others
+ * beyond the deadline. */
 static uint32_t absent(const world_rank *me) {
     return hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_THREADS ? 0 : me->size - 1;
 }
 
-/* The deadline is short only once all ranks are there: a busy machine takes its time to start them. */
+/* Set the short deadline only once all ranks run: a busy machine is slow to start them. */
 static void late_body(world_rank *me) {
     hotbed_comm_fault fault = {0};
     bool nccl = hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_NCCL;
     hotbed_status status =
-        warm_up(me); /* COMM where the deadline has passed elsewhere before it ends here */
+        warm_up(me); /* COMM if the deadline has passed on another rank before this call ends */
     if (!nccl)
         me->comm->deadline_ms = SHORT_MS;
-    if (me->rank == absent(me)) { /* never comes to the barrier, and hears of it */
+    if (me->rank == absent(me)) { /* never enters the barrier, and still learns of the failure */
         while (fault.reason == HOTBED_COMM_WELL) {
             (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
             CHECK_OK(hotbed_comm_failure(me->comm, &fault));
@@ -172,7 +175,7 @@ static void late_body(world_rank *me) {
     } else {
         if (status == HOTBED_OK)
             status = hotbed_comm_barrier(me->comm, me->stream);
-        if (status == HOTBED_OK) { /* else the call itself has waited: threads on a GPU */
+        if (status == HOTBED_OK) { /* else the call itself blocked: threads on a GPU */
             status = hotbed_stream_sync(me->stream);
             CHECK(strstr(hotbed_last_error(), "passed its deadline") != NULL);
         }
@@ -181,7 +184,7 @@ static void late_body(world_rank *me) {
     check_failed(me, HOTBED_COMM_DEADLINE, nccl ? -1 : (int32_t)absent(me));
 }
 
-static void a_rank_that_never_comes_runs_into_the_deadline(hotbed_backend backend) {
+static void a_missing_rank_runs_into_the_deadline(hotbed_backend backend) {
     (void)backend;
     run_worlds(LONG_MS, late_body);
 }
@@ -209,7 +212,7 @@ static void open_gate(gate *g) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* A barrier on a stream that is held up at the gate, and one behind it on another stream. */
+/* Enqueue a barrier on a stream that a gate holds up, and a second barrier on another stream. */
 static hotbed_status hold_up(world_rank *me, gate *g, hotbed_stream **second) {
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, second));
     CHECK_OK(hotbed_stream_call(me->stream, wait_at_gate, g));
@@ -223,8 +226,8 @@ static void close_gate(gate *g, hotbed_stream *second) {
     CHECK_EQ(pthread_mutex_destroy(&g->lock), 0);
 }
 
-/* Every rank's second barrier waits far longer than the deadline for the first one, which no rank has reached.  The
- * deadline is short only as long as no operation waits for another rank. */
+/* The second barrier of every rank waits much longer than the deadline for the first one, which no
+ * rank has reached.  The deadline is short only while no operation waits for another rank. */
 static void turn_body(world_rank *me) {
     const uint32_t deadline_ms = me->comm->deadline_ms;
     gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
@@ -244,7 +247,7 @@ static void turn_body(world_rank *me) {
     close_gate(&g, second);
 }
 
-/* While it waits for its turn, an operation ends as soon as another rank aborts. */
+/* An operation that waits for its turn ends as soon as another rank aborts. */
 static void abort_in_turn_body(world_rank *me) {
     gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     hotbed_stream *second = NULL;
@@ -287,7 +290,7 @@ static void an_abort_ends_an_operation_that_waits_for_its_turn(hotbed_backend ba
 static void check_mismatch(world_rank *me, hotbed_status status) {
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(me->stream);
-    if (status == HOTBED_OK) /* a rank that had no part in it may hear of it later */
+    if (status == HOTBED_OK) /* a rank that did not take part may learn of it later */
         status = hotbed_comm_barrier(me->comm, me->stream);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(me->stream);
@@ -338,7 +341,7 @@ static bool compares(void) {
     return world_missing() != NULL || world_list()->transport != HOTBED_TRANSPORT_NCCL;
 }
 
-static void ranks_that_make_other_calls_get_an_error(hotbed_backend backend) {
+static void ranks_that_disagree_on_an_operation_fail(hotbed_backend backend) {
     (void)backend;
     if (!compares())
         SKIP("NCCL does not compare what the ranks do");
@@ -347,9 +350,9 @@ static void ranks_that_make_other_calls_get_an_error(hotbed_backend backend) {
     run_worlds(LONG_MS, other_sizes_body);
 }
 
-/* --- in the middle ---------------------------------------------------------------------------- */
+/* --- an abort during an exchange ------------------------------------------------------------ */
 
-/* The culprit aborts while bytes are on their way; all free their memory as soon as their stream is done. */
+/* The culprit aborts during a transfer; each rank may free its memory as soon as its stream is done. */
 static void midway_body(world_rank *me) {
     enum { BYTES = 300000, ROUNDS = 20 };
     world_bytes send = world_alloc(me, (size_t)BYTES * me->size);
@@ -368,7 +371,7 @@ static void midway_body(world_rank *me) {
     check_failed(me, HOTBED_COMM_ABORTED, (int32_t)culprit(me));
 }
 
-static void memory_is_free_once_the_stream_is_done(hotbed_backend backend) {
+static void memory_may_be_freed_once_the_stream_is_done(hotbed_backend backend) {
     (void)backend;
     const char *missing = world_missing();
     if (missing != NULL)
@@ -423,14 +426,13 @@ const hotbed_test hotbed_tests[] = {
     {"an_abort_reaches_every_rank", an_abort_reaches_every_rank},
     {"an_abort_may_come_from_another_thread", an_abort_may_come_from_another_thread},
     {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
-    {"a_rank_that_never_comes_runs_into_the_deadline",
-     a_rank_that_never_comes_runs_into_the_deadline},
+    {"a_missing_rank_runs_into_the_deadline", a_missing_rank_runs_into_the_deadline},
     {"the_deadline_does_not_run_while_an_earlier_operation_is_held_up",
      the_deadline_does_not_run_while_an_earlier_operation_is_held_up},
     {"an_abort_ends_an_operation_that_waits_for_its_turn",
      an_abort_ends_an_operation_that_waits_for_its_turn},
-    {"ranks_that_make_other_calls_get_an_error", ranks_that_make_other_calls_get_an_error},
-    {"memory_is_free_once_the_stream_is_done", memory_is_free_once_the_stream_is_done},
+    {"ranks_that_disagree_on_an_operation_fail", ranks_that_disagree_on_an_operation_fail},
+    {"memory_may_be_freed_once_the_stream_is_done", memory_may_be_freed_once_the_stream_is_done},
     {"create_fails_at_any_allocation", create_fails_at_any_allocation},
     {"a_rank_alone_can_abort", a_rank_alone_can_abort},
     {NULL, NULL},

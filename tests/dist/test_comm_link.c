@@ -1,4 +1,5 @@
-/* tests/dist/test_comm_link.c - sockets between ranks: rendezvous, shutdown, deaths, the environment. */
+/* tests/dist/test_comm_link.c - sockets between ranks: rendezvous, closing, deaths, and the
+ * environment variables. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "dist/comm_link.h"
 #include "tests/dist/world.h"
@@ -21,14 +22,14 @@ static uint64_t in_seconds(uint64_t seconds) {
     return hotbed_comm_now() + seconds * 1000000000U;
 }
 
-/* Each rank meets with the others, then does what `body` does. */
+/* Each rank connects to the others, then runs `body`. */
 typedef struct rank {
     pthread_t thread;
     uint32_t number, size;
     hotbed_link_place place;
     int listener;
     hotbed_link *link;
-    hotbed_comm *comm; /* only to record faults in */
+    hotbed_comm *comm; /* only records faults */
     void (*body)(struct rank *me);
 } rank;
 
@@ -70,7 +71,7 @@ static void run_ranks(uint32_t size, void (*body)(rank *me)) {
         CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
 }
 
-/* Poll until the communicator has failed, and say why. */
+/* Poll until the communicator has failed, and return its fault. */
 static hotbed_comm_fault wait_for_fault(rank *me) {
     hotbed_comm_fault fault;
     uint64_t until = in_seconds(20);
@@ -93,7 +94,7 @@ static void meet_body(rank *me) {
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, last);
-    CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that one it has done */
+    CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that operation it completed */
     CHECK(!hotbed_link_close(me->link, me->comm, 8));
 }
 
@@ -109,15 +110,16 @@ static void alone_body(rank *me) {
     CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
-static void one_rank_needs_no_rendezvous(hotbed_backend backend) {
+static void a_single_rank_opens_no_connection(hotbed_backend backend) {
     (void)backend;
     run_ranks(1, alone_body);
 }
 
 static pthread_barrier_t all_know;
 
-/* One thread of rank 0 waits in the poll, as a communicator's watching thread does; another polls again and again, as each
- * call of a communicator does.  Then the other ranks leave.  TSan reports what the two threads share. */
+/* One thread of rank 0 waits in the poll, as the watching thread of a communicator does; another
+ * polls repeatedly, as every call of a communicator does.  Then the other ranks leave.  TSan checks
+ * the state that both threads share. */
 static void *watch_main(void *argument) {
     rank *me = argument;
     uint64_t until = in_seconds(20);
@@ -178,8 +180,8 @@ static void a_failure_reaches_all_ranks(hotbed_backend backend) {
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
-/* Rank 1 has heard of a failure from somebody whose word has not come to the others yet, and leaves: they learn the
- * cause, not that it left. */
+/* Rank 1 knows of a failure that the others have not heard of, and leaves: they learn the cause,
+ * not only that rank 1 left. */
 static void pass_on_body(rank *me) {
     if (me->number == 1) {
         (void)hotbed_comm_record_fault(
@@ -200,12 +202,12 @@ static void pass_on_body(rank *me) {
     CHECK(!hotbed_link_close(me->link, me->comm, 0));
 }
 
-static void who_leaves_passes_the_cause_on(hotbed_backend backend) {
+static void a_leaving_rank_passes_the_cause_on(hotbed_backend backend) {
     (void)backend;
     run_ranks(RANKS, pass_on_body);
 }
 
-/* Who stays away is an error in time, at rank 0 and at the others. */
+/* A missing rank is an error within the deadline, at rank 0 and at the others. */
 static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     (void)backend;
     hotbed_link_place place;
@@ -214,13 +216,13 @@ static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
     uint64_t soon = hotbed_comm_now() + 50000000U;
     CHECK_STATUS(hotbed_link_open(0, 2, &place, listener, NULL, 0, soon, &link), HOTBED_ERR_COMM);
-    soon = hotbed_comm_now() + 50000000U; /* nobody listens there any more */
+    soon = hotbed_comm_now() + 50000000U; /* no rank listens there any more */
     CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, soon, &link), HOTBED_ERR_COMM);
     CHECK(link == NULL);
 }
 
-/* A port that is taken is an error that says so. */
-static void a_port_is_listened_on_once(hotbed_backend backend) {
+/* A port in use is an error that names the port. */
+static void a_port_in_use_is_an_error(hotbed_backend backend) {
     (void)backend;
     hotbed_link_place place, again;
     int listener = -1, second = -1;
@@ -250,14 +252,14 @@ static void *stranger_main(void *argument) {
     return NULL;
 }
 
-static void strangers_are_sent_away(hotbed_backend backend) {
+static void strangers_are_disconnected(hotbed_backend backend) {
     (void)backend;
     hotbed_link_place place;
     int listener = -1;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
     pthread_t stranger;
     CHECK_EQ(pthread_create(&stranger, NULL, stranger_main, &place), 0);
-    CHECK_EQ(pthread_join(stranger, NULL), 0); /* they are in the queue first */
+    CHECK_EQ(pthread_join(stranger, NULL), 0); /* the strangers are in the queue first */
     rank ranks[2];
     for (uint32_t r = 0; r < 2; r++) {
         ranks[r] = (rank){
@@ -273,7 +275,7 @@ static void strangers_are_sent_away(hotbed_backend backend) {
         CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
 }
 
-/* A child process of the test is rank 1, and is killed. */
+/* Rank 1 is a child process of the test, and is killed. */
 static void a_death_is_seen(hotbed_backend backend) {
     (void)backend;
     hotbed_link_place place;
@@ -331,7 +333,7 @@ static void the_environment_is_checked(hotbed_backend backend) {
     CHECK_STATUS(hotbed_link_read(NULL, &number, &size, &place), HOTBED_ERR_ARGUMENT);
 }
 
-/* Threads' ranks find a place through their communicator. */
+/* Ranks that are threads exchange the rendezvous address through their communicator. */
 static void bootstrap_body(world_rank *me) {
     uint32_t number = 0, size = 0;
     hotbed_link_place place;
@@ -346,22 +348,22 @@ static void bootstrap_body(world_rank *me) {
     CHECK(!hotbed_link_close(link, me->comm, 0));
 }
 
-static void a_communicator_reports_its_address(hotbed_backend backend) {
+static void a_communicator_gives_the_rendezvous_address(hotbed_backend backend) {
     (void)backend;
     world_run_all(NULL, bootstrap_body, NULL);
 }
 
 const hotbed_test hotbed_tests[] = {
     {"all_ranks_connect_and_close", all_ranks_connect_and_close},
-    {"one_rank_needs_no_rendezvous", one_rank_needs_no_rendezvous},
+    {"a_single_rank_opens_no_connection", a_single_rank_opens_no_connection},
     {"two_threads_poll_one_link", two_threads_poll_one_link},
     {"a_failure_reaches_all_ranks", a_failure_reaches_all_ranks},
-    {"who_leaves_passes_the_cause_on", who_leaves_passes_the_cause_on},
+    {"a_leaving_rank_passes_the_cause_on", a_leaving_rank_passes_the_cause_on},
     {"a_rendezvous_has_a_deadline", a_rendezvous_has_a_deadline},
-    {"a_port_is_listened_on_once", a_port_is_listened_on_once},
-    {"strangers_are_sent_away", strangers_are_sent_away},
+    {"a_port_in_use_is_an_error", a_port_in_use_is_an_error},
+    {"strangers_are_disconnected", strangers_are_disconnected},
     {"a_death_is_seen", a_death_is_seen},
     {"the_environment_is_checked", the_environment_is_checked},
-    {"a_communicator_reports_its_address", a_communicator_reports_its_address},
+    {"a_communicator_gives_the_rendezvous_address", a_communicator_gives_the_rendezvous_address},
     {NULL, NULL},
 };

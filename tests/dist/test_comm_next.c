@@ -1,15 +1,14 @@
-/* tests/dist/test_comm_next.c - communicators one after the other, of which ranks have not seen the same end. */
+/* tests/dist/test_comm_next.c - consecutive communicators, when some ranks leave the first one early. */
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
 #include <time.h>
 
-/* All do `barriers`; then the last rank is through with the communicator and goes on to the next, while what the
- * others still send it is on its way. */
+/* All ranks run `barriers`; then the last rank goes on to the next communicator while messages of
+ * the others to the first one are still in flight. */
 static void leave_early(world_rank *me) {
     const uint32_t *barriers = me->argument;
-    hotbed_status status =
-        HOTBED_OK; /* COMM on a rank that is slow: the others are through, and one has left */
+    hotbed_status status = HOTBED_OK; /* COMM on a slow rank, if the last rank has already left */
     for (uint32_t i = 0; i < *barriers && status == HOTBED_OK; i++)
         status = hotbed_comm_barrier(me->comm, me->stream);
     hotbed_status synced = hotbed_stream_sync(me->stream);
@@ -19,7 +18,8 @@ static void leave_early(world_rank *me) {
         CHECK_OK(status);
         return;
     }
-    (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* right or wrong at any speed */
+    /* The result must not depend on the delay. */
+    (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     if (status == HOTBED_OK)
         status = hotbed_comm_barrier(me->comm, me->stream);
     if (status == HOTBED_OK)
@@ -27,13 +27,13 @@ static void leave_early(world_rank *me) {
     CHECK_EQ(status, HOTBED_ERR_COMM);
 }
 
-static void meet(world_rank *me) {
+static void next_body(world_rank *me) {
     CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));
 }
 
-/* After any number of operations: MPI counts messages. */
-static void what_is_sent_late_harms_no_other(hotbed_backend backend) {
+/* After several numbers of operations, because MPI counts messages. */
+static void late_messages_do_not_reach_the_next_communicator(hotbed_backend backend) {
     (void)backend;
     const char *missing = world_missing();
     if (missing != NULL)
@@ -42,12 +42,13 @@ static void what_is_sent_late_harms_no_other(hotbed_backend backend) {
         uint32_t most = where->transport == HOTBED_TRANSPORT_MPI ? 12 : 2;
         for (uint32_t barriers = 0; where->size > 1 && barriers < most; barriers++) {
             world_run(where, NULL, leave_early, &barriers);
-            world_run(where, NULL, meet, NULL);
+            world_run(where, NULL, next_body, NULL);
         }
     }
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"what_is_sent_late_harms_no_other", what_is_sent_late_harms_no_other},
+    {"late_messages_do_not_reach_the_next_communicator",
+     late_messages_do_not_reach_the_next_communicator},
     {NULL, NULL},
 };

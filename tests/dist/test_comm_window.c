@@ -50,9 +50,10 @@ static void put_body(world_rank *me) {
     world_download(me, &address);
     for (size_t i = 0; i < part.bytes; i++)
         CHECK_EQ(part.host[i], 0);
-    if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL) /* where it may be mapped twice */
+    /* NCCL may map it at two addresses. */
+    if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL)
         CHECK_BYTES(address.host, &s.args.own, sizeof s.args.own);
-    CHECK_OK(hotbed_window_barrier(s.window, me->stream)); /* all have looked */
+    CHECK_OK(hotbed_window_barrier(s.window, me->stream)); /* all ranks have checked */
     for (s.args.round = 1; s.args.round <= ROUNDS; s.args.round++) {
         CHECK_OK(window_put(&s.args, me->stream));
         CHECK_OK(hotbed_window_barrier(s.window, me->stream));
@@ -69,7 +70,7 @@ static void ranks_write_into_each_others_parts(hotbed_backend backend) {
     world_run_all(NULL, put_body, NULL);
 }
 
-/* One launch is a put and a barrier, ten launches are ten. */
+/* A graph with a put and a barrier, launched once and ten times. */
 static void graph_body(world_rank *me) {
     if (!world_records(me))
         return;
@@ -103,7 +104,7 @@ static void disagree_body(world_rank *me) {
     CHECK_EQ(window == NULL, me->size > 1);
     hotbed_window_destroy(window);
     CHECK_STATUS(hotbed_window_barrier(NULL, me->stream), HOTBED_ERR_ARGUMENT);
-    /* Refused by all, so all go on. */
+    /* All ranks refused, so all continue. */
     CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));
 }
@@ -113,7 +114,7 @@ static void windows_have_one_size(hotbed_backend backend) {
     world_run_all(NULL, disagree_body, NULL);
 }
 
-/* Some rank has no memory for its n-th allocation, so none has a window. */
+/* If an allocation fails on one rank, no rank gets a window. */
 static void no_memory_body(world_rank *me) {
     bool well = false;
     for (uint64_t n = 1; !well; n++) {
@@ -144,7 +145,7 @@ static void a_window_fails_at_any_allocation(hotbed_backend backend) {
     world_run_all(NULL, no_memory_body, NULL);
 }
 
-/* Without symmetric memory NCCL gives a handle of the host, which kernels must not be given. */
+/* Without symmetric memory NCCL returns a host handle, which kernels must not receive. */
 static void refused_body(world_rank *me) {
     hotbed_window *window = NULL;
     CHECK_STATUS(hotbed_window_create(me->comm, 64, me->stream, &window), HOTBED_ERR_UNSUPPORTED);

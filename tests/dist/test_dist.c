@@ -1,6 +1,7 @@
-/* tests/dist/test_dist.c - input and output dists of several ranks on one device, against a plain model.
+/* tests/dist/test_dist.c - input dist and output dist of several ranks on one device, against a
+ * plain model.
  *
- * Each rank has its arrays; a message from one rank is made where the other reads it.
+ * Each rank has its own arrays; a message is written directly to where the receiving rank reads it.
  */
 #include "dist/dist.h"
 
@@ -10,7 +11,7 @@
 
 enum { RANKS = 33, FEATURES = 5, BATCH = 7, KEYS = 400 };
 
-/* One rank: its input, and the output that the model predicts. */
+/* One rank: its batch, and the batch that the model expects it to receive. */
 typedef struct rank {
     uint32_t n, starts[FEATURES * BATCH + 1];
     uint64_t keys[KEYS];
@@ -25,10 +26,10 @@ typedef struct world {
     arrays a;
     uint32_t size, features, batch_size;
     bool weighted, counted, by_sample;
-    uint64_t capacity; /* 0: exact */
+    uint64_t capacity; /* 0: messages of exact size */
     hotbed_feature_route routes[FEATURES];
     rank ranks[RANKS];
-    uint8_t *messages[RANKS][RANKS]; /* [to][from] in device memory */
+    uint8_t *messages[RANKS][RANKS]; /* [to][from], in device memory */
 } world;
 
 static world *world_make(hotbed_backend backend, uint32_t size, uint32_t features, uint32_t batch) {
@@ -51,7 +52,7 @@ static hotbed_message_shape shape_of(const world *w) {
         w->features * w->batch_size, w->weighted ? 1 : 0, w->counted ? 1 : 0};
 }
 
-/* One block of memory for what a rank needs: the arrays helper has a bounded number. */
+/* Take a part of one block per rank: struct arrays holds a limited number of arrays. */
 static void *take(uint8_t **at, uint64_t bytes) {
     void *p = *at;
     *at += hotbed_round16(bytes);
@@ -126,7 +127,7 @@ static void rank_upload(world *w, uint32_t r) {
     };
 }
 
-/* Input dist of all ranks. */
+/* Run the input dist of all ranks. */
 static void world_run(world *w) {
     uint64_t bytes = hotbed_message_bytes(shape_of(w), KEYS);
     uint8_t *all = arrays_alloc(&w->a, bytes * w->size * w->size);
@@ -152,7 +153,7 @@ static void world_run(world *w) {
     CHECK_OK(hotbed_stream_sync(w->a.stream));
 }
 
-/* What rank `to` gets of row r of rank `from`: keys, weights and counts appended at *n. */
+/* Append the keys, weights and counts of row r of rank `from` that rank `to` must receive, at *n. */
 static void model_row(
     const world *w, uint32_t to, uint32_t from, uint32_t r, uint64_t *keys, float *weights,
     uint32_t *counts, uint64_t *n) {
@@ -208,7 +209,7 @@ static void check_received(world *w, bool empty) {
     free(want_counts), free(got_counts);
 }
 
-/* places is a permutation that leads to each key; sums of counts. */
+/* places is a permutation that leads back to each key; counts are summed. */
 static void check_places(world *w) {
     for (uint32_t r = 0; r < w->size; r++) {
         rank *k = &w->ranks[r];
@@ -272,8 +273,9 @@ static void random_world(hotbed_backend backend, uint32_t size, uint64_t capacit
     world_free(w);
 }
 
-/* The host walks rows and keys in order; a GPU searches the row of each key.  Runs both on the host and compares. */
-static void searches_give_what_walks_give(hotbed_backend backend) {
+/* The host walks rows and keys in order; a GPU searches the row of each key.  Run both on the host
+ * and compare. */
+static void searches_equal_walks(hotbed_backend backend) {
     if (backend != HOTBED_BACKEND_HOST) {
         hotbed_test_skip("the arrays are read by the host");
         return;
@@ -332,7 +334,8 @@ static void messages_of_fixed_size_equal_the_model(hotbed_backend backend) {
             random_world(backend, sizes[i], KEYS);
 }
 
-/* One rank has one key too many for one other: all see it, and none uses anything. */
+/* One rank has one key too many for one other rank: all ranks see the overflow, and none uses the
+ * messages. */
 static void every_rank_sees_an_overflow(hotbed_backend backend) {
     for (uint32_t size = 1; size <= 4; size++)
         for (int over = 0; over < 2; over++) {
@@ -356,7 +359,8 @@ static void every_rank_sees_an_overflow(hotbed_backend backend) {
         }
 }
 
-/* Spoil a message as a failed exchange does: behind some byte there is what another rank got, or anything. */
+/* Damage a message as a failed exchange does: from some byte on it has the bytes of another
+ * message, or random ones. */
 static void spoil(world *w, uint32_t to, uint32_t from, int round) {
     uint64_t bytes = hotbed_message_bytes(shape_of(w), w->capacity);
     uint64_t cut = hotbed_test_below(hotbed_message_keys_at(shape_of(w)) / 4) * 4;
@@ -375,9 +379,9 @@ static void spoil(world *w, uint32_t to, uint32_t from, int round) {
     CHECK_OK(hotbed_stream_sync(w->a.stream));
 }
 
-/* Gather and send rows as one would on a stream whose exchange failed.  All arrays are as large as they must be:
- * the sanitizers see what is outside of them.  Returns whether the batch counts as empty. */
-static bool go_on_with(world *w, hotbed_gather_view g) {
+/* Gather and send rows as on a stream whose exchange failed.  Arrays have the exact required size,
+ * so that sanitizers see accesses outside of them.  Returns whether the batch counts as empty. */
+static bool use_messages(world *w, hotbed_gather_view g) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(w->a.stream);
     uint32_t segments = hotbed_gather_segments(&g), overflow, starts[FEATURES * 3 + 1];
     size_t scratch_bytes = hotbed_dist_scratch(w->a.stream, KEYS, segments);
@@ -408,7 +412,7 @@ static bool go_on_with(world *w, hotbed_gather_view g) {
     return overflow != 0;
 }
 
-static void messages_that_came_in_part_do_no_harm(hotbed_backend backend) {
+static void damaged_messages_do_no_harm(hotbed_backend backend) {
     int empty = 0;
     const int rounds = hotbed_test_is_small() ? 15 : 60;
     for (int round = 0; round < rounds; round++) {
@@ -422,9 +426,9 @@ static void messages_that_came_in_part_do_no_harm(hotbed_backend backend) {
             fill_rank(w, r, 4);
         world_run(w);
         check_received(w, false);
-        CHECK(!go_on_with(w, w->ranks[1].g));
+        CHECK(!use_messages(w, w->ranks[1].g));
         spoil(w, 1, 2, round);
-        empty += go_on_with(w, w->ranks[1].g);
+        empty += use_messages(w, w->ranks[1].g);
         world_free(w);
     }
     CHECK(empty >= rounds / 3);
@@ -503,7 +507,7 @@ static void known_messages(hotbed_backend backend) {
     }
 }
 
-/* Sizes that no buffer of a test has: only the arithmetic. */
+/* Sizes larger than any buffer of a test: the arithmetic only. */
 static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
     (void)backend;
     hotbed_message_shape shape = {1U << 30, 1, 1};
@@ -532,11 +536,11 @@ static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"known_messages", known_messages},
-    {"searches_give_what_walks_give", searches_give_what_walks_give},
+    {"searches_equal_walks", searches_equal_walks},
     {"messages_of_exact_size_equal_the_model", messages_of_exact_size_equal_the_model},
     {"messages_of_fixed_size_equal_the_model", messages_of_fixed_size_equal_the_model},
     {"every_rank_sees_an_overflow", every_rank_sees_an_overflow},
-    {"messages_that_came_in_part_do_no_harm", messages_that_came_in_part_do_no_harm},
+    {"damaged_messages_do_no_harm", damaged_messages_do_no_harm},
     {"sizes_beyond_2_to_the_31", sizes_beyond_2_to_the_31},
     {NULL, NULL},
 };

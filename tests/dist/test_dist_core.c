@@ -1,4 +1,5 @@
-/* tests/dist/test_dist_core.c - rows that travel are the same at every tile width; what came is not believed. */
+/* tests/dist/test_dist_core.c - rows in messages are the same at every tile width; damaged messages
+ * do no harm. */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -13,7 +14,7 @@ static const uint32_t widths[] = {1, 2, 4, 8, 16, 32};
 
 enum { WIDTHS = sizeof widths / sizeof widths[0], WORLD = 3, N = 23, ROW = 512 };
 
-/* N keys received from, and N sent to, WORLD ranks. */
+/* N keys received from WORLD ranks, and N keys sent to them. */
 typedef struct work {
     hotbed_deliver_view d;
     uint32_t segments[2 * WORLD + 1], firsts[2 * WORLD], ranks[WORLD + 1];
@@ -58,7 +59,8 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
     const uint32_t cuts[2 * WORLD + 1] = {0, 4, 4, 9, 15, 20, N};
     uint32_t sent[WORLD] = {0};
     memcpy(w->segments, cuts, sizeof cuts);
-    for (uint32_t q = 0; q < 2 * WORLD; q++) { /* feature 0 is before feature 1 in each message */
+    for (uint32_t q = 0; q < 2 * WORLD;
+         q++) { /* in each message feature 0 comes before feature 1 */
         w->firsts[q] = sent[q % WORLD];
         sent[q % WORLD] += cuts[q + 1] - cuts[q];
     }
@@ -102,7 +104,7 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
     return w;
 }
 
-/* All of a work's memory after each step, at each width. */
+/* Compare all arrays after each step, at each width. */
 static void rows_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 4, 8, 31, 64, 126};
     static void (*const steps[])(void *) = {send, receive, take, give, take};
@@ -119,7 +121,7 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
                     for (uint32_t p = 0; p < WORLD; p++)
                         w.rows[p] = w.travelling[p];
                     for (int k = 0; k < 5; k++) {
-                        w.overflow = k == 4; /* the last: zeros */
+                        w.overflow = k == 4; /* the last step writes zeros */
                         hotbed_emulate_run(w.width, steps[k], &w);
                     }
                     if (s == 0)
@@ -132,8 +134,8 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
             }
 }
 
-/* What an owner sends is what the requester of the same message takes. */
-static void rows_reach_the_rank_that_asked(hotbed_backend backend) {
+/* The requester reads the rows that the owner wrote to the same message. */
+static void rows_reach_the_requesting_rank(hotbed_backend backend) {
     (void)backend;
     work *w = work_make(8, HOTBED_F32, false);
     w->width = 1;
@@ -166,9 +168,10 @@ static void rows_reach_the_rank_that_asked(hotbed_backend backend) {
     free(w);
 }
 
-/* Messages of which anything may have come, as after a failed exchange: keys are read inside of them, and written
- * inside of the new batch.  Each array is memory of its own, so that the sanitizers see what is outside. */
-static void balance_believes_no_message(hotbed_backend backend) {
+/* Messages with arbitrary bytes, as after a failed exchange: keys are read inside of the messages,
+ * and written inside of the new batch.  Each array is allocated by itself, so that sanitizers see
+ * accesses outside of it. */
+static void balance_survives_damaged_messages(hotbed_backend backend) {
     enum { FEATURES = 3, SAMPLES = 4, ROWS = FEATURES * SAMPLES, CAPACITY = 10, BOUND = 20 };
     uint64_t kept = 0;
     (void)backend;
@@ -211,7 +214,8 @@ static void balance_believes_no_message(hotbed_backend backend) {
     CHECK(kept > 100);
 }
 
-/* Each key has a turn, whatever there are of keys, features and ranks; ranks begin with different requesters. */
+/* Each key gets a turn, for any number of keys, features and ranks; owners begin with different
+ * requesters. */
 static void owners_take_turns(hotbed_backend backend) {
     (void)backend;
     enum { MOST = 300 };
@@ -238,7 +242,7 @@ static void owners_take_turns(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"owners_take_turns", owners_take_turns},
     {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
-    {"rows_reach_the_rank_that_asked", rows_reach_the_rank_that_asked},
-    {"balance_believes_no_message", balance_believes_no_message},
+    {"rows_reach_the_requesting_rank", rows_reach_the_requesting_rank},
+    {"balance_survives_damaged_messages", balance_survives_damaged_messages},
     {NULL, NULL},
 };

@@ -1,4 +1,5 @@
-/* tests/dist/test_dist_wide.c - places past 2^31 elements and 2^32 bytes, in memory of which only those are touched. */
+/* tests/dist/test_dist_wide.c - positions beyond 2^31 elements and 2^32 bytes, in address space of
+ * which only those pages are touched. */
 #define _DEFAULT_SOURCE 1 /* MAP_NORESERVE */
 #include "dist/balance_core.h"
 #include "dist/comm.h"
@@ -11,7 +12,7 @@
 
 #define GIB ((size_t)1 << 30)
 
-/* Address space that reads as zeros; NULL where a machine gives none without memory. */
+/* Address space that reads as zeros; NULL if the machine cannot reserve it. */
 typedef struct space {
     uint8_t *at;
     size_t bytes;
@@ -37,7 +38,7 @@ static void close_spaces(const space *s, int n) {
         CHECK_EQ(munmap(s[i].at, s[i].bytes), 0);
 }
 
-/* Rows of bytes: floats from a number on. */
+/* Rows of ROW bytes; their floats count up from a number. */
 enum { ROW = 8192, DIM = ROW / 4 };
 
 static void make_row(uint8_t *row, uint32_t number) {
@@ -55,8 +56,8 @@ static void check_row(const uint8_t *row, uint32_t number, float scale) {
     }
 }
 
-/* Received row FAR stands 4 GiB behind the first, in what travels as here. */
-static void rows_of_owners(hotbed_backend backend) {
+/* Received row FAR lies 4 GiB behind the first, both in the message and in the owner's memory. */
+static void owners_reach_rows_beyond_4_gib(hotbed_backend backend) {
     enum { FAR = (1 << 19) + 3, FIRST = (1 << 19) + 7 };
     (void)backend;
     space s[2] = {{.bytes = 9 * GIB}, {.bytes = 5 * GIB}};
@@ -82,8 +83,8 @@ static void rows_of_owners(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* A key's row is 4 GiB into a message, and its place in the batch 2^31 elements into the output; so is its gradient. */
-static void rows_of_requesters(hotbed_backend backend) {
+/* A key's row lies 4 GiB into a message, and 2^31 elements into the output; its gradient too. */
+static void requesters_reach_rows_beyond_4_gib(hotbed_backend backend) {
     enum { FAR = (1 << 19) + 3, KEYS = 2 };
     const uint64_t stride = ((uint64_t)1 << 31) + 8;
     (void)backend;
@@ -120,8 +121,8 @@ static void rows_of_requesters(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* Three samples of 2^30 columns: element 2^31 and more of sums, output and gradient. */
-static void sums_of_samples(hotbed_backend backend) {
+/* Three samples of 2^30 columns: element 2^31 and above of sums, output and gradient. */
+static void pooled_sums_reach_beyond_2_to_the_31(hotbed_backend backend) {
     enum { WIDTH = 1 << 30, SAMPLE = 2, COLUMN = WIDTH - 3 };
     const uint64_t at = (uint64_t)SAMPLE * WIDTH + COLUMN, stride = WIDTH + 5;
     (void)backend;
@@ -150,8 +151,8 @@ static void sums_of_samples(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* The last of 2^31 + 5 elements of three ranks. */
-static void sums_over_ranks(hotbed_backend backend) {
+/* The last of 2^31 + 5 elements that three ranks sum. */
+static void reductions_reach_beyond_2_to_the_31(hotbed_backend backend) {
     enum { RANKS = 3 };
     const uint64_t n = ((uint64_t)1 << 31) + 5;
     (void)backend;
@@ -168,8 +169,8 @@ static void sums_over_ranks(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* Offset number 2^32 and more: of the last of 4,100 ranks with 2^20 samples each. */
-static void offsets_of_many_ranks(hotbed_backend backend) {
+/* Offset number 2^32 and above, of the last of 4,100 ranks with 2^20 samples each. */
+static void offsets_reach_beyond_2_to_the_32(hotbed_backend backend) {
     enum { RANKS = 4100, SAMPLES = 1 << 20, SAMPLE = 77 };
     const uint64_t r = (uint64_t)(RANKS - 1) * SAMPLES + SAMPLE;
     (void)backend;
@@ -202,8 +203,8 @@ static void offsets_of_many_ranks(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* Rank 3's features are 6 GiB behind rank 0's, and its samples' bytes as far. */
-static void samples_of_other_ranks(hotbed_backend backend) {
+/* What rank 3 sent, features and sample bytes, lies 6 GiB behind what rank 0 sent. */
+static void balanced_samples_reach_beyond_4_gib(hotbed_backend backend) {
     enum { RANK = 3, KEYS = 5, ROW_BYTES = 1 << 20, SAMPLE = 5000, PLACE = 4097 };
     (void)backend;
     space s[1] = {{.bytes = 9 * GIB}};
@@ -244,8 +245,8 @@ static void samples_of_other_ranks(hotbed_backend backend) {
     close_spaces(s, 1);
 }
 
-/* What a batch's parts send where: only the arithmetic. */
-static void parts_of_batches(hotbed_backend backend) {
+/* Offset and size of the parts of a message: the arithmetic only. */
+static void message_parts_reach_beyond_4_gib(hotbed_backend backend) {
     enum { RANKS = 5 };
     const uint64_t large = ((uint64_t)1 << 32) + 12;
     static uint8_t base[1];
@@ -269,7 +270,7 @@ static void parts_of_batches(hotbed_backend backend) {
     CHECK_EQ(bytes, large);
     CHECK_EQ((uintptr_t)hotbed_comm_receives(&comm, &part, 4, &bytes) - (uintptr_t)base, 4 * large);
     CHECK_EQ(bytes, 8);
-    /* Floats of sums: given, then evenly, where the last rank has what is left. */
+    /* Parts of a sum: with given counts, and even, where the last rank has the remainder. */
     for (int even = 0; even < 2; even++) {
         uint64_t each = large * sizeof(float), all = 4 * each + 8 * sizeof(float);
         part = (hotbed_comm_part){
@@ -293,12 +294,12 @@ static void parts_of_batches(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_of_owners", rows_of_owners},
-    {"rows_of_requesters", rows_of_requesters},
-    {"sums_of_samples", sums_of_samples},
-    {"sums_over_ranks", sums_over_ranks},
-    {"offsets_of_many_ranks", offsets_of_many_ranks},
-    {"samples_of_other_ranks", samples_of_other_ranks},
-    {"parts_of_batches", parts_of_batches},
+    {"owners_reach_rows_beyond_4_gib", owners_reach_rows_beyond_4_gib},
+    {"requesters_reach_rows_beyond_4_gib", requesters_reach_rows_beyond_4_gib},
+    {"pooled_sums_reach_beyond_2_to_the_31", pooled_sums_reach_beyond_2_to_the_31},
+    {"reductions_reach_beyond_2_to_the_31", reductions_reach_beyond_2_to_the_31},
+    {"offsets_reach_beyond_2_to_the_32", offsets_reach_beyond_2_to_the_32},
+    {"balanced_samples_reach_beyond_4_gib", balanced_samples_reach_beyond_4_gib},
+    {"message_parts_reach_beyond_4_gib", message_parts_reach_beyond_4_gib},
     {NULL, NULL},
 };

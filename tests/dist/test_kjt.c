@@ -1,4 +1,5 @@
-/* tests/dist/test_kjt.c - batches: what is refused and how it is named, and the way to a storage's batch. */
+/* tests/dist/test_kjt.c - KJTs: invalid ones are refused with a message that names the fault, valid
+ * ones become the batch of a storage. */
 #include "dist/kjt.h"
 
 #include "tests/dist/arrays.h"
@@ -38,7 +39,7 @@ static sample make_sample(uint32_t features, uint32_t batch_size, bool variable)
     return s;
 }
 
-/* The batch in device memory, by lengths or by offsets. */
+/* Upload the batch, with lengths or offsets. */
 static hotbed_kjt upload(arrays *a, const sample *s, bool variable, bool by_offsets) {
     hotbed_kjt kjt = s->kjt;
     uint64_t rows = 0;
@@ -55,7 +56,7 @@ static hotbed_kjt upload(arrays *a, const sample *s, bool variable, bool by_offs
     return kjt;
 }
 
-static void random_batches_become_a_storages(hotbed_backend backend) {
+static void random_batches_become_batches_of_a_storage(hotbed_backend backend) {
     for (int round = 0; round < 40; round++) {
         arrays a = arrays_open(backend);
         bool variable = round % 2 == 1;
@@ -84,8 +85,8 @@ static void random_batches_become_a_storages(hotbed_backend backend) {
     }
 }
 
-/* Features in another order, some twice, some not; more samples than they have. */
-static void picked_features_are_whole(hotbed_backend backend) {
+/* Select features in another order, some twice, some not at all, with more samples than they have. */
+static void selected_features_have_all_their_keys(hotbed_backend backend) {
     for (int round = 0; round < 30; round++) {
         arrays a = arrays_open(backend);
         bool variable = round % 2 == 1;
@@ -117,7 +118,7 @@ static void picked_features_are_whole(hotbed_backend backend) {
         if (variable)
             CHECK_OK(hotbed_kjt_put_bases(&kjt, bases, a.stream));
         CHECK_OK(hotbed_kjt_start(&p.kjt, scratch, scratch_bytes, a.stream));
-        p.kjt.bound = bound; /* features that are picked twice have more keys than the batch */
+        p.kjt.bound = bound; /* features that are selected twice have more keys than the batch */
         CHECK_OK(hotbed_kjt_pick(&p, scratch, scratch_bytes, a.stream));
         static uint32_t starts[MAX_ROWS];
         static uint64_t keys[MAX_KEYS];
@@ -185,7 +186,7 @@ static void bad_rows_are_named(hotbed_backend backend) {
     arrays_close(&a);
 }
 
-/* The device finds the same, names the row, and the batch is empty. */
+/* The device finds the same faults, names the row, and treats the batch as empty. */
 static void bad_rows_are_faults(hotbed_backend backend) {
     arrays a = arrays_open(backend);
     const int64_t bad[4][5] = {
@@ -264,8 +265,8 @@ static void refusals_name_the_feature(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_batches_become_a_storages", random_batches_become_a_storages},
-    {"picked_features_are_whole", picked_features_are_whole},
+    {"random_batches_become_batches_of_a_storage", random_batches_become_batches_of_a_storage},
+    {"selected_features_have_all_their_keys", selected_features_have_all_their_keys},
     {"bad_rows_are_named", bad_rows_are_named},
     {"bad_rows_are_faults", bad_rows_are_faults},
     {"refusals_name_the_feature", refusals_name_the_feature},

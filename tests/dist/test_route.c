@@ -1,4 +1,4 @@
-/* tests/dist/test_route.c - every key has one owner, and comes back from it. */
+/* tests/dist/test_route.c - routes: each key has one owner, and owner and local id give the key back. */
 #include "hotbed/route.h"
 
 #include "tests/support/harness.h"
@@ -39,7 +39,7 @@ static void check_key(const hotbed_route *route, uint64_t key) {
         CHECK_EQ(local, key);
 }
 
-static void keys_come_back_from_their_owners(hotbed_backend backend) {
+static void owner_and_local_id_give_the_key(hotbed_backend backend) {
     (void)backend;
     const uint64_t edges[EDGES] = {0,          (uint64_t)INT64_MIN, UINT64_MAX, INT64_MAX,
                                    UINT32_MAX, (uint64_t)1 << 32,   1};
@@ -61,7 +61,7 @@ static void keys_come_back_from_their_owners(hotbed_backend backend) {
             }
 }
 
-static void blocks_are_the_rows_in_order(hotbed_backend backend) {
+static void continuous_routing_assigns_blocks_in_order(hotbed_backend backend) {
     (void)backend;
     for (uint32_t world = 1; world <= 9; world++)
         for (uint64_t rows = 1; rows <= 40; rows++) {
@@ -91,12 +91,12 @@ static void known_owners(hotbed_backend backend) {
         CHECK_EQ(hotbed_route_rank(&hash, keys[i]), hashed[i]);
     }
     hotbed_route six = route_of(HOTBED_ROUTE_CONTINUOUS, 2, 6);
-    CHECK_EQ(hotbed_route_rank(&six, 6), 0); /* outside */
+    CHECK_EQ(hotbed_route_rank(&six, 6), 0); /* beyond the last row */
     CHECK_EQ(hotbed_route_local(&six, 6), 3);
 }
 
-/* Keys with a common stride: all on one rank by round-robin, evenly by hash. */
-static void a_hash_is_even_for_strided_keys(hotbed_backend backend) {
+/* Keys with a common stride: round-robin puts all on one rank, hashing spreads them evenly. */
+static void hashed_routing_is_even_for_strided_keys(hotbed_backend backend) {
     (void)backend;
     enum { WORLD = 8, N = 80000 };
     uint64_t counts[WORLD] = {0};
@@ -110,7 +110,7 @@ static void a_hash_is_even_for_strided_keys(hotbed_backend backend) {
         CHECK(counts[r] > N / WORLD * 95 / 100 && counts[r] < N / WORLD * 105 / 100);
 }
 
-static void bad_rules_are_refused(hotbed_backend backend) {
+static void invalid_routes_are_refused(hotbed_backend backend) {
     (void)backend;
     hotbed_route route;
     CHECK_STATUS(hotbed_route_init(NULL, HOTBED_ROUTE_ROUND_ROBIN, 1, 0), HOTBED_ERR_ARGUMENT);
@@ -129,10 +129,10 @@ static void bad_rules_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"keys_come_back_from_their_owners", keys_come_back_from_their_owners},
-    {"blocks_are_the_rows_in_order", blocks_are_the_rows_in_order},
+    {"owner_and_local_id_give_the_key", owner_and_local_id_give_the_key},
+    {"continuous_routing_assigns_blocks_in_order", continuous_routing_assigns_blocks_in_order},
     {"known_owners", known_owners},
-    {"a_hash_is_even_for_strided_keys", a_hash_is_even_for_strided_keys},
-    {"bad_rules_are_refused", bad_rules_are_refused},
+    {"hashed_routing_is_even_for_strided_keys", hashed_routing_is_even_for_strided_keys},
+    {"invalid_routes_are_refused", invalid_routes_are_refused},
     {NULL, NULL},
 };

@@ -1,4 +1,5 @@
-/* tests/dist/test_sharded.c - training over ranks is training on one rank; the plans give the same bytes. */
+/* tests/dist/test_sharded.c - training on several ranks equals training in one process, with all
+ * three plans. */
 #include "tests/dist/sharded_fixture.h"
 
 #include <math.h>
@@ -23,12 +24,13 @@ static const sharded_case base = {
 static const hotbed_plan plans[] = {
     HOTBED_PLAN_FIXED, HOTBED_PLAN_TWO_PHASE, HOTBED_PLAN_ONE_SIDED};
 
-/* The first `num` plans that the transport has: FIXED with up to `most` ranks, the others with up to `others`. */
+/* Run the first `num` plans that the transport supports: FIXED with up to `most` ranks, the others
+ * with up to `others`. */
 static void run_some(int num, uint32_t most, uint32_t others, const sharded_case *how) {
     for (int p = 0; p < num; p++) {
         sharded_case c = *how;
         if (plans[p] == HOTBED_PLAN_ONE_SIDED && world_list()[0].transport == HOTBED_TRANSPORT_MPI)
-            continue; /* it has no windows */
+            continue; /* the transport has no windows */
         c.plan = plans[p];
         c.seed = how->seed + hotbed_test_seed() * 100;
         sharded_fixture_run(plans[p] == HOTBED_PLAN_FIXED ? most : others, run_case, &c);
@@ -39,7 +41,7 @@ static void run_plans(uint32_t most, uint32_t others, const sharded_case *how) {
     run_some(3, most, others, how);
 }
 
-/* A further case of a test: small ones have one plan for it. */
+/* Run a further case of a test; short runs choose one plan for it. */
 static void run_more(uint32_t most, uint32_t others, const sharded_case *how) {
     run_some(hotbed_test_is_small() ? 1 : 3, most, others, how);
 }
@@ -56,7 +58,7 @@ static void sequences_equal_one_process(hotbed_backend backend) {
     run_more(8, 8, &c);
 }
 
-/* Scores and admission of keys that several ranks have, several times each. */
+/* Scores and admission of keys that several ranks have, each several times. */
 static void occurrences_are_counted_as_in_one_process(hotbed_backend backend) {
     (void)backend;
     sharded_case c = base;
@@ -116,7 +118,7 @@ static void means_equal_one_process(hotbed_backend backend) {
     c.pooling = HOTBED_POOL_MEAN;
     c.seed = 16;
     c.one_sign =
-        true; /* sums of rows over ranks round; gradients are summed in the order of one process */
+        true; /* sums of rows over ranks round; sums of gradients have the order of one process */
     run_plans(33, 33, &c);
     c.weighted = true;
     run_more(8, 8, &c);
@@ -131,17 +133,17 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
     c.one_sign = true;
     c.seed = 17;
     run_plans(33, 8, &c);
-    c.dedup = HOTBED_DEDUP_OFF; /* one by one, as one process would */
+    c.dedup = HOTBED_DEDUP_OFF; /* gradients are scaled one by one, as in one process */
     run_more(8, 8, &c);
     c.pooling = HOTBED_POOL_SUM;
     run_more(33, 8, &c);
 }
 
-/* --- a law of its own ----------------------------------------------------------------------------------- */
+/* --- outputs as gradients ------------------------------------------------------------------- */
 
-/* All ranks ask for the same keys, and give what they got as the gradient: rows lose rate * world * scale of
- * themselves. */
-static void law_body(world_rank *me) {
+/* All ranks look up the same keys, and pass the output as gradient: each row loses rate * world *
+ * scale of itself. */
+static void outputs_as_gradients_body(world_rank *me) {
     enum { KEYS = 10, DIM = 4 };
     const float rate = 0.0625F, *scale = me->argument;
     hotbed_table_options table;
@@ -153,7 +155,7 @@ static void law_body(world_rank *me) {
     table.name = "user";
     table.dim = DIM;
     table.capacity = 1000;
-    table.initializer.kind = HOTBED_INIT_DEBUG; /* the key */
+    table.initializer.kind = HOTBED_INIT_DEBUG; /* an element's value is its key */
     hotbed_storage_options_init(&storage);
     storage.num_tables = 1;
     storage.tables = &table;
@@ -197,10 +199,10 @@ static void law_body(world_rank *me) {
 }
 
 static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) {
-    static float scales[] = {1.0F, 0.25F, 0.0F}; /* the last: 1/world */
+    static float scales[] = {1.0F, 0.25F, 0.0F}; /* 0 stands for 1/world */
     (void)backend;
     for (int i = 0; i < 3; i++)
-        sharded_fixture_run(33, law_body, &scales[i]);
+        sharded_fixture_run(33, outputs_as_gradients_body, &scales[i]);
 }
 
 const hotbed_test hotbed_tests[] = {

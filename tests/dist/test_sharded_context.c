@@ -1,4 +1,5 @@
-/* tests/dist/test_sharded_context.c - contexts: overflow, waits, what ranks do, several collections, graphs. */
+/* tests/dist/test_sharded_context.c - exchange contexts: overflow, host waits, order of calls,
+ * several collections, graphs. */
 #include "tests/dist/sharded_fixture.h"
 
 #include <sched.h>
@@ -13,7 +14,7 @@ static const sharded_case base = {
     .steps = 6,
 };
 
-/* A number of every rank is the same. */
+/* The value is equal on all ranks. */
 static void check_same(world_rank *me, uint64_t value) {
     world_bytes own = world_alloc(me, sizeof value), all = world_alloc(me, me->size * sizeof value);
     memcpy(own.host, &value, sizeof value);
@@ -27,7 +28,7 @@ static void check_same(world_rank *me, uint64_t value) {
     world_free(&all);
 }
 
-/* All stages of a batch up to `wait_input`. */
+/* Run the stages of a batch up to `wait_input`. */
 static void arrive(sharded_fixture *r) {
     CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, r->me->stream));
     CHECK_OK(hotbed_sharded_wait_splits(r->context, r->me->stream));
@@ -39,9 +40,9 @@ static void finish(sharded_fixture *r) {
     CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, r->me->stream));
 }
 
-/* --- overflow ------------------------------------------------------------------------------------------- */
+/* --- overflow --------------------------------------------------------------------------------- */
 
-/* How many batches overflowed, and how many did not, on the ranks of this process. */
+/* Number of batches that overflowed, and that did not, on the ranks of this process. */
 typedef struct replay_case {
     sharded_case how;
     int replayed, whole;
@@ -72,11 +73,12 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
             c.how.capacity = capacities[i / 2];
             if (plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows())
                 continue;
-            if (hotbed_test_is_small() && i != 2 + plan / 2) /* some overflow, and some do not */
+            /* With this capacity some batches overflow. */
+            if (hotbed_test_is_small() && i != 2 + plan / 2)
                 continue;
             sharded_fixture_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
             if (c.replayed + c.whole == 0)
-                return; /* no such ranks here: the test is skipped */
+                return; /* the transport has no such world: the test is skipped */
             CHECK(c.replayed > 0 || c.how.capacity == 20);
             CHECK(c.whole > 0 || c.how.capacity == 4);
         }
@@ -126,21 +128,21 @@ static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
     sharded_fixture_run(33, report_body, &c);
 }
 
-/* --- waits and order --------------------------------------------------------------------------------------- */
+/* --- waits and order -------------------------------------------------------------------------- */
 
-/* A case with a place where the threads of one process meet, without waiting for the library. */
+/* A case with a rendezvous for the threads of one process that makes no call to the library. */
 typedef struct counted_case {
     sharded_case how;
-    uint32_t met; /* atomic */
+    uint32_t arrived; /* number of arrivals, atomic */
     uint64_t waits, allocations;
     bool threads;
 } counted_case;
 
-static void meet(world_rank *me, counted_case *c, uint32_t round) {
+static void wait_for_threads(world_rank *me, counted_case *c, uint32_t round) {
     if (!c->threads)
         return;
-    __atomic_add_fetch(&c->met, 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&c->met, __ATOMIC_ACQUIRE) < round * me->size)
+    __atomic_add_fetch(&c->arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&c->arrived, __ATOMIC_ACQUIRE) < round * me->size)
         sched_yield();
 }
 
@@ -154,9 +156,9 @@ static void counted_body(world_rank *me) {
     sharded_fixture_step(&r, 1);
     sharded_fixture_fill(&r, 4);
     CHECK_OK(hotbed_stream_sync(me->stream));
-    meet(me, c, 1);
+    wait_for_threads(me, c, 1);
     hotbed_counters_read(&before);
-    meet(me, c, 2);
+    wait_for_threads(me, c, 2);
     for (uint32_t step = 0; step < steps; step++) {
         bool ready = false;
         arrive(&r);
@@ -168,15 +170,15 @@ static void counted_body(world_rank *me) {
         finish(&r);
         CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
     }
-    meet(me, c, 3);
+    wait_for_threads(me, c, 3);
     hotbed_counters_read(&after);
-    meet(me, c, 4);
+    wait_for_threads(me, c, 4);
     uint32_t ranks = c->threads ? me->size : 1;
     bool exact = c->how.plan == HOTBED_PLAN_TWO_PHASE;
     CHECK_EQ(after.host_waits - before.host_waits, exact ? steps * ranks : 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_OK(hotbed_stream_sync(me->stream));
-    sharded_fixture_free(&r); /* the model did not make these steps */
+    sharded_fixture_free(&r); /* the model did not run these steps */
 }
 
 static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
@@ -191,8 +193,8 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
                 counted_case c = {.how = base};
                 c.how.plan = (hotbed_plan)plan;
                 c.how.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_MEAN;
-                c.how.capacity =
-                    FIXTURE_KEYS - 1; /* may overflow, so it is watched, but does not */
+                /* Large enough: a batch might overflow, so it is checked, but none does. */
+                c.how.capacity = FIXTURE_KEYS - 1;
                 const char *transport = getenv("HOTBED_TEST_TRANSPORT");
                 c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
                             (transport != NULL && strcmp(transport, "nccl") == 0);
@@ -212,7 +214,7 @@ static void order_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void all_ranks_do_the_same(hotbed_backend backend) {
+static void all_ranks_make_the_same_calls(hotbed_backend backend) {
     (void)backend;
     for (int plan = 0; plan < 3; plan++) {
         sharded_case c = base;
@@ -224,7 +226,7 @@ static void all_ranks_do_the_same(hotbed_backend backend) {
     }
 }
 
-/* --- several collections, several contexts ---------------------------------------------------------------------- */
+/* --- several collections, several contexts ---------------------------------------------------- */
 
 static void several_body(world_rank *me) {
     const hotbed_plan *plan = me->argument;
@@ -285,7 +287,7 @@ static void splits_of_several_collections_are_one_exchange(hotbed_backend backen
     }
 }
 
-/* The keys of the next batch travel, on a stream of their own, before this one's rows do. */
+/* The keys of the next batch travel, on their own stream, before the rows of this batch. */
 static void two_streams_body(world_rank *me) {
     const int steps = hotbed_test_is_small() ? 3 : 6;
     sharded_fixture r[2];
@@ -293,7 +295,7 @@ static void two_streams_body(world_rank *me) {
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
     sharded_fixture_open(&r[0], me, me->argument);
-    sharded_fixture_open(&r[1], me, me->argument); /* its arrays are for every other batch */
+    sharded_fixture_open(&r[1], me, me->argument); /* its arrays serve every other batch */
     hotbed_sharded_context *second;
     CHECK_OK(hotbed_sharded_create_context(1, &r[0].sharded, me->stream, &second));
     hotbed_sharded_context *contexts[2] = {r[0].context, second};
@@ -310,7 +312,7 @@ static void two_streams_body(world_rank *me) {
             CHECK_OK(hotbed_sharded_prefetch(now, 0, early));
             CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
             CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
-            /* The model of both is the first's: batches come in order. */
+            /* Both fixtures use the first one's model, because batches are trained in order. */
             hotbed_storage *model = w->model;
             hotbed_ticket *ticket = w->ticket;
             w->model = r[0].model;
@@ -341,7 +343,7 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
     }
 }
 
-/* --- graphs ---------------------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 static void graph_body(world_rank *me) {
     if (!world_records(me))
@@ -379,7 +381,7 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
             c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
             uint32_t most = plan == HOTBED_PLAN_FIXED && pooled == 0 ? 33 : 8;
             if (hotbed_test_is_small())
-                most = 1; /* threads on a GPU record nothing */
+                most = 1; /* threads on a GPU cannot be recorded */
             if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
                 sharded_fixture_run(most, graph_body, &c);
         }
@@ -389,7 +391,7 @@ const hotbed_test hotbed_tests[] = {
     {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
     {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
     {"steps_neither_wait_nor_allocate", steps_neither_wait_nor_allocate},
-    {"all_ranks_do_the_same", all_ranks_do_the_same},
+    {"all_ranks_make_the_same_calls", all_ranks_make_the_same_calls},
     {"splits_of_several_collections_are_one_exchange",
      splits_of_several_collections_are_one_exchange},
     {"stages_run_on_several_streams", stages_run_on_several_streams},

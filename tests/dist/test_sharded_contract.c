@@ -1,4 +1,5 @@
-/* tests/dist/test_sharded_contract.c - what the header promises: refusals, eval, the forward slot, views. */
+/* tests/dist/test_sharded_contract.c - what the header promises: refused arguments, eval, the
+ * forward hook, views. */
 #include "tests/dist/sharded_fixture.h"
 
 #include "storage/storage.h"
@@ -15,7 +16,7 @@ static const sharded_case base = {
     .steps = 3,
 };
 
-/* --- eval and the forward slot ------------------------------------------------------------------------------ */
+/* --- eval and the forward hook -------------------------------------------------------------- */
 
 static void eval_body(world_rank *me) {
     sharded_fixture r;
@@ -26,7 +27,8 @@ static void eval_body(world_rank *me) {
     CHECK(hotbed_sharded_training(r.sharded));
     CHECK_OK(hotbed_sharded_set_training(r.sharded, false));
     for (int step = 3; step < 3 + each; step++) {
-        sharded_fixture_fill(&r, step); /* new keys among them, which close finds in neither */
+        /* With new keys among them, which close() must not find in either storage. */
+        sharded_fixture_fill(&r, step);
         CHECK_OK(hotbed_sharded_forward(r.context, 0, &r.kjt, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         sharded_fixture_model_eval(&r);
@@ -45,7 +47,7 @@ static void eval_changes_nothing(hotbed_backend backend) {
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         sharded_case c = base;
         c.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
-        c.capacity = i < 2 ? FIXTURE_KEYS : 8; /* replayed */
+        c.capacity = i < 2 ? FIXTURE_KEYS : 8; /* with replays */
         sharded_fixture_run(8, eval_body, &c);
     }
 }
@@ -95,7 +97,7 @@ static void forward_is_replaced_and_restored(hotbed_backend backend) {
     sharded_fixture_run(4, slot_body, (void *)(uintptr_t)&base);
 }
 
-/* --- views ------------------------------------------------------------------------------------------------------ */
+/* --- views ------------------------------------------------------------------------------------ */
 
 static void views_body(world_rank *me) {
     sharded_fixture r;
@@ -117,7 +119,7 @@ static void views_body(world_rank *me) {
             CHECK(info.capacity <= table.capacity);
             if (info.kind == HOTBED_TABLE_HASH)
                 CHECK(info.capacity * me->size >= table.capacity);
-            CHECK(info.weights == lookup->tables[t].rows.data); /* the memory that computes */
+            CHECK(info.weights == lookup->tables[t].rows.data); /* the memory that training uses */
         }
     }
     CHECK_EQ(tables, hotbed_sharded_num_tables(r.sharded));
@@ -145,14 +147,14 @@ static void views_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void what_is_inside_can_be_seen(hotbed_backend backend) {
+static void views_describe_every_table(hotbed_backend backend) {
     (void)backend;
     sharded_fixture_run(4, views_body, (void *)(uintptr_t)&base);
 }
 
-/* --- refusals ------------------------------------------------------------------------------------------------------ */
+/* --- refusals --------------------------------------------------------------------------------- */
 
-/* Create with one thing wrong; says ARGUMENT and names it. */
+/* Create a collection with one invalid option: ARGUMENT, with a message that names it. */
 static void refuse(
     const sharded_fixture *r, const hotbed_sharded_options *options, const char *text) {
     hotbed_sharded *sharded;
@@ -228,7 +230,7 @@ static void refused_batches(sharded_fixture *r) {
     CHECK_STATUS(hotbed_sharded_received(r->context, 0, 0, &batch), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_sharded_overflowed(r->context, &yes), HOTBED_ERR_STATE);
     hotbed_kjt kjt = r->kjt;
-    kjt.num_features = 2; /* "user" and "seen": the others are missing */
+    kjt.num_features = 2; /* only "user" and "seen" */
     kjt.num_keys = 0;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "feature bought is missing") != NULL);
@@ -238,7 +240,7 @@ static void refused_batches(sharded_fixture *r) {
     kjt = r->kjt;
     kjt.num_keys = FIXTURE_KEYS + 1;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
-    /* None of it had an effect. */
+    /* No refused call had an effect. */
     sharded_fixture_step(r, 0);
     CHECK_STATUS(
         hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s), HOTBED_ERR_STATE);
@@ -252,7 +254,8 @@ static void refused_batches(sharded_fixture *r) {
     CHECK_STATUS(
         hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 1, s),
         HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_sharded_cancel(r->context, s)); /* unpinned, and the next batch goes on */
+    /* Pins are released, and the next batch trains. */
+    CHECK_OK(hotbed_sharded_cancel(r->context, s));
     sharded_fixture_model_forward(r);
     CHECK_OK(hotbed_ticket_cancel(r->ticket, s));
     sharded_fixture_step(r, 2);
@@ -272,12 +275,12 @@ static void refusals_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void what_cannot_be_is_refused(hotbed_backend backend) {
+static void wrong_arguments_are_refused(hotbed_backend backend) {
     (void)backend;
     sharded_fixture_run(2, refusals_body, (void *)(uintptr_t)&base);
 }
 
-/* Lengths that cannot be: a fault on their rank, and its batch is empty; the others go on. */
+/* Invalid lengths are a fault of their rank, whose batch is empty; the other ranks train. */
 static void bad_batch_body(world_rank *me) {
     sharded_fixture r;
     sharded_fixture_open(&r, me, me->argument);
@@ -293,7 +296,8 @@ static void bad_batch_body(world_rank *me) {
         CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_RANGE);
     else
         CHECK_OK(hotbed_stream_sync(me->stream));
-    sharded_fixture_model_forward(&r); /* of whole batches: other ranks' rows are the same */
+    /* The model gets the batch without the fault: the rows of other ranks are equal. */
+    sharded_fixture_model_forward(&r);
     if (me->rank != 0)
         sharded_fixture_check_output(&r);
     CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
@@ -306,7 +310,7 @@ static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
     sharded_fixture_run(4, bad_batch_body, (void *)(uintptr_t)&base);
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------- */
+/* --- allocations fail ----------------------------------------------------------------------- */
 
 static void failing_body(world_rank *me) {
     sharded_fixture r;
@@ -351,8 +355,8 @@ static void creation_survives_no_memory(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"eval_changes_nothing", eval_changes_nothing},
     {"forward_is_replaced_and_restored", forward_is_replaced_and_restored},
-    {"what_is_inside_can_be_seen", what_is_inside_can_be_seen},
-    {"what_cannot_be_is_refused", what_cannot_be_is_refused},
+    {"views_describe_every_table", views_describe_every_table},
+    {"wrong_arguments_are_refused", wrong_arguments_are_refused},
     {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
     {"creation_survives_no_memory", creation_survives_no_memory},
     {NULL, NULL},

@@ -1,4 +1,5 @@
-/* tests/dist/test_sharded_growth.c - collections whose tables begin small equal collections whose tables have their full size at once. */
+/* tests/dist/test_sharded_growth.c - collections whose tables grow from a small size equal
+ * collections with large tables. */
 #include "tests/dist/sharded_fixture.h"
 #include "tests/support/fault.h"
 
@@ -14,7 +15,7 @@ static const sharded_case base = {
     .one_rule = true,
 };
 
-/* Small tests take `small` steps, enough for tables to grow. */
+/* A case; short runs take `small` steps, enough for tables to grow. */
 static sharded_case start(int small) {
     sharded_case c = base;
     if (hotbed_test_is_small())
@@ -29,14 +30,15 @@ static void check_tables(const sharded_fixture *r) {
         CHECK_OK(hotbed_sharded_table_read(r->sharded, t, &table));
         CHECK_EQ(table.capacity, r->own_tables[t].capacity);
         CHECK_EQ(table.max_capacity, r->tables[t].capacity);
+        /* Growth does not move keys to other ranks. */
         if (table.route.kind == HOTBED_ROUTE_CONTINUOUS)
-            CHECK_EQ(table.route.rows, table.max_capacity); /* keys do not change ranks */
+            CHECK_EQ(table.route.rows, table.max_capacity);
     }
     CHECK_OK(hotbed_sharded_print(r->sharded, text, sizeof text, NULL));
     CHECK(strstr(text, ", growing to ") != NULL);
 }
 
-/* --- the same bytes ------------------------------------------------------------------------------------------ */
+/* --- the same bytes as with large tables ---------------------------------------------------- */
 
 static void grow_body(world_rank *me) {
     sharded_fixture r;
@@ -46,12 +48,11 @@ static void grow_body(world_rank *me) {
     for (int step = 0; step < r.how->steps; step++)
         sharded_fixture_step(&r, step); /* no key is refused */
     CHECK(
-        sharded_fixture_growths(&r) >=
-        (r.how->counted ? 1 : 2)); /* admission keeps most keys out */
+        sharded_fixture_growths(&r) >= (r.how->counted ? 1 : 2)); /* admission rejects most keys */
     sharded_fixture_close(&r);
 }
 
-/* All plans; where tests are small, only `small`. */
+/* Run all plans; short runs only `small`. */
 static void run_plans(const sharded_case *how, hotbed_plan small) {
     for (int plan = 0; plan < 3; plan++) {
         sharded_case c = *how;
@@ -64,7 +65,7 @@ static void run_plans(const sharded_case *how, hotbed_plan small) {
     }
 }
 
-static void sequences_equal_large_tables(hotbed_backend backend) {
+static void sequences_equal_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     run_plans(&c, HOTBED_PLAN_FIXED);
@@ -75,11 +76,11 @@ static void sequences_equal_large_tables(hotbed_backend backend) {
     c = start(8);
     c.one_rule = false;
     c.key_space =
-        FIXTURE_CAPACITY; /* so that every rank has its share of keys that are routed in one piece */
+        FIXTURE_CAPACITY; /* so that every rank owns keys of tables that are routed in blocks */
     run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
-static void sums_equal_large_tables(hotbed_backend backend) {
+static void sums_equal_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.pooling = HOTBED_POOL_SUM;
@@ -88,10 +89,10 @@ static void sums_equal_large_tables(hotbed_backend backend) {
     run_plans(&c, HOTBED_PLAN_FIXED);
 }
 
-/* Scores, times and counts of admission are in segments too. */
-static void occurrences_equal_large_tables(hotbed_backend backend) {
+/* Scores, times and admission counts have segments too. */
+static void occurrences_equal_those_of_large_tables(hotbed_backend backend) {
     (void)backend;
-    sharded_case c = start(14); /* admission keeps most keys out */
+    sharded_case c = start(14); /* admission rejects most keys */
     c.counted = true;
     c.seed = 43;
     run_plans(&c, HOTBED_PLAN_TWO_PHASE);
@@ -105,12 +106,12 @@ static void cached_tables_equal_large_ones(hotbed_backend backend) {
     run_plans(&c, HOTBED_PLAN_ONE_SIDED);
 }
 
-/* --- batches under way --------------------------------------------------------------------------------------- */
+/* --- batches in flight ---------------------------------------------------------------------- */
 
-/* A batch is prefetched, and tables grow, before the one before it is trained, on another stream. */
+/* A batch is prefetched, and tables grow, before the previous batch is trained on another stream. */
 static void ahead_body(world_rank *me) {
     const int steps = ((const sharded_case *)me->argument)->steps;
-    sharded_fixture r[2]; /* the second's arrays are for every other batch */
+    sharded_fixture r[2]; /* the second fixture's arrays serve every other batch */
     hotbed_stream *early;
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &early));
@@ -121,7 +122,7 @@ static void ahead_body(world_rank *me) {
     hotbed_sharded_context *contexts[2] = {r[0].context, second};
     hotbed_storage *model = r[1].model;
     hotbed_ticket *ticket = r[1].ticket;
-    r[1].model = r[0].model; /* batches come in order: one model has both */
+    r[1].model = r[0].model; /* batches are trained in order, so both use one model */
     r[1].ticket = r[0].ticket;
     for (int step = 0; step <= steps; step++) {
         hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
@@ -136,7 +137,7 @@ static void ahead_body(world_rank *me) {
             hotbed_counters_read(&before);
             CHECK_OK(hotbed_sharded_prefetch(next, 0, early));
             hotbed_counters_read(&after);
-            if (me->size == 1) { /* counters are of all threads */
+            if (me->size == 1) { /* counters include all threads */
                 CHECK_EQ(after.host_waits - before.host_waits, 0);
                 CHECK(
                     (after.allocations == before.allocations) ==
@@ -163,7 +164,7 @@ static void ahead_body(world_rank *me) {
     hotbed_stream_destroy(early);
 }
 
-static void batches_under_way_keep_their_rows(hotbed_backend backend) {
+static void batches_in_flight_keep_their_rows(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         sharded_case c = start(8);
@@ -174,7 +175,7 @@ static void batches_under_way_keep_their_rows(hotbed_backend backend) {
     }
 }
 
-/* An eval on another stream looks for keys while tables grow: TSan sees whether the collection orders them. */
+/* An eval on another stream looks up keys while tables grow: TSan checks that the collection orders them. */
 static void eval_body(world_rank *me) {
     sharded_fixture r, e;
     hotbed_stream *aside;
@@ -182,7 +183,7 @@ static void eval_body(world_rank *me) {
     CHECK_OK(hotbed_stream_create(
         hotbed_stream_backend(me->stream), hotbed_stream_device(me->stream), &aside));
     sharded_fixture_open(&r, me, me->argument);
-    sharded_fixture_open(&e, me, me->argument); /* its arrays are for evals */
+    sharded_fixture_open(&e, me, me->argument); /* its arrays serve the evals */
     CHECK_OK(hotbed_sharded_create_context(1, &r.sharded, aside, &eval));
     for (int step = 0; step < r.how->steps; step++) {
         sharded_fixture_fill(&r, step);
@@ -209,14 +210,14 @@ static void eval_body(world_rank *me) {
     hotbed_stream_destroy(aside);
 }
 
-static void evals_run_beside_growths(hotbed_backend backend) {
+static void evals_run_during_growth(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.seed = 46;
     sharded_fixture_run(4, eval_body, &c);
 }
 
-/* --- graphs -------------------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 static void graph_body(world_rank *me) {
     if (!world_records(me))
@@ -246,7 +247,7 @@ static void graph_body(world_rank *me) {
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
         CHECK_OK(hotbed_sharded_poll_growth(r.sharded, s, &grown));
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
-        CHECK_EQ(calls_after, calls); /* a rank grows by itself */
+        CHECK_EQ(calls_after, calls); /* growth makes no collective calls */
         CHECK_OK(hotbed_stream_sync(s));
         sharded_fixture_check_output(&r);
         sum += grown;
@@ -257,16 +258,16 @@ static void graph_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void launches_use_what_polls_between_them_add(hotbed_backend backend) {
+static void launches_use_rows_that_polls_added(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.steady = true;
     c.seed = 47;
     sharded_fixture_run(
-        hotbed_test_is_small() ? 1 : 4, graph_body, &c); /* threads on a GPU record nothing */
+        hotbed_test_is_small() ? 1 : 4, graph_body, &c); /* threads on a GPU cannot be recorded */
 }
 
-/* --- what goes wrong ----------------------------------------------------------------------------------------- */
+/* --- failures and refusals ------------------------------------------------------------------ */
 
 static void no_memory_body(world_rank *me) {
     sharded_fixture r;
@@ -302,7 +303,7 @@ static void no_memory_body(world_rank *me) {
     sharded_fixture_close(&r);
 }
 
-static void without_memory_a_batch_is_prefetched_again(hotbed_backend backend) {
+static void a_prefetch_without_memory_can_be_repeated(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.seed = 48;
@@ -316,7 +317,8 @@ static void refusals_body(world_rank *me) {
     sharded_fixture_open(&r, me, me->argument);
     CHECK_STATUS(hotbed_sharded_poll_growth(NULL, me->stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, NULL, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_sharded_poll_growth(r.sharded, me->stream, &grown)); /* nothing grows */
+    /* Tables without max_capacity do not grow. */
+    CHECK_OK(hotbed_sharded_poll_growth(r.sharded, me->stream, &grown));
     CHECK_EQ(grown, 0);
     r.tables[0].max_capacity = r.tables[0].capacity - 1;
     CHECK_STATUS(
@@ -337,7 +339,7 @@ static void refusals_body(world_rank *me) {
     sharded_fixture_free(&r);
 }
 
-static void what_cannot_grow_is_refused(hotbed_backend backend) {
+static void growth_with_invalid_arguments_is_refused(hotbed_backend backend) {
     (void)backend;
     sharded_case c = start(8);
     c.grows = false;
@@ -345,14 +347,14 @@ static void what_cannot_grow_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sequences_equal_large_tables", sequences_equal_large_tables},
-    {"sums_equal_large_tables", sums_equal_large_tables},
-    {"occurrences_equal_large_tables", occurrences_equal_large_tables},
+    {"sequences_equal_those_of_large_tables", sequences_equal_those_of_large_tables},
+    {"sums_equal_those_of_large_tables", sums_equal_those_of_large_tables},
+    {"occurrences_equal_those_of_large_tables", occurrences_equal_those_of_large_tables},
     {"cached_tables_equal_large_ones", cached_tables_equal_large_ones},
-    {"batches_under_way_keep_their_rows", batches_under_way_keep_their_rows},
-    {"evals_run_beside_growths", evals_run_beside_growths},
-    {"launches_use_what_polls_between_them_add", launches_use_what_polls_between_them_add},
-    {"without_memory_a_batch_is_prefetched_again", without_memory_a_batch_is_prefetched_again},
-    {"what_cannot_grow_is_refused", what_cannot_grow_is_refused},
+    {"batches_in_flight_keep_their_rows", batches_in_flight_keep_their_rows},
+    {"evals_run_during_growth", evals_run_during_growth},
+    {"launches_use_rows_that_polls_added", launches_use_rows_that_polls_added},
+    {"a_prefetch_without_memory_can_be_repeated", a_prefetch_without_memory_can_be_repeated},
+    {"growth_with_invalid_arguments_is_refused", growth_with_invalid_arguments_is_refused},
     {NULL, NULL},
 };

@@ -1,12 +1,19 @@
-"""tests/dist/test_torchrec.py - TorchRec's sharded collections on two ranks, and Hotbed's, give the same.
+"""tests/dist/test_torchrec.py - Hotbed's sharded collections train as TorchRec's do, on two ranks.
 
 usage: test_torchrec.py TORCHREC_CASE
 
 Row-wise sharding on the CPU, over gloo.  The same tables, batches and gradients go through TorchRec's
-ShardedEmbeddingCollection (index dedup off and on) and ShardedEmbeddingBagCollection, and, by the program
-torchrec_case, through Hotbed's collections by all three plans.  Compared on each rank, for each step: the keys that
-input_dist brought, and their lengths; the embeddings; at the end the rows, which the optimiser has changed: with SGD
-at rate 1 they have the gradients.  Exit status 77: Python does not have PyTorch, TorchRec and FBGEMM.
+ShardedEmbeddingCollection (index dedup off and on) and ShardedEmbeddingBagCollection, and, in the program
+torchrec_case, through Hotbed's collections with all three plans.  Each rank compares, for each step, the keys and
+lengths that input_dist delivers and the embeddings; and after the last step the rows.  With SGD at rate 1 the rows
+change by the gradients, so this compares gradients too.  Two differences are intended:
+
+- After dedup TorchRec has the distinct keys of a table in ascending order, spread over the rows of all features of the
+  table; Hotbed has them by table, in the order of first occurrence.  The test compares sets.
+- FBGEMM implements dedup (jagged_unique_indices) for GPUs only.  The test registers an implementation for the CPU;
+  all further processing is TorchRec's.
+
+Exit status 77: Python lacks PyTorch, TorchRec or FBGEMM.
 """
 import itertools
 import logging
@@ -30,18 +37,18 @@ try:
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
     from torchrec.distributed.types import ShardingEnv
-except Exception as reason:  # missing, or of versions that do not go together
+except Exception as reason:  # missing, or incompatible versions
     print(f"skipped: no TorchRec: {type(reason).__name__}: {str(reason).partition(chr(10))[0]}")
     sys.exit(77)
 
 WORLD, STEPS, DIM = 2, 3, 12
-ROWS = [11, 40, 7]  # of the tables; two of them leave the last rank fewer rows
-TABLES = [0, 0, 1, 2, 2]  # of the features
+ROWS = [11, 40, 7]  # of the tables; for two of them the last rank owns fewer rows than the first
+TABLES = [0, 0, 1, 2, 2]  # the table of each feature
 FEATURES = [f"f{f}" for f in range(len(TABLES))]
 PLANS = ["fixed", "two_phase", "one_sided"]
 KINDS = {"sgd": (1, EmbOptimType.EXACT_SGD), "adagrad": (3, EmbOptimType.EXACT_ADAGRAD),
          "rowwise_adagrad": (4, EmbOptimType.EXACT_ROWWISE_ADAGRAD)}
-# name: pooled, dedup, optimiser, rate, whether gradients are divided by the number of ranks (TorchRec's default)
+# name: pooled, dedup, optimizer, rate, whether gradients are divided by the number of ranks (TorchRec's default)
 CASES = {
     "sequence, sgd": (False, False, "sgd", 1.0, True),
     "sequence, adagrad": (False, False, "adagrad", 0.125, False),
@@ -59,8 +66,8 @@ def weights_of(table):
 
 
 def batch_of(step, rank, pooled):
-    """Samples, lengths [features * samples], keys, gradient; one batch has no keys.  Ranks differ in samples, but not
-    in pooled batches, of which TorchRec over gloo takes none."""
+    """Samples, lengths [features * samples], keys, gradient; one batch has no keys.  Ranks have different numbers of
+    samples, except in pooled batches: over gloo TorchRec accepts only equal ones."""
     random = torch.Generator().manual_seed(100 * step + rank)
     samples = 5 - step + (0 if pooled else 2 * rank)
     lengths = torch.randint(0, 4, (len(TABLES), samples), generator=random)
@@ -78,8 +85,8 @@ def batch_of(step, rank, pooled):
 
 
 def jagged_unique_indices(hash_size_cumsum, hash_size_offsets, offsets, keys):
-    """FBGEMM has this for GPUs only: the distinct keys of each table in ascending order, spread evenly over the rows
-    of the table's features, and for each key its number among them."""
+    """For the CPU, as FBGEMM has it for GPUs: the distinct keys of each table in ascending order, spread evenly over
+    the rows of the table's features; and the number of each key's distinct key."""
     features = len(hash_size_cumsum) - 1
     rows = (len(offsets) - 1) // features
     lengths = offsets[1:] - offsets[:-1]
@@ -124,7 +131,7 @@ def make_collection(pooled, dedup, optimizer, rate):
 
 
 def shards_of(sharded):
-    """This rank's part of each table."""
+    """This rank's shard of each table."""
     state = {name.split(".")[-2]: value for name, value in sharded.state_dict().items()}
     return [state[f"t{t}"].local_shards()[0] for t in range(len(ROWS))]
 
@@ -151,7 +158,7 @@ def train_case(rank, pooled, dedup, optimizer, rate, divided):
 
 
 def torchrec_rank(rank, folder):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks are here, whatever this machine's name leads to
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may resolve to an address that is not local
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     name = "fbgemm::jagged_unique_indices"
@@ -198,7 +205,7 @@ def read_result(path):
     return result
 
 
-# --- what is the same -------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------------
 
 
 def samples_of(step, pooled):
@@ -211,7 +218,7 @@ def check_received(result, step, values, lengths, pooled, dedup):
     rows = sum(samples)
     sent = [part.sum() for part in lengths.view(len(TABLES), rows).split(samples, dim=1)]
     assert int(sum(sent)) == len(values) == len(keys)
-    if pooled:  # bags by feature, rank, sample; Hotbed has as many of each rank as the largest batch
+    if pooled:  # bags by feature, rank, sample; Hotbed pads each rank's batch to the size of the largest one
         most = max(samples_of(s, pooled)[r] for s in range(STEPS) for r in range(WORLD))
         padded = (offsets[1:] - offsets[:-1]).view(len(TABLES), WORLD, most)
         ours = torch.cat([padded[:, rank, :n] for rank, n in enumerate(samples)], dim=1)
@@ -221,7 +228,7 @@ def check_received(result, step, values, lengths, pooled, dedup):
     elif not dedup:
         assert torch.equal(offsets[1:] - offsets[:-1], lengths.view(len(TABLES), rows).sum(1))
         assert torch.equal(keys, values)
-    else:  # per table and rank the same keys; in another order, see docs/testing.md
+    else:  # the same set of keys for each table and rank; the order differs
         by_row = values.split(lengths.tolist())
         for t in range(len(ROWS)):
             ours = keys[offsets[t]:offsets[t + 1]]

@@ -1,9 +1,10 @@
-/* tests/dist/torchrec_case.c - Hotbed's side of test_torchrec.py: train a case, write down what each rank saw.
+/* tests/dist/torchrec_case.c - Hotbed's side of test_torchrec.py: train a case and write what each
+ * rank received and computed.
  *
- * The environment's TORCHREC_CASE names a file of numbers, in the order in which read_case() takes them; floats are
- * hexadecimal, so that no bit is lost.  The case runs by each plan, with a thread a rank, and rank r writes what it
- * saw to TORCHREC_RESULT.<plan>.<r>: lines of a name, the step, and the values.
- */
+ * The environment variable TORCHREC_CASE names a file of numbers, in the order in which read_case()
+ * takes them; floats are hexadecimal, so that no bit is lost.  The case runs with each plan, with a
+ * thread for each rank.  Rank r writes TORCHREC_RESULT.<plan>.<r>: lines with a name, the step, and
+ * the values. */
 #include "hotbed/sharded.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
@@ -13,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 8 }; /* tables, features, ranks, steps */
+enum { MOST = 8 }; /* largest number of tables, features, ranks and steps */
 
-/* One rank's batch and gradient. */
+/* The batch and gradient of one rank. */
 typedef struct torchrec_batch {
     uint32_t samples;
     uint64_t n, floats;
@@ -35,7 +36,7 @@ typedef struct torchrec_case {
     hotbed_plan plan;
 } torchrec_case;
 
-/* --- the case --------------------------------------------------------------------------------------- */
+/* --- the case --------------------------------------------------------------------------------- */
 
 static uint64_t read_number(FILE *from, uint64_t most) {
     char word[64], *end;
@@ -118,7 +119,7 @@ static void free_case(torchrec_case *c) {
         }
 }
 
-/* --- what is written -------------------------------------------------------------------------------- */
+/* --- output --------------------------------------------------------------------------------- */
 
 static FILE *open_result(const torchrec_case *c, uint32_t rank) {
     char path[4096];
@@ -146,7 +147,7 @@ static void write_floats(
     (void)fprintf(to, "\n");
 }
 
-/* --- one rank --------------------------------------------------------------------------------------- */
+/* --- one rank --------------------------------------------------------------------------------- */
 
 static hotbed_sharded *create(const torchrec_case *c, const world_rank *me) {
     static const char *const names[MOST] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
@@ -181,7 +182,7 @@ static hotbed_sharded *create(const torchrec_case *c, const world_rank *me) {
     return sharded;
 }
 
-/* This rank's rows of each table, by local number: set them, or write them down. */
+/* Set, or write to the file, this rank's rows of each table, in order of local id. */
 static void move_rows(
     const torchrec_case *c, const world_rank *me, hotbed_sharded *sharded, FILE *to) {
     for (uint32_t t = 0; t < c->tables; t++) {
@@ -216,7 +217,7 @@ static void move_rows(
     }
 }
 
-/* What input_dist brought: keys, and where features, or bags of all ranks, begin. */
+/* Write the result of input_dist: keys, and the offsets of features, or of the bags of all ranks. */
 static void write_received(
     const torchrec_case *c, const world_rank *me, const hotbed_sharded_context *context,
     uint32_t step, FILE *to) {

@@ -1,4 +1,4 @@
-/* tests/dist/window_case.c - kernels over a window: dispatch, and the host's. */
+/* tests/dist/window_case.c - kernels over a window: dispatch, and the host backend. */
 #include "tests/dist/window_case.h"
 
 #include "base/host_launch.h"

@@ -1,4 +1,4 @@
-/* tests/dist/world.c - run a test's body on every rank of a communicator, whatever the transport. */
+/* tests/dist/world.c - run a test's body on every rank of a communicator, over any transport. */
 #include "tests/dist/world.h"
 
 #include "tests/support/harness.h"
@@ -15,7 +15,7 @@ static const char *transport_name(void) {
     return name == NULL ? "" : name;
 }
 
-/* Threads, and the rank alone, have streams of a GPU. */
+/* Whether ranks that are threads, and the single rank, have streams of a GPU. */
 static bool on_gpu(void) {
     return strcmp(transport_name(), "gpu") == 0;
 }
@@ -93,12 +93,12 @@ typedef struct thread {
     const hotbed_comm_options *options;
     world_body body;
     pthread_barrier_t *start;
-    hotbed_comm *comm;  /* threads: the rank; nccl: its bootstrap */
-    hotbed_comm **keep; /* where it stays for the next run, or NULL */
+    hotbed_comm *comm;  /* threads: the rank's communicator; nccl: the one that bootstraps it */
+    hotbed_comm **keep; /* where world_run_kept() stores it for the next run, or NULL */
     world_rank me;
 } thread;
 
-/* Communicators over NCCL of world_run_kept(), of this process's ranks. */
+/* The NCCL communicators of world_run_kept(), for the ranks of this process. */
 static hotbed_comm *kept[RANKS_MAX];
 
 static void *destroy_main(void *comm) {
@@ -106,7 +106,7 @@ static void *destroy_main(void *comm) {
     return NULL;
 }
 
-/* Ranks of one process leave side by side, as they came. */
+/* Destroy them concurrently, as they were created. */
 static void destroy_kept(void) {
     pthread_t threads[RANKS_MAX];
     for (uint32_t r = 0; r < RANKS_MAX; r++)
@@ -117,7 +117,7 @@ static void destroy_kept(void) {
             CHECK_EQ(pthread_join(threads[r], NULL), 0);
 }
 
-/* The communicator over NCCL that was kept, or a new one. */
+/* Return the kept NCCL communicator, or create one. */
 static hotbed_comm *create_nccl(const thread *t, int device, hotbed_comm *bootstrap) {
     hotbed_comm *comm = t->keep == NULL ? NULL : *t->keep;
     if (comm == NULL)
@@ -132,7 +132,7 @@ static void run_rank(thread *t, hotbed_comm *comm, hotbed_backend backend, int d
     t->me.rank = hotbed_comm_rank(comm);
     t->me.size = hotbed_comm_size(comm);
     CHECK_OK(hotbed_stream_create(backend, device, &t->me.stream));
-    if (t->start != NULL) /* threads are slow to start: not a matter of deadlines */
+    if (t->start != NULL) /* threads start slowly; that must not count against the deadline */
         (void)pthread_barrier_wait(t->start);
     t->body(&t->me);
     hotbed_stream_destroy(t->me.stream);
@@ -152,7 +152,7 @@ static void *thread_main(void *argument) {
     return NULL;
 }
 
-/* This process is one rank on a GPU. */
+/* Run the body in this process, which is one rank on a GPU. */
 static void run_process(thread *t) {
     bool mpi = strcmp(transport_name(), "nccl-mpi") == 0;
     int device = (int)number(mpi ? "OMPI_COMM_WORLD_LOCAL_RANK" : "LOCAL_RANK");
@@ -160,7 +160,7 @@ static void run_process(thread *t) {
     if (mpi)
         CHECK_OK(hotbed_comm_create_mpi(NULL, &bootstrap));
     hotbed_comm *comm = create_nccl(t, device, bootstrap);
-    hotbed_comm_destroy(bootstrap); /* it has done its part */
+    hotbed_comm_destroy(bootstrap); /* only needed to create the first */
     run_rank(t, comm, HOTBED_BACKEND_CUDA, device);
 }
 
@@ -195,7 +195,7 @@ static void run(
     const world *where, const hotbed_comm_options *options, bool keep, world_body body,
     void *argument) {
     const char *missing = world_missing();
-    if (missing != NULL) { /* what a test checks afterwards is not there: the program ends here */
+    if (missing != NULL) { /* the results that the test would check do not exist: end the program */
         printf("skipped, %s\n", missing);
         exit(77);
     }

@@ -1,56 +1,55 @@
-/* tests/dist/world.h - run a test's body on every rank of a communicator, whatever the transport.
+/* tests/dist/world.h - run a test's body on every rank of a communicator, over any transport.
  *
- * The environment's HOTBED_TEST_TRANSPORT says which: unset (self and threads on the host), "gpu" (the same on one
- * GPU, CUDA streams), "mpi" (this
- * process is a rank of an MPI job), "nccl" (a thread for each of HOTBED_TEST_GPUS GPUs), "nccl-processes"
- * (this process is a rank, found by RANK and the like), "nccl-mpi" (found by MPI).
- */
+ * The environment variable HOTBED_TEST_TRANSPORT selects the transport: unset (self and threads on
+ * the host), "gpu" (the same on one GPU, with CUDA streams), "mpi" (this process is a rank of an
+ * MPI job), "nccl" (a thread for each of HOTBED_TEST_GPUS GPUs), "nccl-processes" (this process is
+ * a rank, found by RANK and the like), "nccl-mpi" (found by MPI). */
 #ifndef HOTBED_TESTS_WORLD_H
 #define HOTBED_TESTS_WORLD_H
 
 #include "hotbed/comm.h"
 #include "hotbed/stream.h"
 
-/* What a rank's body has.  Its stream is synced when the body returns. */
+/* The arguments of a body on one rank.  Its stream is synced when the body returns. */
 typedef struct world_rank {
     hotbed_comm *comm;
     hotbed_stream *stream;
     uint32_t rank, size;
-    void *argument; /* as given to world_run(), the same for all ranks */
+    void *argument; /* as passed to world_run(), the same for all ranks */
 } world_rank;
 
 typedef void (*world_body)(world_rank *me);
 
-/* Sizes of worlds to try here, ends with 0: 1 (twice: self and threads), 2, 3, 4, 8, 33, or the job's. */
+/* The worlds to test with, ended by size 0: 1 (twice: self and threads), 2, 3, 4, 8, 33, or the job's. */
 typedef struct world {
     hotbed_transport transport;
     uint32_t size;
 } world;
 const world *world_list(void);
 
-/* Whether a test of up to `most` ranks has this world.  Small tests have two ranks where they may choose, or one
- * where there are no more. */
+/* Whether a test with up to `most` ranks runs in this world.  Short runs choose two ranks, or one
+ * if no world is larger. */
 bool world_is_wanted(const world *where, uint32_t most);
 
-/* Why there are no such worlds here; NULL: there are. */
+/* Why this environment has no worlds; NULL: it has some. */
 const char *world_missing(void);
 
-/* Whether this rank's collectives can be recorded in a graph. Collectives of threads on a GPU cannot. */
+/* Whether this rank's collectives can be recorded in a graph: not between threads on a GPU. */
 bool world_records(const world_rank *me);
 
-/* The ranks of one world, a thread each where they are threads.  `options` may be NULL. */
+/* Run `body` on the ranks of one world, on a thread each if they are threads.  `options` may be NULL. */
 void world_run(
     const world *where, const hotbed_comm_options *options, world_body body, void *argument);
 
-/* The same, without options, by existing communicators where creation takes long: NCCL communicators
- * (half a second) are kept from the first run to the end of the program, which has one world then.  Not for bodies
- * that make them fail. */
+/* The same without options, with communicators that are created once where creation is slow: NCCL's
+ * (half a second) are kept from the first run to the end of the program, which then has one world
+ * only.  Not for bodies that make communicators fail. */
 void world_run_kept(const world *where, world_body body, void *argument);
 
-/* world_run() for each of world_list(); SKIPs the test where there is none. */
+/* world_run() for each world of world_list(); SKIPs the test if there are none. */
 void world_run_all(const hotbed_comm_options *options, world_body body, void *argument);
 
-/* Bytes in device memory, and beside them on the host. */
+/* Bytes in device memory, and a host array of the same size. */
 typedef struct world_bytes {
     hotbed_memory device;
     uint8_t *host;

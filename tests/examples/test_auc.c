@@ -1,4 +1,4 @@
-/* tests/examples/test_auc.c - the AUC against counting all pairs. */
+/* tests/examples/test_auc.c - the AUC equals the share of ordered pairs, counted one by one. */
 #include "examples/train/auc.h"
 #include "tests/support/harness.h"
 
@@ -36,7 +36,7 @@ static void equals_the_share_of_pairs_in_order(hotbed_backend backend) {
     }
 }
 
-static void knows_the_ends(hotbed_backend backend) {
+static void extreme_orders_give_0_and_1(hotbed_backend backend) {
     (void)backend;
     const float rising[4] = {-INFINITY, -1, 2, INFINITY};
     const uint8_t labels[4] = {0, 0, 1, 1};
@@ -57,6 +57,6 @@ static void knows_the_ends(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"equals_the_share_of_pairs_in_order", equals_the_share_of_pairs_in_order},
-    {"knows_the_ends", knows_the_ends},
+    {"extreme_orders_give_0_and_1", extreme_orders_give_0_and_1},
     {NULL, NULL},
 };

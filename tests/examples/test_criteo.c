@@ -1,4 +1,4 @@
-/* tests/examples/test_criteo.c - parsing of one line: keys, empty fields, and what is malformed. */
+/* tests/examples/test_criteo.c - parsing one line of a Criteo log: keys, empty fields, malformed lines. */
 #include "examples/train/criteo.h"
 #include "tests/support/harness.h"
 
@@ -59,7 +59,7 @@ static void empty_fields_have_a_key_of_their_own(hotbed_backend backend) {
     memset(line, '\t', 40);
     line[0] = '0';
     line[1] = '\t';
-    CHECK(hotbed_criteo_parse(line, 40, keys, 1, &label, &fault)); /* all are empty */
+    CHECK(hotbed_criteo_parse(line, 40, keys, 1, &label, &fault)); /* all fields are empty */
     CHECK_EQ(keys[38], HOTBED_CRITEO_MISSING);
 }
 
@@ -96,7 +96,7 @@ static void takes_every_64_bit_integer(hotbed_backend backend) {
     }
 }
 
-static void names_the_column_of_a_fault(hotbed_backend backend) {
+static void a_fault_names_its_column(hotbed_backend backend) {
     (void)backend;
     static const char *const integers[] = {
         "x",
@@ -139,7 +139,7 @@ static void refuses_too_few_and_too_many_columns(hotbed_backend backend) {
     hotbed_criteo_fault fault;
     size_t length = make_line(line, 0, "");
     uint32_t column = 1;
-    for (size_t i = 0; i < length; i++) { /* every way to cut the line at a tab */
+    for (size_t i = 0; i < length; i++) { /* cut the line at each tab */
         if (line[i] != '\t')
             continue;
         CHECK(!hotbed_criteo_parse(line, i, keys, 1, &label, &fault));
@@ -170,7 +170,7 @@ static void random_bytes_never_crash(hotbed_backend backend) {
     }
 }
 
-/* Text of a random field: usual, at a limit, or unusual. */
+/* Text of a random field: ordinary, at a limit, or malformed. */
 static void make_field(char *out, uint32_t column) {
     static const char *const odd[] = {
         "-0",
@@ -238,9 +238,9 @@ static size_t make_random_line(char *line) {
     return length;
 }
 
-/* The fast parser against the slow one.  The line has memory of its own, so that ASan sees each byte that is read
- * too far, and what follows it is random. */
-static void scanning_gives_what_parsing_gives(hotbed_backend backend) {
+/* The fast parser agrees with the slow one.  The line is allocated by itself, so that ASan reports
+ * each byte read past it, and random bytes follow it. */
+static void the_fast_parser_equals_the_slow_one(hotbed_backend backend) {
     (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS], scanned[HOTBED_CRITEO_FIELDS];
@@ -269,7 +269,7 @@ static void scanning_gives_what_parsing_gives(hotbed_backend backend) {
         free(text);
     }
     CHECK(accepted > 2000);
-    CHECK(fallen_back * 50 < accepted); /* or it would be slow */
+    CHECK(fallen_back * 50 < accepted); /* more would make the fast parser slow */
 }
 
 static void buckets_keep_the_order_and_are_few(hotbed_backend backend) {
@@ -299,10 +299,10 @@ const hotbed_test hotbed_tests[] = {
     {"empty_fields_have_a_key_of_their_own", empty_fields_have_a_key_of_their_own},
     {"ignores_a_carriage_return", ignores_a_carriage_return},
     {"takes_every_64_bit_integer", takes_every_64_bit_integer},
-    {"names_the_column_of_a_fault", names_the_column_of_a_fault},
+    {"a_fault_names_its_column", a_fault_names_its_column},
     {"refuses_too_few_and_too_many_columns", refuses_too_few_and_too_many_columns},
     {"random_bytes_never_crash", random_bytes_never_crash},
-    {"scanning_gives_what_parsing_gives", scanning_gives_what_parsing_gives},
+    {"the_fast_parser_equals_the_slow_one", the_fast_parser_equals_the_slow_one},
     {"buckets_keep_the_order_and_are_few", buckets_keep_the_order_and_are_few},
     {"field_names_follow_the_file", field_names_follow_the_file},
     {NULL, NULL},

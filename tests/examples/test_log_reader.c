@@ -1,5 +1,5 @@
-/* tests/examples/test_log_reader.c - files to batches: gzip, ends of lines, bad lines, epochs, resuming, and any
- * number of threads. */
+/* tests/examples/test_log_reader.c - log files to batches: gzip, line ends, malformed lines,
+ * epochs, resuming, and any number of threads. */
 #include "examples/train/criteo.h"
 #include "examples/train/log_reader.h"
 #include "examples/train/plant.h"
@@ -19,7 +19,7 @@ typedef struct ring {
     float labels[SLOTS][BATCH];
 } ring;
 
-/* The rows that a reader gave, one after the other. */
+/* The rows that a reader returned, in order. */
 typedef struct rows {
     uint32_t n;
     int64_t keys[4 * LINES][HOTBED_CRITEO_FIELDS];
@@ -38,7 +38,7 @@ static const char *in_directory(const char *name) {
     return path;
 }
 
-/* LINES rows of a planted model, each ended by `ending`. */
+/* Write LINES rows of a planted model, each ended by `ending`. */
 static size_t make_text(char *text, const char *ending) {
     hotbed_plant plant;
     hotbed_plant_settings settings = {.seed = hotbed_test_seed(), .alpha = 1.1, .vocab = 100};
@@ -164,7 +164,7 @@ static void a_damaged_gzip_is_an_error(hotbed_backend backend) {
     CHECK(other.error[0] != '\0');
 }
 
-/* plain.tsv with lines 7 and 50 spoilt and an overlong line put in front of line 20 */
+/* plain.tsv with lines 7 and 50 damaged, and an overlong line before line 20 */
 static const char *make_bad(void) {
     size_t length = make_text(text, "\n");
     FILE *file = fopen(in_directory("bad.tsv"), "wb");
@@ -213,7 +213,7 @@ static void bad_lines_are_named_or_skipped(hotbed_backend backend) {
     CHECK_BYTES(other.keys[6], plain.keys[7], 42 * sizeof plain.keys[0]);
 }
 
-static void epochs_repeat_and_a_place_resumes(hotbed_backend backend) {
+static void epochs_repeat_and_positions_resume(hotbed_backend backend) {
     (void)backend;
     read_plain();
     hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
@@ -235,7 +235,7 @@ static void epochs_repeat_and_a_place_resumes(hotbed_backend backend) {
     read_all(&options, &other);
     CHECK(strstr(other.error, "has 100 lines") != NULL);
     write_file(
-        in_directory("cut.tsv"), text, make_text(text, "\n") - 1); /* its last line is one, too */
+        in_directory("cut.tsv"), text, make_text(text, "\n") - 1); /* the last line counts too */
     options.path = in_directory("cut.tsv");
     read_all(&options, &other);
     CHECK(strstr(other.error, "has 100 lines") != NULL);
@@ -260,8 +260,8 @@ static void bad_files_are_errors(hotbed_backend backend) {
     CHECK(strstr(other.error, "blank.tsv:1: field 1 (label)") != NULL);
 }
 
-/* What follows the gzip data of a log is more gzip data, padding with zero bytes, or an error. */
-static void what_follows_gzip_data_is_not_ignored(hotbed_backend backend) {
+/* After the gzip data of a log, more gzip data and zero bytes are accepted; anything else is an error. */
+static void bytes_after_gzip_data_are_not_ignored(hotbed_backend backend) {
     (void)backend;
     static char packed[TEXT];
     read_plain();
@@ -308,11 +308,11 @@ static void what_follows_gzip_data_is_not_ignored(hotbed_backend backend) {
     CHECK(strstr(other.error, number) != NULL);
 }
 
-/* --- against a reader that is slow and simple ------------------------------------------------------------- */
+/* --- against a simple, slow reader ---------------------------------------------------------- */
 
 enum { MODEL_LINES = 4 * LINES };
 
-/* What a reader is to give of one epoch. */
+/* The batches of one epoch that the simple reader returns. */
 typedef struct model {
     uint32_t rows, batches;
     int64_t keys[MODEL_LINES][HOTBED_CRITEO_FIELDS];
@@ -350,7 +350,8 @@ static void make_model(
         } else if (bad++ == skip_bad) {
             expected.failed_line = line;
             expected.failed_column = fault.column;
-            expected.rows -= expected.rows % batch; /* whole batches come before the error */
+            /* Only whole batches are returned before the error. */
+            expected.rows -= expected.rows % batch;
             expected.all_bad = skip_bad;
             return;
         }
@@ -360,7 +361,7 @@ static void make_model(
         end_batch(line, bad);
 }
 
-/* Read by a reader, and compare each batch with the model's. */
+/* Read with a reader, and compare each batch with the model's. */
 static void check_against_model(const hotbed_reader_options *options, const char *name) {
     char message[512];
     uint32_t n = 0, batches = 0;
@@ -394,7 +395,7 @@ static void check_against_model(const hotbed_reader_options *options, const char
     hotbed_reader_stop(reader);
 }
 
-/* A log of n lines, some of them damaged; `wild`: with overlong ones too. */
+/* Write a log of n lines, some of them damaged; `wild`: also with overlong lines. */
 static size_t make_damaged(char *log, uint32_t n, bool wild) {
     hotbed_plant plant;
     hotbed_plant_settings settings = {.seed = hotbed_test_random(), .alpha = 1.1, .vocab = 100};
@@ -408,11 +409,12 @@ static size_t make_damaged(char *log, uint32_t n, bool wild) {
         uint64_t damage = hotbed_test_below(10);
         if (damage == 0)
             log[begin + hotbed_test_below(used - begin)] = "\n\t0-x\r"[hotbed_test_below(6)];
+        /* The next line follows in the same line. */
         if (damage == 1)
-            used = begin + hotbed_test_below(used - begin); /* goes on with the next line */
+            used = begin + hotbed_test_below(used - begin);
         if (damage == 2)
             log[used++] = '\n';
-        if (wild && damage == 3) { /* zeros before the first integer: good up to the limit */
+        if (wild && damage == 3) { /* zeros before the first integer: valid up to the limit */
             size_t length = hotbed_test_below(3) == 0 ? 40000 : HOTBED_READER_LINE_BYTES;
             size_t zeros = length - 1 + hotbed_test_below(4) - (used - 1 - begin);
             memmove(log + begin + 2 + zeros, log + begin + 2, used - begin - 2);
@@ -420,10 +422,10 @@ static size_t make_damaged(char *log, uint32_t n, bool wild) {
             used += zeros;
         }
     }
-    return used - hotbed_test_below(2); /* without the last newline, too */
+    return used - hotbed_test_below(2); /* also without the last newline */
 }
 
-/* Ends of chunks at every byte of a log, with any number of threads. */
+/* Chunks may end at every byte of a log, with any number of threads. */
 static void chunks_may_end_anywhere(hotbed_backend backend) {
     (void)backend;
     size_t length = make_damaged(text, 6, false);
@@ -441,7 +443,7 @@ static void chunks_may_end_anywhere(hotbed_backend backend) {
     }
 }
 
-/* Chunks that are as long as the longest line, and a byte shorter and longer. */
+/* Chunks as long as the longest line, a byte shorter, and a byte longer. */
 static void the_longest_line_is_read(hotbed_backend backend) {
     (void)backend;
     static char log[4 * HOTBED_READER_LINE_BYTES];
@@ -480,7 +482,7 @@ static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
         options.first_line = hotbed_test_below(2) == 0 ? 0 : hotbed_test_below(3);
         options.threads = 1 + (uint32_t)hotbed_test_below(5);
         options.chunk_bytes = 1 + (uint32_t)hotbed_test_below(wild ? 100000 : 3000);
-        if (round % 3 == 0) { /* packed */
+        if (round % 3 == 0) { /* as gzip */
             gzFile gz = gzopen(path, "wb1");
             CHECK(gz != NULL && gzwrite(gz, log, (unsigned)length) == (int)length);
             CHECK_EQ(gzclose(gz), Z_OK);
@@ -495,7 +497,7 @@ static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
 static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
     (void)backend;
     static const struct {
-        double reading, parsing, linked, starved; /* seconds of 10; 4 threads parse */
+        double reading, parsing, linked, starved; /* seconds of 10; with 4 parsing threads */
         const char *bound;
     } runs[] = {
         {9.5, 8, 1, 6, "reading"},  {2, 39, 1, 7, "parsing"},   {2, 12, 9.6, 0, "link"},
@@ -508,7 +510,7 @@ static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
         run.linked = runs[i].linked;
         run.starved = runs[i].starved;
         hotbed_run_waits waits = hotbed_run_waits_of(&run);
-        bool tie = i == 4; /* both are busy all the time */
+        bool tie = i == 4; /* both are always busy */
         CHECK(tie || strcmp(waits.bound, runs[i].bound) == 0);
         CHECK(waits.reading >= 0 && waits.parsing >= 0 && waits.link >= 0 && waits.compute >= 0);
         CHECK_NEAR(waits.parsing, runs[i].parsing > 40 ? 0 : 1 - runs[i].parsing / 40, 1e-12);
@@ -537,8 +539,8 @@ static void can_be_stopped_at_any_time(hotbed_backend backend) {
     hotbed_reader_stop(NULL);
 }
 
-/* Ranks have the rows of a batch in order, and as many batches. */
-static void shares_of_ranks_are_the_whole(hotbed_backend backend) {
+/* Ranks have the rows of each batch in order, and all have the same number of batches. */
+static void shares_of_ranks_cover_all_rows(hotbed_backend backend) {
     (void)backend;
     read_plain();
     for (uint32_t ranks = 2; ranks <= 5; ranks++) {
@@ -550,7 +552,7 @@ static void shares_of_ranks_are_the_whole(hotbed_backend backend) {
             char message[200];
             options.rank = r;
             options.threads = 2;
-            options.chunk_bytes = 1500; /* some chunks a batch */
+            options.chunk_bytes = 1500; /* several chunks for each batch */
             options.ranks = ranks;
             readers[r] = hotbed_reader_start(&options, message, sizeof message);
             CHECK(readers[r] != NULL);
@@ -584,14 +586,14 @@ const hotbed_test hotbed_tests[] = {
     {"gzip_crlf_and_no_last_newline_give_the_same", gzip_crlf_and_no_last_newline_give_the_same},
     {"a_damaged_gzip_is_an_error", a_damaged_gzip_is_an_error},
     {"bad_lines_are_named_or_skipped", bad_lines_are_named_or_skipped},
-    {"epochs_repeat_and_a_place_resumes", epochs_repeat_and_a_place_resumes},
+    {"epochs_repeat_and_positions_resume", epochs_repeat_and_positions_resume},
     {"bad_files_are_errors", bad_files_are_errors},
-    {"what_follows_gzip_data_is_not_ignored", what_follows_gzip_data_is_not_ignored},
+    {"bytes_after_gzip_data_are_not_ignored", bytes_after_gzip_data_are_not_ignored},
     {"chunks_may_end_anywhere", chunks_may_end_anywhere},
     {"the_longest_line_is_read", the_longest_line_is_read},
     {"random_logs_are_read_as_by_a_simple_reader", random_logs_are_read_as_by_a_simple_reader},
     {"the_stage_that_waits_least_bounds_a_run", the_stage_that_waits_least_bounds_a_run},
     {"can_be_stopped_at_any_time", can_be_stopped_at_any_time},
-    {"shares_of_ranks_are_the_whole", shares_of_ranks_are_the_whole},
+    {"shares_of_ranks_cover_all_rows", shares_of_ranks_cover_all_rows},
     {NULL, NULL},
 };

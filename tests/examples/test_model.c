@@ -1,4 +1,5 @@
-/* tests/examples/test_model.c - the factorisation machine: its functions, its gradient, both backends. */
+/* tests/examples/test_model.c - the factorization machine: its functions, its gradient, and equal
+ * bytes on both backends. */
 #include "examples/train/model.h"
 #include "tests/support/harness.h"
 
@@ -6,11 +7,11 @@
 
 enum { FIELDS = 39, DIM = 19, WIDTH = DIM + 1, ELEMENTS = FIELDS * WIDTH, SAMPLES = 700 };
 
-/* A batch in memory of a backend, with its results. */
+/* A batch and its results in memory of a backend. */
 typedef struct batch {
     hotbed_stream *stream;
     hotbed_memory memory;
-    float *rows, *labels; /* of the job */
+    float *rows, *labels; /* the rows and labels of the job */
     hotbed_fm_job job;
 } batch;
 
@@ -79,7 +80,7 @@ static void exp_and_log_equal_libm(hotbed_backend backend) {
     CHECK(isnan(hotbed_fm_logistic(NAN, 1).loss));
 }
 
-/* The formula with all pairs, in double. */
+/* The loss by its definition, over all pairs, in double. */
 static double loss_of(const double *x, double bias, double label) {
     double logit = bias;
     for (int f = 0; f < FIELDS; f++) {
@@ -91,13 +92,13 @@ static double loss_of(const double *x, double bias, double label) {
     return log1p(exp(-fabs(logit))) + (logit > 0 ? logit : 0) - logit * label;
 }
 
-/* Where element i of a sample's fields is, one after the other. */
+/* The index of element i of a sample's fields. */
 static size_t place(const batch *b, uint32_t sample, int i) {
     uint32_t field = (uint32_t)i / WIDTH;
     return ((size_t)field * b->job.samples + sample) * WIDTH + (uint32_t)i % WIDTH;
 }
 
-static void gradient_is_the_derivative_of_the_loss(hotbed_backend backend) {
+static void the_gradient_is_the_derivative_of_the_loss(hotbed_backend backend) {
     batch b;
     static double x[ELEMENTS];
     create(&b, backend, hotbed_test_seed());
@@ -106,7 +107,7 @@ static void gradient_is_the_derivative_of_the_loss(hotbed_backend backend) {
         x[i] = (double)b.rows[place(&b, 5, i)];
     }
     double bias = (double)b.job.dense->bias;
-    /* The label that the model does not expect: with the other one all gradients may be next to nothing. */
+    /* The less likely label: with the other one the gradients may be close to 0. */
     double label = loss_of(x, bias, 0) > loss_of(x, bias, 1) ? 0 : 1;
     b.labels[5] = (float)label;
     CHECK_OK(kernels_of(backend)->step(&b.job, b.stream));
@@ -155,8 +156,8 @@ static void every_backend_gives_the_host_kernels_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"exp_and_log_equal_libm", exp_and_log_equal_libm},
-    {"gradient_is_the_derivative_of_the_loss", gradient_is_the_derivative_of_the_loss},
+    {"exp_and_log_are_those_of_libm", exp_and_log_are_those_of_libm},
+    {"the_gradient_is_the_derivative_of_the_loss", the_gradient_is_the_derivative_of_the_loss},
     {"every_backend_gives_the_host_kernels_bytes", every_backend_gives_the_host_kernels_bytes},
     {NULL, NULL},
 };

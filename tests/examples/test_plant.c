@@ -1,4 +1,5 @@
-/* tests/examples/test_plant.c - the planted model: rows by number, what it reaches, what it looks like. */
+/* tests/examples/test_plant.c - the planted model: rows depend on their number only, and have the
+ * expected AUC and key frequencies. */
 #include "examples/train/auc.h"
 #include "examples/train/plant.h"
 #include "tests/support/harness.h"
@@ -21,7 +22,7 @@ static void a_row_is_a_function_of_its_number(hotbed_backend backend) {
     char other[HOTBED_PLANT_LINE];
     for (uint64_t i = 0; i < 500; i++) {
         hotbed_plant_draw(&first, i, &a);
-        hotbed_plant_draw(&second, 499 - i, &b); /* another order on the way */
+        hotbed_plant_draw(&second, 499 - i, &b); /* drawn in another order */
         hotbed_plant_draw(&second, i, &b);
         size_t length = hotbed_plant_print(&a, line);
         CHECK_EQ(length, hotbed_plant_print(&b, other));
@@ -87,7 +88,7 @@ static void the_planted_model_reaches_a_realistic_auc(hotbed_backend backend) {
 
 static void keys_follow_the_power_law(hotbed_backend backend) {
     (void)backend;
-    /* Field c04 has the whole vocabulary; its most frequent key has about 1 / H(10000, 1.05) of the rows. */
+    /* Field c04 uses the whole vocabulary; its most frequent key has about 1 / H(10000, 1.05) of the rows. */
     hotbed_plant plant;
     hotbed_plant_init(&plant, &planted);
     uint32_t column = 0;
@@ -102,7 +103,7 @@ static void keys_follow_the_power_law(hotbed_backend backend) {
         hotbed_plant_draw(&plant, i, &row);
         keys[i] = row.categories[column];
     }
-    for (uint32_t i = 0; i < 200; i++) { /* the top key is among the first 200 rows' */
+    for (uint32_t i = 0; i < 200; i++) { /* the most frequent key is among the first 200 rows */
         uint32_t count = 0;
         for (uint32_t j = 0; j < ROWS; j++)
             count += keys[j] == keys[i];

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tests/examples/train_programs.sh - hotbed-datagen and hotbed-train, end to end.
+# tests/examples/train_programs.sh - run hotbed-datagen and hotbed-train end to end, and compare losses, AUC and files.
 #   train_programs.sh DIRECTORY-OF-THE-PROGRAMS host|cuda [few]
-# few: not every plan, number of ranks and optimizer, for builds in which a step takes long.
-# Status 77: the backend cannot run here.
+# few: only some plans, numbers of ranks and optimizers, for builds with slow steps.
+# Status 77: this machine or build cannot run the backend.
 set -u
 programs=$(cd "$1" && pwd) || exit 1
 tests=$(cd "$(dirname "$0")/.." && pwd) || exit 1
@@ -14,7 +14,7 @@ if [ "${3-}" = few ]; then
     pipelines="none prefetch sw-auto" cached=sw-pipelined worlds=2 optimizers=rowwise-adagrad
     growths=sw-pipelined growing_worlds=2
 fi
-if [ "$backend" = cuda ]; then # a rank has a GPU of its own
+if [ "$backend" = cuda ]; then # each rank needs its own GPU
     gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
     [ -z "${CUDA_VISIBLE_DEVICES-}" ] || gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
     [ "$gpus" -ge 2 ] && worlds=2 || worlds=
@@ -35,7 +35,7 @@ ok() { printf 'ok   %s\n' "$*"; }
 train() { "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 "$@" 2>err; }
 points() { grep -E '^    \[[0-9]+, ' "$1" | tr -d ' []' | sed 's/,$//'; }
 number() { sed -n "s/^  \"$2\": \([^,]*\),*\$/\1/p" "$1"; }
-# usage CODE TEXT ARGUMENTS: hotbed-train ends with CODE and says TEXT
+# says CODE TEXT ARGUMENTS...: hotbed-train exits with CODE and prints TEXT
 says() {
     local code=$1 text=$2 got
     shift 2
@@ -45,7 +45,7 @@ says() {
     grep -qF -- "$text" err || die "no '$text' from hotbed-train $*"
 }
 
-# --- data: by seed and row number alone ---------------------------------------------------------------
+# --- data: a function of the seed and the row number -----------------------------------------------
 "$datagen" --rows 12000 --vocab 1000 --seed 3 -o train.tsv --json planted.json 2>/dev/null || die "datagen"
 "$datagen" --rows 4000 --skip 12000 --vocab 1000 --seed 3 -o eval.tsv 2>/dev/null || die "datagen --skip"
 "$datagen" --rows 16000 --vocab 1000 --seed 3 2>/dev/null | cmp - <(cat train.tsv eval.tsv) ||
@@ -56,9 +56,9 @@ cmp planted.json planted-5.json || die "the planted model depends on the number 
 "$datagen" --rows 12000 --vocab 1000 --seed 4 2>/dev/null | cmp -s - train.tsv && die "the seed does nothing"
 grep -q '"auc": 0\.[78]' planted.json || die "planted AUC: $(cat planted.json)"
 gzip -k train.tsv
-ok "datagen: the same rows wherever one begins, by any number of threads"
+ok "datagen: the same rows from any first row, with any number of threads"
 
-# --- wrong use ------------------------------------------------------------------------------------------
+# --- invalid options --------------------------------------------------------------------------------
 "$datagen" 2>/dev/null
 [ $? -eq 2 ] || die "datagen without --rows"
 "$datagen" --rows 5 --alpha 0 2>/dev/null
@@ -95,7 +95,7 @@ says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --
     esac
 says 1 "none.tsv: No such file" --data none.tsv
 says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
-# refuses TEXT ARGUMENTS: before training
+# refuses TEXT ARGUMENTS...: hotbed-train exits with 1 and prints TEXT before it trains
 refuses() { says 1 "$@" && ! grep -q trained err || die "hotbed-train ${*:2}: trained first"; }
 refuses ".: is a directory" --data .
 refuses ".: is a directory" --data train.tsv --eval .
@@ -108,7 +108,7 @@ if { (ulimit -v 20000000 && exec "$programs/hotbed-train" --version); } >/dev/nu
     (ulimit -v 20000000 && says 1 "no memory for batches of 1048576 rows of --dim 256: give a smaller --batch" \
         --data train.tsv --dim 256 --batch 1048576 --backend host) || exit 1
 fi
-ok "wrong use: a message and status 2, or 1"
+ok "invalid options: a message and status 2, or 1"
 
 # --- malformed lines -----------------------------------------------------------------------------------
 {
@@ -124,7 +124,7 @@ train --data train.tsv --json a.json --trace trace.json --picture steps.svg --qu
 diff <(points bad.json) <(points a.json) >/dev/null || die "a skipped line changes the loss"
 ok "malformed lines: named, or skipped"
 
-# --- the same bits however it is read ---------------------------------------------------------------------
+# --- the loss does not depend on how the log is read --------------------------------------------------
 [ "$(points a.json | wc -l)" -eq 2 ] || die "the loss curve has $(points a.json | wc -l) points"
 train --data train.tsv.gz --json b.json --quiet || die "gzip"
 diff <(points a.json) <(points b.json) >/dev/null || die "gzip changes the loss"
@@ -141,7 +141,7 @@ train --data train.tsv --json b.json --quiet --backend host || die "host"
 diff <(points a.json) <(points b.json) >/dev/null || die "$backend and host differ"
 ok "file, gzip, standard input, host backend, any number of parsing threads: the same loss, bit for bit"
 
-# --- and whatever is done ahead -----------------------------------------------------------------------------
+# --- nor on the pipeline -----------------------------------------------------------------------------
 # sw-auto changes its plan after 12 steps, in the middle of the data.
 train --data train.tsv --eval eval.tsv --json none.json --quiet --pipeline none || die "--pipeline none"
 diff <(points a.json) <(points none.json) >/dev/null || die "--pipeline none changes the loss"
@@ -160,9 +160,9 @@ for pipeline in $cached; do
     train --data train.tsv --json b.json --quiet --pipeline $pipeline --mode cache --hbm-mb 1 || die "--pipeline $pipeline, cached"
     diff <(points none.json) <(points b.json) >/dev/null || die "--pipeline $pipeline, cached, changes the loss"
 done
-ok "every pipeline: the loss of none, bit for bit"
+ok "every pipeline: the loss of pipeline none, bit for bit"
 
-# --- and wherever rows live -------------------------------------------------------------------------------
+# --- nor on the memory that holds rows ------------------------------------------------------------------
 for mode in cache default auto; do
     train --data train.tsv --json b.json --quiet --mode $mode --hbm-mb 1 || die "--mode $mode"
     diff <(points a.json) <(points b.json) >/dev/null || die "--mode $mode changes the loss"
@@ -179,12 +179,12 @@ case $?:$(cat err) in
 *"HOTBED_ROCKSDB is OFF"*) ok "a database: not in this build" ;;
 0:*)
     diff <(points a.json) <(points b.json) >/dev/null || die "--store changes the loss"
-    [ "$(number b.json host_waits_per_step)" = 0 ] || die "--store makes the caller wait"
+    [ "$(number b.json host_waits_per_step)" = 0 ] || die "--store blocks the caller"
     [ "$(number b.json allocations_per_step)" = 0 ] || die "--store allocates"
     train --data train.tsv --json c.json --quiet --mode cache --hbm-mb 1 --store db || die "a second --store"
     paste <(points a.json) <(points c.json) | tr ',' '\t' | head -1 |
         awk 'END { exit !($4 < $2) }' || die "rows of the first run are not in the database"
-    ok "a database: the same loss, bit for bit, and the rows are there for the next run"
+    ok "a database: the same loss, bit for bit, and the next run finds the rows"
     ;;
 *) die "--store" ;;
 esac
@@ -213,7 +213,7 @@ for name in "copy_batch_to_gpu", "prefetch", "forward", "backward", "optimizer":
     for place in "host", "device":
         steps = sorted(e["args"]["iteration"] for e in slices if (e["name"], e["cat"]) == (name, place))
         assert steps[-1] == 23 and len(steps) > 20 and len(set(steps)) == len(steps), (name, place, steps)
-for tid in {e["tid"] for e in slices}:  # of the host and of streams: one thing after the other
+for tid in {e["tid"] for e in slices}:  # tasks of a host thread or a stream do not overlap
     times = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == tid)
     assert all(a[1] <= b[0] + 0.002 for a, b in zip(times, times[1:])), times
 picture = open("steps.svg").read()
@@ -231,9 +231,9 @@ ok "full tables: a warning, and training goes on"
 # --- tables that grow --------------------------------------------------------------------------------------
 # total FILE NAME: sum over all tables
 total() { grep -o "\"$2\": [0-9]*" "$1" | awk '{ n += $2 } END { print n }'; }
-# Half of the capacity is the room for keys until a poll knows of them: 12 batches of 250 rows at most.
+# Until a poll reports new keys, they fit in the free half of the capacity: at most 12 batches of 250 rows.
 growing() { train --data train.tsv --eval eval.tsv --batch 250 --max-capacity 2000 --growth-every 1 --quiet "$@"; }
-# grown FILE: tables have grown, and no key was refused
+# grown FILE: the tables have grown, and no key was refused
 grown() { [ "$(total "$1" growths)" -gt 0 ] && [ "$(total "$1" refused)" = 0 ]; }
 train --data train.tsv --eval eval.tsv --batch 250 --json large.json --quiet || die "large tables"
 [ "$(total large.json growths)" = 0 ] || die "tables without --max-capacity have grown"
@@ -251,10 +251,10 @@ for how in $growths cache; do
 done
 grep -q '"name": "c19".*"capacity": 700, "max_capacity": 2000, "grown_capacity": 2000, "growths": 2, ' b.json ||
     die "c19 has not grown to 2000: $(grep c19 b.json)"
-ok "tables that grow: the loss of large ones, bit for bit, and no host wait"
+ok "tables that grow: the loss of large tables, bit for bit, and no host wait"
 
 # --- ranks -----------------------------------------------------------------------------------------------
-# close FILE FILE: the same loss within a millionth, and the same AUC
+# close FILE FILE: losses differ by at most a millionth, and the AUC is the same
 close() {
     [ "$(number "$1" auc)" = "$(number "$2" auc)" ] || return 1
     awk -v a="$(number "$1" logloss)" -v b="$(number "$2" logloss)" 'BEGIN { d = a - b; exit !(d * d <= 1e-12 * a * a) }' || return 1
@@ -268,7 +268,7 @@ if [ "$backend" = cuda ] && [ -n "$worlds" ] && ! train --data train.tsv --ranks
     worlds=
 fi
 if [ -z "$worlds" ]; then
-    echo "skipped: ranks: two GPUs are not there, or this build has no NCCL"
+    echo "skipped: ranks: this needs two GPUs and a build with NCCL"
 else
     for ranks in $worlds; do
         for plan in two-phase fixed one-sided; do
@@ -294,19 +294,19 @@ else
         diff <(points b.json) <(points c.json) >/dev/null || die "$ranks ranks: growth changes the loss"
         [ "$(number b.json auc)" = "$(number c.json auc)" ] || die "$ranks ranks: growth changes the AUC"
     done
-    ok "$growing_worlds ranks that grow, each by itself: the loss of large tables, bit for bit"
+    ok "$growing_worlds ranks whose tables grow: the loss of large tables, bit for bit"
     says 1 "none.tsv: No such file" --data none.tsv --ranks 2
     says 1 "bad.tsv:701: field 3" --data bad.tsv --ranks 2
     says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000 --ranks 2
-    ok "2 ranks: every pipeline has the loss of none, bit for bit"
-    ok "$worlds ranks train as one does, with the same bytes by every plan"
-    # What MPI itself does not free is not ours.
+    ok "2 ranks: every pipeline has the loss of pipeline none, bit for bit"
+    ok "$worlds ranks have the loss of one rank, and every exchange plan gives the same bytes"
+    # MPI itself leaks memory.
     mpi() { ASAN_OPTIONS=detect_leaks=0 "$tests/support/mpirun.sh" mpirun -n "$1" "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 "${@:2}" 2>err; }
     if ! command -v mpirun >/dev/null; then
         echo "skipped: processes over MPI: no mpirun"
     elif mpi ${loading_worlds##* } --data train.tsv --eval eval.tsv --json mpi.json --quiet; then
         close one.json mpi.json || die "${loading_worlds##* } processes: another loss or AUC"
-        ok "${loading_worlds##* } processes over MPI, too"
+        ok "${loading_worlds##* } processes over MPI have the loss of one rank"
         # Rank 1 is killed while it waits for rows.
         cat >one_dies.sh <<'SH'
 [ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec "$@" --data train.tsv
@@ -320,7 +320,7 @@ SH
             mpirun --oversubscribe --enable-recovery -n 2 bash one_dies.sh "$programs/hotbed-train" --backend "$backend" \
             --capacity 2000 --batch 500 --dim 4 --quiet 2>err
         grep -q '^hotbed-train: rank 0: rank 1 is gone: ' err || die "rank 0 does not say first that rank 1 is gone"
-        ok "a rank that is killed is what the others say first"
+        ok "rank 0 first reports that rank 1 was killed"
     else
         grep -q 'MPI is not in this build' err || die "${loading_worlds##* } processes"
         echo "skipped: processes over MPI: this build has none"
@@ -341,14 +341,14 @@ if ! train --data train.tsv --save ck --save-every 14 --epochs 2 --eval eval.tsv
     exit 0
 fi
 ls ck | tr '\n' ' ' | grep -q '^step-0000000014 step-0000000028 step-0000000042 step-0000000048 $' || die "checkpoints: $(ls ck)"
-for at in 14 28; do # 24 steps an epoch
+for at in 14 28; do # an epoch has 24 steps
     train --data train.tsv --load "ck/step-$(printf %010d $at)" --epochs 2 --eval eval.tsv --json part.json --quiet ||
         die "--load at $at"
     diff <(points whole.json | tail -n $((4 - at / 10))) <(points part.json) >/dev/null || die "the loss after step $at differs"
     [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after a load at $at differs"
     [ "$(number part.json first_step)" = "$at" ] || die "first step: $(number part.json first_step)"
 done
-for pipeline in none sw-auto; do # from step 14; sw-auto's plan is made at 26, between checkpoints
+for pipeline in none sw-auto; do # from step 14; sw-auto makes its plan at step 26, between checkpoints
     rm -rf ck3
     train --data train.tsv --load ck/step-0000000014 --save ck3 --save-every 12 --epochs 2 --eval eval.tsv --json part.json \
         --quiet --pipeline $pipeline || die "--load, --pipeline $pipeline"
@@ -376,7 +376,7 @@ grep -q "step-0000000042 is damaged" err || die "--resume does not say what is d
 [ "$(number part.json first_step)" = 28 ] || die "--resume: first step $(number part.json first_step)"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume differs"
 [ -d ck/step-0000000048 ] && [ -d ck/step-0000000042.damaged ] || die "after --resume: $(ls ck)"
-# A step that is empty, lacks its MANIFEST, or lacks its shard; step 42 is put aside a second time.
+# Steps that are empty, lack the MANIFEST, or lack the shard; step 42 is renamed a second time.
 mkdir ck/step-0000000060 ck/step-0000000050
 cp ck/step-0000000048/*.h5 ck/step-0000000050
 rm ck/step-0000000048/*.h5
@@ -386,10 +386,10 @@ train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part
 [ "$(number part.json first_step)" = 28 ] || die "--resume beside what is incomplete: first step $(number part.json first_step)"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume beside what is incomplete differs"
 [ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside what is incomplete: $(ls ck)"
-ok "save and load: the same loss and AUC, bit for bit, from every place"
+ok "save and load: the same loss and AUC, bit for bit, from every checkpoint"
 
 # --- one run at a time in a directory ------------------------------------------------------------------
-# begin COMMAND...: a run that waits for rows from file descriptor 3, and has locked the directory
+# begin COMMAND...: start a run that has locked the directory, and waits for rows from file descriptor 3
 begin() {
     rm -rf feed shared
     mkfifo feed
@@ -403,10 +403,10 @@ begin env
 grep -qx "process $first on $(hostname)" shared/.hotbed-train.lock || die "the lock: $(cat shared/.hotbed-train.lock)"
 refuses "--save shared: process $first on $(hostname) saves there" --data train.tsv --save shared
 refuses "process $first on $(hostname) saves there" --data train.tsv --save shared --resume
-mkdir shared/step-0000000024 # by what knows of no lock
+mkdir shared/step-0000000024 # as by a program that ignores the lock
 cat train.tsv >&3
 exec 3>&-
-wait $first && die "a step that another one has saved is taken for one's own"
+wait $first && die "a run takes another program's checkpoint for its own"
 grep -q 'step-0000000024 exists already' first || die "the first run: $(cat first)"
 [ -e shared/.hotbed-train.lock ] && die "a run that has failed leaves its lock"
 begin env
@@ -417,7 +417,7 @@ train --data train.tsv --save shared --quiet || die "a dead run's lock is not ta
 [ -e shared/.hotbed-train.lock ] && die "a run leaves its lock"
 echo 'process 1 on elsewhere' >shared/.hotbed-train.lock
 refuses "process 1 on elsewhere may be saving there: if it has ended, remove that file" --data train.tsv --save shared --resume
-: >shared/.hotbed-train.lock # cut short when the machine went down
+: >shared/.hotbed-train.lock # truncated by a crash of the machine
 train --data train.tsv --save shared --resume --quiet || die "an empty lock is not taken over"
 ok "one run at a time in a directory of checkpoints"
 
@@ -435,7 +435,7 @@ for ranks in 1 $loading_worlds; do
         die "the loss on $ranks ranks after a load differs"
     [ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC on $ranks ranks after a load differs"
 done
-ok "save on 2 ranks, go on with 1 $loading_worlds"
+ok "save on 2 ranks, continue on 1 $loading_worlds"
 printf x >>ck2/step-0000000024/MANIFEST
 printf x >>ck2/step-0000000020/MANIFEST
 train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ranks $last || die "--resume on $last ranks"
@@ -443,7 +443,7 @@ train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ra
 [ "$(number part.json auc)" = "$(number one.json auc)" ] || die "the AUC after --resume on $last ranks differs"
 ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020.damaged step-0000000024 step-0000000024.damaged $' ||
     die "after --resume on $last ranks: $(ls ck2)"
-ok "--resume on other ranks passes damaged checkpoints over"
+ok "--resume on other ranks skips damaged checkpoints"
 growing --capacity 560 --ranks 2 --save ck4 --save-every 20 --json whole.json || die "--save of 2 ranks that grow"
 for ranks in 1 $growing_worlds; do
     growing --capacity 560 --ranks $ranks --load ck4/step-0000000020 --json part.json || die "--load on $ranks ranks that grow"
@@ -455,4 +455,4 @@ for ranks in 1 $growing_worlds; do
         die "the AUC on $ranks ranks that grow after a load differs"
     [ $ranks != 2 ] || diff <(points whole.json | tail -n 2) <(points part.json) >/dev/null || die "as many ranks, another loss"
 done
-ok "save on 2 ranks that have grown, go on with 1 $growing_worlds"
+ok "save on 2 ranks whose tables have grown, continue on 1 $growing_worlds"

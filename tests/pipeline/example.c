@@ -14,7 +14,7 @@ static void count(uint64_t *counter) {
 
 typedef struct module_context module_context;
 
-/* All modules' first exchanges in one: the result is an array of theirs. */
+/* One exchange of splits for all modules; its result is an array of theirs. */
 typedef struct fused_exchange {
     uint32_t n;
     module_context *contexts[EXAMPLE_MODULES];
@@ -25,11 +25,11 @@ struct module_context {
     example_module *of;
     hotbed_ticket *ticket;
     hotbed_memory memory;
-    int64_t *sent, *local; /* keys on their way, and here */
+    int64_t *sent, *local; /* keys before and after the exchange */
     float *output, *gradient;
     const int64_t *argument;
     hotbed_awaitable tensors;
-    fused_exchange fused; /* of all modules; only the first context's is used */
+    fused_exchange fused; /* for all modules; the one in the first module's context is used */
 };
 
 static hotbed_status context_create(void *self, hotbed_stream *stream, void **out) {
@@ -58,7 +58,7 @@ static void context_destroy(void *self, void *context) {
     free(c);
 }
 
-/* Exchange 2 is a copy; its end another. */
+/* Exchange 2 is a copy that this call starts. */
 static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **result) {
     module_context *c = self;
     HOTBED_TRY(hotbed_copy(c->local, c->sent, EXAMPLE_SAMPLES * sizeof *c->sent, stream));
@@ -155,7 +155,7 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     return hotbed_ticket_cancel(c->ticket, stream);
 }
 
-/* What a context has behind it. */
+/* The state of a context to which cancel returns. */
 typedef struct module_mark {
     bool holds;
 } module_mark;
@@ -227,7 +227,7 @@ static const hotbed_field fields[] = {
 
 const hotbed_batch_type example_batch_type = {.name = "batch", .fields = fields, .num_fields = 3};
 
-/* Swap neighbours, as a kernel would do something: by copies. */
+/* Exchange neighbouring keys by copies, in place of a kernel. */
 static hotbed_status process(
     void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
@@ -241,7 +241,7 @@ static hotbed_status process(
     return HOTBED_OK;
 }
 
-/* The model: both modules. A trace, in which it computes nothing, can be distinguished. */
+/* The model calls both modules; while it is traced it computes nothing. */
 static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
     example *s = self;
     hotbed_ref arguments[EXAMPLE_MODULES] = {
@@ -336,7 +336,7 @@ static hotbed_status step(void *self, uint32_t slot, void *batch, hotbed_stream 
     return HOTBED_OK;
 }
 
-/* All that these do is in their slot, or counted. */
+/* These functions write only to their slot, and to counters. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"}, {.function = "shuffle_start"},  {.function = "shuffle_finish"},
     {.function = "zero_grad"},  {.function = "forward"},        {.function = "loss"},
@@ -392,7 +392,8 @@ static void open_batches(example *s) {
         s->results[b] = (float *)at;
         at += (size_t)EXAMPLE_MODULES * EXAMPLE_ROWS * sizeof(float);
     }
-    for (int slot = 0; slot < EXAMPLE_DEPTH; slot++) { /* the GPU reads pinned memory as its own */
+    for (int slot = 0; slot < EXAMPLE_DEPTH;
+         slot++) { /* the GPU addresses pinned memory directly */
         for (int m = 0; m < EXAMPLE_MODULES; m++, at += 256)
             s->slots[slot].keys[m] = (int64_t *)at;
         s->processed[slot] = (int64_t *)at;

@@ -1,9 +1,9 @@
-/* tests/pipeline/example.h - a small model over real tables: users and items, looked up by two
- * modules.
+/* tests/pipeline/example.h - an example model over real tables: two modules look up users and
+ * items.
  *
- * Each module is a storage; its gradient is its output (the loss is half the sum of squares), so
- * that a step needs no kernel but the storage's, on both backends.  Rows come back in `results`,
- * batch by batch, and equal bytes mean that every step read the rows that it should have read.
+ * Each module is a storage, and its gradient is its output (the loss is half the sum of squares),
+ * so that a step needs no kernels but the storage's, on both backends.  The rows of each batch are
+ * copied to `results`; if their bytes are equal, every step has read the rows that it should read.
  */
 #ifndef HOTBED_TESTS_PIPELINE_EXAMPLE_H
 #define HOTBED_TESTS_PIPELINE_EXAMPLE_H
@@ -16,13 +16,13 @@ enum {
     EXAMPLE_MODULES = 2,
     EXAMPLE_SAMPLES = 8,
     EXAMPLE_DIM = 8,
-    EXAMPLE_KEYS = 40, /* distinct ones: batches share most */
+    EXAMPLE_KEYS = 40, /* distinct keys: batches share most of them */
     EXAMPLE_BATCHES = 64,
     EXAMPLE_DEPTH = 6,
     EXAMPLE_ROWS = EXAMPLE_SAMPLES * EXAMPLE_DIM /* floats of a module's output */
 };
 
-/* On the host, pinned; on the device, one a slot. */
+/* In pinned memory for the loader, in device memory for each slot. */
 typedef struct example_batch {
     uint64_t number;
     int64_t *keys[EXAMPLE_MODULES];
@@ -31,7 +31,7 @@ typedef struct example_batch {
 
 typedef struct example example;
 
-/* A module with its table. */
+/* A module and its table. */
 typedef struct example_module {
     example *all;
     hotbed_module module;
@@ -45,20 +45,20 @@ struct example {
     example_module modules[EXAMPLE_MODULES];
     hotbed_module *module_list[EXAMPLE_MODULES];
     hotbed_model inner, wrapper, *inner_list[1], *wrapper_list[1], model;
-    hotbed_postproc postproc; /* between batch.items and module items when `with_postproc` */
+    hotbed_postproc postproc; /* between batch.items and module items, if `with_postproc` */
     bool with_postproc;
     uint64_t postproc_runs, fused_runs;
     hotbed_trainer trainer;
     hotbed_memory memory;
-    example_batch batches[EXAMPLE_BATCHES]; /* of the loader; host */
-    example_batch slots[EXAMPLE_DEPTH];     /* device */
-    int64_t *offsets;                       /* device: one key a row */
-    int64_t *processed[EXAMPLE_DEPTH];      /* of the postproc; device */
-    float *results[EXAMPLE_BATCHES];        /* pinned: [modules][rows] */
+    example_batch batches[EXAMPLE_BATCHES]; /* of the loader; in host memory */
+    example_batch slots[EXAMPLE_DEPTH];     /* in device memory */
+    int64_t *offsets;                       /* in device memory: one key for each row */
+    int64_t *processed[EXAMPLE_DEPTH];      /* by the postproc; in device memory */
+    float *results[EXAMPLE_BATCHES];        /* in pinned memory: [modules][rows] */
     const void *outputs[EXAMPLE_DEPTH][EXAMPLE_MODULES];
     uint64_t shuffles_started, shuffles_finished, losses, steps, zeroed, finalized; /* atomic */
     uint64_t pulled, limit, given_back, first;
-    uint32_t fail_batch; /* loss of this batch + 1 fails */
+    uint32_t fail_batch; /* 1 + the batch whose loss fails; 0: none */
 };
 
 extern const hotbed_batch_type example_batch_type;
@@ -66,20 +66,20 @@ extern const hotbed_batch_type example_batch_type;
 void example_open(example *s, hotbed_backend backend);
 void example_close(example *s);
 
-/* Make a train pipeline of the plan. */
+/* Create a train pipeline with the plan. */
 hotbed_train *example_train(example *s, const char *plan, uint32_t depth);
 
-/* Batches first .. first + n. */
+/* A loader of the batches first .. first + n - 1. */
 hotbed_loader example_loader(example *s, uint64_t first, uint64_t n);
 void example_bind(example *s, hotbed_train *train, uint64_t first, uint64_t n);
 
-/* Progress to the end, then wait for the results: how many there were. */
+/* Make progress to the end, and wait for the results; returns the number of results. */
 uint64_t example_run(hotbed_train *train);
 
-/* Rows of all keys, [modules][EXAMPLE_KEYS][EXAMPLE_DIM]. */
+/* Read the rows of all keys, [modules][EXAMPLE_KEYS][EXAMPLE_DIM]. */
 void example_rows(example *s, float *rows);
 
-/* Rows that are pinned, of both tables. */
+/* The number of pinned rows of both tables. */
 uint64_t example_pinned(example *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* tests/pipeline/nvtx_record.c - a tool for NVTX_INJECTION64_PATH that writes down ranges. */
+/* tests/pipeline/nvtx_record.c - an NVTX tool, loaded by NVTX_INJECTION64_PATH, that records ranges. */
 #include "tests/pipeline/nvtx_record.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -12,7 +12,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static nvtx_record kept[NVTX_RECORDS_MOST];
 static unsigned num_kept, num_threads;
-static _Thread_local unsigned own_thread; /* + 1; 0: not known yet */
+static _Thread_local unsigned own_thread; /* number of this thread, + 1; 0: not assigned yet */
 static _Thread_local int own_depth;
 
 static void keep(const char *name) {
@@ -50,7 +50,7 @@ EXPORTED unsigned nvtx_record_take(nvtx_record *records) {
     return n;
 }
 
-/* NVTX calls this once, at the first range: 1 is success. */
+/* NVTX calls this once, at the first range; 1 means success. */
 /* NOLINTBEGIN(readability-identifier-naming): NVTX's name */
 EXPORTED int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table);
 EXPORTED int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table) {

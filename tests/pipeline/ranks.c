@@ -1,4 +1,4 @@
-/* tests/pipeline/ranks.c - ranks and their trainers, see ranks.h. */
+/* tests/pipeline/ranks.c - ranks with a trainer each, see ranks.h. */
 #include "tests/pipeline/ranks.h"
 
 #include "base/error.h"
@@ -21,7 +21,7 @@ static const hotbed_field fields[] = {
 static const hotbed_batch_type batch_type = {
     .name = "batch", .fields = fields, .num_fields = COLLECTIONS};
 
-/* The second module first: a model need not call them in the order of their set. */
+/* Call the second module first: the order of calls may differ from the order in the list. */
 static hotbed_status forward(void *self, hotbed_ref b, hotbed_stream *stream) {
     rank *r = self;
     for (int m = COLLECTIONS; m-- > 0;) {
@@ -98,7 +98,7 @@ static hotbed_status gradients(void *self, uint32_t slot, void *b, hotbed_stream
     return HOTBED_OK;
 }
 
-/* All of it is in their slot. */
+/* These functions write only to their slot. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"}, {.function = "shuffle_start"}, {.function = "shuffle_finish"},
     {.function = "forward"},    {.function = "loss"},          {.function = "dense_backward"}};
@@ -152,7 +152,8 @@ static void open_collection(rank *r, int c) {
     options.plan = r->all->exchange;
     options.capacity = r->all->capacity;
     options.max_batch_size = SAMPLES;
-    options.max_keys = (uint64_t)r->all->size * KEYS; /* as many as a shuffle may give */
+    /* A shuffle can give one rank the samples of all. */
+    options.max_keys = (uint64_t)r->all->size * KEYS;
     CHECK_OK(hotbed_sharded_create(&options, r->comm, r->stream, &r->collections[c]));
 }
 
@@ -298,7 +299,7 @@ void ranks_run(
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* The plain loop, written out: what all plans are to equal. */
+/* The plain loop, with which the results of all plans are compared. */
 void rank_train_plainly(rank *r) {
     rank_open(r);
     for (uint64_t b = 0; b < ranks_batches(); b++) {

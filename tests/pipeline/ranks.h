@@ -1,9 +1,8 @@
 /* tests/pipeline/ranks.h - sharded collections on ranks that are threads, each with a trainer.
  *
- * They share a device, or have a GPU each where HOTBED_TEST_TRANSPORT is nccl (tests/dist/world.h).  Two collections, a
- * sequence and a pooled one, in a model whose gradients are its outputs.  Each rank has batches of its own, of its own
- * sizes.
- */
+ * The ranks share a device, or have a GPU each if HOTBED_TEST_TRANSPORT is nccl
+ * (tests/dist/world.h).  The model has two collections, a sequence and a pooled one, and its
+ * gradients are its outputs.  Each rank has its own batches, of its own sizes. */
 #ifndef HOTBED_TESTS_PIPELINE_RANKS_H
 #define HOTBED_TESTS_PIPELINE_RANKS_H
 
@@ -16,13 +15,13 @@ enum {
     RANKS_MOST = 4,
     COLLECTIONS = 2,
     FEATURES = 2,
-    SAMPLES = 8, /* most; rank r has SAMPLES - r */
+    SAMPLES = 8, /* of rank 0; rank r has SAMPLES - r */
     KEYS = FEATURES * SAMPLES,
     DIM = 4,
     KEY_SPACE = 50,
     BATCHES = 14,
     DEPTH = 4,
-    ROWS = KEYS * DIM, /* floats of an output, at most */
+    ROWS = KEYS * DIM, /* largest number of floats of an output */
 };
 
 typedef struct batch {
@@ -34,12 +33,12 @@ typedef float results[BATCHES][COLLECTIONS][ROWS];
 
 typedef struct ranks ranks;
 
-/* What a rank has. */
+/* The state of one rank. */
 typedef struct rank {
     ranks *all;
     uint32_t number;
     int device;
-    hotbed_comm *comm, *agreeing; /* agreeing: threads, whatever comm is */
+    hotbed_comm *comm, *agreeing; /* agreeing: over threads, whatever the transport of comm */
     hotbed_stream *stream;
     hotbed_sharded *collections[COLLECTIONS];
     hotbed_sharded_modules *modules;
@@ -47,11 +46,11 @@ typedef struct rank {
     hotbed_model model;
     hotbed_trainer trainer;
     hotbed_memory memory;
-    int64_t *keys[BATCHES][COLLECTIONS]; /* pinned */
+    int64_t *keys[BATCHES][COLLECTIONS]; /* in pinned memory */
     int64_t *slot_keys[DEPTH][COLLECTIONS];
     batch batches[BATCHES], slots[DEPTH];
     const hotbed_sharded_output *outputs[DEPTH][COLLECTIONS];
-    float (*kept)[COLLECTIONS][ROWS]; /* pinned: of each batch */
+    float (*kept)[COLLECTIONS][ROWS]; /* in pinned memory: the outputs for each batch */
     hotbed_memory kept_memory;
     hotbed_balance *balances[DEPTH];
     uint64_t next, limit, period, iterations, fails_at, order;
@@ -64,51 +63,53 @@ struct ranks {
     uint32_t size;
     hotbed_plan exchange;
     const char *plan;
-    uint64_t capacity; /* keys of a message; 0: all there can be */
-    bool shuffled;     /* samples of the pooled collection are balanced over ranks */
-    bool aborts;       /* bodies end their communicator */
+    uint64_t capacity; /* keys of a message; 0: the largest possible number */
+    bool shuffled;     /* samples of the pooled collection are redistributed */
+    bool aborts;       /* the test aborts the communicators */
     rank ranks[RANKS_MOST];
     results *expected[RANKS_MOST];
 };
 
-/* Sizes of teams to try, ends with 0: 1, 2, 4.  Small tests have 2; teams with a GPU each, as many as are asked for. */
+/* Numbers of ranks to test with, ended by 0: 1, 2, 4.  Short runs have 2; with a GPU for each rank,
+ * HOTBED_TEST_GPUS. */
 const uint32_t *ranks_sizes(void);
 
-/* These sizes, or the one there is. */
+/* `sizes`, or with a GPU for each rank the only possible size. */
 const uint32_t *ranks_sizes_of(const uint32_t *sizes);
 
-/* Batches to train with: BATCHES, or, small, as many as fill a pipeline. */
+/* The number of batches to train with: BATCHES, or in short runs as many as fill a pipeline. */
 uint64_t ranks_batches(void);
 
-/* A rank's stream, batches, collections, model and trainer; they are closed after its train pipeline. */
+/* Create a rank's stream, batches, collections, model and trainer; close them after its train pipeline. */
 void rank_open(rank *r);
 void rank_close(rank *r);
 
-/* An agreement of the ranks on a stream of its own; both are the caller's. */
+/* Create an agreement of the ranks, and its stream; the caller owns both. */
 hotbed_comm_agreement *rank_agree(rank *r, hotbed_stream **stream);
 
-/* Rows that are pinned, of all its tables. */
+/* The number of pinned rows of all tables of the rank. */
 uint64_t rank_pinned(rank *r);
 
-/* The plan of the ranks for this rank; `pipeline` NULL: its defaults. */
+/* Create the train pipeline for this rank; `pipeline` NULL: its defaults. */
 hotbed_train *rank_train(rank *r, const hotbed_pipeline_options *pipeline);
 
-/* Batches from r->next on up to r->limit, which may be above BATCHES: number i is i % period. */
+/* A loader of the batches r->next up to r->limit, which may be above BATCHES: batch i is batches[i
+ * % period]. */
 hotbed_loader rank_loader(rank *r);
 
 /* Train up to batch `limit`. */
 hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
 
-/* What a rank does in a ranks. */
+/* What each rank runs. */
 typedef void (*rank_body)(rank *r);
 
-/* The plain loop, a body: what all plans are to equal goes to `expected`. */
+/* A body that trains with the plain loop and writes to `expected` what all plans must equal. */
 void rank_train_plainly(rank *r);
 
 void ranks_open(ranks *t);
 void ranks_close(ranks *t);
 
-/* Run a body on ranks 0 .. size - 1, to their ends. */
+/* Run a body on ranks 0 .. size - 1, and wait for all of them. */
 void ranks_run(
     hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
     ranks *t);

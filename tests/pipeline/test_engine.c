@@ -1,57 +1,57 @@
-/* tests/pipeline/test_engine.c - periods, marks, turns, slots, ends: what the engine promises. */
-#include "tests/pipeline/parts.h"
+/* tests/pipeline/test_engine.c - the engine: periods, completion marks, turns, slots, end of data,
+ * agreement of ranks. */
+#include "tests/pipeline/fake_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Three stages in three threads on three streams. */
-static const part three[] = {
+/* Three stages on three threads and three streams. */
+static const fake_task three[] = {
     {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
     {.name = "b", .stage = 1, .stream = "dist", .group = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b", .ordered = true},
     {.name = NULL}};
 
-/* The same in one thread. */
-static const part single[] = {
+/* The same stages on one thread. */
+static const fake_task single[] = {
     {.name = "a", .stage = 0, .stream = "memcpy"},
     {.name = "b", .stage = 1, .stream = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b", .ordered = true},
     {.name = NULL}};
 
 static void periods_run_what_the_stages_say(hotbed_backend backend) {
-    parts p;
-    parts_open(&p, backend, single);
-    parts_start(&p, 4);
-    CHECK_EQ(parts_run(&p), 4);
-    CHECK_STRING(parts_order(&p), "a0 b0 a1 c0 b1 a2 c1 b2 a3 c2 b3 c3");
-    parts_close(&p);
-    parts_open(&p, backend, single);
+    fake_plan p;
+    fake_plan_open(&p, backend, single);
+    fake_plan_start(&p, 4);
+    CHECK_EQ(fake_plan_run(&p), 4);
+    CHECK_STRING(fake_plan_order(&p), "a0 b0 a1 c0 b1 a2 c1 b2 a3 c2 b3 c3");
+    fake_plan_close(&p);
+    fake_plan_open(&p, backend, single);
     p.plan.order = HOTBED_ORDER_LISTED;
-    parts_start(&p, 3);
-    CHECK_EQ(parts_run(&p), 3);
-    CHECK_STRING(parts_order(&p), "a0 a1 b0 a2 b1 c0 b2 c1 c2");
-    parts_close(&p);
+    fake_plan_start(&p, 3);
+    CHECK_EQ(fake_plan_run(&p), 3);
+    CHECK_STRING(fake_plan_order(&p), "a0 a1 b0 a2 b1 c0 b2 c1 c2");
+    fake_plan_close(&p);
 }
 
-/* The set of (task, iteration) is the full grid, each once, whatever the depth and the
- * count. */
+/* Each task runs exactly once for each iteration, for every depth and number of batches. */
 static void every_task_runs_once_a_batch(hotbed_backend backend) {
     for (uint32_t depth = 3; depth <= 5; depth++)
         for (uint64_t batches = 0; batches <= 7; batches++) {
-            parts p;
+            fake_plan p;
             bool seen[8][3] = {{false}};
-            parts_open(&p, backend, three);
+            fake_plan_open(&p, backend, three);
             p.plan.depth = depth;
-            parts_start(&p, batches);
+            fake_plan_start(&p, batches);
             CHECK_EQ(hotbed_pipeline_depth(p.pipeline), depth);
-            CHECK_EQ(parts_run(&p), batches);
+            CHECK_EQ(fake_plan_run(&p), batches);
             CHECK_EQ(p.num_ran, 3 * batches);
             for (uint64_t i = 0; i < p.num_ran; i++) {
                 CHECK(!seen[p.ran[i].iteration][p.ran[i].task]);
                 seen[p.ran[i].iteration][p.ran[i].task] = true;
             }
             CHECK_EQ(p.given_back, batches);
-            parts_close(&p);
+            fake_plan_close(&p);
         }
 }
 
@@ -62,16 +62,16 @@ static hotbed_status no_batch(void *self, void **batch, bool *end) {
     return HOTBED_OK;
 }
 
-/* M in, M out in order, the end again and again, another loader after it, never in the
- * middle. */
-static void m_in_m_out_then_the_end(hotbed_backend backend) {
-    parts p;
+/* M batches give M results in order, then END repeatedly; a new loader is accepted after END, and
+ * refused before. */
+static void m_batches_give_m_results_then_the_end(hotbed_backend backend) {
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_pipeline_fill(p.pipeline), HOTBED_ERR_STATE);
-    parts_bind(&p, 5);
+    fake_plan_bind(&p, 5);
     CHECK_OK(hotbed_pipeline_fill(p.pipeline));
     CHECK_STATUS(hotbed_pipeline_fill(p.pipeline), HOTBED_ERR_STATE);
     for (uint64_t i = 0; i < 5; i++) {
@@ -94,8 +94,8 @@ static void m_in_m_out_then_the_end(hotbed_backend backend) {
         CHECK(iteration == NULL);
     }
     for (uint64_t batches = 0; batches < 4; batches++) {
-        parts_bind(&p, batches);
-        CHECK_EQ(parts_run(&p), batches);
+        fake_plan_bind(&p, batches);
+        CHECK_EQ(fake_plan_run(&p), batches);
     }
     hotbed_pipeline_stats stats = {.size = sizeof stats};
     hotbed_pipeline_stats_read(p.pipeline, &stats);
@@ -103,17 +103,16 @@ static void m_in_m_out_then_the_end(hotbed_backend backend) {
     CHECK_EQ(stats.iterations, 11);
     CHECK_EQ(stats.tasks, 33);
     CHECK_EQ(stats.threads, 3);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* What is in flight is finished by a drain; nothing of it is left for the next
- * loader. */
-static void a_drain_leaves_nothing_behind(hotbed_backend backend) {
+/* A drain finishes the iterations in flight; the next loader starts with none. */
+static void a_drain_leaves_nothing_in_flight(hotbed_backend backend) {
     for (uint64_t taken = 0; taken < 6; taken++) {
-        parts p;
+        fake_plan p;
         const hotbed_iteration *iteration;
-        parts_open(&p, backend, three);
-        parts_start(&p, 100);
+        fake_plan_open(&p, backend, three);
+        fake_plan_start(&p, 100);
         for (uint64_t i = 0; i < taken; i++)
             CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK_OK(hotbed_pipeline_drain(p.pipeline));
@@ -123,17 +122,17 @@ static void a_drain_leaves_nothing_behind(hotbed_backend backend) {
         CHECK_EQ(p.given_back, pulled);
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK(iteration == NULL);
-        parts_bind(&p, 2);
+        fake_plan_bind(&p, 2);
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK_EQ(hotbed_iteration_number(iteration), pulled);
         CHECK(hotbed_iteration_batch(iteration) == &p.memory[0]);
-        CHECK_EQ(parts_run(&p), 1);
-        parts_close(&p);
+        CHECK_EQ(fake_plan_run(&p), 1);
+        fake_plan_close(&p);
     }
 }
 
-static uint64_t place(const parts *p, const char *task, uint64_t iteration) {
-    uint32_t t = parts_find(p, task);
+static uint64_t place(const fake_plan *p, const char *task, uint64_t iteration) {
+    uint32_t t = fake_plan_find(p, task);
     for (uint64_t i = 0; i < p->num_ran; i++)
         if (p->ran[i].task == t && p->ran[i].iteration == iteration)
             return i;
@@ -141,17 +140,17 @@ static uint64_t place(const parts *p, const char *task, uint64_t iteration) {
         __FILE__, __LINE__, "%s of %llu did not run", task, (unsigned long long)iteration);
 }
 
-/* Distances of both signs.  b(i) comes after a(i+1); a(i) after b(i-2). */
+/* Edges of both signs: b(i) comes after a(i+1), and a(i) after b(i-2). */
 static void signed_distances_are_kept(hotbed_backend backend) {
-    static const part sketch[] = {
+    static const fake_task sketch[] = {
         {.name = "a", .stage = 0, .stream = "ahead", .group = "ahead", .after = "b-2"},
         {.name = "b", .stage = 1, .after = "a a+1"},
         {.name = NULL}};
     for (uint64_t batches = 1; batches < 20; batches += 6) {
-        parts p;
-        parts_open(&p, backend, sketch);
-        parts_start(&p, batches);
-        CHECK_EQ(parts_run(&p), batches);
+        fake_plan p;
+        fake_plan_open(&p, backend, sketch);
+        fake_plan_start(&p, batches);
+        CHECK_EQ(fake_plan_run(&p), batches);
         for (uint64_t i = 0; i < batches; i++) {
             CHECK(place(&p, "a", i) < place(&p, "b", i));
             if (i + 1 < batches)
@@ -159,18 +158,17 @@ static void signed_distances_are_kept(hotbed_backend backend) {
             if (i >= 2)
                 CHECK(place(&p, "b", i - 2) < place(&p, "a", i));
         }
-        parts_close(&p);
+        fake_plan_close(&p);
     }
 }
 
-/* Nothing of iteration i + depth begins before all of iteration i is submitted and handed
- * out. */
+/* Iteration i + depth begins only after iteration i is submitted and returned. */
 static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.plan.depth = 4;
-    parts_start(&p, 40);
+    fake_plan_start(&p, 40);
     for (uint64_t i = 0; i < 40; i++) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         (void)pthread_mutex_lock(&p.lock);
@@ -178,15 +176,15 @@ static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
             CHECK(p.ran[n].iteration < i + 4);
         (void)pthread_mutex_unlock(&p.lock);
     }
-    CHECK_EQ(parts_run(&p), 0);
+    CHECK_EQ(fake_plan_run(&p), 0);
     for (uint64_t i = 0; i + 4 < 40; i++)
         for (uint64_t n = 0; n < p.num_ran; n++)
             if (p.ran[n].iteration == i + 4)
                 CHECK(n > place(&p, "c", i));
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* --- data through streams: TSan and the sums see a missing wait ------------------------------- */
+/* --- data through streams: TSan and wrong sums reveal a missing wait ------------------------ */
 
 enum { WORDS = 4096, ROUNDS = 30 };
 
@@ -202,32 +200,32 @@ static hotbed_status move(hotbed_iteration *iteration, void *self, hotbed_stream
         hotbed_iteration_value(iteration, 1), hotbed_iteration_value(iteration, 0), WORDS, stream);
 }
 
-/* Each stage copies what the one before it made, on another stream and thread; a gate delays
- * the producer, so that the consumer's thread is there first. */
+/* Each stage copies the output of the previous one, on another stream and thread.  A gate delays
+ * the producer, so that the consumer's thread arrives first. */
 static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
-    static const part sketch[] = {
+    static const fake_task sketch[] = {
         {.name = "produce", .stage = 0, .stream = "memcpy", .group = "io", .writes = "x"},
         {.name = "move", .stage = 1, .after = "produce", .reads = "x", .writes = "y"},
         {.name = NULL}};
     static const hotbed_value_options values[] = {
         {.name = "x", .bytes = WORDS}, {.name = "y", .bytes = WORDS}};
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, sketch);
+    fake_plan_open(&p, backend, sketch);
     p.plan.values = values;
     p.plan.num_values = 2;
     p.selves[0].work = produce;
     p.selves[1].work = move;
-    parts_hold(&p, "produce", 1);
-    parts_start(&p, ROUNDS);
+    fake_plan_hold(&p, "produce", 1);
+    fake_plan_start(&p, ROUNDS);
     CHECK_OK(hotbed_pipeline_fill(p.pipeline));
-    parts_await_waiting(&p, 1);
-    parts_release(&p);
+    fake_plan_await_waiting(&p, 1);
+    fake_plan_release(&p);
     unsigned char *host = malloc((size_t)ROUNDS * WORDS);
     CHECK(host != NULL);
     hotbed_stream *stream = hotbed_pipeline_stream(p.pipeline);
     for (uint64_t i = 0; i < ROUNDS;
-         i++) { /* results are copied in stream order, never waited for */
+         i++) { /* results are copied in stream order, without a host wait */
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK_OK(
             hotbed_copy(host + i * WORDS, hotbed_iteration_value(iteration, 1), WORDS, stream));
@@ -236,14 +234,14 @@ static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     for (uint64_t i = 0; i < (uint64_t)ROUNDS * WORDS; i++)
         if (host[i] != i / WORDS + 1)
             CHECK_EQ(host[i], i / WORDS + 1);
-    CHECK_EQ(parts_run(&p), 0);
+    CHECK_EQ(fake_plan_run(&p), 0);
     free(host);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* Turns are taken in one order, whatever the threads do. */
+/* The order of turns does not depend on the timing of threads. */
 static void turns_are_the_same_in_every_run(hotbed_backend backend) {
-    static const part sketch[] = {
+    static const fake_task sketch[] = {
         {.name = "a", .stage = 0, .stream = "s0", .group = "g0", .ordered = true},
         {.name = "b", .stage = 0, .stream = "s1", .group = "g1", .ordered = true},
         {.name = "c", .stage = 1, .stream = "s2", .group = "g2", .after = "a", .ordered = true},
@@ -251,12 +249,12 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
         {.name = NULL}};
     uint64_t hash = 0;
     for (int run = 0; run < 100; run++) {
-        parts p;
+        fake_plan p;
         hotbed_log_entry log[64];
         uint64_t n, ticket = 0;
-        parts_open(&p, backend, sketch);
-        parts_start(&p, 8);
-        CHECK_EQ(parts_run(&p), 8);
+        fake_plan_open(&p, backend, sketch);
+        fake_plan_start(&p, 8);
+        CHECK_EQ(fake_plan_run(&p), 8);
         if (run == 0)
             hash = hotbed_pipeline_order_hash(p.pipeline);
         CHECK_EQ(hotbed_pipeline_order_hash(p.pipeline), hash);
@@ -269,17 +267,17 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
                 CHECK_EQ(log[i].ticket, ++ticket);
         }
         CHECK_EQ(ticket, 24);
-        parts_close(&p);
+        fake_plan_close(&p);
     }
 }
 
-/* In the steady state the engine allocates nothing and waits for no stream. */
+/* In the steady state the engine neither allocates nor waits for a stream. */
 static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    parts_open(&p, backend, three);
-    parts_start(&p, 60);
+    fake_plan_open(&p, backend, three);
+    fake_plan_start(&p, 60);
     for (int i = 0; i < 5; i++)
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
     hotbed_counters_read(&before);
@@ -288,43 +286,43 @@ static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend ba
     hotbed_counters_read(&after);
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_EQ(after.host_waits, before.host_waits);
-    CHECK_EQ(parts_run(&p), 5);
-    parts_close(&p);
+    CHECK_EQ(fake_plan_run(&p), 5);
+    fake_plan_close(&p);
 }
 
 static void serial_runs_and_periods_take_turns(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
     hotbed_stream *stream;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    parts_open(&p, backend, single);
-    parts_start(&p, 2);
-    CHECK_EQ(parts_run(&p), 2);
+    fake_plan_open(&p, backend, single);
+    fake_plan_start(&p, 2);
+    CHECK_EQ(fake_plan_run(&p), 2);
     p.num_ran = 0;
     for (uint64_t i = 2; i < 6; i++) {
         CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, &p.memory[i], stream, &iteration));
         CHECK_EQ(hotbed_iteration_number(iteration), i);
         CHECK(hotbed_iteration_batch(iteration) == &p.memory[i]);
     }
-    CHECK_STRING(parts_order(&p), "a2 b2 c2 a3 b3 c3 a4 b4 c4 a5 b5 c5");
+    CHECK_STRING(fake_plan_order(&p), "a2 b2 c2 a3 b3 c3 a4 b4 c4 a5 b5 c5");
     CHECK_STATUS(hotbed_pipeline_run_serial(p.pipeline, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
-    parts_bind(&p, 2);
+    fake_plan_bind(&p, 2);
     p.num_ran = 0;
-    CHECK_EQ(parts_run(&p), 2);
-    CHECK_STRING(parts_order(&p), "a6 b6 a7 c6 b7 c7");
-    parts_close(&p);
+    CHECK_EQ(fake_plan_run(&p), 2);
+    CHECK_STRING(fake_plan_order(&p), "a6 b6 a7 c6 b7 c7");
+    fake_plan_close(&p);
     hotbed_stream_destroy(stream);
 }
 
 static void device_times_are_logged(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     hotbed_log_entry log[64];
     uint64_t n;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.options.timed = true;
-    p.options.log_entries = 20; /* the latest ones are kept */
-    parts_start(&p, 9);
-    CHECK_EQ(parts_run(&p), 9);
+    p.options.log_entries = 20; /* the log keeps the latest entries */
+    fake_plan_start(&p, 9);
+    CHECK_EQ(fake_plan_run(&p), 9);
     CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
     CHECK_EQ(n, 20);
     CHECK_EQ(log[19].task, 2);
@@ -335,23 +333,23 @@ static void device_times_are_logged(hotbed_backend backend) {
     CHECK_OK(hotbed_pipeline_log(p.pipeline, 1, log, &n));
     CHECK_EQ(n, 1);
     CHECK_EQ(log[0].iteration, 8);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 /* --- ranks as threads ------------------------------------------------------------------------- */
 
 enum { RANKS_MOST = 4 };
 
-/* All ranks meet and get the smallest word. */
-typedef struct meeting {
+/* An agreement of all ranks on the smallest word. */
+typedef struct rendezvous {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint32_t ranks, here;
     uint64_t round, least, result;
-} meeting;
+} rendezvous;
 
 static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
-    meeting *m = self;
+    rendezvous *m = self;
     (void)pthread_mutex_lock(&m->lock);
     uint64_t round = m->round;
     m->least = m->here == 0 || word < m->least ? word : m->least;
@@ -369,7 +367,7 @@ static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
 }
 
 typedef struct member {
-    meeting *all;
+    rendezvous *all;
     const char *shortcut;
     uint64_t batches, iterations, empty, unused, hash;
     hotbed_backend backend;
@@ -380,16 +378,16 @@ typedef struct member {
 
 static void *train_rank(void *argument) {
     member *m = argument;
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, m->backend, three);
+    fake_plan_open(&p, m->backend, three);
     p.options.end = m->end;
     p.options.agreement = (hotbed_agreement){least_word, m->all};
     p.options.rank = (int)m->rank;
     CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
     m->status =
         m->shortcut == NULL ? HOTBED_OK : hotbed_pipeline_shortcut(p.pipeline, m->shortcut, false);
-    parts_bind(&p, m->batches);
+    fake_plan_bind(&p, m->batches);
     for (;;) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         if (iteration == NULL)
@@ -399,11 +397,11 @@ static void *train_rank(void *argument) {
     }
     m->unused = p.unused;
     m->hash = hotbed_pipeline_order_hash(p.pipeline);
-    parts_close(&p);
+    fake_plan_close(&p);
     return NULL;
 }
 
-static void run_ranks(meeting *all, member *members) {
+static void run_ranks(rendezvous *all, member *members) {
     pthread_t threads[RANKS_MOST];
     for (uint32_t r = 0; r < all->ranks; r++)
         CHECK_EQ(pthread_create(&threads[r], NULL, train_rank, &members[r]), 0);
@@ -411,12 +409,12 @@ static void run_ranks(meeting *all, member *members) {
         CHECK_EQ(pthread_join(threads[r], NULL), 0);
 }
 
-/* Ranks with different numbers of batches end cleanly, with the same order of turns. */
+/* Ranks with different numbers of batches end together, with the same order of turns. */
 static void unequal_batch_counts_end_on_all_ranks(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 2, 4};
     for (int n = 0; n < 3; n++)
         for (int last = 0; last < 2; last++) {
-            meeting all = {
+            rendezvous all = {
                 .lock = PTHREAD_MUTEX_INITIALIZER,
                 .changed = PTHREAD_COND_INITIALIZER,
                 .ranks = sizes[n]};
@@ -440,11 +438,11 @@ static void unequal_batch_counts_end_on_all_ranks(hotbed_backend backend) {
         }
 }
 
-/* Shortcuts that ranks do not name alike are refused on all of them, and change nothing. */
+/* If ranks name different tasks to skip, all refuse, and nothing changes. */
 static void ranks_agree_on_shortcuts(hotbed_backend backend) {
     static const char *const named[3][2] = {{"a", "a"}, {"a", "a b"}, {"b", "nothing"}};
     for (int n = 0; n < 3; n++) {
-        meeting all = {
+        rendezvous all = {
             .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .ranks = 2};
         member members[RANKS_MOST];
         memset(members, 0, sizeof members);
@@ -471,8 +469,8 @@ static void ranks_agree_on_shortcuts(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"periods_run_what_the_stages_say", periods_run_what_the_stages_say},
     {"every_task_runs_once_a_batch", every_task_runs_once_a_batch},
-    {"m_in_m_out_then_the_end", m_in_m_out_then_the_end},
-    {"a_drain_leaves_nothing_behind", a_drain_leaves_nothing_behind},
+    {"m_batches_give_m_results_then_the_end", m_batches_give_m_results_then_the_end},
+    {"a_drain_leaves_nothing_in_flight", a_drain_leaves_nothing_in_flight},
     {"signed_distances_are_kept", signed_distances_are_kept},
     {"slots_are_used_by_one_iteration_at_a_time", slots_are_used_by_one_iteration_at_a_time},
     {"consumers_see_what_a_delayed_producer_made", consumers_see_what_a_delayed_producer_made},

@@ -1,5 +1,6 @@
-/* tests/pipeline/test_engine_faults.c - what fails, how the error is reported, and that the pipeline ends at once. */
-#include "tests/pipeline/parts.h"
+/* tests/pipeline/test_engine_faults.c - failures in a pipeline: how they are reported, and that the
+ * pipeline ends at once. */
+#include "tests/pipeline/fake_plan.h"
 #include "tests/support/fault.h"
 
 #include "base/error.h"
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const part three[] = {
+static const fake_task three[] = {
     {.name = "a", .stage = 0, .stream = "memcpy", .group = "io"},
     {.name = "b", .stage = 1, .stream = "dist", .group = "dist", .after = "a", .ordered = true},
     {.name = "c", .stage = 2, .after = "b c-1", .ordered = true},
@@ -19,21 +20,22 @@ static void count_call(void *self) {
     ++*(int *)self;
 }
 
-/* Each task at each of the first iterations.  A failure that waited for the deadline would not end. */
+/* Fail each task at each of the first iterations.  If the pipeline waited for its deadline, the
+ * test would not end. */
 static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
     for (uint32_t task = 0; task < 3; task++)
         for (uint64_t at = 0; at < 5; at++) {
-            parts p;
+            fake_plan p;
             char expected[64];
             int revoked = 0;
             const hotbed_iteration *iteration;
             hotbed_pipeline_stats stats = {.size = sizeof stats};
-            parts_open(&p, backend, three);
+            fake_plan_open(&p, backend, three);
             p.options.revoke = count_call;
             p.options.revoke_self = &revoked;
             p.options.deadline_seconds = 1e6;
             p.selves[task].fails_at = at + 1;
-            parts_start(&p, 8);
+            fake_plan_start(&p, 8);
             hotbed_status status = HOTBED_OK;
             uint64_t good = 0;
             while (status == HOTBED_OK) {
@@ -47,14 +49,12 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             CHECK(good <= at);
             CHECK(iteration == NULL);
             (void)snprintf(
-                expected, sizeof expected,
-                "pipeline plan: task %s of iteration %llu: this task fails", p.tasks[task].name,
-                (unsigned long long)at);
+                expected, sizeof expected, "pipeline plan: task %s of iteration %llu: it was asked",
+                p.tasks[task].name, (unsigned long long)at);
             if (strstr(hotbed_last_error(), expected) == NULL)
                 CHECK_STRING(hotbed_last_error(), expected);
             hotbed_pipeline_stats_read(p.pipeline, &stats);
-            while (stats.threads >
-                   0) { /* a thread that was in a slow task: the next call joins it */
+            while (stats.threads > 0) { /* a slow thread was in a task; the next call joins it */
                 CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
                 hotbed_pipeline_stats_read(p.pipeline, &stats);
             }
@@ -64,27 +64,27 @@ static void a_failing_task_is_named_and_ends_all(hotbed_backend backend) {
             CHECK_STATUS(hotbed_pipeline_drain(p.pipeline), HOTBED_ERR_FULL);
             CHECK_STATUS(hotbed_pipeline_fill(p.pipeline), HOTBED_ERR_FULL);
             CHECK_EQ(revoked, 1);
-            parts_close(&p);
+            fake_plan_close(&p);
         }
 }
 
-/* A task that does not come back.  All that can be done is done before the clock runs. */
+/* A task does not return.  All work that does not depend on it is done before the clock runs. */
 static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.options.deadline_seconds = 0.25;
-    parts_hold(&p, "b", 0);
-    parts_start(&p, 8);
+    fake_plan_hold(&p, "b", 0);
+    fake_plan_start(&p, 8);
     CHECK_OK(hotbed_pipeline_fill(p.pipeline));
-    parts_await_waiting(&p, 1);
+    fake_plan_await_waiting(&p, 1);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
     CHECK(
         strstr(hotbed_last_error(), "iteration 0 is not done after 0.25 seconds; pending: b c") !=
         NULL);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
-    parts_release(&p);
-    parts_close(&p);
+    fake_plan_release(&p);
+    fake_plan_close(&p);
 }
 
 typedef struct failing_loader {
@@ -102,11 +102,11 @@ static hotbed_status fail_later(void *self, void **batch, bool *end) {
 
 static void a_failing_loader_is_named(hotbed_backend backend) {
     for (uint64_t at = 0; at < 5; at++) {
-        parts p;
+        fake_plan p;
         const hotbed_iteration *iteration;
         failing_loader self = {at};
         const hotbed_loader loader = {.next = fail_later, .self = &self};
-        parts_open(&p, backend, three);
+        fake_plan_open(&p, backend, three);
         CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
         CHECK_OK(hotbed_pipeline_bind(p.pipeline, &loader));
         hotbed_status status = HOTBED_OK;
@@ -115,13 +115,13 @@ static void a_failing_loader_is_named(hotbed_backend backend) {
         CHECK_EQ(status, HOTBED_ERR_IO);
         CHECK(strstr(hotbed_last_error(), "task loader of iteration") != NULL);
         CHECK(strstr(hotbed_last_error(), "the log is torn") != NULL);
-        parts_close(&p);
+        fake_plan_close(&p);
     }
 }
 
 static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
     (void)self;
-    if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would */
+    if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would latch it */
         hotbed_fault *fault = hotbed_stream_faults(stream);
         *fault = (hotbed_fault){
             .status = HOTBED_ERR_RANGE, .what = HOTBED_FAULT_KEY_RANGE, .key = 7, .bound = 5};
@@ -130,11 +130,11 @@ static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_strea
 }
 
 static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.selves[1].work = latch;
-    parts_start(&p, 8);
+    fake_plan_start(&p, 8);
     hotbed_status status = HOTBED_OK;
     while (status == HOTBED_OK)
         status = hotbed_pipeline_progress(p.pipeline, &iteration);
@@ -143,7 +143,7 @@ static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
         strstr(hotbed_last_error(), "task b of iteration 2: fault found after it on stream dist") !=
         NULL);
     CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 static bool tolerate_range(void *self, hotbed_status fault) {
@@ -152,15 +152,15 @@ static bool tolerate_range(void *self, hotbed_status fault) {
     return fault == HOTBED_ERR_RANGE;
 }
 
-static void a_fault_that_is_tolerated_stops_nothing(hotbed_backend backend) {
-    parts p;
+static void a_tolerated_fault_stops_nothing(hotbed_backend backend) {
+    fake_plan p;
     const hotbed_iteration *iteration;
     int asked = 0;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.selves[1].work = latch;
     p.options.tolerate = tolerate_range;
     p.options.tolerate_self = &asked;
-    parts_start(&p, 8);
+    fake_plan_start(&p, 8);
     for (int i = 0; i < 8; i++) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK(iteration != NULL);
@@ -168,17 +168,17 @@ static void a_fault_that_is_tolerated_stops_nothing(hotbed_backend backend) {
     CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
     CHECK(iteration == NULL);
     CHECK_EQ(asked, 1);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 typedef struct late_fault {
-    parts *p;
+    fake_plan *p;
     hotbed_fault *fault;
 } late_fault;
 
 static late_fault late;
 
-/* On the stream's own thread, when the gate is opened. */
+/* Runs on the stream's own thread, once the gate is open. */
 static void latch_when_open(void *unused) {
     (void)unused;
     (void)pthread_mutex_lock(&late.p->lock);
@@ -198,78 +198,79 @@ static hotbed_status latch_late(hotbed_iteration *iteration, void *self, hotbed_
                : HOTBED_OK;
 }
 
-/* A fault after the last task was submitted is reported at the end. */
-static void a_late_fault_is_reported_at_the_end(hotbed_backend backend) {
-    parts p;
+/* A fault that is latched after the last task was submitted is returned at the end. */
+static void a_late_fault_is_returned_at_the_end(hotbed_backend backend) {
+    fake_plan p;
     const hotbed_iteration *iteration;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     late.p = &p;
     p.selves[2].work = latch_late;
-    parts_start(&p, 4);
+    fake_plan_start(&p, 4);
     for (int i = 0; i < 4; i++)
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
-    parts_release(&p);
+    fake_plan_release(&p);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_RANGE);
     CHECK(
         strstr(hotbed_last_error(), "fault found on stream default when the pipeline ended") !=
         NULL);
     CHECK(strstr(hotbed_last_error(), "key 9") != NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 static hotbed_status fail_beside_b(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
     (void)stream;
     if (hotbed_iteration_number(iteration) < 2)
         return HOTBED_OK;
-    parts_await_waiting(((part_self *)self)->all, 1);
+    fake_plan_await_waiting(((fake_task_state *)self)->all, 1);
     return hotbed_fail(HOTBED_ERR_FULL, "b is still running");
 }
 
-/* One task fails while another, on another thread, is still running: that one's entry appears once it has ended. */
+/* One task fails while another still runs on another thread: the entry of the latter appears when
+ * it has ended. */
 static void the_log_of_a_failed_pipeline_is_read_beside_a_running_task(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     hotbed_log_entry log[64];
     const hotbed_iteration *iteration;
     uint64_t n = 0, before = 0;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     p.options.log_entries = 64;
     p.options.timed = true;
     p.selves[0].work = fail_beside_b;
-    parts_hold(&p, "b", 0);
-    parts_start(&p, 8);
+    fake_plan_hold(&p, "b", 0);
+    fake_plan_start(&p, 8);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
     CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &before));
     CHECK(before > 0);
-    parts_release(&p);
+    fake_plan_release(&p);
     while (n <= before)
         CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
     CHECK_EQ(n, before + 1);
-    CHECK_EQ(log[before].task, parts_find(&p, "b"));
+    CHECK_EQ(log[before].task, fake_plan_find(&p, "b"));
     CHECK_EQ(log[before].iteration, 0);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* Destroyed in any state. */
+/* Destroy the pipeline in each state. */
 static void teardown_in_any_state(hotbed_backend backend) {
     for (int state = 0; state < 4; state++) {
-        parts p;
+        fake_plan p;
         const hotbed_iteration *iteration;
-        parts_open(&p, backend, three);
+        fake_plan_open(&p, backend, three);
         if (state > 0)
-            parts_start(&p, 8);
+            fake_plan_start(&p, 8);
         if (state > 1)
             CHECK_OK(hotbed_pipeline_fill(p.pipeline));
         for (int i = 0; state > 2 && i < 3; i++)
             CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
-        parts_close(&p);
+        fake_plan_close(&p);
     }
     hotbed_pipeline_destroy(NULL);
 }
 
 static void create_survives_any_allocation(hotbed_backend backend) {
     static const hotbed_value_options values[] = {{.name = "x", .bytes = 64, .grad = true}};
-    parts p;
-    parts_open(&p, backend, three);
+    fake_plan p;
+    fake_plan_open(&p, backend, three);
     p.plan.values = values;
     p.plan.num_values = 1;
     p.options.timed = true;
@@ -280,23 +281,23 @@ static void create_survives_any_allocation(hotbed_backend backend) {
             CHECK_OK(status);
             break;
         }
-        if (status == HOTBED_OK) { /* libc's own, which it can do without */
+        if (status == HOTBED_OK) { /* libc's own allocation, which may fail */
             hotbed_pipeline_destroy(p.pipeline);
             continue;
         }
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
         CHECK(p.pipeline == NULL);
     }
-    parts_bind(&p, 3);
-    CHECK_EQ(parts_run(&p), 3);
-    parts_close(&p);
+    fake_plan_bind(&p, 3);
+    CHECK_EQ(fake_plan_run(&p), 3);
+    fake_plan_close(&p);
 }
 
 static void bad_arguments(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     hotbed_pipeline *pipeline;
     uint64_t n;
-    parts_open(&p, backend, three);
+    fake_plan_open(&p, backend, three);
     CHECK_STATUS(hotbed_pipeline_create(&p.plan, NULL, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_pipeline_create(NULL, NULL, &pipeline), HOTBED_ERR_ARGUMENT);
     p.options.deadline_seconds = -1.0;
@@ -319,7 +320,7 @@ static void bad_arguments(hotbed_backend backend) {
     hotbed_pipeline_destroy(pipeline);
     p.options.timed = true;
     CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 const hotbed_test hotbed_tests[] = {
@@ -327,8 +328,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
     {"a_failing_loader_is_named", a_failing_loader_is_named},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
-    {"a_fault_that_is_tolerated_stops_nothing", a_fault_that_is_tolerated_stops_nothing},
-    {"a_late_fault_is_reported_at_the_end", a_late_fault_is_reported_at_the_end},
+    {"a_tolerated_fault_stops_nothing", a_tolerated_fault_stops_nothing},
+    {"a_late_fault_is_returned_at_the_end", a_late_fault_is_returned_at_the_end},
     {"the_log_of_a_failed_pipeline_is_read_beside_a_running_task",
      the_log_of_a_failed_pipeline_is_read_beside_a_running_task},
     {"teardown_in_any_state", teardown_in_any_state},

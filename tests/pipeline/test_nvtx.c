@@ -1,7 +1,8 @@
-/* tests/pipeline/test_nvtx.c - each task is an NVTX range, by its name, on the thread that submits it.
+/* tests/pipeline/test_nvtx.c - each task is an NVTX range with its name, on the thread that submits
+ * it.
  *
- * The entries of CTest set NVTX_INJECTION64_PATH to nvtx_record.c, which is loaded as a profiler is.
- */
+ * CTest sets NVTX_INJECTION64_PATH to nvtx_record.c's module, which NVTX loads as it loads a
+ * profiler. */
 #include "tests/pipeline/example.h"
 #include "tests/pipeline/nvtx_record.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tool's function that gives its records; NULL when there is no tool. */
+/* The tool's function that returns its records; NULL if no tool is loaded. */
 static nvtx_record_take_function find_tool(void) {
     const char *path = getenv("NVTX_INJECTION64_PATH");
     void *tool = path == NULL ? NULL : dlopen(path, RTLD_NOW);
@@ -19,8 +20,8 @@ static nvtx_record_take_function find_tool(void) {
     return take;
 }
 
-/* Ranges of each thread are as the log says, one in the other nowhere. */
-static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
+/* The ranges of each thread are those in the log, and are not nested. */
+static void tasks_are_ranges_with_their_names(hotbed_backend backend) {
     enum { BATCHES = 9, LOG = 2048, GROUPS = 8 };
     static nvtx_record records[NVTX_RECORDS_MOST];
     static hotbed_log_entry log[LOG];
@@ -50,7 +51,7 @@ static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
         for (uint64_t i = 0; i < n; i++) {
             uint32_t g = log[i].group;
             CHECK(g < GROUPS);
-            /* A group's thread is the thread of the first range with the name of its first task. */
+            /* The thread of a group is the thread of the first range with the name of its first task. */
             for (unsigned r = 0; thread_of[g] == UINT32_MAX && r < num_records; r++)
                 if (strcmp(records[r].name, steps[log[i].task].task) == 0)
                     thread_of[g] = records[r].thread;
@@ -81,6 +82,6 @@ static void tasks_are_ranges_by_their_names(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"tasks_are_ranges_by_their_names", tasks_are_ranges_by_their_names},
+    {"tasks_are_ranges_with_their_names", tasks_are_ranges_with_their_names},
     {NULL, NULL},
 };

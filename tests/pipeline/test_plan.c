@@ -1,11 +1,12 @@
-/* tests/pipeline/test_plan.c - what a plan may not be: every fault by its name. */
-#include "tests/pipeline/parts.h"
+/* tests/pipeline/test_plan.c - the check of plans: each kind of fault is found, and the message
+ * names the place. */
+#include "tests/pipeline/fake_plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A step like the steps of prefetch pipelines: a correct plan. */
-static const part right[] = {
+/* A valid plan, as of prefetch pipelines. */
+static const fake_task right[] = {
     {.name = "h2d", .stage = 0, .stream = "memcpy", .group = "io", .writes = "keys"},
     {.name = "dist",
      .stage = 1,
@@ -31,13 +32,13 @@ static const part right[] = {
 static const hotbed_value_options values[] = {
     {.name = "keys", .bytes = 64}, {.name = "local"}, {.name = "rows", .bytes = 16, .grad = true}};
 
-static void open_right(parts *p, hotbed_backend backend) {
-    parts_open(p, backend, right);
+static void open_right(fake_plan *p, hotbed_backend backend) {
+    fake_plan_open(p, backend, right);
     p->plan.values = values;
     p->plan.num_values = 3;
 }
 
-static void check_fault(parts *p, hotbed_pipeline_plan_fault fault, const char *text) {
+static void check_fault(fake_plan *p, hotbed_pipeline_plan_fault fault, const char *text) {
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_pipeline *pipeline = (hotbed_pipeline *)p;
     CHECK_STATUS(hotbed_pipeline_plan_check(&p->plan, &report), HOTBED_ERR_ARGUMENT);
@@ -51,8 +52,8 @@ static void check_fault(parts *p, hotbed_pipeline_plan_fault fault, const char *
     CHECK(pipeline == NULL);
 }
 
-static void a_right_plan_passes(hotbed_backend backend) {
-    parts p;
+static void a_valid_plan_passes(hotbed_backend backend) {
+    fake_plan p;
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     open_right(&p, backend);
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report));
@@ -66,11 +67,11 @@ static void a_right_plan_passes(hotbed_backend backend) {
                 hotbed_pipeline_plan_fault_name((hotbed_pipeline_plan_fault)fault),
                 "UNKNOWN_FAULT") != 0);
     CHECK_STRING(hotbed_pipeline_plan_fault_name((hotbed_pipeline_plan_fault)99), "UNKNOWN_FAULT");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void sizes_and_names(hotbed_backend backend) {
-    parts p;
+static void invalid_sizes_and_names_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.plan.num_tasks = 0;
     check_fault(&p, HOTBED_PIPELINE_SIZE, "0 tasks");
@@ -101,11 +102,11 @@ static void sizes_and_names(hotbed_backend backend) {
     p.plan.size = 3;
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     CHECK_STATUS(hotbed_pipeline_plan_check(&p.plan, &report), HOTBED_ERR_ARGUMENT);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void what_is_not_there(hotbed_backend backend) {
-    parts p;
+static void unknown_names_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.steps[1].after = "h2dd";
     check_fault(&p, HOTBED_PIPELINE_UNKNOWN, "h2dd");
@@ -126,11 +127,11 @@ static void what_is_not_there(hotbed_backend backend) {
     p.plan.num_steps = 5;
     p.steps[4] = p.steps[3];
     check_fault(&p, HOTBED_PIPELINE_UNSCHEDULED, "'forward' has two steps");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void stages(hotbed_backend backend) {
-    parts p;
+static void invalid_stages_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.plan.depth = 2;
     check_fault(&p, HOTBED_PIPELINE_STAGE, "depth 2");
@@ -140,11 +141,11 @@ static void stages(hotbed_backend backend) {
     p.steps[0].stage = 0;
     p.steps[4].stage = 16;
     check_fault(&p, HOTBED_PIPELINE_STAGE, "16");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void tasks_after_each_other(hotbed_backend backend) {
-    parts p;
+static void cycles_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.steps[3].after = "prefetch backward";
     check_fault(&p, HOTBED_PIPELINE_CYCLE, "'forward'");
@@ -154,17 +155,17 @@ static void tasks_after_each_other(hotbed_backend backend) {
     p.steps[0].after = "forward"; /* through stages 0, 1 and 2 */
     check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
     p.steps[0].after = NULL;
-    /* dist of i after prefetch of i+1, which comes after dist of i: no period for them */
+    /* dist(i) after prefetch(i+1), which is after dist(i): no period can run them */
     p.steps[2].after = "dist-1";
     p.steps[1].after = "h2d prefetch+1";
     p.steps[2].stage = 0;
     p.steps[2].stream = "default";
     check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void after_a_later_stage(hotbed_backend backend) {
-    parts p;
+static void edges_to_later_stages_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.steps[1].stage = 2;
     p.steps[1].stream = "default";
@@ -175,24 +176,25 @@ static void after_a_later_stage(hotbed_backend backend) {
     p.steps[4].after = "forward prefetch+2"; /* runs a period later */
     check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "i+2, which runs 1 periods later");
     p.steps[4].after = "forward prefetch+1";
-    p.steps[2].after = "dist backward"; /* a cycle too: the stages' name says more */
+    /* Also a cycle, but the cycle of stages is the better message. */
+    p.steps[2].after = "dist backward";
     check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "");
     p.steps[2].after = "dist backward-2";
     p.steps[0].after = "backward-1"; /* h2d of period P, backward of P - 2 + 1 */
     check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "'h2d'");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void a_stream_of_two_threads(hotbed_backend backend) {
-    parts p;
+static void streams_of_two_threads_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.steps[2].group = "side";
     check_fault(&p, HOTBED_PIPELINE_STREAM_GROUPS, "'dist'");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void values_out_of_order(hotbed_backend backend) {
-    parts p;
+static void unordered_values_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.tasks[2].writes = "keys";
     check_fault(&p, HOTBED_PIPELINE_WRITERS, "'h2d' and 'prefetch'");
@@ -209,44 +211,43 @@ static void values_out_of_order(hotbed_backend backend) {
     p.tasks[3].writes = "rows.grad rows";
     p.steps[3].after = "dist";
     check_fault(&p, HOTBED_PIPELINE_WRITERS, "'prefetch' and 'forward' add");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void edges_between_tasks_of_a_state(hotbed_backend backend) {
-    parts p;
+static void unordered_uses_of_a_state_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
-    p.steps[4].after =
-        "forward"; /* the peers' rule is forgotten: backward(i) after prefetch(i+1) */
+    p.steps[4].after = "forward"; /* without TorchRec's rule: backward(i) after prefetch(i+1) */
     check_fault(
         &p, HOTBED_PIPELINE_STATE_ORDER,
         "'backward' of iteration i and 'prefetch' of iteration i+1");
     p.steps[4].after = "forward prefetch+1";
-    p.steps[2].after = "dist"; /* the fence is forgotten: prefetch(i+2) after backward(i) */
+    p.steps[2].after = "dist"; /* without the fence: prefetch(i+2) after backward(i) */
     check_fault(
         &p, HOTBED_PIPELINE_STATE_ORDER,
         "'backward' of iteration i and 'prefetch' of iteration i+2");
-    /* one stream orders them without edges */
+    /* one stream orders the tasks without edges */
     p.steps[2].after = "dist";
     p.steps[4].after = "forward";
     p.steps[2].stream = p.steps[1].stream = "default";
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
-    /* and so does a depth of one */
+    /* a depth of one does too */
     for (uint32_t i = 0; i < p.n; i++)
         p.steps[i].stage = 0;
     p.steps[2].stream = p.steps[1].stream = "dist";
     p.steps[4].after = "forward";
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* Reading old rows is ordered, and wrong. */
-static void the_order_of_a_serial_run(hotbed_backend backend) {
-    static const part sketch[] = {
+/* The tasks are ordered, but not in the order of a serial run: forward would read old rows. */
+static void differences_from_the_serial_order_are_found(hotbed_backend backend) {
+    static const fake_task sketch[] = {
         {.name = "forward", .stage = 0, .stream = "ahead", .serial = "rows"},
         {.name = "backward", .stage = 1, .after = "forward forward+1", .serial = "rows"},
         {.name = NULL}};
-    parts p;
-    parts_open(&p, backend, sketch);
+    fake_plan p;
+    fake_plan_open(&p, backend, sketch);
     check_fault(
         &p, HOTBED_PIPELINE_STATE_ORDER,
         "'backward' of iteration i and 'forward' of iteration i+1 both use 'rows', and are not in "
@@ -254,11 +255,11 @@ static void the_order_of_a_serial_run(hotbed_backend backend) {
     p.steps[1].after = "forward";
     p.steps[0].after = "backward-1";
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void backwards(hotbed_backend backend) {
-    parts p;
+static void invalid_backwards_are_found(hotbed_backend backend) {
+    fake_plan p;
     open_right(&p, backend);
     p.tasks[3].reads = "local rows";
     p.tasks[3].writes = NULL;
@@ -269,38 +270,38 @@ static void backwards(hotbed_backend backend) {
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
     p.tasks[4].backward_of = "backward";
     check_fault(&p, HOTBED_PIPELINE_BACKWARD, "");
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-static void head_of_line_is_reported(hotbed_backend backend) {
-    static const part sketch[] = {
+static void head_of_line_blocking_is_reported(hotbed_backend backend) {
+    static const fake_task sketch[] = {
         {.name = "young", .stage = 0, .after = "young-1"},
         {.name = "old", .stage = 1, .after = "young"},
         {.name = NULL}};
-    parts p;
+    fake_plan p;
     hotbed_pipeline_plan_report report = {.size = sizeof report};
-    parts_open(&p, backend, sketch);
+    fake_plan_open(&p, backend, sketch);
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report)); /* the oldest iteration goes first */
     CHECK_EQ(report.head_of_line, 0);
     p.plan.order = HOTBED_ORDER_LISTED;
     CHECK_OK(hotbed_pipeline_plan_check(&p.plan, &report));
     CHECK_EQ(report.head_of_line, 1);
     CHECK(strstr(report.head_of_line_text, "'young'") != NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_right_plan_passes", a_right_plan_passes},
-    {"sizes_and_names", sizes_and_names},
-    {"what_is_not_there", what_is_not_there},
-    {"stages", stages},
-    {"tasks_after_each_other", tasks_after_each_other},
-    {"after_a_later_stage", after_a_later_stage},
-    {"a_stream_of_two_threads", a_stream_of_two_threads},
-    {"values_out_of_order", values_out_of_order},
-    {"edges_between_tasks_of_a_state", edges_between_tasks_of_a_state},
-    {"the_order_of_a_serial_run", the_order_of_a_serial_run},
-    {"backwards", backwards},
-    {"head_of_line_is_reported", head_of_line_is_reported},
+    {"a_valid_plan_passes", a_valid_plan_passes},
+    {"invalid_sizes_and_names_are_found", invalid_sizes_and_names_are_found},
+    {"unknown_names_are_found", unknown_names_are_found},
+    {"invalid_stages_are_found", invalid_stages_are_found},
+    {"cycles_are_found", cycles_are_found},
+    {"edges_to_later_stages_are_found", edges_to_later_stages_are_found},
+    {"streams_of_two_threads_are_found", streams_of_two_threads_are_found},
+    {"unordered_values_are_found", unordered_values_are_found},
+    {"unordered_uses_of_a_state_are_found", unordered_uses_of_a_state_are_found},
+    {"differences_from_the_serial_order_are_found", differences_from_the_serial_order_are_found},
+    {"invalid_backwards_are_found", invalid_backwards_are_found},
+    {"head_of_line_blocking_is_reported", head_of_line_blocking_is_reported},
     {NULL, NULL},
 };

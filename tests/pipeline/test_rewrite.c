@@ -1,5 +1,5 @@
-/* tests/pipeline/test_rewrite.c - modules found, arguments traced, forwards replaced and put back;
- * cells. */
+/* tests/pipeline/test_rewrite.c - finding modules, tracing their arguments, replacing and restoring
+ * forwards, states of module contexts. */
 #include "tests/pipeline/example.h"
 
 #include "base/error.h"
@@ -8,56 +8,57 @@
 
 /* --- a model whose forward the tests write ---------------------------------------------------- */
 
-/* A batch with all kinds of pieces: lists and dictionaries hold more of the kind. */
-typedef struct box {
+/* A batch with fields of every kind; lists and dictionaries hold more such batches. */
+typedef struct nested_batch {
     int sparse, labels, dense;
-    const struct box *inner, *list[3];
-} box;
+    const struct nested_batch *inner, *list[3];
+} nested_batch;
 
 static const void *get_sparse(const void *b) {
-    return &((const box *)b)->sparse;
+    return &((const nested_batch *)b)->sparse;
 }
 static const void *get_labels(const void *b) {
-    return &((const box *)b)->labels;
+    return &((const nested_batch *)b)->labels;
 }
 static const void *get_dense(const void *b) {
-    return &((const box *)b)->dense;
+    return &((const nested_batch *)b)->dense;
 }
 static const void *get_inner(const void *b) {
-    return ((const box *)b)->inner;
+    return ((const nested_batch *)b)->inner;
 }
 static const void *get_list(const void *b) {
     return b;
 }
 static const void *at(const void *b, uint64_t i) {
-    return i < 3 ? ((const box *)b)->list[i] : NULL;
+    return i < 3 ? ((const nested_batch *)b)->list[i] : NULL;
 }
 static const void *key(const void *b, const char *name) {
-    return strcmp(name, "second") == 0 ? ((const box *)b)->list[2] : NULL;
+    return strcmp(name, "second") == 0 ? ((const nested_batch *)b)->list[2] : NULL;
 }
 
-static const hotbed_batch_type box_type;
+static const hotbed_batch_type nested_batch_type;
 static const hotbed_batch_type list_type = {
-    .name = "list", .at = at, .key = key, .element = &box_type};
-static const hotbed_field box_fields[] = {
+    .name = "list", .at = at, .key = key, .element = &nested_batch_type};
+static const hotbed_field nested_batch_fields[] = {
     {"sparse", HOTBED_FIELD_JAGGED, false, get_sparse, NULL},
     {"labels", HOTBED_FIELD_JAGGED, true, get_labels, NULL},
     {"dense", HOTBED_FIELD_TENSOR, false, get_dense, NULL},
-    {"inner", HOTBED_FIELD_STRUCT, false, get_inner, &box_type},
+    {"inner", HOTBED_FIELD_STRUCT, false, get_inner, &nested_batch_type},
     {"list", HOTBED_FIELD_STRUCT, false, get_list, &list_type},
 };
-static const hotbed_batch_type box_type = {.name = "batch", .fields = box_fields, .num_fields = 5};
+static const hotbed_batch_type nested_batch_type = {
+    .name = "batch", .fields = nested_batch_fields, .num_fields = 5};
 
 enum { MODULES = 3 };
 
-/* Modules that note their arguments. */
-typedef struct lab lab;
-struct lab {
+/* Modules that record their arguments. */
+typedef struct fixture fixture;
+struct fixture {
     hotbed_stream *stream;
     hotbed_module modules[MODULES], *list[MODULES];
     hotbed_model leaf, middle, wrapper, root, *leaf_list[1], *middle_list[1], *wrapper_list[1];
     hotbed_postproc trim, hash;
-    hotbed_status (*forward)(lab *l, hotbed_ref batch);
+    hotbed_status (*forward)(fixture *l, hotbed_ref batch);
     const void *arguments[MODULES][HOTBED_ARGUMENTS_MOST];
     uint32_t num_arguments[MODULES];
     uint64_t starts[MODULES], computes[MODULES], cancels[MODULES], contexts, trims, launches;
@@ -65,22 +66,22 @@ struct lab {
     hotbed_status fail;
 };
 
-static uint32_t number(const lab *l, const void *self) {
+static uint32_t number(const fixture *l, const void *self) {
     return (uint32_t)((const hotbed_module *)self - l->modules);
 }
 
-static lab *the_lab;
+static fixture *current;
 
 static hotbed_status make_context(void *self, hotbed_stream *stream, void **context) {
     (void)stream;
-    the_lab->contexts++;
+    current->contexts++;
     *context = self;
     return HOTBED_OK;
 }
 static void free_context(void *self, void *context) {
     (void)self;
     (void)context;
-    the_lab->contexts--;
+    current->contexts--;
 }
 static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **result) {
     (void)stream;
@@ -88,7 +89,7 @@ static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **resu
     return HOTBED_OK;
 }
 static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **result) {
-    hotbed_awaitable *tensors = &the_lab->tensors[number(the_lab, self)];
+    hotbed_awaitable *tensors = &current->tensors[number(current, self)];
     (void)stream;
     *tensors = (hotbed_awaitable){wait_tensors, self};
     *result = tensors;
@@ -97,15 +98,15 @@ static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **resul
 static hotbed_status input_dist(
     void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_awaitable *splits) {
-    uint32_t m = number(the_lab, self);
+    uint32_t m = number(current, self);
     (void)context;
     (void)stream;
-    if (the_lab->fail != HOTBED_OK)
-        return hotbed_fail(the_lab->fail, "input_dist fails");
-    the_lab->starts[m]++;
-    the_lab->num_arguments[m] = n;
+    if (current->fail != HOTBED_OK)
+        return hotbed_fail(current->fail, "input_dist was asked to fail");
+    current->starts[m]++;
+    current->num_arguments[m] = n;
     for (uint32_t i = 0; i < n; i++)
-        the_lab->arguments[m][i] = arguments[i];
+        current->arguments[m][i] = arguments[i];
     *splits = (hotbed_awaitable){wait_splits, self};
     return HOTBED_OK;
 }
@@ -114,14 +115,14 @@ static hotbed_status compute(
     (void)context;
     (void)stream;
     CHECK(input == self);
-    the_lab->computes[number(the_lab, self)]++;
+    current->computes[number(current, self)]++;
     *output = self;
     return HOTBED_OK;
 }
 static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     (void)context;
     (void)stream;
-    the_lab->cancels[number(the_lab, self)]++;
+    current->cancels[number(current, self)]++;
     return HOTBED_OK;
 }
 
@@ -135,7 +136,7 @@ static const hotbed_module_calls calls = {
 static hotbed_status run_trim(
     void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
-    lab *l = self;
+    fixture *l = self;
     (void)slot;
     (void)stream;
     l->trims++;
@@ -144,15 +145,16 @@ static hotbed_status run_trim(
 }
 
 static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
-    lab *l = self;
+    fixture *l = self;
     (void)stream;
     return l->forward(l, batch);
 }
 
-static void lab_open(lab *l, hotbed_backend backend, hotbed_status (*run)(lab *, hotbed_ref)) {
+static void fixture_open(
+    fixture *l, hotbed_backend backend, hotbed_status (*run)(fixture *, hotbed_ref)) {
     static const char *const names[MODULES] = {"users", "items", "shops"};
     memset(l, 0, sizeof *l);
-    the_lab = l;
+    current = l;
     CHECK_OK(hotbed_stream_create(backend, 0, &l->stream));
     for (int m = 0; m < MODULES; m++) {
         CHECK_OK(hotbed_module_init(&l->modules[m], names[m], &calls, &l->modules[m]));
@@ -177,23 +179,23 @@ static void lab_open(lab *l, hotbed_backend backend, hotbed_status (*run)(lab *,
     l->root = (hotbed_model){.name = "", .models = l->wrapper_list, .num_models = 1};
 }
 
-static void lab_close(lab *l) {
+static void fixture_close(fixture *l) {
     for (int m = 0; m < MODULES; m++)
         hotbed_module_close(&l->modules[m]);
     CHECK_EQ(l->contexts, 0);
     hotbed_stream_destroy(l->stream);
 }
 
-static hotbed_rewrite_options options_of(lab *l) {
+static hotbed_rewrite_options options_of(fixture *l) {
     hotbed_rewrite_options options;
     hotbed_rewrite_options_init(&options);
     options.depth = 2;
     options.model = &l->root;
-    options.batch = &box_type;
+    options.batch = &nested_batch_type;
     return options;
 }
 
-static hotbed_rewrite *rewrite(lab *l) {
+static hotbed_rewrite *rewrite(fixture *l) {
     const hotbed_rewrite_options options = options_of(l);
     hotbed_rewrite *r;
     CHECK_OK(hotbed_rewrite_create(&options, l->stream, &r));
@@ -209,16 +211,16 @@ static void check_report(
     CHECK_EQ(report.pipelined, pipelined);
 }
 
-static hotbed_status call(lab *l, int m, hotbed_ref argument) {
+static hotbed_status call(fixture *l, int m, hotbed_ref argument) {
     hotbed_ref output;
     return hotbed_module_forward(&l->modules[m], &argument, 1, l->stream, &output);
 }
 
-/* --- what a trace finds ----------------------------------------------------------------------- */
+/* --- tracing -------------------------------------------------------------------------------- */
 
 static const int constant = 7;
 
-static hotbed_status nested_forward(lab *l, hotbed_ref batch) {
+static hotbed_status nested_forward(fixture *l, hotbed_ref batch) {
     hotbed_ref inner = hotbed_ref_field(batch, "inner");
     hotbed_ref list = hotbed_ref_field(inner, "list");
     hotbed_ref arguments[2] = {
@@ -229,16 +231,16 @@ static hotbed_status nested_forward(lab *l, hotbed_ref batch) {
     HOTBED_TRY(hotbed_postproc_call(&l->trim, &of, 1, l->stream, &trimmed));
     HOTBED_TRY(hotbed_postproc_call(&l->hash, &trimmed, 1, l->stream, &hashed));
     HOTBED_TRY(call(l, 1, hashed));
-    return call(l, 2, trimmed); /* shares a postproc with the one before */
+    return call(l, 2, trimmed); /* the previous module shares the postproc */
 }
 
 static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backend) {
-    lab l;
-    box boxes[4] = {{0}};
-    lab_open(&l, backend, nested_forward);
-    boxes[0].inner = &boxes[1];
-    boxes[1].list[1] = &boxes[2];
-    boxes[1].list[2] = &boxes[3];
+    fixture l;
+    nested_batch nested[4] = {{0}};
+    fixture_open(&l, backend, nested_forward);
+    nested[0].inner = &nested[1];
+    nested[1].list[1] = &nested[2];
+    nested[1].list[2] = &nested[3];
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_counters_read(&before);
     hotbed_rewrite *r = rewrite(&l);
@@ -249,30 +251,30 @@ static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backe
     check_report(r, 0, "over.users", true, "batch.inner.list[1].sparse, constant");
     check_report(r, 1, "over.sparse.items", true, "hash(trim(batch.inner.list['second'].dense))");
     check_report(r, 2, "over.sparse.shops", true, "trim(batch.inner.list['second'].dense)");
-    CHECK_OK(hotbed_context_start(r, 0, &boxes[0], l.stream));
-    CHECK(l.arguments[0][0] == &boxes[2].sparse);
+    CHECK_OK(hotbed_context_start(r, 0, &nested[0], l.stream));
+    CHECK(l.arguments[0][0] == &nested[2].sparse);
     CHECK(l.arguments[0][1] == &constant);
     CHECK_EQ(l.num_arguments[0], 2);
-    CHECK(l.arguments[1][0] == &boxes[3].dense);
-    CHECK(l.arguments[2][0] == &boxes[3].dense);
+    CHECK(l.arguments[1][0] == &nested[3].dense);
+    CHECK(l.arguments[2][0] == &nested[3].dense);
     CHECK_EQ(l.trims, 2); /* trim and hash, once each */
     CHECK_OK(hotbed_context_wait(r, 0, l.stream));
-    CHECK_OK(hotbed_context_forward(r, 0, &boxes[0], l.stream));
-    CHECK_EQ(l.trims, 2); /* served */
+    CHECK_OK(hotbed_context_forward(r, 0, &nested[0], l.stream));
+    CHECK_EQ(l.trims, 2); /* served from the context */
     for (int m = 0; m < MODULES; m++)
         CHECK_EQ(l.computes[m], 1);
     CHECK_OK(hotbed_context_release(r, 0, l.stream));
     CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
-    CHECK_OK(hotbed_context_start(r, 0, &boxes[0], l.stream));
-    CHECK_EQ(l.trims, 4); /* and anew for the next batch */
-    boxes[1].list[1] = NULL;
-    CHECK_STATUS(hotbed_context_start(r, 1, &boxes[0], l.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_context_start(r, 0, &nested[0], l.stream));
+    CHECK_EQ(l.trims, 4); /* again for the next batch */
+    nested[1].list[1] = NULL;
+    CHECK_STATUS(hotbed_context_start(r, 1, &nested[0], l.stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "batch.inner.list[1]") != NULL);
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
-static hotbed_status opaque_forward(lab *l, hotbed_ref batch) {
+static hotbed_status opaque_forward(fixture *l, hotbed_ref batch) {
     hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), output, mixed;
     HOTBED_TRY(hotbed_module_forward(&l->modules[0], &sparse, 1, l->stream, &output));
     HOTBED_TRY(hotbed_postproc_call(&l->trim, &output, 1, l->stream, &mixed));
@@ -280,10 +282,10 @@ static hotbed_status opaque_forward(lab *l, hotbed_ref batch) {
     return call(l, 2, hotbed_ref_computed(batch, &constant, "tokens of the decoder"));
 }
 
-static void what_needs_the_model_is_said(hotbed_backend backend) {
-    lab l;
-    const box b = {0};
-    lab_open(&l, backend, opaque_forward);
+static void arguments_that_need_the_model_are_reported(hotbed_backend backend) {
+    fixture l;
+    const nested_batch b = {0};
+    fixture_open(&l, backend, opaque_forward);
     hotbed_rewrite *r = rewrite(&l);
     check_report(r, 0, "over.users", true, "batch.sparse");
     check_report(
@@ -301,10 +303,10 @@ static void what_needs_the_model_is_said(hotbed_backend backend) {
     CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
     CHECK_EQ(l.cancels[1], 1);
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
-static hotbed_status odd_forward(lab *l, hotbed_ref batch) {
+static hotbed_status odd_forward(fixture *l, hotbed_ref batch) {
     hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), dense = hotbed_ref_field(batch, "dense");
     hotbed_ref one, other;
     HOTBED_TRY(call(l, 0, sparse));
@@ -314,7 +316,7 @@ static hotbed_status odd_forward(lab *l, hotbed_ref batch) {
     return call(l, 1, other);
 }
 
-static hotbed_status trained_forward(lab *l, hotbed_ref batch) {
+static hotbed_status trained_forward(fixture *l, hotbed_ref batch) {
     hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed, hashed;
     HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
     HOTBED_TRY(hotbed_postproc_call(&l->hash, &trimmed, 1, l->stream, &hashed));
@@ -323,9 +325,9 @@ static hotbed_status trained_forward(lab *l, hotbed_ref batch) {
     return call(l, 2, hotbed_ref_field(batch, "nothing"));
 }
 
-static void odd_calls_are_said(hotbed_backend backend) {
-    lab l;
-    lab_open(&l, backend, odd_forward);
+static void unusual_calls_are_reported(hotbed_backend backend) {
+    fixture l;
+    fixture_open(&l, backend, odd_forward);
     hotbed_rewrite *r = rewrite(&l);
     check_report(r, 0, "over.users", false, "the model's forward calls it more than once");
     check_report(
@@ -333,8 +335,8 @@ static void odd_calls_are_said(hotbed_backend backend) {
         "an argument comes from postproc trim, which is called with different arguments");
     check_report(r, 2, "over.sparse.shops", false, "the model's forward did not call it");
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
-    lab_open(&l, backend, trained_forward);
+    fixture_close(&l);
+    fixture_open(&l, backend, trained_forward);
     l.hash.trainable = true;
     r = rewrite(&l);
     check_report(r, 0, "over.users", true, "trim(batch.sparse)");
@@ -344,16 +346,16 @@ static void odd_calls_are_said(hotbed_backend backend) {
     check_report(
         r, 2, "over.sparse.shops", false, "an argument needs the model: a field that is not there");
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
-/* --- the direct path -------------------------------------------------------------------------- */
+/* --- finding the argument without a trace --------------------------------------------------- */
 
-static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
-    lab l;
-    const box b = {0};
+static void the_only_jagged_field_is_found_without_a_trace(hotbed_backend backend) {
+    fixture l;
+    const nested_batch b = {0};
     hotbed_rewrite *r;
-    lab_open(&l, backend, NULL); /* the model is not run */
+    fixture_open(&l, backend, NULL); /* the model does not run */
     hotbed_rewrite_options options = options_of(&l);
     options.find = HOTBED_FIND_DIRECT;
     CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
@@ -366,7 +368,7 @@ static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
     CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
     CHECK(l.arguments[2][0] == &b.sparse);
     hotbed_rewrite_destroy(r);
-    hotbed_field two[3] = {box_fields[0], box_fields[2], box_fields[0]};
+    hotbed_field two[3] = {nested_batch_fields[0], nested_batch_fields[2], nested_batch_fields[0]};
     hotbed_batch_type type = {.name = "batch", .fields = two, .num_fields = 3};
     two[2].name = "more";
     options.batch = &type;
@@ -384,12 +386,12 @@ static void the_one_jagged_field_is_found_directly(hotbed_backend backend) {
     CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "batch has no jagged field");
     CHECK(r == NULL);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
-/* --- slots ------------------------------------------------------------------------------------ */
+/* --- forward hooks -------------------------------------------------------------------------- */
 
-static hotbed_status plain_calls(lab *l, hotbed_ref batch) {
+static hotbed_status plain_calls(fixture *l, hotbed_ref batch) {
     for (int m = 0; m < MODULES; m++)
         HOTBED_TRY(call(l, m, hotbed_ref_field(batch, "sparse")));
     return HOTBED_OK;
@@ -399,11 +401,11 @@ static bool same_forward(hotbed_forward a, hotbed_forward b) {
     return a.call == b.call && a.self == b.self;
 }
 
-static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
-    lab l;
+static void forwards_are_restored(hotbed_backend backend) {
+    fixture l;
     hotbed_forward before[MODULES], pipelined[MODULES];
-    const box b = {0};
-    lab_open(&l, backend, plain_calls);
+    const nested_batch b = {0};
+    fixture_open(&l, backend, plain_calls);
     for (int m = 0; m < MODULES; m++)
         before[m] = l.modules[m].forward;
     hotbed_rewrite *r = rewrite(&l), *other;
@@ -416,12 +418,12 @@ static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
     CHECK(other == NULL);
     CHECK(same_forward(l.modules[0].forward, pipelined[0]));
     CHECK_STATUS(hotbed_rewrite_attach(r), HOTBED_ERR_STATE);
-    /* detached with a batch in flight: a plain forward in between, then the batch goes on */
+    /* detach with a batch in flight, call a plain forward, then continue the batch */
     CHECK_OK(hotbed_context_start(r, 1, &b, l.stream));
     CHECK_OK(hotbed_rewrite_detach(r));
     for (int m = 0; m < MODULES; m++)
         CHECK(same_forward(l.modules[m].forward, before[m]));
-    CHECK_OK(plain_calls(&l, hotbed_ref_batch(&box_type, &b)));
+    CHECK_OK(plain_calls(&l, hotbed_ref_batch(&nested_batch_type, &b)));
     CHECK_EQ(l.computes[0], 1);
     CHECK_STATUS(hotbed_rewrite_detach(r), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_rewrite_attach(r));
@@ -430,7 +432,7 @@ static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
     CHECK_OK(hotbed_context_wait(r, 1, l.stream));
     CHECK_OK(hotbed_context_forward(r, 1, &b, l.stream));
     CHECK_EQ(l.computes[0], 2);
-    /* a foreign write is seen, and nothing is changed */
+    /* a change by someone else is detected, and nothing is restored over it */
     l.modules[1].forward.self = &l;
     CHECK_STATUS(hotbed_rewrite_detach(r), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "over.sparse.items") != NULL);
@@ -440,12 +442,12 @@ static void forwards_are_put_back_as_they_were(hotbed_backend backend) {
     for (int m = 0; m < MODULES; m++)
         CHECK(same_forward(l.modules[m].forward, before[m]));
     hotbed_rewrite_destroy(NULL);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
-/* --- cells ------------------------------------------------------------------------------------ */
+/* --- states of module contexts -------------------------------------------------------------- */
 
-static hotbed_status twice_forward(lab *l, hotbed_ref batch) {
+static hotbed_status twice_forward(fixture *l, hotbed_ref batch) {
     HOTBED_TRY(plain_calls(l, batch));
     return hotbed_ref_traced(batch) ? HOTBED_OK : plain_calls(l, batch);
 }
@@ -458,13 +460,13 @@ static void check_state(hotbed_rewrite *r, hotbed_cell_state expected) {
     }
 }
 
-/* Every stage in every state: it does its part, or says what is wrong and does nothing. */
-static void cells_go_from_state_to_state(hotbed_backend backend) {
-    const box b = {0};
+/* Each stage in each state: it does its work, or returns an error and changes nothing. */
+static void cells_follow_their_states(hotbed_backend backend) {
+    const nested_batch b = {0};
     for (int kind = 0; kind < 2; kind++) {
-        lab l;
+        fixture l;
         hotbed_rewrite *r;
-        lab_open(&l, backend, plain_calls);
+        fixture_open(&l, backend, plain_calls);
         hotbed_rewrite_options options = options_of(&l);
         options.kind = kind == 0 ? HOTBED_FORWARD_PIPELINED : HOTBED_FORWARD_PREFETCH;
         CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
@@ -509,7 +511,7 @@ static void cells_go_from_state_to_state(hotbed_backend backend) {
         check_state(r, HOTBED_CELL_EMPTY);
         CHECK_EQ(l.cancels[0], 1); /* these modules have no backward */
         CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
-        CHECK_OK(hotbed_context_cancel(r, 0, l.stream)); /* in any state */
+        CHECK_OK(hotbed_context_cancel(r, 0, l.stream)); /* allowed in any state */
         CHECK_EQ(l.cancels[0], 2);
         check_state(r, HOTBED_CELL_EMPTY);
         CHECK_EQ(hotbed_context_exchanges(r), 6);
@@ -518,32 +520,32 @@ static void cells_go_from_state_to_state(hotbed_backend backend) {
         CHECK_STATUS(hotbed_context_start(r, 0, NULL, l.stream), HOTBED_ERR_ARGUMENT);
         CHECK_STRING(hotbed_cell_state_name((hotbed_cell_state)77), "UNKNOWN");
         hotbed_rewrite_destroy(r);
-        lab_close(&l);
+        fixture_close(&l);
     }
 }
 
-static void a_forward_takes_a_module_once(hotbed_backend backend) {
-    lab l;
-    const box b = {0};
-    lab_open(&l, backend, twice_forward);
+static void a_forward_consumes_a_module_once(hotbed_backend backend) {
+    fixture l;
+    const nested_batch b = {0};
+    fixture_open(&l, backend, twice_forward);
     hotbed_rewrite *r = rewrite(&l);
     CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
     CHECK_OK(hotbed_context_wait(r, 0, l.stream));
     CHECK_STATUS(hotbed_context_forward(r, 0, &b, l.stream), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "'over.users' was consumed") != NULL);
-    CHECK_STATUS(plain_calls(&l, hotbed_ref_batch(&box_type, &b)), HOTBED_ERR_STATE);
+    CHECK_STATUS(plain_calls(&l, hotbed_ref_batch(&nested_batch_type, &b)), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "no context is bound") != NULL);
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
 static void bad_arguments(hotbed_backend backend) {
-    lab l;
+    fixture l;
     hotbed_rewrite *r;
     hotbed_module module;
     hotbed_ref ref = {0}, output;
     const hotbed_module_calls none = {0};
-    lab_open(&l, backend, plain_calls);
+    fixture_open(&l, backend, plain_calls);
     hotbed_rewrite_options options = options_of(&l);
     CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_rewrite_create(NULL, l.stream, &r), HOTBED_ERR_ARGUMENT);
@@ -562,23 +564,24 @@ static void bad_arguments(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_module_forward(&l.modules[0], &ref, 1, l.stream, &output), HOTBED_ERR_ARGUMENT);
     l.fail = HOTBED_ERR_COMM;
-    const box b = {0};
+    const nested_batch b = {0};
     options.model = &l.root;
     CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
     CHECK_STATUS(hotbed_context_start(r, 0, &b, l.stream), HOTBED_ERR_COMM);
     hotbed_rewrite_destroy(r);
-    lab_close(&l);
+    fixture_close(&l);
 }
 
 const hotbed_test hotbed_tests[] = {
     {"nested_paths_constants_and_postprocs_are_traced",
      nested_paths_constants_and_postprocs_are_traced},
-    {"what_needs_the_model_is_said", what_needs_the_model_is_said},
-    {"odd_calls_are_said", odd_calls_are_said},
-    {"the_one_jagged_field_is_found_directly", the_one_jagged_field_is_found_directly},
-    {"forwards_are_put_back_as_they_were", forwards_are_put_back_as_they_were},
-    {"cells_go_from_state_to_state", cells_go_from_state_to_state},
-    {"a_forward_takes_a_module_once", a_forward_takes_a_module_once},
+    {"arguments_that_need_the_model_are_reported", arguments_that_need_the_model_are_reported},
+    {"unusual_calls_are_reported", unusual_calls_are_reported},
+    {"the_only_jagged_field_is_found_without_a_trace",
+     the_only_jagged_field_is_found_without_a_trace},
+    {"forwards_are_restored", forwards_are_restored},
+    {"cells_follow_their_states", cells_follow_their_states},
+    {"a_forward_consumes_a_module_once", a_forward_consumes_a_module_once},
     {"bad_arguments", bad_arguments},
     {NULL, NULL},
 };

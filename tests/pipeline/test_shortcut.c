@@ -1,9 +1,9 @@
-/* tests/pipeline/test_shortcut.c - tasks replayed instead of run; declared io; gradients around
- * them.
+/* tests/pipeline/test_shortcut.c - tasks that are replayed instead of run, their declared state,
+ * and the gradients around them.
  *
- * The model: x = batch, h = 2 x + w, y = 3 h + v, and gradients back through y and h to x's table.
- */
-#include "tests/pipeline/parts.h"
+ * The model: x = batch, h = 2 x + w, y = 3 h + v; gradients flow back through y and h to the table
+ * of x. */
+#include "tests/pipeline/fake_plan.h"
 
 #include "base/error.h"
 #include "base/host_launch.h"
@@ -19,7 +19,7 @@ static const hotbed_value_options values[] = {
     {.name = "y", .bytes = BYTES, .grad = true},
 };
 
-/* Work is done on the stream; the host backend's is enough to see the engine's part. */
+/* Tasks work on the stream; the host backend suffices to test the engine. */
 typedef struct line {
     const float *from;
     float *to;
@@ -39,10 +39,10 @@ static hotbed_status launch(const line *l, hotbed_stream *stream) {
     return hotbed_host_launch(stream, N, 0, line_body, l, sizeof *l);
 }
 
-/* What the tasks share beside values. */
+/* State that tasks share beside their values. */
 typedef struct world {
     float table[N]; /* trained: minus the gradient of x */
-    uint64_t epoch; /* outside state of `dist`, counted up by it */
+    uint64_t epoch; /* outside state of `dist`, which increments it */
     uint64_t captured, restored, released;
     void *x_grad_seen;
 } world;
@@ -117,7 +117,7 @@ static hotbed_status train(hotbed_iteration *it, void *self, hotbed_stream *stre
     return launch(&l, stream);
 }
 
-static const part sketch[] = {
+static const fake_task sketch[] = {
     {.name = "dist", .stage = 0, .stream = "dist", .group = "dist", .writes = "x", .ordered = true},
     {.name = "lower", .stage = 1, .after = "dist", .reads = "x", .writes = "h"},
     {.name = "upper", .stage = 1, .after = "lower", .reads = "h", .writes = "y"},
@@ -140,9 +140,9 @@ static const part sketch[] = {
 static hotbed_status (*const works[])(hotbed_iteration *, void *, hotbed_stream *) = {
     dist, lower, upper, loss, upper_back, lower_back, train};
 
-static void open_model(parts *p, hotbed_backend backend) {
+static void open_model(fake_plan *p, hotbed_backend backend) {
     memset(&w, 0, sizeof w);
-    parts_open(p, backend, sketch);
+    fake_plan_open(p, backend, sketch);
     p->plan.values = values;
     p->plan.num_values = 3;
     for (uint32_t i = 0; i < p->n; i++)
@@ -150,13 +150,13 @@ static void open_model(parts *p, hotbed_backend backend) {
     CHECK_OK(hotbed_pipeline_create(&p->plan, &p->options, &p->pipeline));
 }
 
-/* Train with some tasks skipped; the table's sums, and y of the last iteration. */
+/* Train with some tasks skipped; return the table's sums, and y of the last iteration. */
 static void train_with(
-    parts *p, uint64_t batches, const char *skipped, bool verify, float table[N], float y[N]) {
+    fake_plan *p, uint64_t batches, const char *skipped, bool verify, float table[N], float y[N]) {
     const hotbed_iteration *iteration;
     memset(w.table, 0, sizeof w.table);
     CHECK_OK(hotbed_pipeline_shortcut(p->pipeline, skipped, verify));
-    parts_bind(p, batches);
+    fake_plan_bind(p, batches);
     hotbed_stream *stream = hotbed_pipeline_stream(p->pipeline);
     for (uint64_t i = 0; i < batches; i++) {
         CHECK_OK(hotbed_pipeline_progress(p->pipeline, &iteration));
@@ -164,16 +164,16 @@ static void train_with(
     }
     CHECK_OK(hotbed_stream_sync(stream));
     memcpy(table, w.table, sizeof w.table);
-    CHECK_EQ(parts_run(p), 0);
+    CHECK_EQ(fake_plan_run(p), 0);
 }
 
-static uint64_t runs(parts *p, const char *task) {
-    return __atomic_load_n(&p->selves[parts_find(p, task)].runs, __ATOMIC_RELAXED);
+static uint64_t runs(fake_plan *p, const char *task) {
+    return __atomic_load_n(&p->selves[fake_plan_find(p, task)].runs, __ATOMIC_RELAXED);
 }
 
-/* The function is called once, outputs exist, buffers alternate. */
+/* The function is called once; then its outputs exist and its turns are taken without it. */
 static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     float table[N], y[N];
     hotbed_log_entry log[64];
     uint64_t n, turns = 0;
@@ -192,16 +192,15 @@ static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
             CHECK_EQ(log[i].mode, log[i].iteration == 0 ? HOTBED_TASK_CAPTURE : HOTBED_TASK_REPLAY);
     }
     CHECK_EQ(turns, 6);
-    train_with(&p, 2, NULL, false, table, y); /* off: x of iteration 7 */
+    train_with(&p, 2, NULL, false, table, y); /* not skipped any more: x of iteration 7 */
     CHECK_EQ(runs(&p, "dist"), 3);
     CHECK_NEAR(y[0], 3.0F * (2.0F * 8.0F + 0.5F) + 0.25F, 0.0);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* Upstream of a skipped task gradients exist and are exactly zero; afterwards everything is as
- * before. */
+/* Upstream of a skipped task gradients exist and are zero; without skipping all is as before. */
 static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     float expected[N], table[N], y[N];
     open_model(&p, backend);
     train_with(&p, 3, NULL, false, expected, y);
@@ -212,29 +211,28 @@ static void a_skipped_task_gives_zero_gradients_upstream(hotbed_backend backend)
     for (int i = 0; i < N; i++)
         CHECK_NEAR(table[i], -6.0F * 0.125F * y3, 0.0);
     CHECK(w.x_grad_seen != NULL);
-    CHECK_EQ(
-        runs(&p, "lower_back"), 3 + 1); /* the capturing iteration has a backward; replays do not */
-    parts_close(&p);
-    open_model(
-        &p, backend); /* the same numbers again, with a shortcut taken in between and put back */
+    /* The captured iteration has a backward, replayed ones do not. */
+    CHECK_EQ(runs(&p, "lower_back"), 3 + 1);
+    fake_plan_close(&p);
+    open_model(&p, backend); /* a shortcut taken and removed in between changes no number */
     CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "upper lower", false));
     train_with(&p, 3, NULL, false, table, y);
     CHECK_BYTES(table, expected, sizeof table);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
-/* A backward that is skipped itself leaves its gradients as they were captured. */
+/* A skipped backward leaves the gradients that were captured. */
 static void a_skipped_backward_replays_its_gradients(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     float one[N], table[N], y[N];
     open_model(&p, backend);
     train_with(&p, 1, NULL, false, one, y);
-    parts_close(&p);
+    fake_plan_close(&p);
     open_model(&p, backend);
     train_with(&p, 4, "lower_back", false, table, y);
     for (int i = 0; i < N; i++)
         CHECK_NEAR(table[i], 4.0F * one[i], 0.0);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 /* --- declared io ------------------------------------------------------------------------------ */
@@ -269,7 +267,7 @@ static void release(void *self, void *snapshot) {
 }
 
 static void outside_state_is_restored(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     float table[N], y[N];
     const hotbed_declared_io io = {capture, restore, release, &w};
     open_model(&p, backend);
@@ -286,7 +284,7 @@ static void outside_state_is_restored(hotbed_backend backend) {
     CHECK_EQ(w.released, 1);
     CHECK_EQ(w.epoch, 2);
     train_with(&p, 2, "dist", false, table, y);
-    parts_close(&p);
+    fake_plan_close(&p);
     CHECK_EQ(w.released, 2);
 }
 
@@ -296,7 +294,7 @@ static hotbed_status spoil(hotbed_iteration *it, void *self, hotbed_stream *stre
 }
 
 static void a_consumer_that_writes_is_found(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
     float table[N], y[N];
 #if defined(HOTBED_WITH_TSAN)
@@ -307,27 +305,27 @@ static void a_consumer_that_writes_is_found(hotbed_backend backend) {
     p.selves[1].work = spoil; /* reads x, and writes it */
     p.selves[2].work = NULL;
     CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "dist", true));
-    parts_bind(&p, 8);
+    fake_plan_bind(&p, 8);
     hotbed_status status = HOTBED_OK;
     for (int i = 0; status == HOTBED_OK && i < 8; i++)
         status = hotbed_pipeline_progress(p.pipeline, &iteration);
     CHECK_EQ(status, HOTBED_ERR_CORRUPT);
     CHECK(strstr(hotbed_last_error(), "task dist of iteration") != NULL);
     CHECK(strstr(hotbed_last_error(), "'x'") != NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 static void values_and_gradients_are_checked(hotbed_backend backend) {
-    parts p;
+    fake_plan p;
     const hotbed_iteration *iteration;
     void *grad;
     open_model(&p, backend);
-    p.selves[3].work = NULL; /* nobody adds to the gradient of y */
-    parts_bind(&p, 2);
+    p.selves[3].work = NULL; /* no task adds to the gradient of y */
+    fake_plan_bind(&p, 2);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_STATE);
     CHECK(
         strstr(hotbed_last_error(), "task upper_back of iteration 0: the gradient of 'y'") != NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
     open_model(&p, backend);
     CHECK_OK(hotbed_pipeline_run_serial(
         p.pipeline, NULL, hotbed_pipeline_stream(p.pipeline), &iteration));
@@ -336,7 +334,7 @@ static void values_and_gradients_are_checked(hotbed_backend backend) {
     CHECK_OK(hotbed_iteration_grad(iteration, X, &grad));
     CHECK_STATUS(hotbed_iteration_set((hotbed_iteration *)iteration, X, grad), HOTBED_ERR_ARGUMENT);
     CHECK(hotbed_iteration_value(iteration, 3) == NULL);
-    parts_close(&p);
+    fake_plan_close(&p);
 }
 
 const hotbed_test hotbed_tests[] = {

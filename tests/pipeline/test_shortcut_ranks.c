@@ -1,21 +1,21 @@
-/* tests/pipeline/test_shortcut_ranks.c - stages of sharded collections replayed, on 1, 2 and 4 ranks.
+/* tests/pipeline/test_shortcut_ranks.c - replayed stages of sharded collections, on 1, 2 and 4
+ * ranks.
  *
- * The batches of a slot are the same ones in every round, so training with stages skipped gives the bytes of
- * training without.
- */
+ * Each round has the same batches in the same slots, so training with skipped stages gives the
+ * bytes of training without. */
 #include "tests/pipeline/ranks.h"
 
 #include <string.h>
 
 enum { ROUNDS = 4 };
 
-static const char *skipped; /* one ranks at a time */
+static const char *skipped; /* one group of ranks at a time */
 
 static hotbed_status skip(hotbed_train *train, const char *tasks) {
     return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false);
 }
 
-/* The first round runs all tasks; the last round overwrites its results. */
+/* The first round runs all tasks; the results of the last round overwrite its results. */
 static void train_rounds(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
@@ -71,7 +71,7 @@ static void check_lists(
             ranks_run(backend, sizes[n], exchange, lists[l].plan, train_expected, &t);
             for (int i = 0; lists[l].tasks[i] != NULL; i++) {
                 if (hotbed_test_is_small() && lists[l].tasks[i + 1] != NULL)
-                    continue; /* the last has most tasks */
+                    continue; /* the last list has the most tasks */
                 skipped = lists[l].tasks[i];
                 ranks_run(backend, sizes[n], exchange, lists[l].plan, train_and_compare, &t);
             }
@@ -82,30 +82,30 @@ static void check_lists(
 static const uint32_t one[] = {1, 0}, one_or_two[] = {1, 2, 0}, two[] = {2, 0}, four[] = {4, 0},
                       two_or_four[] = {2, 4, 0};
 
-static void skipped_stages_give_the_bytes_of_stages_that_run(hotbed_backend backend) {
+static void skipped_stages_give_the_same_bytes(hotbed_backend backend) {
     const uint32_t *sizes = hotbed_test_is_small() ? one : one_or_two;
     check_lists(backend, HOTBED_PLAN_FIXED, sizes, 0, sizeof lists / sizeof *lists);
 }
 
-static void on_four_ranks_too(hotbed_backend backend) {
+static void skipped_stages_give_the_same_bytes_on_four_ranks(hotbed_backend backend) {
     check_lists(backend, HOTBED_PLAN_FIXED, hotbed_test_is_small() ? two : four, 0, 1);
 }
 
-static void so_with_sizes_that_are_waited_for(hotbed_backend backend) {
+static void skipped_two_phase_exchanges_give_the_same_bytes(hotbed_backend backend) {
     check_lists(backend, HOTBED_PLAN_TWO_PHASE, two, 0, hotbed_test_is_small() ? 1 : 2);
 }
 
-static void and_with_one_sided_exchanges(hotbed_backend backend) {
+static void skipped_one_sided_exchanges_give_the_same_bytes(hotbed_backend backend) {
     check_lists(backend, HOTBED_PLAN_ONE_SIDED, two, 0, hotbed_test_is_small() ? 1 : 2);
 }
 
-/* Every batch overflows, and is sent again by its prefetch. */
-static void and_with_batches_that_overflow(hotbed_backend backend) {
+/* Every batch overflows; its prefetch sends it again. */
+static void skipped_overflows_give_the_same_bytes(hotbed_backend backend) {
     check_lists(backend, HOTBED_PLAN_FIXED, two, 2, 1);
 }
 
 /* With a shuffle, whose exchanges are skipped too. */
-static void and_with_shuffled_batches(hotbed_backend backend) {
+static void skipped_shuffles_give_the_same_bytes(hotbed_backend backend) {
     static const char *const all =
         "copy_batch_to_gpu start_shuffle finish_shuffle start_sparse_data_dist "
         "wait_sparse_data_dist prefetch";
@@ -122,7 +122,7 @@ static void and_with_shuffled_batches(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* A forward that is replayed: the same results, and no rank's rows change. */
+/* Replay a forward: the results are equal, and no rank's rows change. */
 static void replay_forwards(rank *r) {
     static results results_of[RANKS_MOST];
     rank_open(r);
@@ -131,12 +131,12 @@ static void replay_forwards(rank *r) {
     r->period = depth;
     CHECK_OK(rank_run(r, train, depth));
     CHECK_OK(skip(train, "forward"));
-    CHECK_OK(rank_run(r, train, 2 * depth)); /* captured, and trained */
+    CHECK_OK(rank_run(r, train, 2 * depth)); /* captured and trained */
     memcpy(results_of[r->number], r->kept, sizeof(results));
     CHECK_OK(rank_run(r, train, 4 * depth));
     CHECK_BYTES(r->kept, results_of[r->number], sizeof(results));
     CHECK_OK(skip(train, NULL));
-    CHECK_OK(rank_run(r, train, 5 * depth)); /* as the third round without replays */
+    CHECK_OK(rank_run(r, train, 5 * depth)); /* equal to the third round without replays */
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     rank_close(r);
@@ -164,7 +164,7 @@ static void replayed_forwards_train_nothing(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* Ranks that do not name the same tasks get an error, and none has changed anything. */
+/* Ranks that name different tasks get an error, and none has changed anything. */
 static void name_different_tasks(rank *r) {
     hotbed_pipeline_options options;
     hotbed_stream *stream;
@@ -199,13 +199,15 @@ static void ranks_skip_the_same_tasks(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"skipped_stages_give_the_bytes_of_stages_that_run",
-     skipped_stages_give_the_bytes_of_stages_that_run},
-    {"on_four_ranks_too", on_four_ranks_too},
-    {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
-    {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},
-    {"and_with_batches_that_overflow", and_with_batches_that_overflow},
-    {"and_with_shuffled_batches", and_with_shuffled_batches},
+    {"skipped_stages_give_the_same_bytes", skipped_stages_give_the_same_bytes},
+    {"skipped_stages_give_the_same_bytes_on_four_ranks",
+     skipped_stages_give_the_same_bytes_on_four_ranks},
+    {"skipped_two_phase_exchanges_give_the_same_bytes",
+     skipped_two_phase_exchanges_give_the_same_bytes},
+    {"skipped_one_sided_exchanges_give_the_same_bytes",
+     skipped_one_sided_exchanges_give_the_same_bytes},
+    {"skipped_overflows_give_the_same_bytes", skipped_overflows_give_the_same_bytes},
+    {"skipped_shuffles_give_the_same_bytes", skipped_shuffles_give_the_same_bytes},
     {"replayed_forwards_train_nothing", replayed_forwards_train_nothing},
     {"ranks_skip_the_same_tasks", ranks_skip_the_same_tasks},
     {NULL, NULL},

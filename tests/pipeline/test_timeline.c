@@ -1,5 +1,5 @@
-/* tests/pipeline/test_timeline.c - traces are JSON with every task in it, pictures have a box for
- * each. */
+/* tests/pipeline/test_timeline.c - a trace is valid JSON with every task, a picture valid SVG with
+ * a box for every task. */
 #include "hotbed/timeline.h"
 #include "tests/pipeline/example.h"
 
@@ -27,7 +27,7 @@ static uint64_t count(const char *text, const char *word) {
     return n;
 }
 
-/* --- a reader of JSON, enough to refuse what is none ------------------------------------------ */
+/* --- a strict parser of the JSON that traces use -------------------------------------------- */
 
 static const char *skip_space(const char *at) {
     while (isspace((unsigned char)*at))
@@ -55,7 +55,7 @@ static const char *read_items(const char *at, char close, bool keys) {
         at = skip_space(read_value(at));
         if (*at == ',') {
             at = skip_space(at + 1);
-            CHECK(*at != close); /* no comma before the end */
+            CHECK(*at != close); /* no trailing comma */
         } else {
             CHECK_EQ(*at, close);
         }
@@ -76,7 +76,7 @@ static const char *read_value(const char *at) {
     return end;
 }
 
-/* Every tag is closed; texts have no odd characters. */
+/* Every tag is closed, and texts have only ordinary characters. */
 static void check_xml(const char *text) {
     int depth = 0;
     for (const char *at = strchr(text, '<'); at != NULL; at = strchr(at + 1, '<')) {
@@ -123,7 +123,7 @@ static void a_trace_is_json_with_every_task(hotbed_backend backend) {
     char *text = read_file(path);
     CHECK_STRING(skip_space(read_value(text)), "");
     CHECK_OK(hotbed_train_plan_steps("sw-pipelined", &steps, &n));
-    for (uint32_t i = 0; i < n; i++) { /* on the host, and on the device where its time was known */
+    for (uint32_t i = 0; i < n; i++) { /* host time, and device time where it is known */
         (void)snprintf(word, sizeof word, "\"name\":\"%s\",\"cat\":\"host\"", steps[i].task);
         CHECK_EQ(count(text, word), 12);
         (void)snprintf(word, sizeof word, "\"name\":\"%s\",\"cat\":\"device\"", steps[i].task);
@@ -191,7 +191,7 @@ static void ranks_share_a_file(hotbed_backend backend) {
     example_close(&s);
 }
 
-static void what_cannot_be_written_is_an_error(hotbed_backend backend) {
+static void write_errors_are_returned(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
     hotbed_train *train = train_of(&s, "none", false, 0);
@@ -221,6 +221,6 @@ const hotbed_test hotbed_tests[] = {
     {"a_trace_is_json_with_every_task", a_trace_is_json_with_every_task},
     {"a_picture_has_a_box_for_every_task", a_picture_has_a_box_for_every_task},
     {"ranks_share_a_file", ranks_share_a_file},
-    {"what_cannot_be_written_is_an_error", what_cannot_be_written_is_an_error},
+    {"write_errors_are_returned", write_errors_are_returned},
     {NULL, NULL},
 };

@@ -1,5 +1,5 @@
-/* tests/pipeline/test_train.c - every plan trains to the bytes of the plain loop, in the peers'
- * order. */
+/* tests/pipeline/test_train.c - train pipelines on one rank: the bytes of the plain loop, and the
+ * order and streams of the pipelines of TorchRec and recsys-examples ("the reference"). */
 #include "tests/pipeline/example.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum {
     TABLES = EXAMPLE_MODULES * EXAMPLE_KEYS * EXAMPLE_DIM
 };
 
-/* The plain loop: bytes of all results, and of the tables after it. */
+/* Results of the plain loop, and its tables afterwards. */
 typedef struct expected {
     float results[EXAMPLE_BATCHES][RESULT];
     float rows[TABLES];
@@ -48,7 +48,7 @@ static void check_rows(example *s, const expected *e) {
     CHECK_EQ(example_pinned(s), 0);
 }
 
-/* Equal bytes, M in and M out, nothing started or prefetched twice. */
+/* Equal bytes, M results for M batches, and no context starts or prefetches twice. */
 static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, false, 20, &e);
@@ -92,8 +92,8 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
         }
 }
 
-/* Fewer batches than the pipeline is deep, none too; the next loader goes on where they ended. */
-static void few_batches_are_enough(hotbed_backend backend) {
+/* Fewer batches than the depth, down to none; the next loader continues after them. */
+static void fewer_batches_than_the_depth_are_trained(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, false, 10, &e);
     const char *plan;
@@ -107,7 +107,7 @@ static void few_batches_are_enough(hotbed_backend backend) {
             CHECK_EQ(example_run(train), n);
             CHECK_EQ(s.given_back, n);
             CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
-            CHECK(iteration == NULL); /* the end, again */
+            CHECK(iteration == NULL); /* END again */
         }
         check_results(&s, &e, 0, 10);
         hotbed_train_destroy(train);
@@ -116,9 +116,9 @@ static void few_batches_are_enough(hotbed_backend backend) {
     }
 }
 
-/* Who does not finish what is in flight drops as many batches as the peers' pipelines with
- * execute_all_batches=False: two. */
-static void destroy_drops_what_is_in_flight(hotbed_backend backend) {
+/* A pipeline that is destroyed without a drain drops two batches, as the reference does with
+ * execute_all_batches=False. */
+static void destroy_drops_batches_in_flight(hotbed_backend backend) {
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
     for (int p = 0; p < 3; p++)
         for (uint64_t taken = 1; taken < 6; taken++) {
@@ -136,8 +136,8 @@ static void destroy_drops_what_is_in_flight(hotbed_backend backend) {
         }
 }
 
-/* Which stream each stage of a context is on, by the peers' table of fields. */
-static void stages_are_on_the_peers_streams(hotbed_backend backend) {
+/* The stream of each stage, from the reference's table of fields. */
+static void stages_run_on_the_reference_streams(hotbed_backend backend) {
     static const char *const wanted[][2] = {
         {"copy_batch_to_gpu", "memcpy"},
         {"start_shuffle", "memcpy"},
@@ -172,8 +172,7 @@ static void stages_are_on_the_peers_streams(hotbed_backend backend) {
     CHECK_EQ(seen, 7 + 9 + 11 + 13 + 13);
 }
 
-/* What a period does in the steady state: task and batch, relative to the batch that it hands
- * out. */
+/* The tasks of a period in the steady state, with batch numbers relative to the batch that it returns. */
 static const char *period_of(hotbed_train *train, uint64_t batch) {
     static char text[1024];
     static hotbed_log_entry log[2048];
@@ -196,7 +195,8 @@ static const char *period_of(hotbed_train *train, uint64_t batch) {
     return text;
 }
 
-/* The tables of the peers' progress(), written anew; embedding_backward is the end of their backward. */
+/* The order of the reference's progress(), written down from its source; embedding_backward is the
+ * end of its backward. */
 typedef struct progress_table {
     const char *plan;
     const char *order[20]; /* "task+batches ahead" */
@@ -230,7 +230,7 @@ static const progress_table tables[] = {
       "FinalizeGrads+0", "OptimStep+0"}},
 };
 
-static void the_order_of_steps_is_the_peers(hotbed_backend backend) {
+static void the_order_of_steps_equals_the_reference(hotbed_backend backend) {
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
         example s;
         const hotbed_step *steps;
@@ -267,8 +267,8 @@ static uint64_t place(const hotbed_log_entry *log, uint64_t n, uint32_t task, ui
     hotbed_check_failed(__FILE__, __LINE__, "task %u did not run", task);
 }
 
-/* prefetch(i+1) is over before batch i's tables change, and begins after the tables of batch i-1 have changed, on all
- * threads. */
+/* On all threads prefetch(i+1) ends before batch i changes the tables, and begins after batch i-1
+ * has changed them. */
 static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     static const char *const names[] = {"jagged-prefetch-async", "sw-pipelined", "prefetch"};
     static hotbed_log_entry log[2048];
@@ -298,8 +298,8 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
     }
 }
 
-/* The states of the cells, and who made them. */
-static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
+/* The states of contexts, and the tasks that change them. */
+static void cells_are_empty_after_the_last_batch(hotbed_backend backend) {
     example s;
     hotbed_cell_state state;
     example_open(&s, backend);
@@ -320,8 +320,8 @@ static void cells_are_empty_when_batches_are_over(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* Evaluation in between changes nothing and leaves nothing. */
-static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
+/* Evaluation between steps changes nothing and leaves nothing behind. */
+static void evaluation_between_steps_changes_nothing(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, false, 12, &e);
     const char *plan;
@@ -355,8 +355,8 @@ static void evaluation_in_between_leaves_nothing(hotbed_backend backend) {
     }
 }
 
-/* Postprocs run ahead, once a batch, and the model is served. */
-static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
+/* Each postproc runs ahead, once for each batch, and the model receives its result. */
+static void postprocs_run_ahead_once_for_each_batch(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, true, 10, &e);
     static const char *const names[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
@@ -375,8 +375,8 @@ static void postprocs_run_ahead_once_a_batch(hotbed_backend backend) {
     }
 }
 
-/* A module that cannot be pipelined is, and trains all the same. */
-static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
+/* A module that cannot be pipelined is reported, and trains all the same. */
+static void a_module_that_is_not_pipelined_still_trains(hotbed_backend backend) {
     static expected e;
     train_plainly(backend, true, 10, &e);
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch"};
@@ -398,8 +398,8 @@ static void a_module_that_is_not_pipelined_trains_too(hotbed_backend backend) {
     }
 }
 
-/* An error of the trainer, at any batch: named, and everything can be torn down. */
-static void an_error_gives_everything_back(hotbed_backend backend) {
+/* The trainer returns an error at any batch: it is reported, and everything can be destroyed. */
+static void everything_is_released_after_an_error(hotbed_backend backend) {
     for (uint32_t at = 0; at < 4; at++) {
         example s;
         const hotbed_iteration *iteration;
@@ -464,7 +464,7 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     CHECK(hotbed_train_stream(train, "disk") == NULL);
     hotbed_train_destroy(train);
     hotbed_train_destroy(NULL);
-    /* steps of one's own: the prefetch plan without its fence */
+    /* a caller's own steps: the prefetch plan without its fence */
     static hotbed_step own[16];
     CHECK_OK(hotbed_train_plan_steps("prefetch", &steps, &n));
     memcpy(own, steps, n * sizeof *own);
@@ -479,7 +479,7 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* What runs ahead goes first, unless that is not wanted. */
+/* Streams that run ahead have priority, unless the option is off. */
 static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
     static const char *const names[] = {"memcpy", "dist", "prefetch", "default"};
     for (int same = 0; same < 2; same++) {
@@ -504,17 +504,17 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"every_plan_trains_to_the_bytes_of_the_plain_loop",
      every_plan_trains_to_the_bytes_of_the_plain_loop},
-    {"few_batches_are_enough", few_batches_are_enough},
-    {"destroy_drops_what_is_in_flight", destroy_drops_what_is_in_flight},
-    {"stages_are_on_the_peers_streams", stages_are_on_the_peers_streams},
-    {"the_order_of_steps_is_the_peers", the_order_of_steps_is_the_peers},
+    {"fewer_batches_than_the_depth_are_trained", fewer_batches_than_the_depth_are_trained},
+    {"destroy_drops_batches_in_flight", destroy_drops_batches_in_flight},
+    {"stages_run_on_the_reference_streams", stages_run_on_the_reference_streams},
+    {"the_order_of_steps_equals_the_reference", the_order_of_steps_equals_the_reference},
     {"streams_that_run_ahead_have_priority", streams_that_run_ahead_have_priority},
     {"prefetches_and_backwards_alternate", prefetches_and_backwards_alternate},
-    {"cells_are_empty_when_batches_are_over", cells_are_empty_when_batches_are_over},
-    {"evaluation_in_between_leaves_nothing", evaluation_in_between_leaves_nothing},
-    {"postprocs_run_ahead_once_a_batch", postprocs_run_ahead_once_a_batch},
-    {"a_module_that_is_not_pipelined_trains_too", a_module_that_is_not_pipelined_trains_too},
-    {"an_error_gives_everything_back", an_error_gives_everything_back},
+    {"cells_are_empty_after_the_last_batch", cells_are_empty_after_the_last_batch},
+    {"evaluation_between_steps_changes_nothing", evaluation_between_steps_changes_nothing},
+    {"postprocs_run_ahead_once_for_each_batch", postprocs_run_ahead_once_for_each_batch},
+    {"a_module_that_is_not_pipelined_still_trains", a_module_that_is_not_pipelined_still_trains},
+    {"everything_is_released_after_an_error", everything_is_released_after_an_error},
     {"a_step_allocates_nothing_and_waits_for_nothing",
      a_step_allocates_nothing_and_waits_for_nothing},
     {"plans_are_found_by_name", plans_are_found_by_name},

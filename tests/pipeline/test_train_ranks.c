@@ -1,14 +1,13 @@
-/* tests/pipeline/test_train_ranks.c - sharded collections under every plan, on 1, 2 and 4 ranks.
+/* tests/pipeline/test_train_ranks.c - sharded collections with every plan, on 1, 2 and 4 ranks.
  *
- * Every plan gives the bytes of the plain loop, rank by rank.
- */
+ * On each rank every plan gives the bytes of the plain loop. */
 #include "tests/pipeline/ranks.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-static pthread_barrier_t meeting; /* of a ranks's ranks */
+static pthread_barrier_t rendezvous; /* of all ranks */
 
 /* --- bodies ----------------------------------------------------------------------------------- */
 
@@ -34,7 +33,7 @@ static void check_plans(hotbed_backend backend, hotbed_plan exchange, bool all) 
             if ((all && !hotbed_test_is_small()) || strcmp(plan, "prefetch") == 0 ||
                 strcmp(plan, "sparse-dist") == 0) {
                 ranks_run(backend, *size, exchange, plan, train_by_plan, &t);
-                for (uint32_t r = 1; r < *size; r++) /* turns were the same */
+                for (uint32_t r = 1; r < *size; r++) /* the order of turns was the same */
                     CHECK_EQ(t.ranks[r].order, t.ranks[0].order);
             }
     }
@@ -45,16 +44,15 @@ static void every_plan_gives_the_bytes_of_the_plain_loop(hotbed_backend backend)
     check_plans(backend, HOTBED_PLAN_FIXED, true);
 }
 
-static void so_with_sizes_that_are_waited_for(hotbed_backend backend) {
+static void two_phase_exchanges_give_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     check_plans(backend, HOTBED_PLAN_TWO_PHASE, false);
 }
 
-static void and_with_one_sided_exchanges(hotbed_backend backend) {
+static void one_sided_exchanges_give_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     check_plans(backend, HOTBED_PLAN_ONE_SIDED, false);
 }
 
-/* The jagged plans with a shuffle: balanced over the ranks, in turn with all else that they
- * exchange. */
+/* The jagged plans with a shuffle, which balances samples over the ranks between their other exchanges. */
 static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend backend) {
     static const char *const plans[] = {"jagged-none",     "jagged-sparse-dist",
                                         "jagged-prefetch", "jagged-prefetch-async",
@@ -70,7 +68,7 @@ static void shuffled_batches_give_the_bytes_of_the_plain_loop(hotbed_backend bac
     ranks_close(&t);
 }
 
-/* Rank r has 5 + 2 r batches; the ranks without go on with empty ones. */
+/* Rank r has 5 + 2 r batches; ranks without more batches continue with empty ones. */
 static void train_unequally(rank *r) {
     hotbed_pipeline_options options;
     hotbed_stream *stream;
@@ -87,7 +85,8 @@ static void train_unequally(rank *r) {
         CHECK_OK(rank_run(r, train, 5 + 2 * r->number));
         CHECK_EQ(r->iterations, last ? 5 + 2 * (r->all->size - 1) : 5);
         hotbed_train_destroy(train);
-        CHECK_OK(hotbed_comm_log_digest(r->comm, &calls, &digest)); /* all did the same */
+        /* All ranks made the same calls. */
+        CHECK_OK(hotbed_comm_log_digest(r->comm, &calls, &digest));
         CHECK_OK(options.agreement.least(options.agreement.self, digest, &least));
         CHECK_EQ(least, digest);
         CHECK_OK(options.agreement.least(options.agreement.self, ~digest, &least));
@@ -99,7 +98,7 @@ static void train_unequally(rank *r) {
     rank_close(r);
 }
 
-static void unequal_ranks_end_together(hotbed_backend backend) {
+static void ranks_with_unequal_batch_counts_end_together(hotbed_backend backend) {
     static const char *const plans[] = {"prefetch", "jagged-prefetch-async", "sw-pipelined"};
     static ranks t;
     ranks_open(&t);
@@ -109,7 +108,7 @@ static void unequal_ranks_end_together(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* Evaluation of other batches in between, given up in the middle. */
+/* Evaluate other batches between steps, and cancel the evaluation in the middle. */
 static void train_and_evaluate(rank *r) {
     rank_open(r);
     hotbed_train *train = rank_train(r, NULL);
@@ -134,7 +133,7 @@ static void train_and_evaluate(rank *r) {
     rank_close(r);
 }
 
-static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
+static void evaluation_between_steps_changes_nothing(hotbed_backend backend) {
     static const char *const plans[] = {"none", "sparse-dist", "prefetch", "sw-pipelined"};
     static ranks t;
     ranks_open(&t);
@@ -146,7 +145,7 @@ static void evaluation_in_between_changes_nothing(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* Once warm, no step of any rank allocates or waits on the host: counters are of all of them. */
+/* In the steady state no step of any rank allocates or waits on the host: the counters cover all ranks. */
 static void train_without_allocations(rank *r) {
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     const hotbed_iteration *iteration;
@@ -158,15 +157,15 @@ static void train_without_allocations(rank *r) {
     CHECK_OK(hotbed_pipeline_bind(pipeline, &loader));
     for (int i = 0; i < (hotbed_test_is_small() ? 8 : 12); i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
-    CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline))); /* queues have an end */
-    (void)pthread_barrier_wait(&meeting);
+    CHECK_OK(hotbed_stream_sync(hotbed_pipeline_stream(pipeline))); /* queues are bounded */
+    (void)pthread_barrier_wait(&rendezvous);
     hotbed_counters_read(&before);
-    (void)pthread_barrier_wait(&meeting);
+    (void)pthread_barrier_wait(&rendezvous);
     for (int i = 0; i < (hotbed_test_is_small() ? 2 : 8); i++)
         CHECK_OK(hotbed_pipeline_progress(pipeline, &iteration));
-    (void)pthread_barrier_wait(&meeting);
+    (void)pthread_barrier_wait(&rendezvous);
     hotbed_counters_read(&after);
-    (void)pthread_barrier_wait(&meeting);
+    (void)pthread_barrier_wait(&rendezvous);
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_OK(hotbed_pipeline_drain(pipeline));
@@ -178,16 +177,17 @@ static void steps_of_ranks_allocate_nothing(hotbed_backend backend) {
     static ranks t;
     ranks_open(&t);
     for (const uint32_t *size = ranks_sizes(); *size != 0; size++) {
-        CHECK_EQ(pthread_barrier_init(&meeting, NULL, *size), 0);
+        CHECK_EQ(pthread_barrier_init(&rendezvous, NULL, *size), 0);
         ranks_run(backend, *size, HOTBED_PLAN_FIXED, "prefetch", train_without_allocations, &t);
-        CHECK_EQ(pthread_barrier_destroy(&meeting), 0);
+        CHECK_EQ(pthread_barrier_destroy(&rendezvous), 0);
     }
     ranks_close(&t);
 }
 
 /* --- schedules -------------------------------------------------------------------------------- */
 
-/* Of a made-up profile, in which what runs ahead takes as long as the model: the same on all ranks. */
+/* A schedule from a synthetic profile, in which the tasks that run ahead take as long as the model;
+ * the same on all ranks. */
 static hotbed_schedule *find_schedule(rank *r) {
     hotbed_profile profile = {.num_tasks = 11, .baseline = 4.0};
     hotbed_schedule *schedule;
@@ -211,7 +211,7 @@ static void train_by_each_candidate(rank *r) {
     const uint32_t next = hotbed_test_is_small() ? 4 : 1;
     for (uint32_t c = 0; c < hotbed_schedule_candidates(schedule); c += next) {
         rank_close(r);
-        rank_open(r); /* rows as they were */
+        rank_open(r); /* with the initial rows */
         r->next = 0;
         CHECK_OK(hotbed_schedule_take(schedule, c));
         options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
@@ -240,7 +240,7 @@ typedef struct own_clock {
     uint32_t calls;
 } own_clock;
 
-/* A clock that goes on by a second each time it is read, by two on rank 1, and so on. */
+/* A clock that advances by a second each time it is read, on rank 1 by two, and so on. */
 static double read_slower_clock(void *self) {
     own_clock *clock = self;
     return (double)(1 + clock->r->number) * clock->calls++;
@@ -295,8 +295,8 @@ static void ranks_have_the_same_profile(hotbed_backend backend) {
     ranks_close(&t);
 }
 
-/* A clock by which measurement c takes 1 second on rank c, 3 on the others, and 2 on all when c is the number of
- * ranks or above. */
+/* A clock by which measurement c takes 1 second on rank c and 3 on the others, and 2 on all ranks
+ * for c >= size. */
 static double read_own_clock(void *self) {
     own_clock *clock = self;
     uint32_t call = clock->calls++, candidate = call / 2;
@@ -333,7 +333,7 @@ static void tune_on_a_rank(rank *r) {
     r->limit = UINT64_MAX;
     CHECK_OK(hotbed_train_tune(&r->trainer, &options, &tune, schedule, seconds));
     CHECK_EQ(hotbed_schedule_taken(schedule), r->all->size == 1 ? 0 : r->all->size);
-    CHECK_NEAR(seconds[0], r->all->size == 1 ? 1.0 : 3.0, 1e-9); /* the slowest rank's */
+    CHECK_NEAR(seconds[0], r->all->size == 1 ? 1.0 : 3.0, 1e-9); /* of the slowest rank */
     CHECK_EQ(rank_pinned(r), 0);
     hotbed_schedule_destroy(schedule);
     hotbed_comm_agreement_destroy(agreement);
@@ -355,8 +355,7 @@ static void revoke(void *self) {
     hotbed_comm_abort(self);
 }
 
-/* A task fails on the last rank; the others learn of it by the communicator, and name what they
- * were at. */
+/* A task fails on the last rank; the others learn of it through the communicator, and name their own task. */
 static void train_to_a_failure(rank *r) {
     hotbed_pipeline_options options;
     rank_open(r);
@@ -389,12 +388,14 @@ static void a_failure_ends_all_ranks(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"every_plan_gives_the_bytes_of_the_plain_loop", every_plan_gives_the_bytes_of_the_plain_loop},
-    {"so_with_sizes_that_are_waited_for", so_with_sizes_that_are_waited_for},
-    {"and_with_one_sided_exchanges", and_with_one_sided_exchanges},
+    {"two_phase_exchanges_give_the_bytes_of_the_plain_loop",
+     two_phase_exchanges_give_the_bytes_of_the_plain_loop},
+    {"one_sided_exchanges_give_the_bytes_of_the_plain_loop",
+     one_sided_exchanges_give_the_bytes_of_the_plain_loop},
     {"shuffled_batches_give_the_bytes_of_the_plain_loop",
      shuffled_batches_give_the_bytes_of_the_plain_loop},
-    {"unequal_ranks_end_together", unequal_ranks_end_together},
-    {"evaluation_in_between_changes_nothing", evaluation_in_between_changes_nothing},
+    {"ranks_with_unequal_batch_counts_end_together", ranks_with_unequal_batch_counts_end_together},
+    {"evaluation_between_steps_changes_nothing", evaluation_between_steps_changes_nothing},
     {"steps_of_ranks_allocate_nothing", steps_of_ranks_allocate_nothing},
     {"every_candidate_gives_the_bytes_of_the_plain_loop",
      every_candidate_gives_the_bytes_of_the_plain_loop},

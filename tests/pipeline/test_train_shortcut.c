@@ -1,8 +1,8 @@
-/* tests/pipeline/test_train_shortcut.c - tasks of train pipelines replayed: contexts, rows, gradients, refusals.
+/* tests/pipeline/test_train_shortcut.c - replayed tasks of train pipelines: contexts, rows,
+ * gradients, refusals.
  *
- * The batches of a slot are the same ones all the time, so that a task which is replayed must leave what it
- * would have left had it run: equal bytes of the trained rows.
- */
+ * Each slot always has the same batches, so a replayed task must leave the same state as one that
+ * runs: the bytes of the trained rows are equal. */
 #include "tests/pipeline/example.h"
 
 #include "hotbed/profile.h"
@@ -39,7 +39,7 @@ static void skip(hotbed_train *train, const char *tasks) {
     CHECK_OK(hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false));
 }
 
-/* Rows after so many rounds, the first of which runs all, with some tasks skipped in the others. */
+/* Rows after some rounds: the first runs all tasks, the others skip some. */
 static void train_skipping(
     hotbed_backend backend, const char *plan, uint32_t more, const char *skipped, float *rows,
     example *s) {
@@ -53,7 +53,7 @@ static void train_skipping(
     skip(train, skipped);
     train_rounds(s, train, ROUNDS - 2);
     skip(train, NULL);
-    CHECK_EQ(example_pinned(s), 0); /* pins of snapshots are released */
+    CHECK_EQ(example_pinned(s), 0); /* snapshots have released their pins */
     train_rounds(s, train, 1);
     hotbed_train_destroy(train);
     example_rows(s, rows);
@@ -61,10 +61,10 @@ static void train_skipping(
     example_close(s);
 }
 
-/* Tasks whose results are of the batch alone, by plan. */
+/* For each plan, tasks whose results depend on the batch only. */
 typedef struct skippable {
     const char *plan;
-    const char *tasks[7]; /* one at a time; the last one, all of them */
+    const char *tasks[7]; /* one task at a time; the last entry has all of them */
 } skippable;
 
 static const skippable lists[] = {
@@ -87,7 +87,7 @@ static const skippable lists[] = {
       "H2DAndShuffle EmbInputDistStart EmbInputDistWait EmbPrefetch"}},
 };
 
-static void a_skipped_stage_gives_the_bytes_of_one_that_runs(hotbed_backend backend) {
+static void a_skipped_stage_gives_the_same_bytes(hotbed_backend backend) {
     static float expected[TABLES], rows[TABLES];
     for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
         for (uint32_t more = 0; more < (hotbed_test_is_small() ? 1 : 2); more++) {
@@ -102,7 +102,7 @@ static void a_skipped_stage_gives_the_bytes_of_one_that_runs(hotbed_backend back
         }
 }
 
-/* What is skipped runs once in each slot; postprocs go with the start. */
+/* A skipped task runs once in each slot; skipping the start skips postprocs too. */
 static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
@@ -127,8 +127,8 @@ static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* A stage that runs beside a replayed stage uses contexts of its own, which are freed. */
-static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
+/* A task that runs beside a replayed one uses its own contexts, which are released again. */
+static void contexts_of_snapshots_are_released_with_them(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
     hotbed_train *train = example_train(&s, "prefetch", 0);
@@ -136,7 +136,7 @@ static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
     skip(train, "wait_sparse_data_dist");
     train_rounds(&s, train, ROUNDS);
     CHECK_EQ(s.modules[0].contexts, 2 * depth);
-    CHECK(s.modules[0].cancels > 0); /* what started for nothing */
+    CHECK(s.modules[0].cancels > 0); /* contexts that were started in vain */
     skip(train, "prefetch wait_sparse_data_dist");
     train_rounds(&s, train, ROUNDS);
     CHECK_EQ(s.modules[0].contexts, 3 * depth);
@@ -145,15 +145,15 @@ static void contexts_of_snapshots_go_with_them(hotbed_backend backend) {
     const hotbed_loader loader = {.next = next_batch, .self = &r};
     const hotbed_iteration *iteration;
     CHECK_OK(hotbed_pipeline_bind(hotbed_train_pipeline(train), &loader));
-    for (int i = 0; i < 5; i++) /* and it can be torn down in flight */
+    for (int i = 0; i < 5; i++) /* destroy the pipeline with batches in flight */
         CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
     hotbed_train_destroy(train);
     CHECK_EQ(example_pinned(&s), 0);
     example_close(&s);
 }
 
-/* Rows get zero gradients from a forward that is replayed; then training goes on as if that had not
- * been. */
+/* A replayed forward gives rows zero gradients; training continues afterwards as if it had not been
+ * replayed. */
 static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
     static const char *const names[][2] = {
         {"sparse-dist", "forward"},  {"prefetch", "forward"},        {"jagged-prefetch", "forward"},
@@ -174,7 +174,7 @@ static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
         train = example_train(&s, names[p][0], 0);
         train_rounds(&s, train, 1);
         skip(train, names[p][1]);
-        train_rounds(&s, train, 1); /* captured, and trained */
+        train_rounds(&s, train, 1); /* captured and trained */
         example_rows(&s, rows);
         CHECK_BYTES(rows, expected, sizeof rows);
         uint64_t backwards = s.modules[0].backwards;
@@ -203,7 +203,7 @@ static void a_replayed_forward_trains_nothing(hotbed_backend backend) {
 
 /* --- profiles --------------------------------------------------------------------------------- */
 
-/* A clock that only the modules' and the trainer's calls move. */
+/* A clock that advances with each call of the modules and of the trainer. */
 static double calls_so_far(void *self) {
     const example *s = self;
     const example_module *m = &s->modules[0];
@@ -235,15 +235,15 @@ static const known_cost costs[] = {
     {"prefetch", "wait_sparse_data_dist", 0.5, true},
     {"prefetch", "prefetch", 3.0, true},
     {"prefetch", "forward", 4.0, true},
-    {"prefetch", "backward", 2.0, true}, /* the loss is part of it */
+    {"prefetch", "backward", 2.0, true}, /* includes the loss */
     {"prefetch", "embedding_backward", 5.0, false},
     {"prefetch", "optimizer", 0.0, true},
     {"prefetch", "dequeue_batch", 0.0, false},
-    {"sparse-dist", "forward", 7.0, true}, /* it does the prefetch */
+    {"sparse-dist", "forward", 7.0, true}, /* includes the prefetch */
     {"none", "forward", 8.5, false},
 };
 
-/* The exposed times of all tasks are exact, and sum to the iteration. */
+/* The exposed times of all tasks are exact, and sum to the time of an iteration. */
 static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
     static const char *const plans[] = {"sw-serial", "prefetch", "sparse-dist", "none"};
     static hotbed_profile profile;
@@ -291,7 +291,7 @@ static void check_refusal(hotbed_train *train, const char *task, const char *why
     CHECK_STRING(hotbed_last_error(), text);
 }
 
-static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
+static void tasks_that_cannot_be_skipped_are_named(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
     hotbed_train *train = example_train(&s, "sw-serial", 0);
@@ -306,7 +306,7 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     train = example_train(&s, "none", 0);
     check_refusal(train, "forward", "module 'ranker.sparse.users' is not pipelined");
     hotbed_train_destroy(train);
-    s.trainer.num_io = 1; /* the copy alone */
+    s.trainer.num_io = 1; /* only the copy is declared */
     train = example_train(&s, "jagged-prefetch", 0);
     check_refusal(train, "loss", "the trainer declares no io of loss");
     check_refusal(train, "forward", "the trainer declares no io of forward");
@@ -315,7 +315,7 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     example_close(&s);
     example_open(&s, backend);
     s.with_postproc = true;
-    s.postproc.trainable = true; /* items are not pipelined */
+    s.postproc.trainable = true; /* module items is not pipelined */
     train = example_train(&s, "prefetch", 0);
     check_refusal(train, "forward", "module 'ranker.sparse.items' is not pipelined");
     skip(train, "prefetch");
@@ -333,8 +333,8 @@ static void what_cannot_be_skipped_is_named(hotbed_backend backend) {
     example_close(&s);
 }
 
-/* For each task of each plan it is known what the task changes; an unknown task is refused. */
-static void what_tasks_change_is_known(hotbed_backend backend) {
+/* The state that each task of each plan changes is known; an unknown task is an error. */
+static void the_changes_of_each_task_are_known(hotbed_backend backend) {
     hotbed_declared_io io[HOTBED_TRAIN_IO_MOST];
     const hotbed_step *steps;
     const char *plan;
@@ -388,7 +388,7 @@ static void io_of_trainers_is_checked(hotbed_backend backend) {
 
 /* --- contexts --------------------------------------------------------------------------------- */
 
-static void snapshots_are_of_a_slot_and_a_state(hotbed_backend backend) {
+static void snapshots_fit_one_slot_and_one_state(hotbed_backend backend) {
     example s;
     hotbed_rewrite *rewrite;
     hotbed_rewrite_options options;
@@ -433,15 +433,14 @@ static void snapshots_are_of_a_slot_and_a_state(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_skipped_stage_gives_the_bytes_of_one_that_runs",
-     a_skipped_stage_gives_the_bytes_of_one_that_runs},
+    {"a_skipped_stage_gives_the_same_bytes", a_skipped_stage_gives_the_same_bytes},
     {"a_task_is_captured_once_in_each_slot", a_task_is_captured_once_in_each_slot},
-    {"contexts_of_snapshots_go_with_them", contexts_of_snapshots_go_with_them},
+    {"contexts_of_snapshots_are_released_with_them", contexts_of_snapshots_are_released_with_them},
     {"a_replayed_forward_trains_nothing", a_replayed_forward_trains_nothing},
     {"exposed_times_of_train_pipelines_are_exact", exposed_times_of_train_pipelines_are_exact},
-    {"what_cannot_be_skipped_is_named", what_cannot_be_skipped_is_named},
-    {"what_tasks_change_is_known", what_tasks_change_is_known},
+    {"tasks_that_cannot_be_skipped_are_named", tasks_that_cannot_be_skipped_are_named},
+    {"the_changes_of_each_task_are_known", the_changes_of_each_task_are_known},
     {"io_of_trainers_is_checked", io_of_trainers_is_checked},
-    {"snapshots_are_of_a_slot_and_a_state", snapshots_are_of_a_slot_and_a_state},
+    {"snapshots_fit_one_slot_and_one_state", snapshots_fit_one_slot_and_one_state},
     {NULL, NULL},
 };

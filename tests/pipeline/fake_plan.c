@@ -1,27 +1,27 @@
-/* tests/pipeline/parts.c - plans of made-up tasks, see parts.h. */
-#include "tests/pipeline/parts.h"
+/* tests/pipeline/fake_plan.c - plans whose tasks only count and record, see fake_plan.h. */
+#include "tests/pipeline/fake_plan.h"
 
 #include "base/error.h"
 
 #include <stdio.h>
 #include <string.h>
 
-uint32_t parts_find(const parts *p, const char *task) {
+uint32_t fake_plan_find(const fake_plan *p, const char *task) {
     for (uint32_t i = 0; i < p->n; i++)
         if (strcmp(p->tasks[i].name, task) == 0)
             return i;
     hotbed_check_failed(__FILE__, __LINE__, "there is no task %s", task);
 }
 
-static void note(parts *p, uint64_t iteration, uint32_t task) {
-    CHECK(p->num_ran < PARTS_RUNS);
-    p->ran[p->num_ran++] = (part_run){iteration, task};
+static void note(fake_plan *p, uint64_t iteration, uint32_t task) {
+    CHECK(p->num_ran < FAKE_PLAN_RUNS);
+    p->ran[p->num_ran++] = (fake_run){iteration, task};
 }
 
 static hotbed_status run_part(
     hotbed_iteration *iteration, void *self_pointer, hotbed_stream *stream) {
-    part_self *self = self_pointer;
-    parts *p = self->all;
+    fake_task_state *self = self_pointer;
+    fake_plan *p = self->all;
     uint64_t number = hotbed_iteration_number(iteration);
     (void)pthread_mutex_lock(&p->lock);
     note(p, number, self->number);
@@ -35,34 +35,34 @@ static hotbed_status run_part(
     (void)pthread_mutex_unlock(&p->lock);
     __atomic_fetch_add(&self->runs, 1, __ATOMIC_RELAXED);
     if (self->fails_at == number + 1)
-        return hotbed_fail(HOTBED_ERR_FULL, "this task fails");
+        return hotbed_fail(HOTBED_ERR_FULL, "it was asked to fail");
     return self->work == NULL ? HOTBED_OK : self->work(iteration, self, stream);
 }
 
-static void add_stream(parts *p, const char *name) {
+static void add_stream(fake_plan *p, const char *name) {
     uint32_t i = 0;
     while (i < p->plan.num_streams && strcmp(p->streams[i].name, name) != 0)
         i++;
     if (i < p->plan.num_streams)
         return;
-    CHECK(i < PARTS_STREAMS);
+    CHECK(i < FAKE_PLAN_STREAMS);
     p->streams[i].name = name;
     CHECK_OK(hotbed_stream_create(p->backend, 0, &p->streams[i].stream));
     p->plan.num_streams++;
 }
 
-void parts_open(parts *p, hotbed_backend backend, const part *sketch) {
+void fake_plan_open(fake_plan *p, hotbed_backend backend, const fake_task *sketch) {
     memset(p, 0, sizeof *p);
     p->backend = backend;
     (void)pthread_mutex_init(&p->lock, NULL);
     (void)pthread_cond_init(&p->changed, NULL);
     hotbed_pipeline_plan_init(&p->plan);
     hotbed_pipeline_options_init(&p->options);
-    p->options.log_entries = PARTS_RUNS;
-    for (const part *s = sketch; s->name != NULL; s++) {
+    p->options.log_entries = FAKE_PLAN_RUNS;
+    for (const fake_task *s = sketch; s->name != NULL; s++) {
         uint32_t i = p->n++;
         const char *stream = s->stream == NULL ? "default" : s->stream;
-        CHECK(i < PARTS_MOST);
+        CHECK(i < FAKE_PLAN_MOST);
         add_stream(p, stream);
         p->selves[i].all = p;
         p->selves[i].number = i;
@@ -90,7 +90,7 @@ void parts_open(parts *p, hotbed_backend backend, const part *sketch) {
     p->plan.streams = p->streams;
 }
 
-void parts_close(parts *p) {
+void fake_plan_close(fake_plan *p) {
     hotbed_pipeline_destroy(p->pipeline);
     for (uint32_t i = 0; i < p->plan.num_streams; i++)
         hotbed_stream_destroy(p->streams[i].stream);
@@ -99,21 +99,21 @@ void parts_close(parts *p) {
 }
 
 static hotbed_status next_batch(void *self, void **batch, bool *end) {
-    parts *p = self;
+    fake_plan *p = self;
     *end = p->next == p->batches;
     if (!*end)
-        *batch = &p->memory[p->next++ % PARTS_BATCHES];
+        *batch = &p->memory[p->next++ % FAKE_PLAN_BATCHES];
     return HOTBED_OK;
 }
 
 static void batch_done(void *self, void *batch, hotbed_event *event) {
-    parts *p = self;
+    fake_plan *p = self;
     (void)batch;
     p->given_back++;
     p->unused += event == NULL;
 }
 
-void parts_bind(parts *p, uint64_t batches) {
+void fake_plan_bind(fake_plan *p, uint64_t batches) {
     const hotbed_loader loader = {.next = next_batch, .done = batch_done, .self = p};
     p->batches = batches;
     p->next = 0;
@@ -121,30 +121,30 @@ void parts_bind(parts *p, uint64_t batches) {
     CHECK_OK(hotbed_pipeline_bind(p->pipeline, &loader));
 }
 
-void parts_start(parts *p, uint64_t batches) {
+void fake_plan_start(fake_plan *p, uint64_t batches) {
     CHECK_OK(hotbed_pipeline_create(&p->plan, &p->options, &p->pipeline));
-    parts_bind(p, batches);
+    fake_plan_bind(p, batches);
 }
 
-void parts_hold(parts *p, const char *task, uint64_t iteration) {
-    p->selves[parts_find(p, task)].held_at = iteration + 1;
+void fake_plan_hold(fake_plan *p, const char *task, uint64_t iteration) {
+    p->selves[fake_plan_find(p, task)].held_at = iteration + 1;
 }
 
-void parts_await_waiting(parts *p, uint32_t tasks) {
+void fake_plan_await_waiting(fake_plan *p, uint32_t tasks) {
     (void)pthread_mutex_lock(&p->lock);
     while (p->waiting < tasks)
         (void)pthread_cond_wait(&p->changed, &p->lock);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-void parts_release(parts *p) {
+void fake_plan_release(fake_plan *p) {
     (void)pthread_mutex_lock(&p->lock);
     p->open = true;
     (void)pthread_cond_broadcast(&p->changed);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-uint64_t parts_run(parts *p) {
+uint64_t fake_plan_run(fake_plan *p) {
     const hotbed_iteration *iteration;
     for (uint64_t n = 0;; n++) {
         CHECK_OK(hotbed_pipeline_progress(p->pipeline, &iteration));
@@ -153,8 +153,8 @@ uint64_t parts_run(parts *p) {
     }
 }
 
-const char *parts_order(parts *p) {
-    static _Thread_local char text[PARTS_RUNS * 24];
+const char *fake_plan_order(fake_plan *p) {
+    static _Thread_local char text[FAKE_PLAN_RUNS * 24];
     size_t used = 0;
     text[0] = '\0';
     (void)pthread_mutex_lock(&p->lock);

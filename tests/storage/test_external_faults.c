@@ -284,7 +284,7 @@ static void what_a_plug_in_returns_is_checked(hotbed_backend backend) {
     b->bad.status = (hotbed_status)77;
     bad_store_next(&b->bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_external_flush(b->external), HOTBED_ERR_CORRUPT);
-    CHECK(store_error_has("flush returned status 77"));
+    CHECK(store_error_has("flush returned 77"));
     store_box_close(b);
 }
 

@@ -105,7 +105,7 @@ static bool before(const place *p, const place *q) {
     return p->step != q->step && !p->probation ? p->step < q->step : p < q;
 }
 
-static void check_victim(bench *b, uint64_t slot) {
+static void check_evicted(bench *b, uint64_t slot) {
     const place *evicted = &b->places[slot];
     for (uint64_t i = slot / BUCKET * BUCKET; i < (slot / BUCKET + 1) * BUCKET; i++) {
         const place *p = &b->places[i];
@@ -166,7 +166,7 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
     if (new_key != UINT32_MAX) {
         place *p = &b->places[slots[new_key]];
         if (p->used)
-            check_victim(b, slots[new_key]);
+            check_evicted(b, slots[new_key]);
         p->used = true;
         p->key = unique[new_key];
         p->count = counts[new_key];

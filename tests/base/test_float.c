@@ -113,8 +113,8 @@ static void ties_and_their_neighbours_round_to_even(hotbed_backend backend) {
             double low = model_value(f, bits);
             double high =
                 bits + 1 == infinity ? ldexp(1, bias(f) + 1) : model_value(f, (uint16_t)(bits + 1));
-            float tie =
-                (float)((low + high) / 2); /* exact, except the last of bf16: 2^128 - 2^119 */
+            /* exact, except the last of bf16: 2^128 - 2^119 */
+            float tie = (float)((low + high) / 2);
             float sides[3] = {nextafterf(tie, 0), tie, nextafterf(tie, INFINITY)};
             for (int side = 0; side < 3; side++) {
                 values[n++] = sides[side];

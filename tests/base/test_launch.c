@@ -138,7 +138,7 @@ static void launches_do_not_allocate_or_wait(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- a full ring ------------------------------------------------------------------------------- */
+/* --- a full ring ----------------------------------------------------------------------------- */
 
 enum { TASKS = 20000 };
 
@@ -178,7 +178,7 @@ static void a_full_ring_makes_the_caller_wait_and_counts_the_wait(hotbed_backend
     hotbed_stream_destroy(f.stream);
 }
 
-/* --- HOTBED_THREADS ---------------------------------------------------------------------------- */
+/* --- HOTBED_THREADS -------------------------------------------------------------------------- */
 
 static void the_environment_sets_the_number_of_threads(hotbed_backend backend) {
     static const char *const bad[] = {"0", "-1", "x", "3x", "1025", "99999999999999999999"};
@@ -198,9 +198,8 @@ static void the_environment_sets_the_number_of_threads(hotbed_backend backend) {
         every_item_is_processed_once(backend);
         a_launch_sees_all_writes_of_the_previous_launch(backend);
         stream = cases_stream(backend);
-        CHECK_EQ(
-            setenv("HOTBED_THREADS", "7", 1),
-            0); /* ignored: the variable is read when the first stream is created */
+        /* ignored: the variable is read when the first stream is created */
+        CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0);
         CHECK_EQ(hotbed_host_threads(), threads);
         hotbed_stream_destroy(stream);
     }

@@ -64,7 +64,7 @@ static hotbed_counters read_counters(void) {
     return counters;
 }
 
-/* --- backends, creation, arguments ------------------------------------------------------------ */
+/* --- backends, creation, arguments ----------------------------------------------------------- */
 
 static void backends_have_names(hotbed_backend backend) {
     (void)backend;
@@ -198,8 +198,8 @@ static void a_wrapped_stream_belongs_to_the_caller(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_wrap_cuda(0, hotbed_stream_native(owner), &wrapped));
     CHECK(hotbed_stream_native(wrapped) == hotbed_stream_native(owner));
     CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
-    CHECK_OK(
-        hotbed_stream_call(owner, add_one, &calls)); /* ordered: both are the same CUDA stream */
+    /* ordered: both are the same CUDA stream */
+    CHECK_OK(hotbed_stream_call(owner, add_one, &calls));
     CHECK_OK(hotbed_stream_sync(wrapped));
     hotbed_stream_destroy(wrapped);
     CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* the owner still works */
@@ -225,8 +225,8 @@ static void a_capture_by_the_caller_is_a_recording(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_sync(wrapped), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_graph_begin(wrapped), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
-    CHECK_OK(
-        hotbed_graph_end(owner, &graph)); /* the refused calls did not invalidate the capture */
+    /* the refused calls did not invalidate the capture */
+    CHECK_OK(hotbed_graph_end(owner, &graph));
     CHECK_OK(hotbed_graph_launch(graph, owner));
     CHECK_OK(hotbed_stream_sync(owner));
     CHECK_EQ(calls, 1);
@@ -248,7 +248,7 @@ static void the_default_stream_can_be_wrapped(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- order ------------------------------------------------------------------------------------ */
+/* --- order ----------------------------------------------------------------------------------- */
 
 static void a_stream_runs_its_work_in_order_and_asynchronously(hotbed_backend backend) {
     enum { N = 300 };
@@ -308,7 +308,7 @@ static void copies_and_fills_run_in_order(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- events ------------------------------------------------------------------------------------ */
+/* --- events ---------------------------------------------------------------------------------- */
 
 static void an_event_holds_another_stream_back(hotbed_backend backend) {
     static journal l = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -350,9 +350,8 @@ static void a_wait_is_for_the_latest_record_before_it(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_wait(c, event)); /* waits for the record on b */
     CHECK_OK(hotbed_stream_call(a, gate_wait, g));
     CHECK_OK(hotbed_event_record(event, a)); /* a later record, behind the gate */
-    CHECK_OK(hotbed_fill(
-        pinned.data, 2, 1,
-        c)); /* not a call: CUDA may run the calls of all streams on one thread */
+    /* not a call: CUDA may run the calls of all streams on one thread */
+    CHECK_OK(hotbed_fill(pinned.data, 2, 1, c));
     CHECK_OK(hotbed_stream_sync(c)); /* returns: c does not wait for the later record */
     CHECK_EQ(*(unsigned char *)pinned.data, 2);
     CHECK(!is_done(event));
@@ -436,15 +435,15 @@ static void seconds_need_two_passed_events(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- faults ------------------------------------------------------------------------------------ */
+/* --- faults ---------------------------------------------------------------------------------- */
 
 static void latch(hotbed_stream *stream, hotbed_memory *place, fault_case fault) {
     CHECK_OK(hotbed_copy(place->data, &fault, sizeof fault, stream));
     CHECK_OK(cases_launch(CASE_LATCH, 1, place->data, hotbed_stream_faults(stream), stream));
     hotbed_event *event = new_event(stream);
     CHECK_OK(hotbed_event_record(event, stream));
-    CHECK_OK(hotbed_event_sync(
-        event)); /* `fault` must live until the copy ran; a stream sync would clear the latched fault */
+    /* `fault` must live until the copy ran; a stream sync would clear the latched fault */
+    CHECK_OK(hotbed_event_sync(event));
     hotbed_event_destroy(event);
 }
 
@@ -557,7 +556,7 @@ static void faults_may_be_taken_while_work_runs(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- workspace --------------------------------------------------------------------------------- */
+/* --- workspace ------------------------------------------------------------------------------- */
 
 static void a_workspace_stays_until_it_must_grow(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
@@ -572,8 +571,8 @@ static void a_workspace_stays_until_it_must_grow(hotbed_backend backend) {
     gate *g = gate_create();
     if (backend == HOTBED_BACKEND_HOST) /* a CUDA allocation may wait for the GPU */
         CHECK_OK(hotbed_stream_call(stream, gate_wait, g));
-    CHECK_OK(hotbed_fill(
-        small, 1, 100, stream)); /* runs after the growth: the old workspace must still exist */
+    /* runs after the growth: the old workspace must still exist */
+    CHECK_OK(hotbed_fill(small, 1, 100, stream));
     CHECK_OK(hotbed_stream_workspace(stream, 10000000, &large));
     CHECK(large != small);
     CHECK_EQ((uintptr_t)large % 256, 0);
@@ -604,7 +603,7 @@ static void a_workspace_does_not_grow_in_a_recording(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------ */
+/* --- graphs ---------------------------------------------------------------------------------- */
 
 static void a_graph_reads_memory_when_it_is_launched(hotbed_backend backend) {
     enum { N = 1000 };
@@ -750,7 +749,7 @@ static void each_launch_of_a_graph_records_its_events(hotbed_backend backend) {
     hotbed_stream_destroy(a);
 }
 
-/* --- counters ---------------------------------------------------------------------------------- */
+/* --- counters -------------------------------------------------------------------------------- */
 
 static void counters_count_waits_copies_and_allocations(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
@@ -809,7 +808,7 @@ static void pageable_copies_count_as_waits_on_cuda(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- threads ----------------------------------------------------------------------------------- */
+/* --- threads --------------------------------------------------------------------------------- */
 
 typedef struct worker {
     hotbed_backend backend;
@@ -855,7 +854,7 @@ static void threads_have_streams_of_their_own(hotbed_backend backend) {
         pthread_join(workers[i].thread, NULL);
 }
 
-/* --- streams that run inline ------------------------------------------------------------------ */
+/* --- streams that run inline ----------------------------------------------------------------- */
 
 static hotbed_stream *new_inline_stream(void) {
     hotbed_stream_options options;
@@ -945,7 +944,7 @@ static void options_of_a_stream_are_checked(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);
 }
 
-/* --- fork ------------------------------------------------------------------------------------- */
+/* --- fork ------------------------------------------------------------------------------------ */
 
 /* In the child: each call on the parent's objects fails with STATE, none blocks, and the objects can be destroyed.
  * Returns 0, or which check failed. */
@@ -1007,7 +1006,7 @@ static void a_forked_child_gets_errors_and_does_not_hang(hotbed_backend backend)
     hotbed_stream_destroy(stream);
 }
 
-/* --- a full stream ----------------------------------------------------------------------------- */
+/* --- a full stream --------------------------------------------------------------------------- */
 
 /* The first task blocks the stream until the enqueueing thread waits because the stream is full, or has enqueued all
  * tasks. */

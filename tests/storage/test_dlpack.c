@@ -3,7 +3,7 @@
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
-/* --- a tensor made by hand ------------------------------------------------------------------------- */
+/* --- a tensor made by hand ------------------------------------------------------------------- */
 
 typedef struct tensor {
     hotbed_dl_managed plain;
@@ -66,24 +66,24 @@ static hotbed_status read_both(
     return status;
 }
 
-/* --- in ---------------------------------------------------------------------------------------------- */
+/* --- in -------------------------------------------------------------------------------------- */
 
 /* A step whose every array comes and goes as a tensor, against the model. */
 static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     tensor keys, offsets, weights, output;
     hotbed_dl_array array;
     setup_start(&s, 2, 6, 300);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 200, 16);
-    const recipe how = {.batch_size = 16, .max_bag = 5, .weights = true};
+    test_ticket_open(&r, &l, 200, 16);
+    const batch_shape how = {.batch_size = 16, .max_bag = 5, .weights = true};
     for (int i = 0; i < 3; i++) {
-        lane_fill(&l, &random, &how);
-        hotbed_batch batch = lane_batch(&l);
+        test_ticket_fill(&l, &random, &how);
+        hotbed_batch batch = test_ticket_batch(&l);
         make(&keys, backend, (void *)batch.keys, i64, 1, (int64_t)batch.num_keys, 1);
         make(&offsets, backend, (void *)batch.offsets, i64, 1, 2 * 16 + 1, 1);
         make(&weights, backend, (void *)batch.weights, f32, 1, (int64_t)batch.num_keys, 1);
@@ -108,7 +108,7 @@ static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
         CHECK_OK(read_both(&weights, &want, r.stream, &array));
         from.weights = array.data;
         CHECK_BYTES(&from, &batch, sizeof batch);
-        lane_prefetch(&l);
+        test_ticket_prefetch(&l);
         want = want_of(HOTBED_ELEMENT_F32, 2);
         want.writable = true;
         want.rows = 16;
@@ -118,13 +118,13 @@ static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
         CHECK_EQ(array.columns, (uint64_t)columns);
         uint64_t stride = l.stride;
         l.stride = array.stride;
-        lane_forward(&l);
-        lane_backward(&l, &random);
+        test_ticket_forward(&l);
+        test_ticket_backward(&l, &random);
         l.stride = stride;
         CHECK_EQ(keys.deleted + output.deleted, 0); /* reading is no owning */
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -310,7 +310,7 @@ static void devices(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- out --------------------------------------------------------------------------------------------- */
+/* --- out ------------------------------------------------------------------------------------- */
 
 static void count(void *argument) {
     ++*(int *)argument;

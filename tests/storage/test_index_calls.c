@@ -124,7 +124,7 @@ static void step(box *b, uint64_t what) {
     }
 }
 
-static void every_width_gives_the_same(hotbed_backend backend) {
+static void calls_give_the_same_results_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (uint32_t w = 0; w < WIDTHS; w++)
         open_box(&boxes[w], widths[w]);
@@ -155,6 +155,6 @@ static void every_width_gives_the_same(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_width_gives_the_same", every_width_gives_the_same},
+    {"calls_give_the_same_results_at_every_width", calls_give_the_same_results_at_every_width},
     {NULL, NULL},
 };

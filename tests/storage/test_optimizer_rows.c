@@ -106,13 +106,14 @@ static void set_rate(fixture *r, hotbed_optimizer_clock *clock, float rate) {
     r->model->state.learning_rate = rate;
 }
 
-static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
+static void step(
+    test_ticket *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
     fixture *r = l->r;
     const hotbed_optimizer *o = hotbed_storage_optimizer(r->storage);
-    const recipe how = {.batch_size = 100, .key_space = 60};
+    const batch_shape how = {.batch_size = 100, .key_space = 60};
     hotbed_ticket_view view = {.size = sizeof view};
-    lane_fill(l, random, &how);
-    lane_prefetch(l);
+    test_ticket_fill(l, random, &how);
+    test_ticket_prefetch(l);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
     uint64_t n = l->model->unique_offsets[1];
     CHECK(n > 0 && n <= KEYS);
@@ -141,7 +142,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
     for (uint32_t i = 0; i < 20; i += hotbed_test_is_small() ? 7 : 1) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         parts p[3];
         setup_start(&s, 1, dims[i % 10], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % 3);
@@ -149,7 +150,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
         s.options.optimizer.max_gradient = 0.75F; /* in the reduction; sums are not clamped */
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 100, 100);
+        test_ticket_open(&r, &l, 100, 100);
         for (int k = 0; k < 3; k++)
             p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, kind);
         float *sums = fixture_alloc(&r, 100 * dims[i % 10] * sizeof(float));
@@ -165,7 +166,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         CHECK(end.beta1_power == r.model->state.beta1_power);
         CHECK(end.beta2_power == r.model->state.beta2_power);
         CHECK(end.learning_rate == 0.25F);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -186,7 +187,7 @@ static void rowwise_adagrad_rows(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* --- alone ----------------------------------------------------------------------------------------- */
+/* --- alone ----------------------------------------------------------------------------------- */
 
 typedef struct bench {
     fixture r;

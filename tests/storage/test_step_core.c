@@ -41,7 +41,7 @@ typedef struct work {
     uint32_t group_begin[PARTS], group_end[PARTS], groups;
 } work;
 
-/* --- kernels, as lookup.cu and update.cu write them -------------------------------------------------------- */
+/* --- kernels, as lookup.cu and update.cu write them ------------------------------------------ */
 
 static void forward_rows(void *argument) {
     const work *w = argument;
@@ -186,7 +186,7 @@ static void split(work *w) {
     }
 }
 
-/* --- the bytes that a step changes --------------------------------------------------------------------------- */
+/* --- the bytes that a step changes ----------------------------------------------------------- */
 
 typedef struct image {
     void *rows[TABLES];
@@ -234,7 +234,7 @@ static void free_image(image *m) {
     free(m->metas);
 }
 
-/* --- tests ---------------------------------------------------------------------------------------------------- */
+/* --- tests ----------------------------------------------------------------------------------- */
 
 static void update_all(work *w, bool split_sums) {
     w->shape.split = split_sums;
@@ -269,12 +269,12 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
 }
 
 /* Forward at every width against the model, backward at every width against the library's. */
-static void same_bytes(lane *l, rng *random, bool plain) {
+static void same_bytes(test_ticket *l, rng *random, bool plain) {
     static work w;
     hotbed_storage *storage = l->r->storage;
     hotbed_dtype dtype = l->r->model->options.output_dtype;
     memset(&w, 0, sizeof w);
-    lane_prefetch(l);
+    test_ticket_prefetch(l);
     CHECK_OK(hotbed_stream_sync(l->r->stream));
     w.s = l->ticket->step;
     w.o = storage->optimizer_view;
@@ -323,26 +323,26 @@ static void same_bytes(lane *l, rng *random, bool plain) {
 
 static void train(setup *s, bool plain) {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(s->tables[0].dim);
     fixture_open(&r, HOTBED_BACKEND_HOST, &s->options);
-    lane_open(&r, &l, 2000, 700);
+    test_ticket_open(&r, &l, 2000, 700);
     if (plain) {
         l.stride = 0;
         l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         l.gradient = fixture_alloc(&r, l.output_bytes);
     }
-    const recipe recipes[] = {
+    const batch_shape recipes[] = {
         {.batch_size = 20, .max_bag = plain ? 0 : 3, .key_space = 30, .weights = true},
         {.batch_size = 200, .key_space = 2},  /* leaves */
         {.batch_size = 520, .one_key = true}, /* and with two features of a table, groups */
     };
     for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
-        lane_fill(&l, &random, &recipes[i]);
+        test_ticket_fill(&l, &random, &recipes[i]);
         same_bytes(&l, &random, plain);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -384,9 +384,10 @@ static void plain_rows(hotbed_backend backend) {
     }
 }
 
-/* --- eval by address ------------------------------------------------------------------------------------- */
+/* --- eval by address ------------------------------------------------------------------------- */
 
-/* Counts to starts, keys into their places: each that was deferred is there once, and parts ascend.  The number of parts. */
+/* Counts to starts, keys into their places: each that was deferred is there once, and parts ascend.  The number of
+ * parts. */
 static uint32_t order_keys(const work *w, uint32_t below) {
     uint32_t *bins = w->s.move_bins, n = w->s.feature_starts[w->s.num_features], all = 0;
     for (uint32_t b = 1; b <= HOTBED_MOVE_BINS; b++) {
@@ -414,8 +415,9 @@ static uint32_t order_keys(const work *w, uint32_t below) {
     return parts;
 }
 
-/* The library's eval, then its passes at every width: depending on the previous eval, rows of the lower tier are read at once or deferred. */
-static void same_eval(lane *l) {
+/* The library's eval, then its passes at every width: depending on the previous eval, rows of the lower tier are read
+ * at once or deferred. */
+static void same_eval(test_ticket *l) {
     enum { FILL = 0x5a, FROM = 7 };
     static work w;
     static uint64_t slots[EVAL_KEYS];
@@ -423,8 +425,8 @@ static void same_eval(lane *l) {
     hotbed_storage *storage = l->r->storage;
     hotbed_table_view tables[TABLES];
     hotbed_step_view *s = &w.s;
-    const hotbed_batch batch = lane_batch(l);
-    lane_eval(l);
+    const hotbed_batch batch = test_ticket_batch(l);
+    test_ticket_eval(l);
     memset(l->output, FILL, (size_t)l->output_bytes);
     CHECK_OK(hotbed_storage_eval(storage, &batch, l->output, l->stride, l->r->stream));
     CHECK_OK(hotbed_stream_sync(l->r->stream));
@@ -484,7 +486,7 @@ static void eval_by_address(hotbed_backend backend) {
         const bool plain = way >= 3;
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(way);
         setup_start(&s, TABLES, 12, 400);
         setup_feature(&s, 0);
@@ -502,18 +504,18 @@ static void eval_by_address(hotbed_backend backend) {
             s.options.output_dtype = HOTBED_F16;
         }
         fixture_open(&r, HOTBED_BACKEND_HOST, &s.options);
-        lane_open(&r, &l, EVAL_KEYS, 100);
+        test_ticket_open(&r, &l, EVAL_KEYS, 100);
         if (plain) {
             l.stride = 0;
             l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         }
-        recipe how = {.batch_size = 100, .key_space = 200};
+        batch_shape how = {.batch_size = 100, .key_space = 200};
         for (int step = 0; step < 3; step++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         how.key_space = 280; /* some are not there */
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         same_eval(&l);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

@@ -17,7 +17,7 @@ static void check_message(const char *words) {
     CHECK(strstr(hotbed_last_error(), words) != NULL);
 }
 
-/* --- create ------------------------------------------------------------------------------------------ */
+/* --- create ---------------------------------------------------------------------------------- */
 
 static void refuse(
     hotbed_backend backend, const setup *s, hotbed_status status, const char *words) {
@@ -288,9 +288,8 @@ static void creation_touches_no_memory(hotbed_backend backend) {
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         uint64_t before = fixture_resident();
         fixture_open_bare(&r, backend, &s.options);
-        CHECK(
-            fixture_resident() <
-            before + (UINT64_C(96) << 20)); /* a huge page or two of each array */
+        /* a huge page or two of each array */
+        CHECK(fixture_resident() < before + (UINT64_C(96) << 20));
         CHECK_EQ(fixture_pinned(&r), 0);
         fixture_close(&r);
     }
@@ -353,12 +352,12 @@ static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
     refuse_argument(backend, &s, "size");
 }
 
-/* --- a storage to misuse --------------------------------------------------------------------------------- */
+/* --- a storage to misuse --------------------------------------------------------------------- */
 
 /* Two hash tables, one static; SUM, SGD.  `good` is filled and works. */
 typedef struct subject {
     fixture r;
-    lane good;
+    test_ticket good;
     rng random;
     hotbed_batch batch; /* of `good`, on the device */
 } subject;
@@ -371,19 +370,19 @@ static void subject_open(subject *v, hotbed_backend backend, hotbed_pooling pool
     s.options.pooling = pooling;
     v->random = rng_start(1);
     fixture_open(&v->r, backend, &s.options);
-    lane_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
-    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
-    lane_fill(&v->good, &v->random, &how);
-    v->batch = lane_batch(&v->good);
+    test_ticket_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
+    const batch_shape how = {.batch_size = MAX_BATCH, .key_space = 50};
+    test_ticket_fill(&v->good, &v->random, &how);
+    v->batch = test_ticket_batch(&v->good);
 }
 
 /* The storage trains on as if nothing had been. */
 static void subject_close(subject *v) {
-    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
-    lane_step(&v->good, &v->random, &how);
-    lane_step(&v->good, &v->random, &how);
+    const batch_shape how = {.batch_size = MAX_BATCH, .key_space = 50};
+    test_ticket_step(&v->good, &v->random, &how);
+    test_ticket_step(&v->good, &v->random, &how);
     fixture_check(&v->r);
-    lane_close(&v->good);
+    test_ticket_close(&v->good);
     fixture_close(&v->r);
 }
 
@@ -453,14 +452,14 @@ static void prefetch_refuses(hotbed_backend backend) {
 static void a_refused_prefetch_has_no_effect(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     hotbed_batch bad = v.batch;
     bad.num_keys = 1;
     CHECK_STATUS(
         hotbed_storage_prefetch(v.r.storage, &bad, v.good.ticket, v.r.stream), HOTBED_ERR_ARGUMENT);
-    lane_check(&v.good);
-    lane_forward(&v.good);
-    lane_backward(&v.good, &v.random);
+    test_ticket_check(&v.good);
+    test_ticket_forward(&v.good);
+    test_ticket_backward(&v.good, &v.random);
     subject_close(&v);
 }
 
@@ -471,14 +470,14 @@ static void a_ticket_of_another_storage_is_refused(hotbed_backend backend) {
     hotbed_ticket *foreign = other.good.ticket;
     CHECK_STATUS(
         hotbed_storage_prefetch(v.r.storage, &v.batch, foreign, v.r.stream), HOTBED_ERR_ARGUMENT);
-    lane_prefetch(&other.good);
+    test_ticket_prefetch(&other.good);
     CHECK_STATUS(
         hotbed_storage_forward(v.r.storage, foreign, v.good.output, 0, v.r.stream),
         HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
         hotbed_storage_backward(v.r.storage, foreign, v.good.gradient, 0, v.r.stream),
         HOTBED_ERR_ARGUMENT);
-    lane_cancel(&other.good);
+    test_ticket_cancel(&other.good);
     subject_close(&v);
     subject_close(&other);
 }
@@ -495,7 +494,7 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
         uint64_t below = least[pooling] - 1;
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
-        lane_prefetch(&v.good);
+        test_ticket_prefetch(&v.good);
         CHECK_STATUS(hotbed_storage_forward(NULL, k, out, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_forward(t, NULL, out, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_forward(t, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
@@ -508,9 +507,9 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, NULL), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, below, s), HOTBED_ERR_ARGUMENT);
         check_message("stride");
-        lane_forward(&v.good); /* still prefetched */
-        lane_forward(&v.good);
-        lane_backward(&v.good, &v.random);
+        test_ticket_forward(&v.good); /* still prefetched */
+        test_ticket_forward(&v.good);
+        test_ticket_backward(&v.good, &v.random);
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
         subject_close(&v);
@@ -525,10 +524,10 @@ static void cancel_and_read_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_ticket_cancel(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_ticket_cancel(v.good.ticket, v.r.stream)); /* empty: left as it is */
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_ticket_read(NULL, &view), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
-    lane_cancel(&v.good);
+    test_ticket_cancel(&v.good);
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
     CHECK_STATUS(
         hotbed_storage_forward(v.r.storage, v.good.ticket, v.good.output, 0, v.r.stream),
@@ -574,21 +573,21 @@ static void learning_rate_and_backward_without_optimizer(hotbed_backend backend)
     subject_close(&v);
     setup o;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     setup_start(&o, 1, DIM, CAPACITY);
     o.options.optimizer.kind = (hotbed_optimizer_kind)0;
     fixture_open(&r, backend, &o.options);
-    lane_open(&r, &l, MAX_KEYS, MAX_BATCH);
-    const recipe how = {.batch_size = MAX_BATCH};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, MAX_BATCH);
+    const batch_shape how = {.batch_size = MAX_BATCH};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
     CHECK_STATUS(
         hotbed_storage_backward(r.storage, l.ticket, l.gradient, 0, r.stream), HOTBED_ERR_STATE);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -632,17 +631,17 @@ static void erase_and_clear_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_clear(NULL, 0, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_clear(t, 3, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_clear(t, 0, NULL), HOTBED_ERR_ARGUMENT);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
-    lane_backward(&v.good, &v.random);
+    test_ticket_backward(&v.good, &v.random);
     subject_close(&v);
 }
 
 static void export_keys_refuses(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
-    lane_backward(&v.good, &v.random);
+    test_ticket_prefetch(&v.good);
+    test_ticket_backward(&v.good, &v.random);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     uint64_t keys[CAPACITY], n = 0, size = v.r.model->tables[0].size;
@@ -772,7 +771,7 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
 static void slots_address_rows(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     const oracle_ticket *m = v.good.model;
     hotbed_ticket_view view = {.size = sizeof view};
     CHECK_OK(hotbed_ticket_read(v.good.ticket, &view));
@@ -795,7 +794,7 @@ static void slots_address_rows(hotbed_backend backend) {
         }
     }
     free(slots);
-    lane_cancel(&v.good);
+    test_ticket_cancel(&v.good);
     subject_close(&v);
 }
 

@@ -161,19 +161,19 @@ static void whole_tables(
     static const uint64_t windows[] = {1, 7, 31, 32, 33, 257, 5000};
     setup s;
     arrays d;
-    lane l;
+    test_ticket l;
     rng random = rng_start(30 + (uint64_t)kind);
     three_tables(&s, kind);
     fixture_open(&d.r, backend, &s.options);
-    lane_open(&d.r, &l, 96, 32);
-    const recipe how = {.batch_size = 32, .key_space = 300, .extremes = true};
+    test_ticket_open(&d.r, &l, 96, 32);
+    const batch_shape how = {.batch_size = 32, .key_space = 300, .extremes = true};
     for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
         if (windows[w] == 1 && backend != HOTBED_BACKEND_HOST)
             continue; /* hundreds of round trips */
         if (windows[w] < 33 && hotbed_test_is_small())
             continue; /* dozens */
         for (int i = 0; i < 3; i++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         arrays_start(&d, memory, windows[w], 1000);
         for (uint32_t t = 0; t < 3; t++) {
             run_all(&d, t);
@@ -181,7 +181,7 @@ static void whole_tables(
         }
         arrays_stop(&d);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&d.r);
 }
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- a storage over a store that can be made to fail ------------------------------------------------ */
+/* --- a storage over a store that can be made to fail ----------------------------------------- */
 
 typedef struct box {
     setup s;
@@ -60,7 +60,7 @@ static hotbed_table_stats table_stats(box *b, uint32_t t) {
     return stats;
 }
 
-/* --- options ---------------------------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
 static void refuses(box *b, const char *text) {
     hotbed_storage *storage = NULL;
@@ -121,7 +121,7 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     box_close(&b);
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------- */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
 /* 60 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not.  Small: of one
  * optimiser. */
@@ -133,7 +133,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
     for (uint32_t o = hotbed_test_is_small() ? 3 : 0; o < 4; o++) {
         box b;
-        lane lanes[2];
+        test_ticket tickets[2];
         rng random = rng_start(o);
         box_start(&b, 10, 8, 160);
         for (uint32_t t = 0; t < 10; t++) {
@@ -149,37 +149,37 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         b.s.options.pooling = poolings[o % 3];
         box_open(&b, backend);
         for (int l = 0; l < 2; l++)
-            lane_open(&b.r, &lanes[l], 200, 4);
-        recipe how = {.batch_size = 4, .max_bag = 4, .key_space = 150};
+            test_ticket_open(&b.r, &tickets[l], 200, 4);
+        batch_shape how = {.batch_size = 4, .max_bag = 4, .key_space = 150};
         for (int step = 0; step < 60; step++) {
-            lane *l = &lanes[step % 2];
+            test_ticket *l = &tickets[step % 2];
             how.weights = step % 2 == 0 && b.s.options.pooling != HOTBED_POOL_NONE;
             if (step >= 2) {
-                lane_forward(l);
-                lane_backward(l, &random);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &random);
             }
             if (step == 30) {
-                lane_cancel(&lanes[1 - step % 2]);
+                test_ticket_cancel(&tickets[1 - step % 2]);
                 CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
-                lane_prefetch(&lanes[1 - step % 2]);
+                test_ticket_prefetch(&tickets[1 - step % 2]);
             }
-            lane_fill(l, &random, &how);
-            lane_prefetch(l);
+            test_ticket_fill(l, &random, &how);
+            test_ticket_prefetch(l);
             if (step % 10 == 5)
                 CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
         }
         for (int l = 0; l < 2; l++)
-            lane_cancel(&lanes[l]);
+            test_ticket_cancel(&tickets[l]);
         CHECK_OK(hotbed_stream_sync(b.r.stream));
         uint64_t inserts = store_stats(&b).inserts;
-        lane_eval(&lanes[0]);
+        test_ticket_eval(&tickets[0]);
         CHECK_EQ(store_stats(&b).inserts, inserts);
         fixture_check(&b.r);
         CHECK(table_stats(&b, 2).fetches > 100 && table_stats(&b, 2).write_backs > 100);
         CHECK(store_stats(&b).stream_waits >= 60);
         CHECK_EQ(store_stats(&b).failures, 0);
         for (int l = 0; l < 2; l++)
-            lane_close(&lanes[l]);
+            test_ticket_close(&tickets[l]);
         box_close(&b);
     }
 }
@@ -188,19 +188,19 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
 static void only_what_was_used_is_written(hotbed_backend backend) {
     enum { KEYS = 12 };
     box b;
-    lane l;
+    test_ticket l;
     box_start(&b, 1, 8, 1000);
     b.s.tables[0].score = HOTBED_SCORE_LFU;
     box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
     rng random = rng_start(1);
-    const recipe how = {.batch_size = KEYS};
+    const batch_shape how = {.batch_size = KEYS};
     for (uint64_t step = 0; step < 24; step++) {
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         for (uint64_t i = 0; i < KEYS; i++)
             ((uint64_t *)l.host.keys)[i] = step % 8 * KEYS + i;
-        lane_upload(&l);
-        const hotbed_batch batch = lane_batch(&l);
+        test_ticket_upload(&l);
+        const hotbed_batch batch = test_ticket_batch(&l);
         CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
         CHECK_OK(hotbed_ticket_cancel(l.ticket, b.r.stream));
     }
@@ -221,7 +221,7 @@ static void only_what_was_used_is_written(hotbed_backend backend) {
     CHECK_EQ(store_stats(&b).inserts, inserts);
     CHECK_EQ(table_stats(&b, 0).write_backs, inserts);
     CHECK_EQ(fixture_size(&b.r, 0), 8 * KEYS);
-    lane_close(&l);
+    test_ticket_close(&l);
     box_close(&b);
 }
 
@@ -328,44 +328,44 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
     box_close(&b);
 }
 
-/* --- pins -------------------------------------------------------------------------------------------- */
+/* --- pins ------------------------------------------------------------------------------------ */
 
 /* A key for which there is no slot is refused, reads as its first row, and comes when there is one. */
 static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
     enum { KEYS = 40 };
     box b;
-    lane l, other;
+    test_ticket l, other;
     box_start(&b, 1, 8, 1000);
     box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
-    lane_open(&b.r, &other, KEYS, KEYS);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
+    test_ticket_open(&b.r, &other, KEYS, KEYS);
     rng random = rng_start(1);
-    recipe how = {.batch_size = KEYS};
-    lane_fill(&l, &random, &how);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    batch_shape how = {.batch_size = KEYS};
+    test_ticket_fill(&l, &random, &how);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL);
     CHECK(strstr(hotbed_last_error(), "all rows it could replace are in use") != NULL);
     uint64_t refused = table_stats(&b, 0).refused;
     CHECK(refused >= KEYS - 32 && refused < KEYS);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     how.batch_size = 10;
-    lane_step(&other, &random, &how); /* nothing is left of it */
-    lane_step(&l, &random, &how);
+    test_ticket_step(&other, &random, &how); /* nothing is left of it */
+    test_ticket_step(&l, &random, &how);
     CHECK_EQ(table_stats(&b, 0).refused, refused);
     fixture_check(&b.r);
-    lane_close(&l);
-    lane_close(&other);
+    test_ticket_close(&l);
+    test_ticket_close(&other);
     box_close(&b);
 }
 
-/* --- failures ---------------------------------------------------------------------------------------- */
+/* --- failures -------------------------------------------------------------------------------- */
 
 enum { STEPS = 10, BATCH = 8 };
 
 /* Train with two batches in flight while the store fails; how many calls it had. */
 static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uint64_t count) {
     box b;
-    lane lanes[2];
+    test_ticket tickets[2];
     rng random = rng_start(3);
     uint64_t faults = 0;
     box_start(&b, 3, 8, 500);
@@ -374,21 +374,21 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     box_open(&b, backend);
     for (int l = 0; l < 2; l++)
-        lane_open(&b.r, &lanes[l], 3 * BATCH, BATCH);
+        test_ticket_open(&b.r, &tickets[l], 3 * BATCH, BATCH);
     b.bad.calls = 0;
     b.bad.way = way;
     b.bad.from = at;
     b.bad.to = at + count - 1;
     b.bad.status = HOTBED_ERR_IO;
-    const recipe how = {.batch_size = BATCH, .key_space = 60};
+    const batch_shape how = {.batch_size = BATCH, .key_space = 60};
     for (int step = 0; step < STEPS; step++) {
-        lane *l = &lanes[step % 2];
+        test_ticket *l = &tickets[step % 2];
         if (step >= 2) {
-            lane_forward(l);
-            lane_backward(l, &random);
+            test_ticket_forward(l);
+            test_ticket_backward(l, &random);
         }
-        lane_fill(l, &random, &how);
-        hotbed_status status = lane_prefetch_with_slots(l);
+        test_ticket_fill(l, &random, &how);
+        hotbed_status status = test_ticket_prefetch_with_slots(l);
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
         if (status != HOTBED_OK) {
             char text[256];
@@ -399,13 +399,13 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
         }
     }
     for (int l = 0; l < 2; l++)
-        lane_cancel(&lanes[l]);
+        test_ticket_cancel(&tickets[l]);
     CHECK_EQ(faults > 0, at > 0 && at <= b.bad.calls);
     uint64_t calls = b.bad.calls;
     bad_store_next(&b.bad, BAD_NOT, 1);
     fixture_check(&b.r);
     for (int l = 0; l < 2; l++)
-        lane_close(&lanes[l]);
+        test_ticket_close(&tickets[l]);
     box_close(&b);
     return calls;
 }
@@ -430,22 +430,22 @@ static void a_store_may_be_away(hotbed_backend backend) {
  * key is served that the store may have. */
 static void a_torn_batch_is_never_served(hotbed_backend backend) {
     box b;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     box_start(&b, 1, 8, 500);
     box_open(&b, backend);
-    lane_open(&b.r, &l, 12, 12);
-    const recipe how = {.batch_size = 12, .key_space = 200};
+    test_ticket_open(&b.r, &l, 12, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 200};
     for (int step = 0; step < 4; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     bad_store_next(&b.bad, BAD_TEAR, 1);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
-    lane_prefetch(&l); /* the same keys: all are above */
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_prefetch(&l); /* the same keys: all are above */
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     uint64_t absent = 1234567, refused = table_stats(&b, 0).refused;
     uint8_t found = 0;
@@ -455,14 +455,14 @@ static void a_torn_batch_is_never_served(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
     fixture_download(&b.r, &found, device_found, 1);
     CHECK_EQ(found, HOTBED_EXTERNAL_UNKNOWN);
-    lane_fill(&l, &random, &how);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    test_ticket_fill(&l, &random, &how);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
     CHECK(table_stats(&b, 0).refused > refused);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     uint64_t keys = 0;
     CHECK_STATUS(hotbed_storage_size(b.r.storage, 0, &keys, NULL, b.r.stream), HOTBED_ERR_CORRUPT);
-    lane_close(&l);
+    test_ticket_close(&l);
     hotbed_storage_destroy(b.r.storage);
     b.r.storage = NULL;
     oracle_destroy(b.r.model);
@@ -474,14 +474,14 @@ static void a_torn_batch_is_never_served(hotbed_backend backend) {
 static void calls_on_rows_may_fail(hotbed_backend backend) {
     enum { KEYS = 12 };
     box b;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     box_start(&b, 1, 8, 500);
     box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
-    const recipe how = {.batch_size = KEYS, .key_space = 100};
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
+    const batch_shape how = {.batch_size = KEYS, .key_space = 100};
     for (int step = 0; step < 8; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
@@ -501,7 +501,7 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     float weights[KEYS * 8] = {0};
     void *device_found = fixture_alloc(&b.r, sizeof found);
     const hotbed_rows rows = {.weights = fixture_copy(&b.r, weights, sizeof weights)};
-    const hotbed_batch batch = lane_batch(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     for (int call = 0; call < 5; call++) {
         bad_store_next(&b.bad, BAD_FAIL, 1);
         if (call == 4) /* the rows are found, and not written */
@@ -537,53 +537,53 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     CHECK_EQ(fixture_size(&b.r, 0), 0);
     CHECK_OK(hotbed_external_size(b.external, 0, &n));
     CHECK_EQ(n, 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     box_close(&b);
 }
 
 /* A row that comes back damaged is refused, and served when it comes back whole. */
 static void a_damaged_row_is_never_served(hotbed_backend backend) {
     box b;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     box_start(&b, 1, 8, 500);
     box_open(&b, backend);
-    lane_open(&b.r, &l, 12, 12);
-    const recipe how = {.batch_size = 12, .key_space = 12};
+    test_ticket_open(&b.r, &l, 12, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 12};
     for (int step = 0; step < 6; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
-    lane_fill(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
     bad_store_next(&b.bad, BAD_BYTE, 1);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
-    lane_forward(&l); /* first rows */
-    lane_backward(&l, &random);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    test_ticket_forward(&l); /* first rows */
+    test_ticket_backward(&l, &random);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     fixture_check(&b.r);
-    lane_close(&l);
+    test_ticket_close(&l);
     box_close(&b);
 }
 
-/* --- time -------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------ */
 
 /* The caller goes on while the store takes its time, through all of a step. */
 static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
     if (hotbed_test_is_small())
         SKIP("a launch under a tool waits for the stream, which waits for the store");
     box b;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     box_start(&b, 2, 8, 500);
     box_open(&b, backend);
-    lane_open(&b.r, &l, 24, 12);
-    const recipe how = {.batch_size = 12, .key_space = 100};
+    test_ticket_open(&b.r, &l, 24, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < 4; step++)
-        lane_step(&l, &random, &how);
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+        test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     uint64_t waits = store_stats(&b).stream_waits;
     hotbed_counters_read(&before);
     bad_store_hold(&b.bad);
@@ -598,16 +598,16 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     CHECK(store_stats(&b).stream_waits > waits);
     CHECK(store_stats(&b).stream_seconds > 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     box_close(&b);
 }
 
-/* --- opened again ------------------------------------------------------------------------------------ */
+/* --- opened again ---------------------------------------------------------------------------- */
 
-static void train(fixture *r, lane *l, rng *random, int steps) {
-    const recipe how = {.batch_size = 12, .key_space = 100};
+static void train(fixture *r, test_ticket *l, rng *random, int steps) {
+    const batch_shape how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < steps; step++)
-        lane_step(l, random, &how);
+        test_ticket_step(l, random, &how);
     CHECK_OK(hotbed_storage_flush(r->storage, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
 }
@@ -617,7 +617,7 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     static int number;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     char path[512];
     hotbed_external_table tables[2];
     hotbed_external_options o;
@@ -639,7 +639,7 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     CHECK_OK(status);
     s.options.external = external;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 12);
+    test_ticket_open(&r, &l, 24, 12);
     train(&r, &l, &random, 10);
     CHECK_OK(hotbed_external_flush(external));
     fixture_check(&r);
@@ -655,7 +655,7 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     fixture_check_rows(&r);
     train(&r, &l, &random, 10);
     fixture_check_rows(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     hotbed_external_destroy(external);
 }
@@ -666,17 +666,17 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
     if (backend != HOTBED_BACKEND_HOST)
         SKIP("of the host");
     box b;
-    lane l;
+    test_ticket l;
     box_start(&b, 1, 64, 2 * KEYS);
     box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
     rng random = rng_start(3);
-    const recipe how = {.batch_size = KEYS, .key_space = 8};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
-    lane_cancel(&l);
-    lane_eval(&l);
-    const hotbed_batch batch = lane_batch(&l);
+    const batch_shape how = {.batch_size = KEYS, .key_space = 8};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
+    test_ticket_cancel(&l);
+    test_ticket_eval(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const uint64_t before = fixture_resident();
     for (int round = 0; round < ROUNDS; round++) {
         hotbed_stream *streams[STREAMS];
@@ -689,8 +689,8 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
             hotbed_stream_destroy(streams[i]);
     }
     CHECK(fixture_resident() < before + (UINT64_C(50) << 20));
-    lane_eval(&l);
-    lane_close(&l);
+    test_ticket_eval(&l);
+    test_ticket_close(&l);
     box_close(&b);
 }
 
@@ -698,16 +698,16 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
 static void a_clear_comes_after_the_steps_before_it(hotbed_backend backend) {
     for (int round = 0; round < 10; round++) {
         box b;
-        lane l;
+        test_ticket l;
         rng random = rng_start((uint64_t)round);
         box_start(&b, 1, 8, 500);
         box_open(&b, backend);
-        lane_open(&b.r, &l, 12, 12);
-        const recipe how = {.batch_size = 12, .key_space = 300};
+        test_ticket_open(&b.r, &l, 12, 12);
+        const batch_shape how = {.batch_size = 12, .key_space = 300};
         CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, b.r.stream));
         for (int step = 0; step < 20; step++) {
-            lane_fill(&l, &random, &how);
-            const hotbed_batch batch = lane_batch(&l);
+            test_ticket_fill(&l, &random, &how);
+            const hotbed_batch batch = test_ticket_batch(&l);
             CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
             CHECK_OK(hotbed_storage_backward(b.r.storage, l.ticket, l.gradient, 0, b.r.stream));
             if (step < 19)
@@ -718,7 +718,7 @@ static void a_clear_comes_after_the_steps_before_it(hotbed_backend backend) {
         CHECK_OK(hotbed_external_size(b.external, 0, &stored));
         CHECK_EQ(stored, 0);
         CHECK_EQ(fixture_size(&b.r, 0), 0);
-        lane_close(&l);
+        test_ticket_close(&l);
         box_close(&b);
     }
 }

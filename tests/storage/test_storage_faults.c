@@ -58,25 +58,26 @@ static void create_says_which_table_is_too_large(hotbed_backend backend) {
 
 typedef struct subject {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
 } subject;
 
-static const recipe usual = {.batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
+static const batch_shape usual = {
+    .batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
 
 static void subject_open(subject *v, hotbed_backend backend) {
     setup s;
     two_tables(&s);
     v->random = rng_start(1);
     fixture_open(&v->r, backend, &s.options);
-    lane_open(&v->r, &v->l, 200, BATCH);
-    lane_step(&v->l, &v->random, &usual);
+    test_ticket_open(&v->r, &v->l, 200, BATCH);
+    test_ticket_step(&v->l, &v->random, &usual);
 }
 
 static void subject_close(subject *v) {
-    lane_step(&v->l, &v->random, &usual);
+    test_ticket_step(&v->l, &v->random, &usual);
     fixture_check(&v->r);
-    lane_close(&v->l);
+    test_ticket_close(&v->l);
     fixture_close(&v->r);
 }
 
@@ -96,7 +97,7 @@ static void ticket_without_memory(hotbed_backend backend) {
         }
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
         CHECK(ticket == NULL);
-        lane_step(&v.l, &v.random, &usual);
+        test_ticket_step(&v.l, &v.random, &usual);
     }
     subject_close(&v);
 }
@@ -127,7 +128,7 @@ static void eval_without_memory(hotbed_backend backend) {
     subject_open(&v, backend);
     hotbed_stream *fresh;
     CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
-    const hotbed_batch batch = lane_batch(&v.l);
+    const hotbed_batch batch = test_ticket_batch(&v.l);
     CHECK_OK(hotbed_stream_sync(v.r.stream));
     for (uint64_t n = 1;; n++) {
         CHECK(n < MAX_N);
@@ -142,7 +143,7 @@ static void eval_without_memory(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(fresh));
     hotbed_stream_destroy(fresh);
-    lane_eval(&v.l);
+    test_ticket_eval(&v.l);
     subject_close(&v);
 }
 
@@ -202,7 +203,7 @@ static void clear_without_memory(hotbed_backend backend) {
 static void a_step_allocates_nothing(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
-    const hotbed_batch batch = lane_batch(&v.l);
+    const hotbed_batch batch = test_ticket_batch(&v.l);
     hotbed_status status[4];
     CHECK_OK(hotbed_stream_sync(v.r.stream));
     fault_arm(1);

@@ -29,15 +29,15 @@ static void *host_copy(fixture *r, const void *device, uint64_t bytes) {
     return memory->data;
 }
 
-static void fill_ring(ring *g, lane *l, rng *random) {
+static void fill_ring(ring *g, test_ticket *l, rng *random) {
     fixture *r = l->r;
-    const recipe how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
     g->keys_bytes = MAX_KEYS * sizeof(uint64_t);
     g->offsets_bytes = (3U * BATCH + 1U) * sizeof(int64_t);
     g->weights_bytes = MAX_KEYS * sizeof(float);
     g->gradient_bytes = l->output_bytes;
     for (int i = 0; i < RING; i++) {
-        lane_fill(l, random, &how);
+        test_ticket_fill(l, random, &how);
         l->host.num_keys = MAX_KEYS; /* the bound that is recorded; offsets have the number */
         g->keys[i] = fixture_copy(r, l->host.keys, g->keys_bytes);
         g->offsets[i] = fixture_copy(r, l->host.offsets, g->offsets_bytes);
@@ -54,7 +54,7 @@ static void fill_ring(ring *g, lane *l, rng *random) {
 }
 
 /* Copy batch i into the lane's arrays, in stream order. */
-static void load(const ring *g, lane *l, int i) {
+static void load(const ring *g, test_ticket *l, int i) {
     hotbed_stream *s = l->r->stream;
     CHECK_OK(hotbed_copy((void *)l->device.keys, g->keys[i], g->keys_bytes, s));
     CHECK_OK(hotbed_copy((void *)l->device.offsets, g->offsets[i], g->offsets_bytes, s));
@@ -62,9 +62,9 @@ static void load(const ring *g, lane *l, int i) {
     CHECK_OK(hotbed_copy(l->gradient, g->gradients[i], g->gradient_bytes, s));
 }
 
-static void record_step(lane *l, hotbed_graph **graph) {
+static void record_step(test_ticket *l, hotbed_graph **graph) {
     fixture *r = l->r;
-    const hotbed_batch batch = lane_batch(l);
+    const hotbed_batch batch = test_ticket_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
     CHECK_OK(hotbed_storage_forward(r->storage, l->ticket, l->output, l->stride, r->stream));
@@ -73,14 +73,14 @@ static void record_step(lane *l, hotbed_graph **graph) {
 }
 
 /* Host copies of the ring's gradients, for the model. */
-static void model_step(const ring *g, lane *l, int i, void *gradient) {
+static void model_step(const ring *g, test_ticket *l, int i, void *gradient) {
     oracle_prefetch(l->r->model, &g->host[i], l->model, NULL);
     memset(l->scratch[1], 0, (size_t)l->output_bytes);
     oracle_forward(l->model, l->scratch[1], l->stride);
     oracle_backward(l->model, gradient, l->stride);
 }
 
-static void compare_output(lane *l) {
+static void compare_output(test_ticket *l) {
     const oracle *m = l->r->model;
     uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
     uint64_t rows = m->options.pooling == HOTBED_POOL_NONE ? l->model->num_keys : BATCH;
@@ -93,14 +93,14 @@ static void train(
     static ring g;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start((uint64_t)kind);
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     void *gradients[RING];
     three_tables(&s, pooling, kind);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
     fill_ring(&g, &l, &random);
     for (int i = 0; i < RING; i++)
         gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
@@ -126,7 +126,7 @@ static void train(
     compare_output(&l);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -146,20 +146,20 @@ static void a_graph_of_two_tickets(hotbed_backend backend) {
     static ring g;
     setup s;
     fixture r;
-    lane a, b;
+    test_ticket a, b;
     rng random = rng_start(50);
     hotbed_graph *graph;
     void *gradients[RING];
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &a, MAX_KEYS, BATCH);
-    lane_open(&r, &b, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &a, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &b, MAX_KEYS, BATCH);
     fill_ring(&g, &a, &random);
     fill_ring(&g, &b, &random); /* sets b's sizes too; a uses b's batches */
     for (int i = 0; i < RING; i++)
         gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
     a.stride = b.stride;
-    const hotbed_batch first = lane_batch(&a), second = lane_batch(&b);
+    const hotbed_batch first = test_ticket_batch(&a), second = test_ticket_batch(&b);
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &first, a.ticket, r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &second, b.ticket, r.stream));
@@ -180,8 +180,8 @@ static void a_graph_of_two_tickets(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&a);
-    lane_close(&b);
+    test_ticket_close(&a);
+    test_ticket_close(&b);
     fixture_close(&r);
 }
 
@@ -189,17 +189,17 @@ static void an_evaluation_is_launched(hotbed_backend backend) {
     static ring g;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(51);
     hotbed_graph *graph;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 15};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 15};
+    test_ticket_step(&l, &random, &how);
     fill_ring(&g, &l, &random);
-    const hotbed_batch batch = lane_batch(&l);
-    lane_eval(&l); /* the workspace has its size now */
+    const hotbed_batch batch = test_ticket_batch(&l);
+    test_ticket_eval(&l); /* the workspace has its size now */
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, l.stride, r.stream));
     CHECK_OK(hotbed_graph_end(r.stream, &graph));
@@ -213,7 +213,7 @@ static void an_evaluation_is_launched(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -221,7 +221,7 @@ static void an_evaluation_is_launched(hotbed_backend backend) {
 static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(52);
     hotbed_graph *graph;
     hotbed_ticket *ticket = NULL;
@@ -229,10 +229,10 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     uint64_t n, pinned;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 15};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 15};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
@@ -253,22 +253,22 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     oracle_backward(l.model, l.scratch[0], l.stride);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(53);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     hotbed_counters_read(&before); /* from the very first step */
     const int steps = hotbed_test_is_small() ? 20 : 200;
@@ -282,7 +282,7 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK(after.launches > before.launches);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -356,12 +356,12 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- graphs of half a step ------------------------------------------------------------------------- */
+/* --- graphs of half a step ------------------------------------------------------------------- */
 
 /* Steps of a ticket in two graphs.  The host hears of neither: what is pinned follows from which was launched. */
 typedef struct halves {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
     hotbed_graph *first, *second; /* prefetch and forward; backward */
     uint64_t uniques;             /* of hash tables, in the batch that both launch */
@@ -372,10 +372,10 @@ static void halves_open(halves *h, hotbed_backend backend) {
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
     h->random = rng_start(40);
     fixture_open(&h->r, backend, &s.options);
-    lane_open(&h->r, &h->l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 19};
-    lane_fill(&h->l, &h->random, &how);
-    const hotbed_batch batch = lane_batch(&h->l);
+    test_ticket_open(&h->r, &h->l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 19};
+    test_ticket_fill(&h->l, &h->random, &how);
+    const hotbed_batch batch = test_ticket_batch(&h->l);
     hotbed_stream *stream = h->r.stream;
     CHECK_OK(hotbed_graph_begin(stream));
     CHECK_OK(hotbed_storage_prefetch(h->r.storage, &batch, h->l.ticket, stream));
@@ -405,7 +405,7 @@ static void halves_close(halves *h) {
         CHECK_OK(hotbed_storage_clear(h->r.storage, t, h->r.stream));
     hotbed_graph_destroy(h->first);
     hotbed_graph_destroy(h->second);
-    lane_close(&h->l);
+    test_ticket_close(&h->l);
     fixture_close(&h->r);
 }
 
@@ -435,7 +435,7 @@ static void forwards_are_launched_without_backwards(hotbed_backend backend) {
     for (int i = 0; i < 300; i++)
         CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
     CHECK_EQ(hash_pins(&h), h.uniques);
-    const hotbed_batch batch = lane_batch(&h.l);
+    const hotbed_batch batch = test_ticket_batch(&h.l);
     CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, h.l.ticket, h.r.stream));
     CHECK_EQ(hash_pins(&h), h.uniques);
     CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
@@ -451,7 +451,7 @@ static void a_ticket_is_destroyed_between_halves(hotbed_backend backend) {
         if (launched == 1)
             CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
         hotbed_ticket *other; /* whose prefetch is recorded only, then whose backward is */
-        const hotbed_batch batch = lane_batch(&h.l);
+        const hotbed_batch batch = test_ticket_batch(&h.l);
         CHECK_OK(hotbed_ticket_create(h.r.storage, MAX_KEYS, BATCH, h.r.stream, &other));
         hotbed_graph *graph;
         if (launched == 2)
@@ -476,7 +476,7 @@ static void a_ticket_is_destroyed_between_halves(hotbed_backend backend) {
 static void launches_and_calls_alternate(hotbed_backend backend) {
     halves h;
     halves_open(&h, backend);
-    const hotbed_batch whole = lane_batch(&h.l);
+    const hotbed_batch whole = test_ticket_batch(&h.l);
     for (int i = 0; i < 60; i++) {
         hotbed_batch small = whole;
         small.batch_size = 0, small.num_keys = 0, small.offsets = NULL;

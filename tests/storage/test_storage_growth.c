@@ -23,7 +23,7 @@ static hotbed_table_info info_of(const fixture *r, uint32_t table) {
 }
 
 /* The model's side of a prefetch of a batch of one key a bag. */
-static void model_prefetch(lane *l) {
+static void model_prefetch(test_ticket *l) {
     hotbed_batch host = l->host;
     host.offsets = NULL;
     host.weights = NULL;
@@ -46,40 +46,40 @@ static void grow_all(fixture *r, uint64_t capacity) {
 static void train_and_grow(hotbed_backend backend, uint32_t depth) {
     setup s;
     fixture r;
-    lane lanes[DEPTH_MOST];
+    test_ticket tickets[DEPTH_MOST];
     rng random = rng_start(depth);
     growing(&s, 2);
     s.tables[1].dim = 8;
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
-        lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
+        test_ticket_open(&r, &tickets[i], MAX_KEYS, BATCH);
     uint64_t capacity = FIRST;
     for (uint32_t step = 0; step < 40 + depth; step++) {
-        lane *l = &lanes[step % depth];
+        test_ticket *l = &tickets[step % depth];
         if (step >= depth) {
-            lane_check(l);
-            lane_forward(l);
-            lane_backward(l, &random);
+            test_ticket_check(l);
+            test_ticket_forward(l);
+            test_ticket_backward(l, &random);
         }
         if (step % 8 == 7 && capacity < MOST) {
             capacity = 2 * capacity < MOST ? 2 * capacity : MOST;
             grow_all(&r, capacity);
         }
         if (step < 40) {
-            const recipe how = {
+            const batch_shape how = {
                 .batch_size = BATCH, .max_bag = 3, .key_space = capacity, .weights = true};
-            lane_fill(l, &random, &how);
-            lane_prefetch(l);
+            test_ticket_fill(l, &random, &how);
+            test_ticket_prefetch(l);
         }
         CHECK_OK(hotbed_stream_sync(r.stream)); /* no key is refused */
         if (step % 10 == 0)
-            lane_eval(l);
+            test_ticket_eval(l);
     }
     CHECK(info_of(&r, 0).segments >= 5);
     fixture_check(&r);
     for (uint32_t i = 0; i < depth; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
@@ -88,7 +88,7 @@ static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
         train_and_grow(backend, depth);
 }
 
-/* --- slots ------------------------------------------------------------------------------------------ */
+/* --- slots ----------------------------------------------------------------------------------- */
 
 /* A storage of one table and a ticket that takes all of KEYS keys, without a model. */
 typedef struct plain {
@@ -203,21 +203,21 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------------- */
+/* --- graphs ---------------------------------------------------------------------------------- */
 
 static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_graph *graph;
     rng random = rng_start(3);
     growing(&s, 1);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, MAX_KEYS);
-    recipe how = {.batch_size = 32, .key_space = FIRST};
-    lane_step(&l, &random, &how);
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, MAX_KEYS);
+    batch_shape how = {.batch_size = 32, .key_space = FIRST};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
     CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
@@ -228,7 +228,7 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
             how.key_space *= 5;
             CHECK_OK(hotbed_storage_grow(r.storage, 0, how.key_space, r.stream));
         }
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         float *gradient = l.scratch[0];
         uint64_t stride = l.stride == 0 ? oracle_least_stride(r.model) : l.stride;
         for (uint64_t e = 0; e < how.batch_size * stride; e++)
@@ -247,23 +247,23 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     CHECK(fixture_size(&r, 0) > 10 * FIRST);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- memory --------------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 /* A growth takes what it adds, and steps beside it neither allocate nor wait. */
 static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(4);
     growing(&s, 1);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = FIRST};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = FIRST};
+    test_ticket_step(&l, &random, &how);
     for (uint64_t capacity = 2 * FIRST; capacity <= 16 * FIRST; capacity *= 2) {
         hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_segment_info segment = {.size = sizeof segment};
@@ -280,34 +280,34 @@ static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
         uint64_t taken = after.allocated_bytes - before.allocated_bytes;
         CHECK(taken >= bytes && taken <= bytes + 1024);
         CHECK(after.allocations - before.allocations <= 4);
-        lane_fill(&l, &random, &how);
-        const hotbed_batch batch = lane_batch(&l);
+        test_ticket_fill(&l, &random, &how);
+        const hotbed_batch batch = test_ticket_batch(&l);
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         hotbed_counters_read(&after);
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_EQ(after.allocations - before.allocations, 0);
         model_prefetch(&l);
-        lane_cancel(&l);
+        test_ticket_cancel(&l);
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l, outstanding;
+    test_ticket l, outstanding;
     rng random = rng_start(5);
     growing(&s, 2);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    lane_open(&r, &outstanding, MAX_KEYS, BATCH);
-    recipe how = {.batch_size = BATCH, .key_space = FIRST};
-    lane_fill(&outstanding, &random, &how);
-    lane_prefetch(&outstanding);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &outstanding, MAX_KEYS, BATCH);
+    batch_shape how = {.batch_size = BATCH, .key_space = FIRST};
+    test_ticket_fill(&outstanding, &random, &how);
+    test_ticket_prefetch(&outstanding);
     uint64_t failures = 0;
     for (uint32_t t = 0; t < 2; t++) {
         for (uint64_t n = 1;; n++) {
@@ -321,7 +321,7 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
             CHECK(strstr(hotbed_last_error(), s.names[t]) != NULL);
             CHECK_EQ(info_of(&r, t).capacity, FIRST);
             CHECK_EQ(info_of(&r, t).segments, 0);
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
             failures++;
         }
         CHECK_EQ(info_of(&r, t).segments, 1);
@@ -329,28 +329,28 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
     CHECK(failures >= 2);
     how.key_space = 8 * FIRST;
     for (int step = 0; step < 20; step++)
-        lane_step(&l, &random, &how);
-    lane_forward(&outstanding);
-    lane_backward(&outstanding, &random);
+        test_ticket_step(&l, &random, &how);
+    test_ticket_forward(&outstanding);
+    test_ticket_backward(&outstanding, &random);
     fixture_check(&r);
-    lane_close(&outstanding);
-    lane_close(&l);
+    test_ticket_close(&outstanding);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- polls ---------------------------------------------------------------------------------------------- */
+/* --- polls ----------------------------------------------------------------------------------- */
 
 /* Tables grow before they are full, without a wait; a table without max_capacity is left alone. */
 static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(6);
     growing(&s, 3);
     s.tables[1].max_capacity = 0;
     s.tables[2].growth_load = 0.6F;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 3 * 4, 4);
+    test_ticket_open(&r, &l, 3 * 4, 4);
     uint32_t growths = 0;
     const uint64_t spaces[] = {10, FIRST - 6, FIRST, 100, 200, 300};
     for (uint32_t phase = 0; phase < 6; phase++) {
@@ -358,8 +358,8 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
         for (int step = 0; step < steps; step++) {
             uint32_t grown;
             hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-            const recipe how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
-            lane_step(&l, &random, &how);
+            const batch_shape how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
+            test_ticket_step(&l, &random, &how);
             hotbed_counters_read(&before);
             CHECK_OK(hotbed_storage_poll_growth(r.storage, r.stream, &grown));
             hotbed_counters_read(&after);
@@ -381,7 +381,7 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
     CHECK_EQ(growths, 2);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -411,7 +411,7 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- rows by key ------------------------------------------------------------------------------------------ */
+/* --- rows by key ----------------------------------------------------------------------------- */
 
 static uint64_t exported(plain *p) {
     uint64_t all = 0, window = 100, *count = fixture_alloc(&p->r, sizeof *count);
@@ -503,7 +503,7 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- two streams ---------------------------------------------------------------------------------------- */
+/* --- two streams ----------------------------------------------------------------------------- */
 
 /* Forwards and backwards of prefetches before a growth need not wait for it. */
 /* What admission has counted is not in the segments, where the admitted keys are. */
@@ -569,7 +569,7 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- refusals --------------------------------------------------------------------------------------------- */
+/* --- refusals -------------------------------------------------------------------------------- */
 
 static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     setup s;
@@ -620,8 +620,8 @@ static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth ends, and
- * all keys have rows. */
+/* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth
+ * ends, and all keys have rows. */
 static void tables_of_any_capacities_grow(hotbed_backend backend) {
     static const uint64_t worst[][3] = {{29, 100, 100}, {64, 164, 164}, {114, 164, 164}};
     const uint32_t rounds = hotbed_test_is_small() ? 6 : 60;

@@ -142,7 +142,7 @@ static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
     enum { N = 50 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     setup_start(&s, 2, 6, N);
     s.tables[1].kind = HOTBED_TABLE_STATIC;
@@ -150,17 +150,17 @@ static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
     s.tables[0].initializer.std = s.tables[1].initializer.std = 1.0F;
     fixture_open(&r, backend, &s.options);
     fixture_check(&r); /* the model's static rows come from a hash table's set_rows */
-    lane_open(&r, &l, 2 * N, N);
-    const recipe how = {.batch_size = N};
-    lane_fill(&l, &random, &how);
+    test_ticket_open(&r, &l, 2 * N, N);
+    const batch_shape how = {.batch_size = N};
+    test_ticket_fill(&l, &random, &how);
     for (uint64_t i = 0; i < N; i++)
         ((uint64_t *)l.host.keys)[i] = ((uint64_t *)l.host.keys)[N + i] = i;
-    lane_upload(&l);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_upload(&l);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -196,7 +196,7 @@ static void constant_and_debug_rows(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- distributions -------------------------------------------------------------------------------------- */
+/* --- distributions --------------------------------------------------------------------------- */
 
 enum { SAMPLE_KEYS = 4000, SAMPLE_DIM = 32, SAMPLE = SAMPLE_KEYS * SAMPLE_DIM };
 

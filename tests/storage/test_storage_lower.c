@@ -50,7 +50,7 @@ static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     return info;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------ */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
 /* What a run gives. */
 typedef struct image {
@@ -106,8 +106,8 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
     fixture_open_bare(&r, backend, &s.options);
-    /* Of rows that come up by bulk copies initcheck takes the first 32 bytes for written, and some of the static table are
-     * written by nothing else before they are read. */
+    /* Of rows that come up by bulk copies initcheck takes the first 32 bytes for written, and some of the static
+     * table are written by nothing else before they are read. */
     if (hotbed_test_is_under("initcheck"))
         r.storage->bulk_bytes = 0;
     hotbed_batch_init(&batch);
@@ -202,7 +202,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
     }
 }
 
-/* --- memory ----------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 /* What the library has allocated since `before`. */
 static hotbed_counters since(const hotbed_counters *before) {
@@ -291,7 +291,7 @@ static void no_memory_is_an_error(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- growth ----------------------------------------------------------------------------------------- */
+/* --- growth ---------------------------------------------------------------------------------- */
 
 /* What a growth adds to the lower tier's index is where that is. */
 static void growth_is_where_the_index_is(hotbed_backend backend) {
@@ -299,14 +299,14 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
         for (int k = 0; k < num_kinds(backend); k++) {
             setup s;
             fixture r;
-            lane l;
+            test_ticket l;
             rng random = rng_start((uint64_t)mode << 8 | (uint64_t)k);
             setup_start(&s, 2, DIM, 100);
             s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
             s.tables[1].max_capacity = 1600;
             set_mode(&s, mode, kinds[k]);
             fixture_open(&r, backend, &s.options);
-            lane_open(&r, &l, 2 * 16, 16);
+            test_ticket_open(&r, &l, 2 * 16, 16);
             for (uint64_t capacity = 100; capacity <= 1600;
                  capacity *= hotbed_test_is_small() ? 4 : 2) {
                 hotbed_counters before = {.size = sizeof before};
@@ -326,18 +326,18 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
                             (kind == HOTBED_MEMORY_PINNED && slots > 0
                                  ? slots * now.row_bytes + sizeof(hotbed_index_segment)
                                  : 0));
-                const recipe how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
+                const batch_shape how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
                 for (int step = 0; step < (hotbed_test_is_small() ? 3 : 6); step++)
-                    lane_step(&l, &random, &how);
+                    test_ticket_step(&l, &random, &how);
             }
             fixture_check(&r);
-            lane_close(&l);
+            test_ticket_close(&l);
             fixture_close(&r);
         }
     }
 }
 
-/* --- what is said ----------------------------------------------------------------------------------- */
+/* --- what is said ---------------------------------------------------------------------------- */
 
 static void says(const fixture *r, const char *format, hotbed_table_info info) {
     char text[256], rest[128];

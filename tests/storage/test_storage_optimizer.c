@@ -16,7 +16,7 @@ enum { STEPS = 50, TABLES = 15, KEYS = 6, BATCH = 16 };
 
 static const uint32_t dims[] = {1, 6, 16, 33, 100};
 
-/* --- the model in double precision --------------------------------------------------------------- */
+/* --- the model in double precision ----------------------------------------------------------- */
 
 typedef struct twin_row {
     bool seen;
@@ -116,7 +116,7 @@ static twin_row *twin_row_of(twin *t, const oracle_ticket *ticket, uint32_t tabl
     return row;
 }
 
-static void twin_step(twin *t, const lane *l, const float *gradient, uint64_t stride) {
+static void twin_step(twin *t, const test_ticket *l, const float *gradient, uint64_t stride) {
     const oracle *m = l->r->model;
     double most = (double)m->options.optimizer.max_gradient;
     double g[128];
@@ -159,7 +159,7 @@ static void twin_check(const twin *t, const oracle *m) {
     }
 }
 
-/* --- fifty steps --------------------------------------------------------------------------------- */
+/* --- fifty steps ----------------------------------------------------------------------------- */
 
 static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
     setup_start(s, TABLES, 1, 64);
@@ -173,7 +173,7 @@ static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
 }
 
 /* A backward of gradients that f32 adds without rounding, here and in both models. */
-static void step(lane *l, rng *random, twin *t) {
+static void step(test_ticket *l, rng *random, twin *t) {
     uint64_t stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->host.num_keys * stride; i++)
@@ -194,19 +194,19 @@ static void set_rate(fixture *r, twin *t, float rate) {
 
 static void fifty_steps(hotbed_backend backend, const setup *s) {
     fixture r;
-    lane l;
+    test_ticket l;
     twin t;
     rng random = rng_start((uint64_t)s->options.optimizer.kind);
     fixture_open(&r, backend, &s->options);
-    lane_open(&r, &l, TABLES * BATCH, BATCH);
+    test_ticket_open(&r, &l, TABLES * BATCH, BATCH);
     twin_open(&t, r.model);
     const int steps = hotbed_test_is_small() ? 10 : STEPS;
     for (int i = 0; i < steps; i++) {
         if (i % 10 == 9)
             set_rate(&r, &t, 0.03F - 0.0004F * (float)i);
-        const recipe how = {.batch_size = BATCH, .key_space = KEYS};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
+        const batch_shape how = {.batch_size = BATCH, .key_space = KEYS};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
         step(&l, &random, &t);
         if (i % 10 == 0)
             fixture_check(&r);
@@ -214,7 +214,7 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
     fixture_check(&r);
     twin_check(&t, r.model);
     twin_close(&t);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -246,19 +246,19 @@ static void rowwise_adagrad_follows_double_precision(hotbed_backend backend) {
     variants(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* --- the learning rate and graphs --------------------------------------------------------------- */
+/* --- the learning rate and graphs ------------------------------------------------------------ */
 
 /* Random gradients in device memory, and on the host for the model. */
-static void fill_gradient(lane *l, rng *random) {
+static void fill_gradient(test_ticket *l, rng *random) {
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
         gradient[i] = rng_float(random);
     fixture_upload(l->r, l->gradient, gradient, l->output_bytes);
 }
 
-static void record(lane *l, const float *rates, hotbed_graph **graph) {
+static void record(test_ticket *l, const float *rates, hotbed_graph **graph) {
     fixture *r = l->r;
-    const hotbed_batch batch = lane_batch(l);
+    const hotbed_batch batch = test_ticket_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     for (int i = 0; i < (rates == NULL ? 1 : 2); i++) {
         if (rates != NULL)
@@ -269,7 +269,7 @@ static void record(lane *l, const float *rates, hotbed_graph **graph) {
     CHECK_OK(hotbed_graph_end(r->stream, graph));
 }
 
-static void model_step(lane *l) {
+static void model_step(test_ticket *l) {
     hotbed_batch batch = l->host;
     batch.offsets = NULL;
     batch.weights = NULL;
@@ -282,21 +282,21 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
     static const float recorded[2] = {0.5F, 0.03125F};
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(100 + (uint64_t)kind);
     hotbed_graph *plain, *setting;
     every_dim_and_type(&s, kind);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, TABLES * BATCH, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = KEYS};
-    lane_fill(&l, &random, &how);
+    test_ticket_open(&r, &l, TABLES * BATCH, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = KEYS};
+    test_ticket_fill(&l, &random, &how);
     record(&l, NULL, &plain);
     record(&l, recorded, &setting);
     hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK(state.learning_rate == 0.02F); /* recorded, not run */
     for (int i = 0; i < (hotbed_test_is_small() ? 4 : 12); i++) {
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         fill_gradient(&l, &random);
         if (i % 4 == 1) {
             r.model->state.learning_rate = 0.01F * (float)i;
@@ -315,12 +315,12 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
         }
         fixture_check(&r);
     }
-    lane_prefetch(&l); /* and a step outside of graphs has the graph's last */
+    test_ticket_prefetch(&l); /* and a step outside of graphs has the graph's last */
     step(&l, &random, NULL);
     fixture_check(&r);
     hotbed_graph_destroy(plain);
     hotbed_graph_destroy(setting);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -329,7 +329,7 @@ static void rates_inside_and_outside_of_graphs(hotbed_backend backend) {
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 
-/* --- no numbers ------------------------------------------------------------------------------------- */
+/* --- no numbers ------------------------------------------------------------------------------ */
 
 /* Rows of one element after a step of ADAGRAD, a gradient each. */
 static void one_step(

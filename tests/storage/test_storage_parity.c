@@ -53,7 +53,7 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
 
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     static fixture fixtures[BACKENDS];
-    lane lanes[BACKENDS];
+    test_ticket tickets[BACKENDS];
     static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
     setup s;
     setup_start(&s, TABLES, 16, 6000);
@@ -75,27 +75,27 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
     for (int b = 0; b < BACKENDS; b++) {
         fixture_open(&fixtures[b], backends[b], &s.options);
-        lane_open(&fixtures[b], &lanes[b], 4000, 256);
+        test_ticket_open(&fixtures[b], &tickets[b], 4000, 256);
     }
     for (int i = 0; i < 4; i++) {
-        const recipe how = {
+        const batch_shape how = {
             .batch_size = 256,
             .max_bag = 6,
             .key_space = i == 0 ? 100 : 2000,
             .weights = true,
             .extremes = i == 2};
         for (int b = 0; b < BACKENDS; b++)
-            lane_step(&lanes[b], &randoms[b], &how);
+            test_ticket_step(&tickets[b], &randoms[b], &how);
         void *outputs[BACKENDS];
         for (int b = 0; b < BACKENDS; b++) {
-            outputs[b] = calloc(1, (size_t)lanes[b].output_bytes);
+            outputs[b] = calloc(1, (size_t)tickets[b].output_bytes);
             CHECK(outputs[b] != NULL);
-            fixture_download(&fixtures[b], outputs[b], lanes[b].output, lanes[b].output_bytes);
+            fixture_download(&fixtures[b], outputs[b], tickets[b].output, tickets[b].output_bytes);
         }
         uint64_t stride =
-            lanes[0].stride == 0 ? oracle_least_stride(fixtures[0].model) : lanes[0].stride;
-        uint64_t rows = pooling == HOTBED_POOL_NONE ? lanes[0].num_keys : 256;
-        CHECK_EQ(lanes[0].stride, lanes[1].stride);
+            tickets[0].stride == 0 ? oracle_least_stride(fixtures[0].model) : tickets[0].stride;
+        uint64_t rows = pooling == HOTBED_POOL_NONE ? tickets[0].num_keys : 256;
+        CHECK_EQ(tickets[0].stride, tickets[1].stride);
         CHECK_BYTES(
             outputs[0], outputs[1], rows * stride * hotbed_dtype_bytes(s.options.output_dtype));
         free(outputs[0]);
@@ -103,7 +103,7 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     }
     compare_tables(fixtures);
     for (int b = 0; b < BACKENDS; b++) {
-        lane_close(&lanes[b]);
+        test_ticket_close(&tickets[b]);
         fixture_close(&fixtures[b]);
     }
 }

@@ -21,7 +21,8 @@ typedef struct drill {
     fixture r;
     bool evicts;
     hotbed_stream *ahead;
-    lane lanes[STEPS]; /* batch, arrays and outputs of each step; only the first few have tickets */
+    /* batch, arrays and outputs of each step; only the first few have tickets */
+    test_ticket tickets[STEPS];
     hotbed_event *prefetched[STEPS], *trained[STEPS];
 } drill;
 
@@ -41,12 +42,12 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
     d->evicts = evicts;
     fixture_open(&d->r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &d->ahead));
-    const recipe how = {
+    const batch_shape how = {
         .batch_size = BATCH, .max_bag = 3, .key_space = evicts ? 3000 : 60, .weights = true};
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
-        lane_open(&d->r, l, MAX_KEYS, BATCH);
-        lane_fill(l, &random, &how);
+        test_ticket *l = &d->tickets[i];
+        test_ticket_open(&d->r, l, MAX_KEYS, BATCH);
+        test_ticket_fill(l, &random, &how);
         float *gradient = l->scratch[0];
         for (uint64_t e = 0; e < l->output_bytes / sizeof(float); e++)
             gradient[e] = rng_float(&random);
@@ -61,7 +62,7 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
 /* The model's training, one batch after the other; outputs stay in scratch[1]. */
 static void drill_model(drill *d) {
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
+        test_ticket *l = &d->tickets[i];
         hotbed_batch batch = l->host;
         oracle_prefetch(d->r.model, &batch, l->model, NULL);
         memset(l->scratch[1], 0, (size_t)l->output_bytes);
@@ -74,7 +75,7 @@ static void drill_close(drill *d) {
     CHECK_OK(hotbed_stream_sync(d->ahead));
     CHECK_OK(hotbed_stream_sync(d->r.stream));
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
+        test_ticket *l = &d->tickets[i];
         uint64_t stride = l->stride == 0 ? oracle_least_stride(d->r.model) : l->stride;
         void *seen = calloc(1, (size_t)l->output_bytes);
         CHECK(seen != NULL);
@@ -87,15 +88,15 @@ static void drill_close(drill *d) {
     for (int i = 0; i < STEPS; i++) {
         hotbed_event_destroy(d->prefetched[i]);
         hotbed_event_destroy(d->trained[i]);
-        lane_close(&d->lanes[i]);
+        test_ticket_close(&d->tickets[i]);
     }
     fixture_close(&d->r);
     hotbed_stream_destroy(d->ahead);
 }
 
 static void prefetch(drill *d, int i) {
-    const hotbed_batch batch = lane_batch(&d->lanes[i]);
-    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
+    const hotbed_batch batch = test_ticket_batch(&d->tickets[i]);
+    hotbed_ticket *ticket = d->tickets[i % TICKETS].ticket;
     if (i >= 2) /* prefetches and backwards are in the order p0 p1 b0 p2 b1 p3 b2 ... */
         CHECK_OK(hotbed_stream_wait(d->ahead, d->trained[i - 2]));
     CHECK_OK(hotbed_storage_prefetch(d->r.storage, &batch, ticket, d->ahead));
@@ -103,8 +104,8 @@ static void prefetch(drill *d, int i) {
 }
 
 static void train(drill *d, int i) {
-    lane *l = &d->lanes[i];
-    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
+    test_ticket *l = &d->tickets[i];
+    hotbed_ticket *ticket = d->tickets[i % TICKETS].ticket;
     CHECK_OK(hotbed_stream_wait(d->r.stream, d->prefetched[i]));
     /* this forward may run beside prefetch i + 1 */
     CHECK_OK(hotbed_storage_forward(d->r.storage, ticket, l->output, l->stride, d->r.stream));
@@ -149,7 +150,7 @@ static void eviction_beside_a_forward(hotbed_backend backend) {
     }
 }
 
-/* --- two threads: one prefetches, one trains; turns are taken through a counter ------------------------- */
+/* --- two threads: one prefetches, one trains; turns are taken through a counter -------------- */
 
 typedef struct turns {
     pthread_mutex_t lock;
@@ -199,7 +200,7 @@ static void two_streams_from_two_threads(hotbed_backend backend) {
     drill_close(&d);
 }
 
-/* --- storages and evaluation side by side ------------------------------------------------------------------ */
+/* --- storages and evaluation side by side ---------------------------------------------------- */
 
 typedef struct worker {
     hotbed_backend backend;
@@ -210,16 +211,16 @@ static void *train_alone(void *argument) {
     const worker *w = argument;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(w->seed);
     two_tables(&s);
     fixture_open(&r, w->backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
     for (int i = 0; i < 10; i++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     return NULL;
 }
@@ -256,41 +257,41 @@ static void *evaluate(void *argument) {
 static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l, eval;
+    test_ticket l, eval;
     rng random = rng_start(30);
     pthread_t thread;
     two_tables(&s);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    lane_open(&r, &eval, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 20};
-    lane_step(&l, &random, &how);
-    lane_fill(&eval, &random, &how);
-    lane_eval(&eval);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &eval, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 20};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&eval, &random, &how);
+    test_ticket_eval(&eval);
     evaluator e = {
         .storage = r.storage,
-        .batch = lane_batch(&eval),
+        .batch = test_ticket_batch(&eval),
         .output = eval.output,
         .stride = eval.stride};
     CHECK_OK(hotbed_stream_create(backend, 0, &e.stream));
     CHECK_EQ(pthread_create(&thread, NULL, evaluate, &e), 0);
     for (int i = 0; i < 30; i++) {
-        lane_prefetch(&l);
-        lane_forward(&l);
-        lane_cancel(&l);
+        test_ticket_prefetch(&l);
+        test_ticket_forward(&l);
+        test_ticket_cancel(&l);
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
     fixture_check(&r);
-    lane_close(&l);
-    lane_close(&eval);
+    test_ticket_close(&l);
+    test_ticket_close(&eval);
     fixture_close(&r);
     hotbed_stream_destroy(e.stream);
 }
 
-/* --- eval beside training ----------------------------------------------------------------------------------- */
+/* --- eval beside training -------------------------------------------------------------------- */
 
-/* Of a key's row each element is its number, and ROUND for each step that trained it: so an element says whose it is.  Atomic
- * words: `done`, 1 + steps that are over, 0 before the first; `begun`, steps that may be under way. */
+/* Of a key's row each element is its number, and ROUND for each step that trained it: so an element says whose it is.
+ * Atomic words: `done`, 1 + steps that are over, 0 before the first; `begun`, steps that may be under way. */
 enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
 
 typedef struct watch {
@@ -424,7 +425,7 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
     }
 }
 
-/* --- a row is updated where it is, and comes up ------------------------------------------------------------ */
+/* --- a row is updated where it is, and comes up ---------------------------------------------- */
 
 /* Whether a slot of the table's lower tier has pins; the host looks into the index without ordering anything. */
 static bool pinned_below(const fixture *r) {
@@ -436,9 +437,9 @@ static bool pinned_below(const fixture *r) {
     return false;
 }
 
-/* A ticket's rows are used in the lower tier, because other tickets pin all slots of the upper tier.  When those pins are released, its backward
- * updates them there; as soon as its own pins are released, a prefetch on another stream promotes them.  Nothing but the pins orders
- * the two. */
+/* A ticket's rows are used in the lower tier, because other tickets pin all slots of the upper tier.  When those pins
+ * are released, its backward updates them there; as soon as its own pins are released, a prefetch on another stream
+ * promotes them.  Nothing but the pins orders the two. */
 static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
     enum { ABOVE = 16, FILL = 64, USED = 12 };
     for (int mode = 0; mode < 2; mode++) {
@@ -495,23 +496,23 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
 static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(31);
     setup_start(&s, 1, 2, 16);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 20000, 20000);
+    test_ticket_open(&r, &l, 20000, 20000);
     for (int i = 0; i < 5; i++) {
-        const recipe how = {.batch_size = 20000, .key_space = 16};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
-        lane_check(&l);
-        lane_forward(&l);
-        lane_cancel(&l);
+        const batch_shape how = {.batch_size = 20000, .key_space = 16};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
+        test_ticket_check(&l);
+        test_ticket_forward(&l);
+        test_ticket_cancel(&l);
         CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
         oracle_clear(r.model, 0);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 

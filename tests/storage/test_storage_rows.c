@@ -175,10 +175,10 @@ static void erase(subject *d, uint32_t table) {
 
 static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind) {
     static subject d;
-    lane l;
+    test_ticket l;
     subject_open(&d, backend, kind);
-    lane_open(&d.r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 50};
+    test_ticket_open(&d.r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 50};
     const int operations = hotbed_test_is_small() ? 50 : 150;
     for (int i = 0; i < operations; i++) {
         uint32_t table = (uint32_t)rng_below(&d.random, 3);
@@ -196,7 +196,7 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
             erase(&d, table);
             break;
         case 6:
-            lane_step(&l, &d.random, &how);
+            test_ticket_step(&l, &d.random, &how);
             break;
         default:
             if (i % 10 == 0) {
@@ -208,7 +208,7 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
         }
     }
     fixture_check(&d.r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&d.r);
 }
 
@@ -291,28 +291,28 @@ static void erase_keeps_the_other_keys(hotbed_backend backend) {
 static void pinned_keys_are_not_erased(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(22);
     setup_start(&s, 1, 3, 100);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 20, 20);
-    const recipe how = {.batch_size = 20};
-    lane_step(&l, &random, &how);
-    lane_prefetch(&l);
+    test_ticket_open(&r, &l, 20, 20);
+    const batch_shape how = {.batch_size = 20};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_prefetch(&l);
     uint8_t *flags = fixture_alloc(&r, 20), seen[20];
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
     fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 0);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     fixture_check(&r);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
     fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 1);
     CHECK_EQ(fixture_size(&r, 0), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -320,29 +320,29 @@ static void pinned_keys_are_not_erased(hotbed_backend backend) {
 static void rows_come_back_fresh(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(23);
     three_tables(&s, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 10};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 10};
+    test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 16, l.device.keys, NULL, r.stream));
     for (int i = 0; i < 16; i++)
         (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     for (uint32_t t = 1; t < 3; t++) {
         CHECK_OK(hotbed_storage_clear(r.storage, t, r.stream));
         oracle_clear(r.model, t);
     }
     fixture_check(&r);
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- moving a storage: what a checkpoint does ---------------------------------------------------------- */
+/* --- moving a storage: what a checkpoint does ------------------------------------------------ */
 
 static void move_table(
     fixture *from, fixture *to, uint32_t table, uint64_t n, const uint64_t *keys) {
@@ -365,14 +365,14 @@ static void move_table(
 static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend) {
     setup s;
     fixture r, moved;
-    lane l;
+    test_ticket l;
     rng random = rng_start(24);
     three_tables(&s, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 40};
+    test_ticket_open(&r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 40};
     for (int i = 0; i < 5; i++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     s.tables[0].capacity = 5000; /* other places for the rows */
     fixture_open_bare(&moved, backend, &s.options);
     for (uint32_t t = 0; t < 3; t++) {
@@ -393,9 +393,9 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
     CHECK_OK(hotbed_ticket_create(r.storage, 48, 16, r.stream, &l.ticket));
     fixture_check(&r);
     for (int i = 0; i < 4; i++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     fixture_close(&moved);
 }
@@ -451,7 +451,7 @@ static void many_rows_at_once(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- tables that evict --------------------------------------------------------------------------- */
+/* --- tables that evict ----------------------------------------------------------------------- */
 
 enum { FULL_OF = 3000, CALL = 96 };
 

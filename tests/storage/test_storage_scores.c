@@ -11,7 +11,7 @@
 
 #define SCORE_MOST (((uint64_t)1 << 52) - 1)
 
-/* --- one table, one ticket ------------------------------------------------------------------------ */
+/* --- one table, one ticket ------------------------------------------------------------------- */
 
 enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
 
@@ -225,7 +225,7 @@ static void keys_on_probation_go_first(hotbed_backend backend) {
     strategy(backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PROBATION);
 }
 
-/* --- values of scores ------------------------------------------------------------------------------- */
+/* --- values of scores ------------------------------------------------------------------------ */
 
 static void set_scores(bench *b, uint32_t n, const uint64_t *keys, const uint64_t *scores) {
     uint64_t *device = fixture_copy(&b->r, scores, n * sizeof *scores);
@@ -389,9 +389,9 @@ static void bad_options_are_named(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- admission ----------------------------------------------------------------------------------------- */
+/* --- admission ------------------------------------------------------------------------------- */
 
-/* How often the model saw each key, which lane_fill() made from a number below `space`. */
+/* How often the model saw each key, which test_ticket_fill() made from a number below `space`. */
 typedef struct tally {
     uint64_t key, count;
 } tally;
@@ -410,23 +410,23 @@ static tally *find_tally(tally *tallies, uint64_t *n, uint64_t key) {
 static void scores_are_sums_of_counts(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(19);
     setup_start(&s, 3, 4, 2000);
     s.tables[0].score = HOTBED_SCORE_LFU;
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 400, 40);
-    recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
+    test_ticket_open(&r, &l, 400, 40);
+    batch_shape how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
     for (int round = 0; round < 9; round++) {
         how.counts = round % 3 != 2;
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
-        lane_check(&l);
-        lane_backward(&l, &random);
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
+        test_ticket_check(&l);
+        test_ticket_backward(&l, &random);
         fixture_check(&r);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -437,7 +437,7 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
     for (int pooling = 0; pooling < 2; pooling++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(20 + (uint64_t)pooling);
         uint64_t n = 0, rejected = 0, admitted = 0;
         setup_start(&s, 3, 5, 1000);
@@ -448,23 +448,23 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         s.options.pooling = (hotbed_pooling)pooling;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 300, 40);
-        recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
+        test_ticket_open(&r, &l, 300, 40);
+        batch_shape how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
         for (int round = 0; round < 12; round++) {
             how.counts = round % 3 == 2;
-            lane_fill(&l, &random, &how);
-            CHECK_OK(lane_prefetch_with_slots(&l)); /* no fault */
-            lane_check(&l);
+            test_ticket_fill(&l, &random, &how);
+            CHECK_OK(test_ticket_prefetch_with_slots(&l)); /* no fault */
+            test_ticket_check(&l);
             for (uint32_t u = 0; u < l.model->unique_offsets[1]; u++) {
                 tally *t = find_tally(tallies, &n, l.model->unique_keys[u]);
                 t->count += l.model->counts[u];
                 CHECK_EQ(l.model->rows[u] == UINT32_MAX, t->count < 3);
                 rejected += t->count < 3;
             }
-            lane_forward(&l);
-            lane_forward(&l); /* the same row twice */
-            lane_eval(&l);
-            lane_backward(&l, &random);
+            test_ticket_forward(&l);
+            test_ticket_forward(&l); /* the same row twice */
+            test_ticket_eval(&l);
+            test_ticket_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
         for (uint64_t i = 0; i < n; i++) {
@@ -477,7 +477,7 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         CHECK_EQ(stats.rejected, rejected);
         CHECK_EQ(stats.inserts, admitted);
         fixture_check(&r); /* the set of keys, their rows, and the statistics */
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -605,12 +605,12 @@ static void a_share_of_new_keys_is_admitted(hotbed_backend backend) {
     CHECK_EQ(drawn(backend, 1, 1.0F, &hash[3]), 3200);
 }
 
-/* --- check --------------------------------------------------------------------------------------------- */
+/* --- check ----------------------------------------------------------------------------------- */
 
 typedef struct checked {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
 } checked;
 
@@ -621,19 +621,19 @@ static void checked_open(checked *c, hotbed_backend backend, hotbed_check check)
     c->s.tables[1].capacity = 10;
     c->s.options.check = check;
     fixture_open(&c->r, backend, &c->s.options);
-    lane_open(&c->r, &c->l, 128, 64);
+    test_ticket_open(&c->r, &c->l, 128, 64);
 }
 
 /* A batch of 64 keys for table 0, which fills it, or of one; and key `key` for table 1 at the end. */
 static hotbed_status checked_batch(checked *c, bool fill, uint64_t key) {
-    const recipe how = {.batch_size = fill ? 64 : 1, .key_space = fill ? 0 : 1};
-    lane_fill(&c->l, &c->random, &how);
+    const batch_shape how = {.batch_size = fill ? 64 : 1, .key_space = fill ? 0 : 1};
+    test_ticket_fill(&c->l, &c->random, &how);
     ((uint64_t *)c->l.host.keys)[fill ? 127 : 1] = key;
-    lane_upload(&c->l);
-    hotbed_status status = lane_prefetch_with_slots(&c->l);
-    lane_check(&c->l);
-    lane_forward(&c->l); /* initial values for keys without a slot */
-    lane_backward(&c->l, &c->random);
+    test_ticket_upload(&c->l);
+    hotbed_status status = test_ticket_prefetch_with_slots(&c->l);
+    test_ticket_check(&c->l);
+    test_ticket_forward(&c->l); /* initial values for keys without a slot */
+    test_ticket_backward(&c->l, &c->random);
     return status;
 }
 
@@ -641,7 +641,7 @@ static void checked_close(checked *c) {
     CHECK(c->r.model->tables[1].stats.refused > 0);
     CHECK_OK(hotbed_stream_sync(c->r.stream));
     fixture_check(&c->r); /* `refused` too */
-    lane_close(&c->l);
+    test_ticket_close(&c->l);
     fixture_close(&c->r);
 }
 
@@ -676,11 +676,11 @@ static void or_warnings(hotbed_backend backend) {
     char text[8] = "unset";
     CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text));
     CHECK_STRING(text, "table 0"); /* cut */
-    const recipe one = {.batch_size = 1, .key_space = 1};
-    lane_fill(&c.l, &c.random, &one);
+    const batch_shape one = {.batch_size = 1, .key_space = 1};
+    test_ticket_fill(&c.l, &c.random, &one);
     ((uint64_t *)c.l.host.keys)[1] = 77;
-    lane_upload(&c.l);
-    lane_eval(&c.l);
+    test_ticket_upload(&c.l);
+    test_ticket_eval(&c.l);
     CHECK_OK(hotbed_stream_sync(c.r.stream));
     warning_is(&c, "table 1", "77");
     /* Rows that the caller sets are another matter. */
@@ -704,20 +704,20 @@ static void or_nothing(hotbed_backend backend) {
 static void bad_offsets_are_errors_always(hotbed_backend backend) {
     static checked c;
     checked_open(&c, backend, HOTBED_CHECK_IGNORE);
-    const recipe how = {.batch_size = 4, .max_bag = 3, .key_space = 3};
-    lane_fill(&c.l, &c.random, &how);
+    const batch_shape how = {.batch_size = 4, .max_bag = 3, .key_space = 3};
+    test_ticket_fill(&c.l, &c.random, &how);
     ((int64_t *)c.l.host.offsets)[8] = 1000;
-    lane_upload(&c.l);
-    const hotbed_batch batch = lane_batch(&c.l);
+    test_ticket_upload(&c.l);
+    const hotbed_batch batch = test_ticket_batch(&c.l);
     CHECK_OK(hotbed_storage_prefetch(c.r.storage, &batch, c.l.ticket, c.r.stream));
     CHECK_STATUS(hotbed_stream_sync(c.r.stream), HOTBED_ERR_RANGE);
     CHECK_OK(hotbed_ticket_cancel(c.l.ticket, c.r.stream));
-    lane_close(&c.l);
+    test_ticket_close(&c.l);
     CHECK_OK(hotbed_storage_clear(c.r.storage, 0, c.r.stream));
     fixture_close(&c.r);
 }
 
-/* --- the clock --------------------------------------------------------------------------------------- */
+/* --- the clock ------------------------------------------------------------------------------- */
 
 /* What was seen since is what scores later than the clock said. */
 static void now_divides_what_was_seen(hotbed_backend backend) {
@@ -777,7 +777,7 @@ static void now_divides_what_was_seen(hotbed_backend backend) {
     }
 }
 
-/* --- parity --------------------------------------------------------------------------------------------- */
+/* --- parity ---------------------------------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b) {
     const tally *x = a, *y = b;

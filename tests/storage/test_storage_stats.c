@@ -42,7 +42,7 @@ static hotbed_table_stats difference(const hotbed_table_stats *a, const hotbed_t
 static void a_reading_is_the_models_counts(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     hotbed_meter *meter;
     hotbed_reading reading = {.size = sizeof reading};
@@ -51,9 +51,9 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     uint64_t prefetches = 0, requests = 0, steps = 0;
     three_tables(&s);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 3 * BATCH, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 120};
-    lane_step(&l, &random, &how); /* before the meter: in no step of it */
+    test_ticket_open(&r, &l, 3 * BATCH, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 120};
+    test_ticket_step(&l, &random, &how); /* before the meter: in no step of it */
     for (uint32_t t = 0; t < 3; t++)
         before[t] = r.model->tables[t].stats;
     steps = prefetches = 1;
@@ -63,7 +63,7 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     CHECK_EQ(total.keys, 0);
     for (int i = 0; i < 25; i++) {
         for (uint64_t k = rng_below(&random, 3); k > 0; k--, steps++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         CHECK_OK(hotbed_meter_request(meter, r.stream));
         CHECK_OK(hotbed_stream_sync(r.stream));
         requests++;
@@ -83,7 +83,7 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     CHECK(before[0].hits > 0 && before[0].inserts > 0);
     hotbed_meter_destroy(meter);
     hotbed_meter_destroy(NULL);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -259,7 +259,7 @@ static void readings_beside_requests_are_whole(hotbed_backend backend) {
     drill_close(&d);
 }
 
-/* --- histograms ------------------------------------------------------------------------------------ */
+/* --- histograms ------------------------------------------------------------------------------ */
 
 static void histograms_count_the_slots(hotbed_backend backend) {
     enum { CAPACITY = 3000, STEP = 100 };
@@ -306,7 +306,7 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- errors ------------------------------------------------------------------------------------------ */
+/* --- errors ---------------------------------------------------------------------------------- */
 
 static void documented_errors(hotbed_backend backend) {
     setup s;

@@ -17,18 +17,18 @@ static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind
     s->options.optimizer.kind = kind;
 }
 
-static void refill(lane *l, rng *random) {
-    const recipe how = {
+static void refill(test_ticket *l, rng *random) {
+    const batch_shape how = {
         .batch_size = 1 + (uint32_t)rng_below(random, 8),
         .max_bag = (uint32_t)rng_below(random, 3),
         .key_space = 60,
         .weights = rng_below(random, 2) == 0};
-    lane_fill(l, random, &how);
-    lane_prefetch(l);
+    test_ticket_fill(l, random, &how);
+    test_ticket_prefetch(l);
 }
 
 /* One random thing to a lane, here and in the model. */
-static void act(fixture *r, lane *l, rng *random) {
+static void act(fixture *r, test_ticket *l, rng *random) {
     if (!l->model->held) {
         hotbed_ticket_view view = {.size = sizeof view};
         CHECK_STATUS(hotbed_ticket_read(l->ticket, &view), HOTBED_ERR_STATE);
@@ -37,26 +37,26 @@ static void act(fixture *r, lane *l, rng *random) {
     }
     switch (rng_below(random, 8)) {
     case 0:
-        lane_cancel(l);
-        lane_cancel(l); /* an empty ticket is left as it is */
+        test_ticket_cancel(l);
+        test_ticket_cancel(l); /* an empty ticket is left as it is */
         break;
     case 1:
         refill(l, random); /* releases what it held */
         break;
     case 2:
-        lane_close(l); /* releases too */
-        lane_open(r, l, 64, 8);
+        test_ticket_close(l); /* releases too */
+        test_ticket_open(r, l, 64, 8);
         break;
     case 3:
     case 4:
-        lane_forward(l);
+        test_ticket_forward(l);
         break;
     case 5:
-        lane_check(l);
+        test_ticket_check(l);
         break;
     default:
-        lane_forward(l);
-        lane_backward(l, random);
+        test_ticket_forward(l);
+        test_ticket_backward(l, random);
         break;
     }
 }
@@ -64,21 +64,21 @@ static void act(fixture *r, lane *l, rng *random) {
 static void trace(hotbed_backend backend, uint32_t depth, int length) {
     setup s;
     fixture r;
-    lane lanes[MAX_DEPTH];
+    test_ticket tickets[MAX_DEPTH];
     rng random = rng_start(depth);
     three_tables(&s, (hotbed_pooling)(depth % 3), (hotbed_optimizer_kind)(1 + depth % 4));
     fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
-        lane_open(&r, &lanes[i], 64, 8);
+        test_ticket_open(&r, &tickets[i], 64, 8);
     for (int i = 0; i < length; i++) {
-        act(&r, &lanes[rng_below(&random, depth)], &random);
+        act(&r, &tickets[rng_below(&random, depth)], &random);
         if (i % 16 == 0)
             fixture_check(&r); /* pins of each table among the rest */
     }
     for (uint32_t i = 0; i < depth; i++) {
         if (i % 2 == 0)
-            lane_cancel(&lanes[i]);
-        lane_close(&lanes[i]);
+            test_ticket_cancel(&tickets[i]);
+        test_ticket_close(&tickets[i]);
     }
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
@@ -100,27 +100,27 @@ static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
     for (uint32_t depth = 1; depth <= 4; depth++) {
         setup s;
         fixture r;
-        lane lanes[4];
+        test_ticket tickets[4];
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
         fixture_open(&r, backend, &s.options);
         for (uint32_t i = 0; i < depth; i++)
-            lane_open(&r, &lanes[i], 64, 8);
+            test_ticket_open(&r, &tickets[i], 64, 8);
         rng batches = rng_start(100), gradients = rng_start(101); /* the same at each depth */
-        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30, .weights = true};
+        const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 30, .weights = true};
         for (uint32_t step = 0; step < 24 + depth; step++) {
-            lane *l = &lanes[step % depth];
+            test_ticket *l = &tickets[step % depth];
             if (step >= depth) {
-                lane_forward(l);
-                lane_backward(l, &gradients);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &gradients);
             }
             if (step < 24) {
-                lane_fill(l, &batches, &how);
-                lane_prefetch(l);
+                test_ticket_fill(l, &batches, &how);
+                test_ticket_prefetch(l);
             }
         }
         fixture_check(&r);
         for (uint32_t i = 0; i < depth; i++)
-            lane_close(&lanes[i]);
+            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
@@ -128,32 +128,32 @@ static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
 static void pins_are_counted_per_ticket(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane a, b;
+    test_ticket a, b;
     rng random = rng_start(3);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &a, 64, 8);
-    lane_open(&r, &b, 64, 8);
-    const recipe how = {.batch_size = 8, .one_key = true};
-    lane_fill(&a, &random, &how);
+    test_ticket_open(&r, &a, 64, 8);
+    test_ticket_open(&r, &b, 64, 8);
+    const batch_shape how = {.batch_size = 8, .one_key = true};
+    test_ticket_fill(&a, &random, &how);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
-    lane_prefetch(&a);
+    test_ticket_prefetch(&a);
     /* One row a table, whatever the occurrences; rows of static tables only where they may move. */
     const uint64_t rows = fixture_moves(&r) ? 3 : 2;
     CHECK_EQ(fixture_pinned(&r), rows);
-    const recipe other = {.batch_size = 8};
-    lane_fill(&b, &random, &other);
+    const batch_shape other = {.batch_size = 8};
+    test_ticket_fill(&b, &random, &other);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
-    lane_upload(&b);
-    lane_prefetch(&b);
+    test_ticket_upload(&b);
+    test_ticket_prefetch(&b);
     CHECK_EQ(fixture_pinned(&r), rows);
-    lane_backward(&a, &random);
+    test_ticket_backward(&a, &random);
     CHECK_EQ(fixture_pinned(&r), rows); /* b's pins hold them */
-    lane_cancel(&b);
+    test_ticket_cancel(&b);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
-    lane_close(&a);
-    lane_close(&b);
+    test_ticket_close(&a);
+    test_ticket_close(&b);
     fixture_close(&r);
 }
 
@@ -161,17 +161,17 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
 static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(4);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const int forwards = hotbed_test_is_small() ? 100 : 10000;
     for (int i = 0; i < forwards; i++) {
         hotbed_counters_read(&before);
@@ -188,7 +188,7 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     CHECK_EQ(fixture_pinned(&r), 0); /* the last one was cancelled */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
     CHECK(fixture_pinned(&r) >= 2);
-    lane_close(&l);
+    test_ticket_close(&l);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_close(&r);
 }
@@ -196,7 +196,7 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
 static void a_256th_ticket_is_refused(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_ticket *tickets[255];
     rng random = rng_start(5);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
@@ -207,10 +207,10 @@ static void a_256th_ticket_is_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_ticket_create(r.storage, 12, 4, r.stream, &none), HOTBED_ERR_STATE);
     CHECK(none == NULL);
     hotbed_ticket_destroy(tickets[100]);
-    lane_open(&r, &l, 12, 4); /* takes the place that came free */
-    const recipe how = {.batch_size = 4};
-    lane_step(&l, &random, &how);
-    lane_close(&l);
+    test_ticket_open(&r, &l, 12, 4); /* takes the place that came free */
+    const batch_shape how = {.batch_size = 4};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_close(&l);
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[100]));
     for (int i = 0; i < 255; i++)
         hotbed_ticket_destroy(tickets[i]);
@@ -247,8 +247,8 @@ static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
 }
 
 /* A step of a batch that is prefetched, or taken again; gradients are its outputs, which come back. */
-static void step_of(fixture *r, lane *l, bool again, void *output, uint64_t bytes) {
-    const hotbed_batch batch = lane_batch(l);
+static void step_of(fixture *r, test_ticket *l, bool again, void *output, uint64_t bytes) {
+    const hotbed_batch batch = test_ticket_batch(l);
     if (again)
         CHECK_OK(hotbed_ticket_retake(l->ticket, r->stream));
     else
@@ -265,26 +265,26 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
     for (int kept = 0; kept < 2; kept++) {
         setup s;
         fixture r;
-        lane l, other;
+        test_ticket l, other;
         rng random = rng_start(7);
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 64, 8);
-        lane_open(&r, &other, 64, 8);
-        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
+        test_ticket_open(&r, &l, 64, 8);
+        test_ticket_open(&r, &other, 64, 8);
+        const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
         CHECK(8 * hotbed_storage_columns(r.storage) * sizeof(float) <= BYTES);
         const uint64_t bytes = 8 * hotbed_storage_columns(r.storage) * sizeof(uint16_t);
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_ticket_keep(NULL, r.stream), HOTBED_ERR_ARGUMENT);
         if (kept != 0) {
-            const hotbed_batch batch = lane_batch(&l);
+            const hotbed_batch batch = test_ticket_batch(&l);
             CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
             if (r.store != NULL) {
                 CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_UNSUPPORTED);
-                lane_close(&l);
-                lane_close(&other);
+                test_ticket_close(&l);
+                test_ticket_close(&other);
                 fixture_close(&r);
                 return;
             }
@@ -295,17 +295,17 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
             CHECK_STATUS(hotbed_storage_clear(r.storage, 0, r.stream), HOTBED_ERR_STATE);
         }
         for (int step = 0; step < STEPS; step++) {
-            const recipe others = {.batch_size = 8, .max_bag = 2, .key_space = 40};
+            const batch_shape others = {.batch_size = 8, .max_bag = 2, .key_space = 40};
             step_of(&r, &l, kept != 0, outputs[kept][step][0], bytes);
-            lane_fill(&other, &random, &others);
+            test_ticket_fill(&other, &random, &others);
             step_of(&r, &other, false, outputs[kept][step][1], bytes);
         }
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_EQ(fixture_pinned(&r), 0);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
-        lane_close(&l);
-        lane_close(&other);
+        test_ticket_close(&l);
+        test_ticket_close(&other);
         fixture_close(&r);
     }
     CHECK_BYTES(outputs[1], outputs[0], sizeof outputs[0]);
@@ -315,7 +315,7 @@ static void a_kept_batch_is_taken_again(hotbed_backend backend) {
 static void two_streams_ordered_by_events(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane lanes[3];
+    test_ticket tickets[3];
     hotbed_stream *ahead;
     hotbed_event *prefetched, *trained;
     rng random = rng_start(6);
@@ -326,26 +326,26 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     CHECK_OK(hotbed_event_create(r.stream, &trained));
     hotbed_stream *training = r.stream;
     for (int i = 0; i < 3; i++)
-        lane_open(&r, &lanes[i], 64, 8);
-    const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30};
+        test_ticket_open(&r, &tickets[i], 64, 8);
+    const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 30};
     for (int step = 0; step < 30; step++) {
-        lane *l = &lanes[step % 3];
+        test_ticket *l = &tickets[step % 3];
         r.stream = ahead;
         CHECK_OK(hotbed_stream_wait(ahead, trained));
-        lane_fill(l, &random, &how);
-        lane_prefetch(l);
+        test_ticket_fill(l, &random, &how);
+        test_ticket_prefetch(l);
         CHECK_OK(hotbed_event_record(prefetched, ahead));
         r.stream = training;
         CHECK_OK(hotbed_stream_wait(training, prefetched));
         if (step < 2)
             continue;
-        l = &lanes[(step - 2) % 3];
-        lane_forward(l);
-        lane_backward(l, &random);
+        l = &tickets[(step - 2) % 3];
+        test_ticket_forward(l);
+        test_ticket_backward(l, &random);
         CHECK_OK(hotbed_event_record(trained, training));
     }
     for (int i = 0; i < 3; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_check(&r);
     CHECK_OK(hotbed_stream_sync(ahead));
     hotbed_event_destroy(prefetched);
@@ -354,21 +354,21 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     hotbed_stream_destroy(ahead);
 }
 
-/* --- tickets that are released -------------------------------------------------------------------- */
+/* --- tickets that are released --------------------------------------------------------------- */
 
 /* A ticket for each forward, given up without a backward: memory and pins stay as they are, and nothing waits. */
 static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(8);
     hotbed_counters before, after;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const int forwards = hotbed_test_is_small() ? 100 : 10000;
     for (int i = 0; i < forwards; i++) {
         hotbed_ticket *ticket;
@@ -388,25 +388,25 @@ static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
     CHECK(fixture_pinned(&r) > 0);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream)); /* nobody holds rows */
     CHECK_EQ(fixture_pinned(&r), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void released_tickets_make_room(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_ticket *tickets[255], *one;
     hotbed_stream *other;
     rng random = rng_start(9);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
-    lane_open(&r, &l, 12, 4);
-    const recipe how = {.batch_size = 4};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
-    lane_close(&l);
+    test_ticket_open(&r, &l, 12, 4);
+    const batch_shape how = {.batch_size = 4};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
+    test_ticket_close(&l);
     for (int i = 0; i < 255; i++) {
         CHECK_OK(
             hotbed_ticket_create(r.storage, 12, 4, i % 2 == 0 ? r.stream : other, &tickets[i]));
@@ -455,17 +455,17 @@ static void tickets_are_released_by_other_threads(hotbed_backend backend) {
     enum { THREADS = 3 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     static finaliser f;
     pthread_t threads[THREADS];
     rng random = rng_start(10);
     memset(&f, 0, sizeof f);
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     for (int t = 0; t < THREADS; t++)
         CHECK_EQ(pthread_create(&threads[t], NULL, finalise, &f), 0);
     const uint32_t steps = hotbed_test_is_small() ? 60 : 600;
@@ -482,7 +482,7 @@ static void tickets_are_released_by_other_threads(hotbed_backend backend) {
         CHECK_EQ(pthread_join(threads[t], NULL), 0);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_EQ(fixture_pinned(&r), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 

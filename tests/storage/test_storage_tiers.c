@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* --- which mode ----------------------------------------------------------------------------------- */
+/* --- which mode ------------------------------------------------------------------------------ */
 
 static void explains(
     hotbed_backend backend, setup *s, hotbed_mode mode, const char *needle, const char *end) {
@@ -114,8 +114,8 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         s.options.mode = modes[m];
         s.options.placement = m == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
         fixture_open_bare(&r, backend, &s.options);
-        const uint32_t from =
-            hotbed_storage_step(r.storage).below_from; /* four rows a page of 2 MiB */
+        /* four rows a page of 2 MiB */
+        const uint32_t from = hotbed_storage_step(r.storage).below_from;
         CHECK(m == 3 ? from == 1 : from >= 9);
         CHECK_OK(hotbed_storage_grow(r.storage, 0, 800000, r.stream));
         const uint32_t grown_from = hotbed_storage_step(r.storage).below_from;
@@ -131,7 +131,7 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
     }
 }
 
-/* --- traffic ---------------------------------------------------------------------------------------- */
+/* --- traffic --------------------------------------------------------------------------------- */
 
 typedef struct work {
     setup s;
@@ -329,7 +329,7 @@ static void reset_empties_the_upper_tier(hotbed_backend backend) {
     work_close(&w);
 }
 
-/* --- pins ------------------------------------------------------------------------------------------- */
+/* --- pins ------------------------------------------------------------------------------------ */
 
 /* More rows in use than the upper tier has: the others are used below, none is refused, and all have the
  * bytes that they have without tiers. */
@@ -338,7 +338,7 @@ static void pins_refuse_nothing(hotbed_backend backend) {
     for (int m = 0; m < 2; m++) {
         setup s;
         fixture r;
-        lane lanes[8];
+        test_ticket tickets[8];
         setup_start(&s, 3, 8, 600);
         s.tables[1].capacity = 2000;
         s.tables[2].capacity = 300; /* tables of unequal size */
@@ -348,18 +348,18 @@ static void pins_refuse_nothing(hotbed_backend backend) {
         s.options.optimizer.kind = HOTBED_OPT_ADAM;
         fixture_open(&r, backend, &s.options);
         for (int i = 0; i < 8; i++)
-            lane_open(&r, &lanes[i], 256, 32);
+            test_ticket_open(&r, &tickets[i], 256, 32);
         rng random = rng_start((uint64_t)m);
-        const recipe how = {.batch_size = 32, .key_space = 200};
+        const batch_shape how = {.batch_size = 32, .key_space = 200};
         for (int step = 0; step < 24; step++) {
-            lane *l = &lanes[step % 8];
+            test_ticket *l = &tickets[step % 8];
             if (step >= 8) {
-                lane_forward(l);
-                lane_backward(l, &random);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &random);
             }
             if (step < 16) {
-                lane_fill(l, &random, &how);
-                lane_prefetch(l);
+                test_ticket_fill(l, &random, &how);
+                test_ticket_prefetch(l);
             }
         }
         fixture_check(&r);
@@ -368,7 +368,7 @@ static void pins_refuse_nothing(hotbed_backend backend) {
         CHECK(stats.in_place > 100);
         CHECK_EQ(stats.refused, 0);
         for (int i = 0; i < 8; i++)
-            lane_close(&lanes[i]);
+            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
@@ -378,27 +378,27 @@ static void pins_refuse_nothing(hotbed_backend backend) {
 static void take_and_leave(hotbed_backend backend, uint64_t round) {
     setup s;
     fixture r;
-    lane lanes[6];
+    test_ticket tickets[6];
     setup_start(&s, 1, 1, 600);
     s.tables[0].upper_capacity = 60;
     s.options.mode = HOTBED_MODE_DEFAULT;
     fixture_open(&r, backend, &s.options);
     for (int i = 0; i < 6; i++)
-        lane_open(&r, &lanes[i], 64, 64);
+        test_ticket_open(&r, &tickets[i], 64, 64);
     rng random = rng_start(108 + round);
     for (int step = hotbed_test_is_small() ? 90 : 0; step < 150;
          step++) { /* it fills up towards the end */
-        lane *l = &lanes[step % 6];
-        const recipe how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
-        lane_cancel(l);
-        lane_fill(l, &random, &how);
-        hotbed_status status = lane_prefetch_with_slots(l);
+        test_ticket *l = &tickets[step % 6];
+        const batch_shape how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
+        test_ticket_cancel(l);
+        test_ticket_fill(l, &random, &how);
+        hotbed_status status = test_ticket_prefetch_with_slots(l);
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_FULL);
         if (step % 10 == 9)
             fixture_check(&r);
     }
     for (int i = 0; i < 6; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
@@ -440,7 +440,7 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
     }
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------ */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
 /* 50 steps with eviction traffic in every mode: all optimisers, types and dims, pooled or not.  Small: 20, and an
  * optimiser a mode. */
@@ -458,7 +458,7 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
                 continue;
             setup s;
             fixture r;
-            lane l;
+            test_ticket l;
             rng random = rng_start(way * 4 + o);
             setup_start(&s, 10, 8, 120);
             for (uint32_t t = 0; t < 10; t++) {
@@ -476,27 +476,27 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             s.options.optimizer.weight_decay = 0.0625F;
             s.options.pooling = poolings[(o + way) % 3];
             fixture_open(&r, backend, &s.options);
-            lane_open(&r, &l, 400, 12);
-            recipe how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
+            test_ticket_open(&r, &l, 400, 12);
+            batch_shape how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
             for (int step = 0; step < steps; step++) {
                 how.weights = step % 2 == 0 && s.options.pooling != HOTBED_POOL_NONE;
-                lane_fill(&l, &random, &how);
-                lane_prefetch(&l);
-                lane_forward(&l);
-                lane_backward(&l, &random);
+                test_ticket_fill(&l, &random, &how);
+                test_ticket_prefetch(&l);
+                test_ticket_forward(&l);
+                test_ticket_backward(&l, &random);
                 if (step % 10 == 5)
                     CHECK_OK(hotbed_storage_flush(r.storage, r.stream));
                 if (step == steps * 3 / 5)
                     CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
                 if (step % (steps / 2) == steps * 2 / 5)
-                    lane_eval(&l);
+                    test_ticket_eval(&l);
             }
             fixture_check(&r);
             hotbed_table_stats stats = {.size = sizeof stats};
             CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
             if (way == 0 || way == 2)
                 CHECK(stats.fetches > 100 && stats.write_backs > 100);
-            lane_close(&l);
+            test_ticket_close(&l);
             fixture_close(&r);
         }
     }
@@ -509,7 +509,7 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
     for (int k = 0; k < (backend == HOTBED_BACKEND_CUDA ? 1 : 3); k++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start((uint64_t)k);
         setup_start(&s, 2, 16, 300);
         s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
@@ -517,12 +517,12 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
         s.options.lower_memory = kinds[k];
         s.options.lower_directory = kinds[k] == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 64, 16);
-        const recipe how = {.batch_size = 16, .key_space = 250};
+        test_ticket_open(&r, &l, 64, 16);
+        const batch_shape how = {.batch_size = 16, .key_space = 250};
         for (int step = 0; step < 30; step++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

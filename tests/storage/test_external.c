@@ -1,4 +1,9 @@
-/* tests/storage/test_external.c - external stores: the contract on every one, and requests on streams. */
+/* tests/storage/test_external.c - contract of hotbed/external.h, on every store.
+ *
+ * Random calls on the store in memory, on RocksDB and on a plug-in (tests/support/bad_store.h) are compared with a
+ * model (tests/storage/store_fixture.h).  Also: documented errors, calls from several threads, and requests in stream
+ * order.
+ */
 #include "hotbed/external.h"
 
 #include "tests/storage/store_fixture.h"
@@ -8,7 +13,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* --- the contract, on every store ------------------------------------------------------------ */
+/* --- calls, on every store ------------------------------------------------------------------ */
 
 static void random_operations_agree_with_a_model(hotbed_backend backend) {
     (void)backend;
@@ -38,7 +43,7 @@ static void random_operations_agree_with_a_model(hotbed_backend backend) {
     }
 }
 
-static void large_batches_are_whole(hotbed_backend backend) {
+static void large_batches_are_stored_whole(hotbed_backend backend) {
     (void)backend;
     enum { N = 5000 };
     static uint64_t keys[N], scores[N], back[N];
@@ -63,7 +68,7 @@ static void large_batches_are_whole(hotbed_backend backend) {
     }
 }
 
-static void parts_that_are_not_wanted_may_be_null(hotbed_backend backend) {
+static void optional_arrays_may_be_null(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
@@ -75,7 +80,7 @@ static void parts_that_are_not_wanted_may_be_null(hotbed_backend backend) {
         CHECK_OK(hotbed_external_find(b->external, 0, 1, b->keys, b->found, NULL, b->scores));
         CHECK_EQ(b->scores[0], 0);
         CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL));
-        CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL)); /* they are gone */
+        CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL)); /* erases nothing */
         memset(b->model, 0, sizeof b->model);
         store_fixture_check(b);
         CHECK_OK(hotbed_external_find(b->external, 0, 0, NULL, NULL, NULL, NULL));
@@ -85,7 +90,7 @@ static void parts_that_are_not_wanted_may_be_null(hotbed_backend backend) {
     }
 }
 
-static void a_walk_sees_what_stays(hotbed_backend backend) {
+static void a_cursor_gives_every_row_that_stays(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
@@ -218,7 +223,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static void threads_take_turns(hotbed_backend backend) {
+static void calls_from_several_threads_are_serialized(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
@@ -237,7 +242,7 @@ static void threads_take_turns(hotbed_backend backend) {
     }
 }
 
-/* Fill a request's batch; the stream has passed its last use. */
+/* Fill the batch of a request.  The stream must have passed its previous use. */
 static void fill_request(const hotbed_external_request_view *v, uint64_t n, uint8_t value) {
     *v->n = n;
     for (uint64_t i = 0; i < n; i++)
@@ -290,7 +295,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
         CHECK_OK(hotbed_external_erase_async(put, stream));
         CHECK_OK(hotbed_stream_sync(stream));
 
-        /* In a graph, with another batch at each launch. */
+        /* Requests in a graph, with another batch at each launch. */
         hotbed_graph *graph = NULL;
         CHECK_OK(hotbed_graph_begin(stream));
         CHECK_OK(hotbed_external_insert_async(put, stream));
@@ -358,7 +363,7 @@ static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     hotbed_event *event = NULL;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
@@ -374,11 +379,11 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_external_insert_async(r, stream));
     CHECK_OK(hotbed_external_find_async(r, stream));
     CHECK_OK(hotbed_event_record(event, stream));
-    bad_store_await(&b->bad); /* the store has the call, and does not return */
+    bad_store_await(&b->bad); /* the store is in the call and does not return */
     bool done = true;
     CHECK_OK(hotbed_event_query(event, &done));
     CHECK(!done);
-    CHECK_OK(hotbed_external_stats_read(b->external, &stats)); /* does not wait for it */
+    CHECK_OK(hotbed_external_stats_read(b->external, &stats)); /* does not wait for the call */
     CHECK_EQ(stats.stream_waits, 0);
     CHECK_EQ(hotbed_external_failure(b->external, NULL, 0), HOTBED_OK);
     bad_store_let_go(&b->bad);
@@ -394,15 +399,15 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
 
 const hotbed_test hotbed_tests[] = {
     {"random_operations_agree_with_a_model", random_operations_agree_with_a_model},
-    {"large_batches_are_whole", large_batches_are_whole},
-    {"parts_that_are_not_wanted_may_be_null", parts_that_are_not_wanted_may_be_null},
-    {"a_walk_sees_what_stays", a_walk_sees_what_stays},
+    {"large_batches_are_stored_whole", large_batches_are_stored_whole},
+    {"optional_arrays_may_be_null", optional_arrays_may_be_null},
+    {"a_cursor_gives_every_row_that_stays", a_cursor_gives_every_row_that_stays},
     {"arguments_are_checked_first", arguments_are_checked_first},
     {"options_are_checked", options_are_checked},
-    {"threads_take_turns", threads_take_turns},
+    {"calls_from_several_threads_are_serialized", calls_from_several_threads_are_serialized},
     {"requests_run_in_stream_order", requests_run_in_stream_order},
     {"a_failed_request_is_a_fault_of_the_stream", a_failed_request_is_a_fault_of_the_stream},
-    {"a_slow_store_keeps_the_stream_and_not_the_caller",
-     a_slow_store_keeps_the_stream_and_not_the_caller},
+    {"a_slow_store_blocks_the_stream_but_not_the_caller",
+     a_slow_store_blocks_the_stream_but_not_the_caller},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_index.c - the index through its public calls. */
+/* tests/storage/test_index.c - contract of hotbed/index.h.
+ *
+ * Each documented rule has a test: keys, capacity, scores, pins, eviction, export, streams, errors.  Random operations
+ * against a model are in test_index_model.c.
+ */
 #include "hotbed/index.h"
 
 #include "storage/hash_core.h"
@@ -118,7 +122,7 @@ static void a_table_number_out_of_range_is_a_fault(hotbed_backend backend) {
         CHECK_EQ(b.host->slots[1], HOTBED_SLOT_NONE);
         CHECK(b.host->slots[2] != HOTBED_SLOT_NONE);
         CHECK_OK(hotbed_index_erase_keys(b.index, 3, d->keys, d->tables, d->outcomes, b.stream));
-        /* A call that waits leaves the fault for the caller. */
+        /* A call that synchronizes internally leaves the fault to the caller's sync. */
         CHECK_EQ(index_fixture_size(&b, 0), 0);
         CHECK_STATUS(index_fixture_download(&b), HOTBED_ERR_RANGE);
         CHECK_EQ(b.host->outcomes[0], 1);
@@ -150,7 +154,7 @@ static void tables_are_described(hotbed_backend backend) {
     index_fixture_close(&b);
 }
 
-/* What an index allocates is its slots, and little beside. */
+/* The memory of an index is 16 bytes per slot and little more. */
 static void a_slot_takes_16_bytes(hotbed_backend backend) {
     index_fixture b;
     hotbed_stream *stream;
@@ -159,7 +163,7 @@ static void a_slot_takes_16_bytes(hotbed_backend backend) {
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     const uint64_t capacity = 100000;
     hotbed_index_options options;
-    /* the backend has what it needs */
+    /* a first index, so that allocations of the backend itself do not count */
     index_fixture_open_one(&b, backend, capacity, HOTBED_EVICT_NEVER);
     hotbed_index_options_init(&options);
     options.num_tables = 1;
@@ -195,7 +199,7 @@ static void every_key_value_is_stored(hotbed_backend backend) {
             memcpy(slots, b.host->slots, sizeof slots);
             index_fixture_find(&b);
             CHECK_BYTES(b.host->slots, slots, b.host->n * sizeof slots[0]);
-            b.host->n = 100; /* the first hundred go */
+            b.host->n = 100; /* erase the first hundred */
             index_fixture_erase(&b);
             CHECK_EQ(index_fixture_outcomes(&b, (hotbed_index_outcome)1), 100);
             b.host->n = 210;
@@ -212,25 +216,25 @@ static void every_key_value_is_stored(hotbed_backend backend) {
         }
 }
 
-/* Insert keys [0, n) in batches; how many were given a slot. */
+/* Insert keys [0, n) in batches.  Returns how many got a slot. */
 static uint64_t fill(index_fixture *b, uint64_t n) {
-    uint64_t given = 0;
+    uint64_t stored = 0;
     for (uint64_t first = 0; first < n; first += INDEX_BATCH_MOST) {
         index_fixture_number_keys(
             b, first, n - first < INDEX_BATCH_MOST ? n - first : INDEX_BATCH_MOST);
         CHECK_OK(index_fixture_insert(b, HOTBED_SCORE_ASSIGN, false));
         uint64_t new = index_fixture_outcomes(b, HOTBED_INDEX_INSERTED) +
                        index_fixture_outcomes(b, HOTBED_INDEX_EVICTED);
-        given += new;
+        stored += new;
         uint64_t others = index_fixture_outcomes(b, HOTBED_INDEX_FULL) +
                           index_fixture_outcomes(b, HOTBED_INDEX_PINNED) +
                           index_fixture_outcomes(b, HOTBED_INDEX_FOUND);
         CHECK_EQ(new + others, b->host->n);
     }
-    return given;
+    return stored;
 }
 
-static void a_table_takes_as_many_keys_as_it_was_made_for(hotbed_backend backend) {
+static void a_table_holds_as_many_keys_as_its_capacity(hotbed_backend backend) {
     static const uint64_t capacities[] = {1,   2,   15,  16,   17,   31,    100,  255,
                                           500, 512, 530, 1000, 4096, 10001, 60000};
     for (uint32_t c = 0; c < sizeof capacities / sizeof capacities[0]; c++) {
@@ -239,7 +243,7 @@ static void a_table_takes_as_many_keys_as_it_was_made_for(hotbed_backend backend
         index_fixture_open_one(&b, backend, capacities[c], HOTBED_EVICT_NEVER);
         CHECK_EQ(fill(&b, capacities[c]), capacities[c]);
         CHECK_EQ(index_fixture_size(&b, 0), capacities[c]);
-        /* More keys: the table refuses at last, and loses none. */
+        /* More keys: the table refuses some, and loses none. */
         CHECK_OK(hotbed_index_table(b.index, 0, &info));
         index_fixture_number_keys(&b, (uint64_t)1 << 40, INDEX_BATCH_MOST);
         CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, false));
@@ -258,7 +262,7 @@ static void a_table_takes_as_many_keys_as_it_was_made_for(hotbed_backend backend
 
 /* --- scores, pins, eviction ------------------------------------------------------------------ */
 
-/* Score of the key in `slot`, by export. */
+/* Score of the key in `slot`, read by an export. */
 static uint64_t score_in(index_fixture *b, uint32_t table, uint64_t slot) {
     uint64_t score = UINT64_MAX;
     CHECK_OK(hotbed_index_export(
@@ -281,7 +285,7 @@ static void scores_follow_the_rule(hotbed_backend backend) {
         hotbed_score_rule rule;
         uint64_t given, seen;
     } steps[] = {
-        {HOTBED_SCORE_KEEP, 5, 5}, /* inserted: the given score whatever the rule */
+        {HOTBED_SCORE_KEEP, 5, 5}, /* a new key gets the given score, whatever the rule */
         {HOTBED_SCORE_KEEP, 9, 5},
         {HOTBED_SCORE_ADD, 3, 8},
         {HOTBED_SCORE_ASSIGN, 2, 2},
@@ -337,10 +341,10 @@ static void pins_keep_keys(hotbed_backend backend) {
     CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, true));
     CHECK(index_fixture_outcomes(&b, HOTBED_INDEX_PINNED) >= 64 - (info.slots - 16));
     CHECK_EQ(b.host->num_evicted, 0);
-    index_fixture_pin(&b, false); /* HOTBED_SLOT_NONE is skipped */
+    index_fixture_pin(&b, false); /* skips HOTBED_SLOT_NONE */
     CHECK_OK(hotbed_index_size(b.index, 0, &keys, &pinned, b.stream));
     CHECK_EQ(pinned, 16);
-    /* Two pins more, three off; one more off does nothing. */
+    /* Two more pins, three unpins; a further unpin does nothing. */
     index_fixture_number_keys(&b, 0, 16);
     memcpy(b.host->slots, slots, sizeof slots);
     index_fixture_pin(&b, true);
@@ -358,7 +362,7 @@ static void pins_keep_keys(hotbed_backend backend) {
     CHECK_EQ(score_in(&b, 0, slots[3]), 1);
     CHECK_OK(hotbed_index_size(b.index, 0, &keys, &pinned, b.stream));
     CHECK_EQ(pinned, 0);
-    /* Slots without a key take no pin. */
+    /* Slots without a key are not pinned. */
     index_fixture_upload(&b);
     index_fixture_erase(&b);
     CHECK_EQ(index_fixture_outcomes(&b, (hotbed_index_outcome)1), 16);
@@ -378,18 +382,18 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
         index_fixture_open_one(&b, backend, 16, HOTBED_EVICT_LOWEST);
         CHECK_OK(hotbed_index_table(b.index, 0, &info));
         for (uint64_t first = 0; index_fixture_size(&b, 0) < 16; first += 64) {
-            /* until the candidates of all keys are full */
+            /* fill the table until all candidates are full */
             index_fixture_number_keys(&b, first, 64);
             CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, false));
         }
-        /* All keys of the table, and as many new keys. */
+        /* A batch of all keys of the table, and as many new keys. */
         CHECK_OK(hotbed_index_export(
             b.index, 0, INDEX_BATCH_MOST, b.device->keys, NULL, NULL, b.device->counts, b.stream));
         CHECK_OK(index_fixture_download(&b));
         uint64_t old = b.host->counts[0];
         b.host->n = 2 * old;
         for (uint64_t i = 0; i < old; i++) {
-            b.host->keys[old + i] = b.host->keys[i]; /* behind the new ones */
+            b.host->keys[old + i] = b.host->keys[i]; /* behind the new keys */
             b.host->keys[i] = hotbed_hash_u64(i + ((uint64_t)1 << 50));
         }
         memset(b.host->tables, 0, sizeof b.host->tables);
@@ -405,7 +409,7 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
     }
 }
 
-/* What does not fit is counted, but not written; arrays that are NULL neither. */
+/* Keys that do not fit are counted but not written; arrays may be NULL. */
 static void an_export_stays_in_its_arrays(hotbed_backend backend) {
     index_fixture b;
     index_fixture_open_one(&b, backend, 100, HOTBED_EVICT_NEVER);
@@ -444,7 +448,8 @@ static void a_recorded_graph_serves_changing_keys(hotbed_backend backend) {
     CHECK_EQ(index_fixture_size(&b, 0), 0);
     uint64_t evicted = 0, second = 0;
     for (uint64_t launch = 0; launch < LAUNCHES; launch++) {
-        index_fixture_number_keys(&b, launch * N / 2, N); /* half of them are old */
+        /* half of the keys are in the table already */
+        index_fixture_number_keys(&b, launch * N / 2, N);
         for (uint32_t i = 0; i < N; i++) {
             b.host->tables[i] = i % 4 == 0;
             b.host->scores[i] = launch;
@@ -487,7 +492,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
     index_fixture_close(&b);
 }
 
-/* Finds on a second stream beside inserts: a key is where it ends up, or not yet there. */
+/* While one stream inserts, finds on another stream give a key's final slot, or none. */
 static void finds_run_beside_inserts(hotbed_backend backend) {
     enum { ROUNDS = 20, N = 400 };
     index_fixture b;
@@ -555,8 +560,7 @@ const hotbed_test hotbed_tests[] = {
     {"tables_are_described", tables_are_described},
     {"a_slot_takes_16_bytes", a_slot_takes_16_bytes},
     {"every_key_value_is_stored", every_key_value_is_stored},
-    {"a_table_takes_as_many_keys_as_it_was_made_for",
-     a_table_takes_as_many_keys_as_it_was_made_for},
+    {"a_table_holds_as_many_keys_as_its_capacity", a_table_holds_as_many_keys_as_its_capacity},
     {"scores_follow_the_rule", scores_follow_the_rule},
     {"pins_keep_keys", pins_keep_keys},
     {"a_call_does_not_evict_its_own_keys", a_call_does_not_evict_its_own_keys},

@@ -1,4 +1,8 @@
-/* tests/storage/test_index_model.c - the index against a plain model, and against itself on the other backend. */
+/* tests/storage/test_index_model.c - the calls of hotbed/index.h against a plain model, and both backends compared.
+ *
+ * Random batches are inserted, found, pinned, unpinned and erased.  The model is an array with an entry for each
+ * slot; it checks that a refused key had no free candidate slot and that an evicted key had the lowest score.
+ */
 #include "hotbed/index.h"
 
 #include "storage/hash_core.h"
@@ -30,8 +34,8 @@ static uint64_t model_find(uint32_t table, uint64_t key) {
     return HOTBED_SLOT_NONE;
 }
 
-/* The lowest score of the unpinned among a key's candidates, UINT64_MAX when all are pinned, 0 and *free
- * when one is free. */
+/* The lowest score of the unpinned keys among a key's candidates.  UINT64_MAX if all are pinned; 0, with *free_slot
+ * set, if a candidate is free. */
 static uint64_t model_lowest(uint32_t table, uint64_t key, bool *free_slot) {
     hotbed_index_range range = ranges[table];
     uint64_t lowest = UINT64_MAX;
@@ -57,7 +61,7 @@ static uint64_t ruled(hotbed_score_rule rule, uint64_t old, uint64_t given) {
     return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
 }
 
-/* The batch's evictions leave the model. */
+/* Check the evictions of a batch, and remove the evicted keys from the model. */
 static void model_evictions(const index_fixture *b) {
     const index_batch *h = b->host;
     CHECK_EQ(h->num_evicted, index_fixture_outcomes(b, HOTBED_INDEX_EVICTED));
@@ -70,7 +74,7 @@ static void model_evictions(const index_fixture *b) {
         while (table + 1 < TABLES && h->evicted_slots[i] >= hotbed_index_slot(ranges[table + 1], 0))
             table++;
         CHECK(ranges[table].evicts != 0);
-        for (uint64_t k = 0; k < h->n; k++) /* not a key of the call */
+        for (uint64_t k = 0; k < h->n; k++) /* the call must not evict its own keys */
             CHECK(h->tables[k] != table || h->keys[k] != e->key);
         e->live = false;
     }
@@ -115,7 +119,7 @@ static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin
         }
         e->pins += with_pin ? 1 : 0;
     }
-    for (uint64_t i = 0; i < h->n; i++) { /* who was refused had no free slot */
+    for (uint64_t i = 0; i < h->n; i++) { /* a refused key had no free slot */
         bool free_slot;
         if (h->slots[i] != HOTBED_SLOT_NONE)
             continue;
@@ -124,7 +128,7 @@ static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin
     }
 }
 
-/* Every table's keys, slots, scores and pins are the model's. */
+/* Compare keys, slots, scores and pins of every table with the model. */
 static void model_check(index_fixture *b) {
     for (uint32_t t = 0; t < TABLES; t++) {
         uint64_t live = 0, pinned = 0;
@@ -148,7 +152,7 @@ static void model_check(index_fixture *b) {
     }
 }
 
-/* Keys of a batch: from a small space, distinct in their table. */
+/* Make a batch of keys from a small key space, distinct within their table. */
 static void random_keys(index_fixture *b, uint64_t n, uint64_t space) {
     static uint64_t edges[INDEX_BATCH_MOST];
     index_batch *h = b->host;
@@ -191,7 +195,7 @@ static void model_pin(index_fixture *b, bool on) {
     index_fixture_pin(b, on);
 }
 
-static void random_operations_are_the_models(hotbed_backend backend) {
+static void random_operations_equal_the_model(hotbed_backend backend) {
     index_fixture b;
     const uint64_t capacities[TABLES] = {100, 60, 400};
     const hotbed_evict evict[TABLES] = {
@@ -260,7 +264,7 @@ static void both_backends_keep_the_same_keys(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_operations_are_the_models", random_operations_are_the_models},
+    {"random_operations_equal_the_model", random_operations_equal_the_model},
     {"both_backends_keep_the_same_keys", both_backends_keep_the_same_keys},
     {NULL, NULL},
 };

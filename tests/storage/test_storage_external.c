@@ -569,7 +569,7 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
 /* --- time ------------------------------------------------------------------------------------ */
 
 /* The caller goes on while the store takes its time, through all of a step. */
-static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend backend) {
     if (hotbed_test_is_small())
         SKIP("a launch under a tool waits for the stream, which waits for the store");
     box b;
@@ -737,8 +737,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_torn_batch_is_never_served", a_torn_batch_is_never_served},
     {"calls_on_rows_may_fail", calls_on_rows_may_fail},
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
-    {"a_slow_store_keeps_the_stream_and_not_the_caller",
-     a_slow_store_keeps_the_stream_and_not_the_caller},
+    {"a_slow_store_blocks_the_stream_but_not_the_caller",
+     a_slow_store_blocks_the_stream_but_not_the_caller},
     {"rows_are_there_when_the_store_is_opened_again",
      rows_are_there_when_the_store_is_opened_again},
     {NULL, NULL},

@@ -1,7 +1,8 @@
-/* tests/storage/test_storage_accumulate.c - backward in two halves: reduce, as often as wanted, and apply.
+/* tests/storage/test_storage_accumulate.c - backward in two calls, hotbed_storage_reduce() and
+ * hotbed_storage_apply().
  *
- * The model sums and applies in two calls as well, and its backward is both: equal bytes here and in
- * test_storage_step.c say that reduce and apply together are backward.
+ * The model has both calls, too, and its backward makes them.  Sums, rows and outputs must have the bytes of the
+ * model, here and in test_storage_step.c; so reduce and apply together give the bytes of backward.
  */
 #include "tests/storage/fixture.h"
 
@@ -9,10 +10,10 @@
 
 enum { GUARD = 0x5B, TABLES = 4 };
 
-/* Sums of a lane's ticket, here and in the model. */
+/* Sums of a batch, of the library and of the model. */
 typedef struct sums {
     test_ticket *l;
-    float *device; /* aligned to floats only, or to 16 bytes */
+    float *device; /* aligned to 16 bytes, or only to a float */
     float *host;
     float *seen;
     uint64_t bytes;
@@ -34,7 +35,7 @@ static void sums_close(sums *s) {
     free(s->seen);
 }
 
-/* Reduce random gradients, and compare the sums and what is between and after them. */
+/* Reduce random gradients and compare the sums, with the bytes between and behind them. */
 static void sums_reduce(sums *s, rng *random, bool add) {
     test_ticket *l = s->l;
     hotbed_dtype dtype = l->r->model->options.output_dtype;
@@ -53,7 +54,7 @@ static void sums_apply(sums *s) {
     oracle_apply(s->l->model, s->host);
 }
 
-/* A step with `micros` gradients. */
+/* A step that sums `micros` gradients. */
 static void sums_step(sums *s, rng *random, const batch_shape *how, int micros) {
     test_ticket_fill(s->l, random, how);
     test_ticket_prefetch(s->l);
@@ -73,7 +74,8 @@ static void mixed_setup(
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
     s->tables[1].capacity = 100;
-    s->tables[3].evict = HOTBED_EVICT_LOWEST; /* never full: its pins are taken off another way */
+    /* never full; but tables that evict are unpinned in another way */
+    s->tables[3].evict = HOTBED_EVICT_LOWEST;
     for (uint32_t f = 0; f < sizeof features / sizeof features[0]; f++)
         setup_feature(s, features[f]);
     s->options.pooling = pooling;
@@ -104,7 +106,7 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
         };
         for (uint32_t k = 0; k < sizeof recipes / sizeof recipes[0]; k++)
             sums_step(&sum, &random, &recipes[k], k == 0 ? 3 : 1);
-        test_ticket_step(&l, &random, &recipes[0]); /* a fused one in between */
+        test_ticket_step(&l, &random, &recipes[0]); /* a step with backward in between */
         sums_step(&sum, &random, &recipes[1], 2);
         fixture_check(&r);
         sums_close(&sum);
@@ -113,24 +115,24 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
     }
 }
 
-static void sgd_in_halves_equals_the_model(hotbed_backend backend) {
+static void sgd_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_SGD);
 }
 
-static void adam_in_halves_equals_the_model(hotbed_backend backend) {
+static void adam_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ADAM);
 }
 
-static void adagrad_in_halves_equals_the_model(hotbed_backend backend) {
+static void adagrad_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ADAGRAD);
 }
 
-static void rowwise_adagrad_in_halves_equals_the_model(hotbed_backend backend) {
+static void rowwise_adagrad_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* f32 rows and gradients of dims that are multiples of 4: kernels of their own on CUDA. */
-static void plain_rows(hotbed_backend backend) {
+/* F32 rows whose dimension is a multiple of 4 have kernels of their own on CUDA. */
+static void plain_rows_equal_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {4, 16, 32, 64, 128, 512};
     rng random = rng_start(20);
     for (uint32_t i = 0; i < 12; i++) {
@@ -157,7 +159,7 @@ static void plain_rows(hotbed_backend backend) {
     }
 }
 
-/* Sums of one to four levels. */
+/* Batches whose sums need one to four levels. */
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 1024, 1025, 1500, 33000};
     setup s;
@@ -183,8 +185,8 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* The ticket after a reduce: forward, another reduce, a cancel and a fused backward are all allowed. */
-static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
+/* After a reduce, forward, another reduce, cancel and backward are allowed. */
+static void reduce_changes_neither_rows_nor_pins(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -203,7 +205,7 @@ static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
         CHECK(pinned > 0);
         sums_reduce(&sum, &random, false);
         CHECK_EQ(fixture_pinned(&r), pinned);
-        fixture_check(&r); /* no step was counted, no row has changed */
+        fixture_check(&r); /* no step is counted, no row has changed */
         test_ticket_check(&l);
         test_ticket_forward(&l);
         if (end == 0)
@@ -222,7 +224,7 @@ static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Keys that got no slot have sums, and train nothing. */
+/* Refused keys have sums, which apply ignores. */
 static void refused_keys_have_sums(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -245,7 +247,7 @@ static void refused_keys_have_sums(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* What the caller makes of the sums is what is applied. */
+/* apply uses the sums as the caller has changed them. */
 static void changed_sums_are_applied(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -254,7 +256,7 @@ static void changed_sums_are_applied(hotbed_backend backend) {
     rng random = rng_start(24);
     setup_start(&s, 2, 8, 500);
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    s.options.optimizer.max_gradient = 0.5F; /* of gradients, not of sums */
+    s.options.optimizer.max_gradient = 0.5F; /* clips gradients, not sums */
     fixture_open(&r, backend, &s.options);
     test_ticket_open(&r, &l, 200, 64);
     sums_open(&sum, &l, true);
@@ -275,8 +277,8 @@ static void changed_sums_are_applied(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Two micro-batches' gradients and one step, recorded once. */
-static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
+/* A graph of two reduces and an apply. */
+static void a_recorded_step_may_sum_two_gradients(hotbed_backend backend) {
     enum { LAUNCHES = 30 };
     setup s;
     fixture r;
@@ -336,7 +338,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
+static void reduce_and_apply_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -398,7 +400,7 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_apply(t, l.ticket, NULL, r.stream), bad);
     CHECK_STATUS(hotbed_storage_apply(t, l.ticket, d, NULL), bad);
     CHECK_STATUS(hotbed_storage_apply(other.storage, l.ticket, d, r.stream), bad);
-    sums_reduce(&sum, &random, false); /* the ticket is as it was */
+    sums_reduce(&sum, &random, false); /* the refused calls have not changed the ticket */
     sums_apply(&sum);
     fixture_check(&r);
     sums_close(&sum);
@@ -422,17 +424,18 @@ static void bad_calls_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sgd_in_halves_equals_the_model", sgd_in_halves_equals_the_model},
-    {"adam_in_halves_equals_the_model", adam_in_halves_equals_the_model},
-    {"adagrad_in_halves_equals_the_model", adagrad_in_halves_equals_the_model},
-    {"rowwise_adagrad_in_halves_equals_the_model", rowwise_adagrad_in_halves_equals_the_model},
-    {"plain_rows", plain_rows},
+    {"sgd_by_reduce_and_apply_equals_the_model", sgd_by_reduce_and_apply_equals_the_model},
+    {"adam_by_reduce_and_apply_equals_the_model", adam_by_reduce_and_apply_equals_the_model},
+    {"adagrad_by_reduce_and_apply_equals_the_model", adagrad_by_reduce_and_apply_equals_the_model},
+    {"rowwise_adagrad_by_reduce_and_apply_equals_the_model",
+     rowwise_adagrad_by_reduce_and_apply_equals_the_model},
+    {"plain_rows_equal_the_model", plain_rows_equal_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},
-    {"reduce_leaves_rows_and_pins", reduce_leaves_rows_and_pins},
+    {"reduce_changes_neither_rows_nor_pins", reduce_changes_neither_rows_nor_pins},
     {"refused_keys_have_sums", refused_keys_have_sums},
     {"changed_sums_are_applied", changed_sums_are_applied},
-    {"a_recorded_step_of_two_gradients", a_recorded_step_of_two_gradients},
-    {"eager_halves_neither_wait_nor_allocate", eager_halves_neither_wait_nor_allocate},
+    {"a_recorded_step_may_sum_two_gradients", a_recorded_step_may_sum_two_gradients},
+    {"reduce_and_apply_neither_wait_nor_allocate", reduce_and_apply_neither_wait_nor_allocate},
     {"bad_calls_are_refused", bad_calls_are_refused},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_eval.c - evaluation changes nothing, and may run beside training. */
+/* tests/storage/test_storage_eval.c - hotbed_storage_eval() against the model.
+ *
+ * Outputs equal the model's; rows, scores, pins and counts do not change; eval runs within a step and beside
+ * training.  Races of eval with training are in test_storage_race.c and test_eval_core.c.
+ */
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 
@@ -6,7 +10,8 @@ static void two_tables(setup *s, hotbed_pooling pooling) {
     setup_start(s, 3, 5, 500);
     s->tables[0].eval_initializer.value = 0.625F;
     s->tables[1].dtype = HOTBED_BF16;
-    s->tables[1].eval_initializer.value = 0.1F; /* is rounded to the output's type only */
+    /* rounded to the type of the output, not of the rows */
+    s->tables[1].eval_initializer.value = 0.1F;
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 40;
     s->options.pooling = pooling;
@@ -45,8 +50,8 @@ static void eval_changes_nothing(hotbed_backend backend) {
     }
 }
 
-/* Between prefetch and backward of a ticket: the ticket's pins and order stay. */
-static void eval_inside_of_a_step(hotbed_backend backend) {
+/* Eval between prefetch and backward of a ticket. */
+static void eval_inside_of_a_step_leaves_the_ticket_unchanged(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l, eval;
@@ -61,7 +66,7 @@ static void eval_inside_of_a_step(hotbed_backend backend) {
         test_ticket_fill(&eval, &random, &how);
         test_ticket_eval(&eval);
         test_ticket_prefetch(&l);
-        test_ticket_eval(&eval); /* sees the new rows with their first values */
+        test_ticket_eval(&eval); /* reads the new rows, with their initial values */
         test_ticket_check(&l);
         test_ticket_forward(&l);
         test_ticket_eval(&eval);
@@ -74,7 +79,7 @@ static void eval_inside_of_a_step(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void eval_of_an_empty_storage(hotbed_backend backend) {
+static void eval_of_an_empty_storage_reads_missing_rows(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -114,7 +119,7 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     float rows[48 * 5];
     fixture_download(&r, rows, l.output, sizeof rows);
     for (int e = 0; e < 5; e++) {
-        CHECK(rows[40 * 5 + e] == 7.0F); /* as a missing key */
+        CHECK(rows[40 * 5 + e] == 7.0F); /* the value of a missing key */
         CHECK(rows[39 * 5 + e] != 7.0F);
     }
     fixture_check(&r);
@@ -122,7 +127,7 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* The second call with the same sizes neither allocates nor waits. */
+/* A second call with the same sizes neither allocates nor waits. */
 static void eval_allocates_once(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -146,8 +151,8 @@ static void eval_allocates_once(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Two streams at once, on features of different tables, so that no row is read while it is written. */
-static void eval_beside_training(hotbed_backend backend) {
+/* Eval and training on two streams, with features of different tables, so that no row is read while it is written. */
+static void eval_runs_beside_training(hotbed_backend backend) {
     enum { BATCH = 32 };
     const int trained = hotbed_test_is_small() ? 40 : 200;
     setup s;
@@ -162,11 +167,12 @@ static void eval_beside_training(hotbed_backend backend) {
     test_ticket_open(&r, &l, 2 * BATCH, BATCH);
     test_ticket_open(&r, &eval, 2 * BATCH, BATCH);
     const batch_shape how = {.batch_size = BATCH, .key_space = 100};
-    test_ticket_step(&l, &random, &how); /* some rows for table 1 */
+    test_ticket_step(&l, &random, &how); /* create rows in table 1 */
     const batch_shape none = {.batch_size = BATCH, .max_bag = 1, .key_space = 100};
     test_ticket_fill(&eval, &random, &how);
     test_ticket_fill(&l, &random, &none);
-    int64_t *offsets = (int64_t *)l.host.offsets; /* train table 0 only, evaluate table 1 only */
+    /* training has keys of table 0 only, eval of table 1 only */
+    int64_t *offsets = (int64_t *)l.host.offsets;
     for (int b = BATCH; b <= 2 * BATCH; b++)
         offsets[b] = offsets[BATCH];
     l.num_keys = l.host.num_keys = (uint64_t)offsets[2 * BATCH];
@@ -202,7 +208,7 @@ static void eval_beside_training(hotbed_backend backend) {
     hotbed_stream_destroy(other);
 }
 
-/* What forward does of an eval whose key lost its slot to another between find and read. */
+/* The key of an eval loses its slot to another key between the pass that finds and the pass that reads. */
 static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
     enum { DIM = 8 };
     setup s;
@@ -229,7 +235,7 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
         CHECK_OK(hotbed_ticket_read(ticket, &view));
         fixture_download(&r, &slots[0], view.slots, sizeof slots[0]);
-        slots[1] = slots[0]; /* as if 6 had been there when it was looked for */
+        slots[1] = slots[0]; /* as if key 6 had been in this slot when it was found */
         const uint32_t starts[2] = {0, 2};
         hotbed_step_view step = hotbed_storage_step(r.storage);
         step.eval = 1;
@@ -238,7 +244,7 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         step.batch_size = 2;
         step.slots = fixture_copy(&r, slots, sizeof slots);
         step.feature_starts = fixture_copy(&r, starts, sizeof starts);
-        const uint64_t prefetches = 1; /* and nothing has happened since */
+        const uint64_t prefetches = 1; /* no prefetch has run since */
         const uint32_t none = 0;
         step.begun = fixture_copy(&r, &prefetches, sizeof prefetches);
         step.feature_tables = r.storage->device_feature_tables;
@@ -257,8 +263,9 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
     }
 }
 
-/* On CUDA an eval knows of the one before how many rows are below, and reads them by address if they are many. */
-static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
+/* An eval counts its lower-tier rows.  On CUDA, if the previous eval found many, they are deferred and read by
+ * address. */
+static void lower_tier_rows_are_counted_and_deferred(hotbed_backend backend) {
     enum { BATCH = 300, KEYS = 2 * BATCH };
     for (int pooled = 0; pooled < 2; pooled++) {
         setup s;
@@ -284,11 +291,11 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
         }
         CHECK(below > KEYS / 2 && below < KEYS);
         for (int pass = 0; pass < 3; pass++) {
-            test_ticket_eval(&l); /* told of; deferred; told of */
+            test_ticket_eval(&l); /* counted; deferred; counted */
             fixture_download(&r, &told, r.storage->below, sizeof told);
             CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
             if (pass == 1)
-                r.storage->lower_bytes = (uint64_t)below << 21; /* a page a row */
+                r.storage->lower_bytes = (uint64_t)below << 21; /* a page for each row */
         }
         test_ticket_close(&l);
         fixture_close(&r);
@@ -297,12 +304,13 @@ static void rows_below_are_counted_and_put_off(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"eval_changes_nothing", eval_changes_nothing},
-    {"eval_inside_of_a_step", eval_inside_of_a_step},
-    {"eval_of_an_empty_storage", eval_of_an_empty_storage},
+    {"eval_inside_of_a_step_leaves_the_ticket_unchanged",
+     eval_inside_of_a_step_leaves_the_ticket_unchanged},
+    {"eval_of_an_empty_storage_reads_missing_rows", eval_of_an_empty_storage_reads_missing_rows},
     {"eval_out_of_range_is_a_fault", eval_out_of_range_is_a_fault},
     {"eval_allocates_once", eval_allocates_once},
-    {"eval_beside_training", eval_beside_training},
+    {"eval_runs_beside_training", eval_runs_beside_training},
     {"a_key_evicted_meanwhile_reads_as_missing", a_key_evicted_meanwhile_reads_as_missing},
-    {"rows_below_are_counted_and_put_off", rows_below_are_counted_and_put_off},
+    {"lower_tier_rows_are_counted_and_deferred", lower_tier_rows_are_counted_and_deferred},
     {NULL, NULL},
 };

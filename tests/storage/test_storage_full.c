@@ -1,10 +1,14 @@
-/* tests/storage/test_storage_full.c - tables at their limit: refusal, eviction, keys out of range. */
+/* tests/storage/test_storage_full.c - full tables, eviction, keys out of range and bad offsets, against the model.
+ *
+ * Which keys the library refuses or evicts is read from tickets and exports; the test checks that the choice is allowed
+ * (lowest score, never a pinned row, never a key of the batch), and that all other rows equal the model's.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A message of a FULL or RANGE fault names the table and the key. */
+/* Check the status of a fault, and that its message names the table and the key. */
 static void check_fault(hotbed_status fault, hotbed_status expected, const char *table) {
     CHECK_EQ(fault, expected);
     if (strstr(hotbed_last_error(), table) == NULL)
@@ -28,7 +32,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
         test_ticket l;
         rng random = rng_start((uint64_t)pooling);
         setup_start(&s, 2, 5, 100);
-        s.tables[0].capacity = 5000; /* more than the test needs */
+        s.tables[0].capacity = 5000; /* never full */
         s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
         s.tables[1].initializer.std = 1.0F;
         s.options.pooling = (hotbed_pooling)pooling;
@@ -41,7 +45,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
         for (int step = 0; step < 8; step++) {
             test_ticket_fill(&l, &random, &how);
             hotbed_status fault = test_ticket_prefetch_with_slots(&l);
-            /* only new keys of table 1 are refused, or fixture_check fails */
+            /* fixture_check() fails if keys other than new ones of table 1 were refused */
             test_ticket_check(&l);
             if (refused(&l) != 0)
                 check_fault(fault, HOTBED_ERR_FULL, "table 1");
@@ -50,7 +54,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
             refusals += refused(&l);
             CHECK_EQ(r.model->tables[0].stats.refused, 0);
             test_ticket_forward(&l);
-            test_ticket_forward(&l); /* the same row twice */
+            test_ticket_forward(&l); /* a second forward reads the same initial rows */
             test_ticket_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
@@ -61,7 +65,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
     }
 }
 
-/* The message has the key as the storage's key type reads it. */
+/* The message has the key as signed or unsigned number, by the storage's key type. */
 static void a_refused_key_is_named(hotbed_backend backend) {
     static const char *const names[] = {"-4242", "18446744073709547374"};
     for (int type = HOTBED_KEY_I64; type <= HOTBED_KEY_U64; type++) {
@@ -91,7 +95,7 @@ static void a_refused_key_is_named(hotbed_backend backend) {
     }
 }
 
-/* A fault belongs to the caller's sync: synchronous calls of the storage do not take it. */
+/* The caller's sync returns the fault, though synchronous calls of the storage have run before it. */
 static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -132,7 +136,7 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Erasing frees slots. */
+/* Erased slots are free for new keys. */
 static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -164,7 +168,7 @@ static void evicting_setup(setup *s, uint64_t capacity) {
     s->options.optimizer.kind = HOTBED_OPT_ADAGRAD;
 }
 
-/* Make the batch these n keys, one a bag. */
+/* Make a batch of these n keys, one per bag. */
 static void batch_of(test_ticket *l, rng *random, uint32_t n, const uint64_t *keys) {
     const batch_shape how = {.batch_size = n};
     test_ticket_fill(l, random, &how);
@@ -172,7 +176,7 @@ static void batch_of(test_ticket *l, rng *random, uint32_t n, const uint64_t *ke
     test_ticket_upload(l);
 }
 
-/* Drop from the model what is no longer in the table.  Gives the number dropped. */
+/* Erase from the model the keys that the table has evicted.  Returns their number. */
 static uint64_t follow_evictions(fixture *r) {
     uint64_t keys[4096], scores[4096], n = 0, dropped = 0;
     CHECK_OK(hotbed_storage_export_keys(r->storage, 0, 4096, keys, scores, &n, r->stream));
@@ -193,7 +197,7 @@ static uint64_t follow_evictions(fixture *r) {
     return dropped;
 }
 
-/* Slots of a bucket: all of them are candidates of a key that was placed in one of them. */
+/* All slots of a bucket are candidates of a key that has one of them. */
 enum { BUCKET = 16, TRACKED = 256 };
 
 typedef struct tracked {
@@ -201,8 +205,8 @@ typedef struct tracked {
     uint64_t scores[TRACKED]; /* by slot; 0: free */
 } tracked;
 
-/* Note that `key` is in `slot` now: it stays in its slot, or takes a free one, or evicts the lowest score.
- * Return whether a key was evicted. */
+/* Record that `key` is in `slot` now, and check that this was allowed: its old slot, a free one, or the slot of the
+ * lowest score of the bucket.  Returns whether a key was evicted. */
 static bool track(tracked *t, uint64_t key, uint64_t slot, uint64_t score) {
     CHECK(slot < TRACKED);
     for (uint64_t s = 0; s < TRACKED; s++)
@@ -235,12 +239,12 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
         batch_of(&l, &random, 1, &key);
         test_ticket_prefetch(&l);
         CHECK_OK(hotbed_ticket_read(l.ticket, &view));
-        fixture_download(&r, &slot, view.slots, sizeof slot); /* nothing was refused */
+        fixture_download(&r, &slot, view.slots, sizeof slot); /* no key was refused */
         bool evicted = track(&t, key, slot, step);
         CHECK_EQ(follow_evictions(&r), evicted);
         evictions += evicted;
         test_ticket_check(&l);
-        test_ticket_forward(&l); /* a key that comes back starts at its first values */
+        test_ticket_forward(&l); /* a key that was evicted before has its initial values */
         test_ticket_backward(&l, &random);
     }
     CHECK(evictions > 50);
@@ -253,7 +257,7 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Keys that are present and keys that are new in one batch: the new ones take the places of others. */
+/* A batch of present and new keys: new keys evict keys that are not in the batch. */
 static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -265,7 +269,7 @@ static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint64_t keys[128], scores[128], n = 0;
-    for (uint64_t i = 0; i < 100; i++) { /* one after the other, until all slots are taken */
+    for (uint64_t i = 0; i < 100; i++) { /* one at a time, until all slots are used */
         keys[0] = i;
         batch_of(&l, &random, 1, keys);
         test_ticket_prefetch(&l);
@@ -289,7 +293,7 @@ static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* A larger table: every batch is served, rows survive as long as they should, old ones go first. */
+/* A larger table: no key is refused, recent keys stay, old keys are evicted. */
 static void eviction_serves_every_batch(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -319,7 +323,7 @@ static void eviction_serves_every_batch(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* With all rows pinned by another ticket there is nothing to evict. */
+/* Another ticket pins all rows, so no row can be evicted. */
 static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -348,14 +352,14 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     check_fault(fault, HOTBED_ERR_FULL, "table 0");
     CHECK(refused(&l) >= 2);
     test_ticket_check(&l);
-    test_ticket_forward(&l); /* first values for the refused */
+    test_ticket_forward(&l); /* refused keys read as initial rows */
     test_ticket_backward(&l, &random);
     CHECK_EQ(fixture_size(&r, 0), size);
     test_ticket_forward(&holder);
     test_ticket_backward(&holder, &random);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
-    batch_of(&l, &random, 4, more); /* and now they fit */
+    batch_of(&l, &random, 4, more); /* now they get slots */
     test_ticket_prefetch(&l);
     CHECK_OK(hotbed_stream_sync(r.stream));
     test_ticket_check(&l);
@@ -365,7 +369,7 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Random traffic beside a ticket that pins a fifth of the table. */
+/* Random batches beside a ticket that pins a fifth of the table. */
 static void pinned_rows_survive_eviction(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -397,7 +401,7 @@ static void pinned_rows_survive_eviction(hotbed_backend backend) {
 
 /* --- keys out of range ----------------------------------------------------------------------- */
 
-static void keys_outside_of_a_static_table(hotbed_backend backend) {
+static void keys_outside_of_a_static_table_are_faults(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
         fixture r;
@@ -465,14 +469,14 @@ static void bad_offsets_are_a_fault(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Three bags of each of two features, and the bag that the fault names: the one that ends at what cannot be. */
+/* Offsets of three bags of each of two features, and the message, which names the bag whose end is invalid. */
 typedef struct bad_offset {
     int64_t offsets[7];
     const char *text;
-    bool sequence; /* found with pooling NONE too */
+    bool sequence; /* also found with pooling NONE */
 } bad_offset;
 
-static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
+static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
     static const bad_offset bad[] = {
         {{0, (int64_t)1 << 62, 1, 2, 3, 4, 5}, "bag 0 ends at 4611686018427387904,", false},
         {{0, 2, 1, 2, 3, 4, 5}, "bag 1 ends at 1,", false},
@@ -529,8 +533,8 @@ const hotbed_test hotbed_tests[] = {
     {"eviction_serves_every_batch", eviction_serves_every_batch},
     {"pinned_rows_stay_and_new_keys_are_refused", pinned_rows_stay_and_new_keys_are_refused},
     {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
-    {"keys_outside_of_a_static_table", keys_outside_of_a_static_table},
+    {"keys_outside_of_a_static_table_are_faults", keys_outside_of_a_static_table_are_faults},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
-    {"the_bag_that_ends_badly_is_named", the_bag_that_ends_badly_is_named},
+    {"a_fault_names_the_bag_with_the_bad_offset", a_fault_names_the_bag_with_the_bad_offset},
     {NULL, NULL},
 };

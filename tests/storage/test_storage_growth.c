@@ -1,5 +1,8 @@
-/* tests/storage/test_storage_growth.c - tables that grow while they are trained, against the model and against
- * what hotbed/growth.h promises of slots, memory and graphs. */
+/* tests/storage/test_storage_growth.c - contract of hotbed/growth.h: tables that grow while they are trained.
+ *
+ * Rows and outputs must equal the model's across growths.  Also tested: slots, memory, graphs, polls, eviction,
+ * concurrent streams, and documented errors.
+ */
 #include "hotbed/growth.h"
 
 #include "hotbed/export.h"
@@ -22,7 +25,7 @@ static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     return info;
 }
 
-/* The model's side of a prefetch of a batch of one key a bag. */
+/* Prefetch in the model, a batch with one key per bag. */
 static void model_prefetch(test_ticket *l) {
     hotbed_batch host = l->host;
     host.offsets = NULL;
@@ -30,7 +33,7 @@ static void model_prefetch(test_ticket *l) {
     oracle_prefetch(l->r->model, &host, l->model, NULL);
 }
 
-/* Grow every table to `capacity`, with what is outstanding left as it is. */
+/* Grow every table to `capacity`, and check that keys and pins stay. */
 static void grow_all(fixture *r, uint64_t capacity) {
     uint64_t pinned = fixture_pinned(r);
     for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
@@ -42,7 +45,7 @@ static void grow_all(fixture *r, uint64_t capacity) {
     CHECK_EQ(fixture_pinned(r), pinned);
 }
 
-/* Batches are prefetched `depth` steps before they are trained, and tables grow in between. */
+/* Train with batches prefetched `depth` steps ahead, and grow the tables in between. */
 static void train_and_grow(hotbed_backend backend, uint32_t depth) {
     setup s;
     fixture r;
@@ -90,7 +93,7 @@ static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
 
 /* --- slots ----------------------------------------------------------------------------------- */
 
-/* A storage of one table and a ticket that takes all of KEYS keys, without a model. */
+/* A storage of one table without a model, and a ticket for up to KEYS keys. */
 typedef struct plain {
     fixture r;
     hotbed_ticket *ticket;
@@ -114,7 +117,7 @@ static void plain_close(plain *p) {
     fixture_close(&p->r);
 }
 
-/* Prefetch keys first .. first+n-1, and take their slots. */
+/* Prefetch keys [first, first + n), and read their slots. */
 static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
@@ -137,10 +140,10 @@ static void keys_keep_their_slots(hotbed_backend backend) {
     plain_open(&p, backend, &s);
     uint64_t capacity = FIRST;
     hotbed_mode mode = hotbed_storage_mode(p.r.storage);
-    bool stay = mode == HOTBED_MODE_HBM_DIRECT; /* rows move between tiers */
+    bool stay = mode == HOTBED_MODE_HBM_DIRECT; /* with two tiers, rows move */
     for (uint64_t n = FIRST; n <= KEYS; n = 2 * n < KEYS || n == KEYS ? 2 * n : KEYS) {
         if (n > capacity) {
-            /* The ticket is outstanding: its slots are the same words after the growth. */
+            /* The ticket is in use, and its slots are the same after the growth. */
             CHECK_OK(hotbed_storage_grow(p.r.storage, 0, n, p.r.stream));
             capacity = n;
         }
@@ -157,7 +160,7 @@ static void keys_keep_their_slots(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* What is refused meanwhile has a row at the next prefetch. */
+/* A refused key gets a row in the first prefetch after the growth. */
 static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -172,7 +175,7 @@ static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
     plain_close(&p);
 }
 
-static void eviction_takes_from_all_segments(hotbed_backend backend) {
+static void keys_are_evicted_from_all_segments(hotbed_backend backend) {
     static plain p;
     setup s;
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -193,7 +196,7 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
     CHECK_EQ(stats.refused, 0);
     CHECK_EQ(fixture_size(&p.r, 0) + stats.evictions, KEYS);
-    /* The oldest keys were in all segments, and are gone. */
+    /* The oldest keys were in all segments, and are evicted. */
     uint8_t found[3 * FIRST], *device = fixture_alloc(&p.r, sizeof found);
     CHECK_OK(hotbed_storage_get_rows(
         p.r.storage, 0, sizeof found, p.device_keys, NULL, device, p.r.stream));
@@ -253,8 +256,8 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-/* A growth takes what it adds, and steps beside it neither allocate nor wait. */
-static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
+/* Steps beside a growth neither allocate nor wait. */
+static void a_growth_allocates_the_memory_of_its_segment(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -296,7 +299,7 @@ static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
+static void a_growth_without_memory_leaves_the_table_unchanged(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l, outstanding;
@@ -340,8 +343,8 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
 
 /* --- polls ----------------------------------------------------------------------------------- */
 
-/* Tables grow before they are full, without a wait; a table without max_capacity is left alone. */
-static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
+/* Polls grow a table before it is full, without a wait.  They do not grow a table without max_capacity. */
+static void polls_grow_tables_that_are_nearly_full(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -370,7 +373,7 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
         }
         if (phase == 0) {
             CHECK_EQ(growths, 0);
-        } else if (phase == 1) { /* over 0.6, not over 0.9 */
+        } else if (phase == 1) { /* load above 0.6, below 0.9 */
             CHECK_EQ(info_of(&r, 0).segments, 0);
             CHECK_EQ(info_of(&r, 2).segments, 1);
             CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
@@ -385,7 +388,7 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* To the end, in doublings, while keys come faster than one count: to max_capacity and no further. */
+/* Keys arrive faster than polls count them; growths double the table, up to max_capacity. */
 static void polls_end_at_max_capacity(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -407,7 +410,7 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     hotbed_counters_read(&after);
-    CHECK_EQ(after.launches, before.launches); /* nothing is left to be counted for */
+    CHECK_EQ(after.launches, before.launches); /* a table at max_capacity is not counted any more */
     plain_close(&p);
 }
 
@@ -438,7 +441,7 @@ static uint64_t exported(plain *p) {
     return all;
 }
 
-static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
+static void calls_by_key_reach_all_segments(hotbed_backend backend) {
     static plain p;
     setup s;
     static uint64_t keys[KEYS];
@@ -470,7 +473,7 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
     for (uint64_t i = 0; i < HOTBED_LOADS; i++)
         loaded += i * loads[i];
     CHECK_EQ(loaded, all);
-    /* Written and read back in the newest and in the oldest. */
+    /* Write and read a row of the oldest and of the newest part. */
     for (uint64_t i = 0; i < all; i += all - 1) {
         fixture_upload(&p.r, weights, values, sizeof values);
         CHECK_OK(hotbed_storage_set_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, p.r.stream));
@@ -505,9 +508,8 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
 
 /* --- two streams ----------------------------------------------------------------------------- */
 
-/* Forwards and backwards of prefetches before a growth need not wait for it. */
-/* What admission has counted is not in the segments, where the admitted keys are. */
-static void counts_are_exported_alone(hotbed_backend backend) {
+/* Exported counts are of keys without rows; admitted keys are in the segments. */
+static void exported_counts_exclude_admitted_keys(hotbed_backend backend) {
     static plain p;
     setup s;
     uint64_t keys[FIRST], counts[FIRST], n;
@@ -530,6 +532,7 @@ static void counts_are_exported_alone(hotbed_backend backend) {
     plain_close(&p);
 }
 
+/* Forwards and backwards of earlier prefetches need not wait for a growth. */
 static void forwards_run_beside_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -571,13 +574,13 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
 
 /* --- refusals -------------------------------------------------------------------------------- */
 
-static void growth_refuses_what_cannot_be(hotbed_backend backend) {
+static void growth_refuses_bad_arguments(hotbed_backend backend) {
     setup s;
     fixture r;
     hotbed_segment_info segment = {.size = sizeof segment};
     hotbed_storage *none = NULL;
     growing(&s, 2);
-    s.tables[1].max_capacity = FIRST; /* as good as none */
+    s.tables[1].max_capacity = FIRST; /* equal to capacity: the table cannot grow */
     fixture_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_storage_grow(NULL, 0, MOST, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, NULL), HOTBED_ERR_ARGUMENT);
@@ -620,8 +623,8 @@ static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth
- * ends, and all keys have rows. */
+/* Tables of random capacities grow in random steps, with random upper tiers.  Each growth succeeds, and all keys get
+ * rows. */
 static void tables_of_any_capacities_grow(hotbed_backend backend) {
     static const uint64_t worst[][3] = {{29, 100, 100}, {64, 164, 164}, {114, 164, 164}};
     const uint32_t rounds = hotbed_test_is_small() ? 6 : 60;
@@ -652,7 +655,8 @@ static void tables_of_any_capacities_grow(hotbed_backend backend) {
         for (uint32_t n = 0; n < info_of(&p.r, 0).segments; n++) {
             hotbed_segment_info segment = {.size = sizeof segment};
             CHECK_OK(hotbed_storage_segment(p.r.storage, 0, n, &segment));
-            CHECK(segment.slots >= 32); /* two buckets: each needs a key that may not be in it */
+            /* two buckets, because each needs a marker from keys that cannot be in it */
+            CHECK(segment.slots >= 32);
         }
         CHECK_OK(plain_prefetch(&p, 0, most));
         CHECK_EQ(fixture_size(&p.r, 0), most);
@@ -666,15 +670,16 @@ const hotbed_test hotbed_tests[] = {
     {"tables_grow_under_tickets_at_depth_1_to_8", tables_grow_under_tickets_at_depth_1_to_8},
     {"keys_keep_their_slots", keys_keep_their_slots},
     {"refused_keys_get_rows_after_a_growth", refused_keys_get_rows_after_a_growth},
-    {"eviction_takes_from_all_segments", eviction_takes_from_all_segments},
+    {"keys_are_evicted_from_all_segments", keys_are_evicted_from_all_segments},
     {"a_recorded_step_uses_new_slots", a_recorded_step_uses_new_slots},
-    {"a_growth_takes_the_memory_that_it_adds", a_growth_takes_the_memory_that_it_adds},
-    {"no_memory_leaves_the_table_as_it_was", no_memory_leaves_the_table_as_it_was},
-    {"polls_grow_what_is_nearly_full", polls_grow_what_is_nearly_full},
+    {"a_growth_allocates_the_memory_of_its_segment", a_growth_allocates_the_memory_of_its_segment},
+    {"a_growth_without_memory_leaves_the_table_unchanged",
+     a_growth_without_memory_leaves_the_table_unchanged},
+    {"polls_grow_tables_that_are_nearly_full", polls_grow_tables_that_are_nearly_full},
     {"polls_end_at_max_capacity", polls_end_at_max_capacity},
-    {"rows_by_key_are_in_all_segments", rows_by_key_are_in_all_segments},
-    {"counts_are_exported_alone", counts_are_exported_alone},
+    {"calls_by_key_reach_all_segments", calls_by_key_reach_all_segments},
+    {"exported_counts_exclude_admitted_keys", exported_counts_exclude_admitted_keys},
     {"forwards_run_beside_a_growth", forwards_run_beside_a_growth},
-    {"growth_refuses_what_cannot_be", growth_refuses_what_cannot_be},
+    {"growth_refuses_bad_arguments", growth_refuses_bad_arguments},
     {NULL, NULL},
 };

@@ -1,4 +1,7 @@
-/* tests/storage/test_storage_load.c - a table holds its capacity at a load of 0.97, whatever the keys. */
+/* tests/storage/test_storage_load.c - a table holds as many keys as its capacity, at a load of 0.97.
+ *
+ * Tables of many sizes are filled with keys of several patterns (tests/storage/fill.h); none may be refused.
+ */
 #include "tests/storage/fill.h"
 #include "tests/storage/fixture.h"
 
@@ -18,7 +21,7 @@ static void structured_keys_fill_a_table(hotbed_backend backend) {
         fill_table(backend, 20000, key_makers[i], 20000);
 }
 
-/* The same through prefetch, several tables in one storage filling up together. */
+/* Several tables of one storage are filled by prefetches. */
 static void prefetch_fills_every_table(hotbed_backend backend) {
     static const uint64_t capacities[] = {40, 333, 2000};
     setup s;

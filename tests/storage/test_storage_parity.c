@@ -1,11 +1,14 @@
-/* tests/storage/test_storage_parity.c - host and CUDA in one process: same inputs, same bytes. */
+/* tests/storage/test_storage_parity.c - host and CUDA give the same bytes.
+ *
+ * One process trains the same batches on both backends and compares outputs and rows.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
 enum { TABLES = 4, BACKENDS = 2 };
 
-/* Rows of all tables equal, by the host's keys. */
+/* Compare the rows of all keys of the host's tables. */
 static void compare_tables(fixture fixtures[BACKENDS]) {
     for (uint32_t t = 0; t < TABLES; t++) {
         hotbed_table_info info = {.size = sizeof info};
@@ -129,24 +132,25 @@ static void adagrad_everywhere(void) {
     same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
 }
 
-static void sgd_is_the_same_on_both(hotbed_backend backend) {
+static void sgd_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(sgd_everywhere);
 }
 
-static void adam_is_the_same_on_both(hotbed_backend backend) {
+static void adam_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(adam_everywhere);
 }
 
-static void adagrad_is_the_same_on_both(hotbed_backend backend) {
+static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(adagrad_everywhere);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sgd_is_the_same_on_both", sgd_is_the_same_on_both},
-    {"adam_is_the_same_on_both", adam_is_the_same_on_both},
-    {"adagrad_is_the_same_on_both", adagrad_is_the_same_on_both},
+    {"sgd_gives_the_same_bytes_on_both_backends", sgd_gives_the_same_bytes_on_both_backends},
+    {"adam_gives_the_same_bytes_on_both_backends", adam_gives_the_same_bytes_on_both_backends},
+    {"adagrad_gives_the_same_bytes_on_both_backends",
+     adagrad_gives_the_same_bytes_on_both_backends},
     {NULL, NULL},
 };

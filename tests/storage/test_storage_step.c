@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_step.c - training steps against the model, bit for bit. */
+/* tests/storage/test_storage_step.c - training steps against the model, bit by bit.
+ *
+ * Random batches through prefetch, forward and backward: all optimizers, poolings, types and many dimensions, in
+ * tables of either kind with one or more features.
+ */
 #include "tests/storage/fixture.h"
 
 static const uint32_t all_dims[] = {1, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 129, 256, 1023, 1024};
@@ -13,7 +17,7 @@ static void random_optimizer(hotbed_optimizer *optimizer, rng *random) {
     optimizer->max_gradient = rng_below(random, 2) == 0 ? 0.0F : 0.75F;
 }
 
-/* TABLES tables of different dims and types, the second static, the third with three features. */
+/* Tables of different dimensions and types; the second is static, the third has three features. */
 static void mixed_setup(
     setup *s, rng *random, hotbed_optimizer_kind kind, hotbed_pooling pooling, uint32_t n) {
     setup_start(s, TABLES, 4, 4096);
@@ -81,8 +85,8 @@ static void rowwise_adagrad_steps_equal_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* Every dim alone, so that no other table's dim chooses how wide the work is. */
-static void every_dim_alone(hotbed_backend backend) {
+/* Each dimension in a storage of its own, because the largest dimension decides how work is split. */
+static void every_dimension_equals_the_model(hotbed_backend backend) {
     rng random = rng_start(7);
     for (uint32_t d = 0; d < NUM_DIMS; d++) {
         setup s;
@@ -105,7 +109,7 @@ static void every_dim_alone(hotbed_backend backend) {
     }
 }
 
-/* Many occurrences of few keys: sums of one to four levels of groups of 32. */
+/* Many occurrences of few keys: their sums have one to four levels of groups of 32. */
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 64, 1023, 1024, 1025, 1500, 33000};
     setup s;
@@ -127,8 +131,8 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* A skewed batch: a few hot keys with thousands of occurrences between many cold ones. */
-static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
+/* A few keys with thousands of occurrences among many rare ones. */
+static void a_batch_may_have_hot_and_cold_keys(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -156,7 +160,7 @@ static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void learning_rate_changes_between_steps(hotbed_backend backend) {
+static void the_learning_rate_may_change_between_steps(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -178,8 +182,8 @@ static void learning_rate_changes_between_steps(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Batches without keys still count as prefetches and optimiser steps. */
-static void empty_batches_are_steps(hotbed_backend backend) {
+/* Batches without keys count as prefetches and as optimizer steps. */
+static void empty_batches_count_as_steps(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -193,7 +197,7 @@ static void empty_batches_are_steps(hotbed_backend backend) {
     const batch_shape none = {.batch_size = 0};
     test_ticket_step(&l, &random, &full);
     test_ticket_step(&l, &random, &none);
-    test_ticket_fill(&l, &random, &full); /* samples, but every bag is empty */
+    test_ticket_fill(&l, &random, &full); /* samples whose bags are all empty */
     memset((void *)l.host.offsets, 0, (3U * 8U + 1U) * sizeof(int64_t));
     l.num_keys = l.host.num_keys = 0;
     test_ticket_upload(&l);
@@ -234,11 +238,11 @@ const hotbed_test hotbed_tests[] = {
     {"adam_steps_equal_the_model", adam_steps_equal_the_model},
     {"adagrad_steps_equal_the_model", adagrad_steps_equal_the_model},
     {"rowwise_adagrad_steps_equal_the_model", rowwise_adagrad_steps_equal_the_model},
-    {"every_dim_alone", every_dim_alone},
+    {"every_dimension_equals_the_model", every_dimension_equals_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},
-    {"hot_and_cold_keys_in_one_batch", hot_and_cold_keys_in_one_batch},
-    {"learning_rate_changes_between_steps", learning_rate_changes_between_steps},
-    {"empty_batches_are_steps", empty_batches_are_steps},
+    {"a_batch_may_have_hot_and_cold_keys", a_batch_may_have_hot_and_cold_keys},
+    {"the_learning_rate_may_change_between_steps", the_learning_rate_may_change_between_steps},
+    {"empty_batches_count_as_steps", empty_batches_count_as_steps},
     {"a_storage_for_lookup_only_has_no_state", a_storage_for_lookup_only_has_no_state},
     {NULL, NULL},
 };

@@ -1,10 +1,12 @@
-/* tests/storage/test_storage_unique.c - dedup of a batch, seen through the ticket's arrays. */
+/* tests/storage/test_storage_unique.c - dedup of a batch, as the ticket's arrays show it.
+ *
+ * Distinct keys, their order, counts and the inverse are compared with the model, and the batch is rebuilt from them.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
-/* test_ticket_check() compares order, counts, inverse and offsets with the model's; here the inverse is used
- * to rebuild the batch, which needs no model. */
+/* Check that distinct keys and inverse give the batch again.  This needs no model. */
 static void check_rebuilds(test_ticket *l) {
     const oracle *m = l->r->model;
     hotbed_ticket_view view = {.size = sizeof view};
@@ -58,7 +60,7 @@ static void dedup_random(test_ticket *l, rng *random, const batch_shape *how) {
     dedup(l);
 }
 
-static void small_batches(hotbed_backend backend) {
+static void small_batches_are_deduplicated(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
@@ -108,12 +110,12 @@ static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void tables_without_keys_in_the_middle(hotbed_backend backend) {
+static void tables_without_keys_have_no_distinct_keys(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l;
     rng random = rng_start(3);
-    setup_start(&s, 9, 2, 1000); /* tables 0, 3, 4, 5 and 8 have no feature */
+    setup_start(&s, 9, 2, 1000); /* some of the tables have no feature */
     setup_feature(&s, 1);
     setup_feature(&s, 2);
     setup_feature(&s, 6);
@@ -122,7 +124,7 @@ static void tables_without_keys_in_the_middle(hotbed_backend backend) {
     test_ticket_open(&r, &l, 400, 50);
     const batch_shape how = {.batch_size = 50, .max_bag = 2, .key_space = 30};
     dedup_random(&l, &random, &how);
-    int64_t *offsets = (int64_t *)l.host.offsets; /* and now feature 1 has no key either */
+    int64_t *offsets = (int64_t *)l.host.offsets; /* now feature 1 has no key, either */
     int64_t gap = offsets[100] - offsets[50];
     for (int b = 51; b <= 200; b++)
         offsets[b] = b <= 100 ? offsets[50] : offsets[b] - gap;
@@ -136,8 +138,8 @@ static void tables_without_keys_in_the_middle(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Key sets on which a weak hash or a short probe would suffer. */
-static void structured_keys(hotbed_backend backend) {
+/* Patterns of keys that collide if the hash is weak. */
+static void patterned_keys_are_deduplicated(hotbed_backend backend) {
     enum { N = 6000 };
     setup s;
     fixture r;
@@ -158,7 +160,7 @@ static void structured_keys(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void a_large_batch(hotbed_backend backend) {
+static void large_batches_are_deduplicated(hotbed_backend backend) {
     enum { N = 60000 };
     setup s;
     fixture r;
@@ -171,7 +173,7 @@ static void a_large_batch(hotbed_backend backend) {
     dedup_random(&l, &random, &how);
     batch_shape one = {.batch_size = N / 2, .one_key = true};
     dedup_random(&l, &random, &one);
-    one.counts = true; /* sums over 2^32 */
+    one.counts = true; /* counts add up to more than 2^32 */
     dedup_random(&l, &random, &one);
     const batch_shape counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
     dedup_random(&l, &random, &counted);
@@ -180,10 +182,10 @@ static void a_large_batch(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"small_batches", small_batches},
+    {"small_batches_are_deduplicated", small_batches_are_deduplicated},
     {"equal_keys_of_two_tables_are_two_rows", equal_keys_of_two_tables_are_two_rows},
-    {"tables_without_keys_in_the_middle", tables_without_keys_in_the_middle},
-    {"structured_keys", structured_keys},
-    {"a_large_batch", a_large_batch},
+    {"tables_without_keys_have_no_distinct_keys", tables_without_keys_have_no_distinct_keys},
+    {"patterned_keys_are_deduplicated", patterned_keys_are_deduplicated},
+    {"large_batches_are_deduplicated", large_batches_are_deduplicated},
     {NULL, NULL},
 };

@@ -189,7 +189,7 @@ static void shapes_and_strides_are_checked(hotbed_backend backend) {
         {{4, 8}, {1, 4}, false, false, false, 0},  /* transposed */
         {{4, 8}, {16, 2}, false, false, false, 0}, /* every other element */
         {{1, 8}, {-3, 1}, false, true, true, 8},   /* the stride of a single row is ignored */
-        {{4, 1}, {3, 77}, false, false, true, 3},  /* and that of a single column */
+        {{4, 1}, {3, 77}, false, false, true, 3},  /* of a single column, too */
         {{0, 8}, {0, 0}, false, true, true, 8},
         {{4, 0}, {9, 9}, false, true, true, 0},
         {{-1, 8}, {8, 1}, false, false, false, 0},

@@ -324,7 +324,7 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
         (hotbed_index_range){.buckets = 17, .choices = 4, .evicts = 1, .region_bits = 3}, 500, 400);
 }
 
-/* The words of the table are not in the index, as those of a lower tier in host memory. */
+/* The words of the table are not in the index but in memory of their own, like a lower tier's in host memory. */
 static void a_table_in_separate_memory_is_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     trace_in((hotbed_index_range){.buckets = 5, .choices = 4}, 3, 120, 300);

@@ -356,7 +356,7 @@ static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
     test_ticket_forward(&l);
     test_ticket_backward(&l, &random);
     how.batch_size = 10;
-    test_ticket_step(&other, &random, &how); /* other keys take all slots */
+    test_ticket_step(&other, &random, &how); /* its pins are released again */
     test_ticket_step(&l, &random, &how);
     CHECK_EQ(table_stats(&b, 0).refused, refused);
     fixture_check(&b.r);

@@ -21,10 +21,11 @@ typedef struct pair_fixture {
     uint64_t *device_keys;
     place places[SLOTS];
     uint64_t step;
-    uint64_t times[2000];  /* of each step, as read from the table */
-    uint64_t by_time;      /* evictions that the time decided, not the slot */
-    uint64_t by_count;     /* evictions of a key that was not the oldest */
-    uint64_t by_probation; /* evictions of a key on probation that had not the lowest count */
+    uint64_t times[2000]; /* of each step, as read from the table */
+    uint64_t by_time;     /* evictions that the time decided, not the slot */
+    uint64_t by_count;    /* evictions of a key that was not the oldest */
+    /* evictions of a key on probation, although another one had a lower count */
+    uint64_t by_probation;
 } pair_fixture;
 
 static void pair_open(pair_fixture *b, hotbed_backend backend, hotbed_insertion insertion) {

@@ -294,7 +294,7 @@ static void eval_runs_beside_prefetch_and_forward(hotbed_backend backend) {
 /* --- eval beside training -------------------------------------------------------------------- */
 
 /* Each element of a row is the key plus ROUND for each step that trained it, so it shows to which key it belongs.
- * Atomic: `done` is 1 + the finished steps of a key, or 0 if it has none; `begun` counts steps that may have started. */
+ * Atomic: `done` is 1 + the finished steps of a key, or 0 before the first; `begun` counts steps that may have begun. */
 enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
 
 typedef struct watch {
@@ -401,7 +401,7 @@ static void evals_beside_training_read_rows_of_their_keys(hotbed_backend backend
         const bool evicts = kind % 2 != 0, grows = kind / 2 != 0;
         const char *mode = getenv("HOTBED_TEST_MODE");
         if (grows && mode != NULL && strcmp(mode, "external") == 0)
-            continue; /* tables over an external store do not grow */
+            continue; /* tables over an external store have no bound, so they do not grow */
         setup_start(&s, 1, WATCHED_DIM, grows ? 300 : evicts ? 400 : WATCHED);
         s.tables[0].initializer.kind = HOTBED_INIT_DEBUG;
         s.tables[0].eval_initializer.value = -1;

@@ -28,7 +28,7 @@ typedef struct score_fixture {
     uint64_t *device_keys;
     place places[SLOTS];
     uint64_t step, custom, evictions;
-    uint64_t not_lowest; /* evictions of a key on probation whose score was not the lowest */
+    uint64_t not_lowest; /* evictions of a key whose score was not the lowest */
 } score_fixture;
 
 static void score_open(

@@ -1,7 +1,7 @@
 /* tests/storage/test_storage_stats.c - contract of hotbed/stats.h: meters and histograms.
  *
- * A meter's counts must equal the model's, or the counts of hotbed_storage_stats().  Readings run beside requests on other
- * threads; histograms are compared with an export of all keys.
+ * A meter's counts must equal the model's, or the counts of hotbed_storage_stats().  Readings run beside requests on
+ * other threads; histograms are compared with an export of all keys.
  */
 #include "hotbed/stats.h"
 #include "tests/storage/fixture.h"

@@ -84,7 +84,7 @@ static void *find_all(void *argument) {
     return NULL;
 }
 
-/* THREADS threads do `work` on keys [0, n), dealt in turn, beside `others` threads of find_all. */
+/* THREADS threads do `work` on keys [0, n), taken in turn, beside `others` threads of find_all. */
 static void run(void *(*work)(void *argument), uint32_t n, uint64_t score, unsigned others) {
     share shares[THREADS];
     pthread_t finders[2];

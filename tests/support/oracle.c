@@ -668,7 +668,7 @@ static void adam(
     *w = *w - lr * decayed(o, *m / unbias1 / (sqrtf(*v / unbias2) + o->eps), *w);
 }
 
-/* The order that storage/optimizer_core.h fixes: elements in groups of four are dealt to 32 sums, which
+/* The order that storage/optimizer_core.h fixes: elements in groups of four go to 32 sums in turn, which
  * are then added pairwise, 16 apart, 8, 4, 2, 1. */
 static float mean_square(const float *g, uint32_t dim) {
     float sums[32] = {0};

@@ -206,7 +206,7 @@ static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
     hotbed_step_view *u = &part->unique;
     HOTBED_TRY(kernels->pick(
         (uint64_t)g->num_tables + 1, u->table_starts, part->pick.starts, g->table_rows, stream));
-    HOTBED_TRY(g->lookup->kernels.unique->unique(u, part->scratch, part->scratch_bytes, stream));
+    HOTBED_TRY(hotbed_dedup_keys(g->lookup, u, part->scratch, part->scratch_bytes, stream));
     return kernels->follow(u->bound, part->num_keys, u->positions, part->pick.sources, stream);
 }
 

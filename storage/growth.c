@@ -207,7 +207,7 @@ static hotbed_status count(hotbed_storage *storage, uint32_t number, hotbed_stre
     return HOTBED_OK;
 }
 
-/* Whether a table may grow yet. */
+/* Whether a table may grow any further. */
 static bool may_grow(const hotbed_table *table) {
     return table->capacity < table->most && table->num_grown < HOTBED_GROWTHS_MOST;
 }

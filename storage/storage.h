@@ -1,4 +1,4 @@
-/* storage/storage.h - internals of storages and tickets; included by storage/ and by dist/. */
+/* storage/storage.h - internals of storages and tickets, for the files of storage/. */
 #ifndef HOTBED_STORAGE_STORAGE_H
 #define HOTBED_STORAGE_STORAGE_H
 

@@ -1,8 +1,9 @@
 /* tests/storage/test_eval_core.c - eval beside training, as tiles that switch wherever they touch shared memory.
  *
- * One tile trains a table whose rows move and are evicted, the other evaluates.  A row's elements are its key's number plus
- * ROUND times the steps that it was trained, so each element says whose it is and when.  The trainer logs what every key
- * was, from when to when; every element that an eval gives has to be something that its key was in the time of the eval.
+ * One tile trains a table whose rows move and are evicted, the other evaluates.  A row's elements are its key's
+ * number plus ROUND times the steps that it was trained, so each element says whose it is and when.  The trainer logs
+ * what every key was, from when to when; every element that an eval gives has to be something that its key was in the
+ * time of the eval.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
@@ -58,7 +59,8 @@ static const layout layouts[] = {
     {"by score, evicts", 16, 30, {0, 0}, HOTBED_TIERS_SCORE, 80, 7, true},
 };
 
-/* What a key was: the element of its row's that says so, or MISSING; from when, at the earliest, to when, at the latest. */
+/* What a key was: the element of its row's that says so, or MISSING; from when, at the earliest, to when, at the
+ * latest. */
 typedef struct state {
     float value;
     uint64_t from, to;
@@ -118,7 +120,7 @@ typedef struct work {
 
 static work w;
 
-/* --- setting up ---------------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------ */
 
 static hotbed_index_range make_range(
     uint64_t keys, bool evicts, uint64_t first_slot, uint64_t most) {
@@ -228,7 +230,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     e->num_missing = &w.num_again;
 }
 
-/* --- the trainer ----------------------------------------------------------------------------------------- */
+/* --- the trainer ----------------------------------------------------------------------------- */
 
 /* Key n is `value` from now on, or since `from`. */
 static void becomes(uint32_t n, float value, uint64_t from) {
@@ -378,7 +380,7 @@ static void train(uint32_t width) {
         w.over = true;
 }
 
-/* --- the evaluator ----------------------------------------------------------------------------------------- */
+/* --- the evaluator --------------------------------------------------------------------------- */
 
 static void find_all(uint32_t width) {
     for (uint32_t i = 0; i < ASKED; i += width)
@@ -467,7 +469,7 @@ static void evaluate(uint32_t width) {
     }
 }
 
-/* --- what should be ---------------------------------------------------------------------------------------- */
+/* --- what should be -------------------------------------------------------------------------- */
 
 static void lane(void *argument) {
     (void)argument;
@@ -507,7 +509,7 @@ static void check(uint64_t seed) {
 static void run(const layout *of, uint32_t width, uint64_t seed) {
     uint64_t random = seed;
     start(of, width, seed);
-    hotbed_emulate_beside(2 * width, width, lane, NULL, &random);
+    hotbed_emulate_interleaved(2 * width, width, lane, NULL, &random);
     CHECK(w.over);
     check(seed);
 }

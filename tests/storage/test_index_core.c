@@ -58,7 +58,7 @@ static void set_apart(table *t, hotbed_index_segment *segments, uint32_t number)
     t->range.first_bucket = (uint64_t)number << HOTBED_SEGMENT_BUCKET_SHIFT;
 }
 
-/* --- one call on all lanes of a tile ------------------------------------------------------------------- */
+/* --- one call on all lanes of a tile --------------------------------------------------------- */
 
 static void find_lane(void *argument) {
     table *t = argument;
@@ -146,7 +146,7 @@ static bool erase(table *t, uint64_t key) {
     return t->erased;
 }
 
-/* --- a model: what is known of each key ------------------------------------------------------------------ */
+/* --- a model: what is known of each key ------------------------------------------------------ */
 
 typedef struct known {
     uint64_t key, slot, score, pins;
@@ -542,7 +542,7 @@ static void a_line_is_matched_word_by_word(hotbed_backend backend) {
     }
 }
 
-/* --- parts ---------------------------------------------------------------------------------------------- */
+/* --- parts ----------------------------------------------------------------------------------- */
 
 enum { PARTS = 3, PART_KEYS = 60, PARTS_RUN = 400 };
 
@@ -679,7 +679,7 @@ static void slots_that_start_are_free(hotbed_backend backend) {
     }
 }
 
-/* --- two tiles beside each other ---------------------------------------------------------------------------- */
+/* --- two tiles beside each other ------------------------------------------------------------- */
 
 enum { BESIDE = 20 };
 
@@ -699,7 +699,7 @@ static void beside_lane(void *argument) {
 
 static void run_beside(beside *b) {
     uint64_t random = hotbed_test_random();
-    hotbed_emulate_beside(2 * b->t->width, b->t->width, beside_lane, b, &random);
+    hotbed_emulate_interleaved(2 * b->t->width, b->t->width, beside_lane, b, &random);
 }
 
 static void claim_one(beside *b, uint32_t n, uint32_t width) {

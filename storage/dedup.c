@@ -12,7 +12,7 @@ void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
     view->num_features = step.num_features;
     view->pooling = HOTBED_POOL_NONE;
     view->output_dtype = step.output_dtype;
-    view->plain_rows = step.plain_rows;
+    view->rows_form = step.rows_form;
 }
 
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim) {

@@ -143,8 +143,11 @@ void hotbed_storage_lay_out(hotbed_storage *storage) {
         lay_out_upper(storage, &storage->tables[t]);
     for (uint32_t t = 0; t < storage->num_tables; t++)
         lay_out_lower(storage, &storage->tables[t]);
-    for (uint32_t t = 0; t < storage->num_tables; t++)
-        storage->keys_leave = storage->keys_leave || storage->tables[t].view.range.evicts != 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table_view *view = &storage->tables[t].view;
+        storage->indexed = storage->indexed || hotbed_table_indexed(view);
+        storage->keys_leave = storage->keys_leave || view->range.evicts != 0;
+    }
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table *table = &storage->tables[t];
         if (table->view.admission == HOTBED_ADMIT_FREQUENCY)

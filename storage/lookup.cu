@@ -66,15 +66,20 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
 }
 
 static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
+    enum { WIDTH = 32, MOST = 8 }; /* bags of a warp: fewer are a shorter loop over long bags */
     uint64_t bags = (uint64_t)s.num_features * s.batch_size;
-    for (uint64_t b = hotbed_cuda_thread(); b < bags; b += hotbed_cuda_threads()) {
-        uint32_t feature = (uint32_t)(b / s.batch_size);
-        hotbed_bag bag = hotbed_bag_at(&s, b, feature);
-        if (!bag.good)
-            hotbed_bag_fault(&s, b, feature);
-        for (uint32_t i = bag.begin; i < bag.end; i++)
-            s.bags[i] = (uint32_t)b;
-    }
+    for (uint64_t b = hotbed_cuda_thread() / WIDTH * MOST; b < bags;
+         b += hotbed_cuda_threads() / WIDTH * MOST)
+        hotbed_fill_bags(&s, b, bags - b < MOST ? (uint32_t)(bags - b) : MOST, MOST, WIDTH);
+}
+
+/* find_kernel for storages without an index. */
+static __global__ void __launch_bounds__(BLOCK) find_static_kernel(hotbed_step_view s) {
+    uint32_t uniques = s.unique_offsets[s.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        hotbed_found_unique(
+            &s, hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u), (uint32_t)u,
+            HOTBED_SLOT_NONE);
 }
 
 template <bool GROWS>
@@ -156,6 +161,38 @@ static __global__ void __launch_bounds__(BLOCK)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
 }
 
+/* Bags that a tile pools at once, measured with W9 to W12 on an H200: up to MOST, so that there are about
+ * KEYS keys. Of 8 to 64 keys, 64 were fastest. Four resident blocks: 3 and 5 were slower. */
+enum { POOL_MOST = 16, POOL_KEYS = 64, POOL_BLOCKS = 4 };
+
+/* Number of bags that a tile pools: several if they are short. */
+template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys, uint32_t bags) {
+    uint32_t n = 1;
+    while (n < WIDTH && n < POOL_MOST && 2 * (uint64_t)n * keys <= (uint64_t)POOL_KEYS * bags)
+        n *= 2;
+    return n;
+}
+
+/* blockIdx.y is the feature. There are enough blocks for one bag a tile. */
+template <uint32_t WIDTH, bool GROWS, bool HALF>
+static __global__ void __launch_bounds__(BLOCK, POOL_BLOCKS)
+    pool_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    for (uint32_t f = blockIdx.y; f < s.num_features; f += gridDim.y) {
+        const uint32_t n =
+            bags_at_once<WIDTH>(s.feature_starts[f + 1] - s.feature_starts[f], s.batch_size);
+        for (uint64_t first = hotbed_cuda_thread() / WIDTH * n; first < s.batch_size;
+             first += hotbed_cuda_threads() / WIDTH * n) {
+            const uint64_t b = (uint64_t)f * s.batch_size + first;
+            const uint64_t left = s.batch_size - first;
+            const uint32_t bags = left < n ? (uint32_t)left : n;
+            hotbed_forward_bags(&s, b, bags, f, output, stride, HALF, WIDTH);
+            for (uint32_t k = 0; s.eval != 0 && k < bags; k++)
+                hotbed_eval_check_bag(&s, b + k, WIDTH);
+        }
+    }
+}
+
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
@@ -198,13 +235,15 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->bags, 0xff, step->bound * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    bags_kernel<<<hotbed_cuda_blocks(stream, bags, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
+    bags_kernel<<<hotbed_cuda_blocks(stream, bags * 4, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
     return hotbed_cuda_launched("bags_kernel");
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
     unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    if (step->index.segments != NULL)
+    if (step->indexed == 0)
+        find_static_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else if (step->index.segments != NULL)
         find_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else
         find_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
@@ -229,6 +268,18 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
     return hotbed_cuda_launched("find_keys_kernel");
 }
 
+template <uint32_t WIDTH, bool GROWS, bool HALF>
+static hotbed_status forward_bags_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const uint32_t tiles = BLOCK / WIDTH, most = 32768; /* of grid dimensions */
+    const uint32_t across = (step->batch_size + tiles - 1) / tiles;
+    const dim3 blocks(
+        across < 1 ? 1 : across, step->num_features < most ? step->num_features : most);
+    pool_bags_kernel<WIDTH, GROWS, HALF>
+        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("pool_bags_kernel");
+}
+
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status forward_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
@@ -240,6 +291,10 @@ static hotbed_status forward_as(
                 *step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
+    if (step->rows_form == HOTBED_ROWS_F32)
+        return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
+    if (step->rows_form == HOTBED_ROWS_HALF)
+        return forward_bags_as<WIDTH, GROWS, true>(step, output, stride, stream);
     uint64_t threads = (uint64_t)step->num_features * step->batch_size * WIDTH;
     forward_bags_kernel<WIDTH, GROWS>
         <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(

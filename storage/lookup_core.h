@@ -44,6 +44,33 @@ HOTBED_HD void hotbed_unpin_unique(const hotbed_step_view *s, uint64_t u) {
         hotbed_index_unpin(s->index, s->slots[u], true);
 }
 
+/* Write the bags of the keys of bags first .. first+count-1. There are at most `most`, a power of
+ * two up to the width. */
+HOTBED_HD void hotbed_fill_bags(
+    const hotbed_step_view *s, uint64_t first, uint32_t count, uint32_t most, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    const uint64_t b = first + (lane < count ? lane : count - 1);
+    const uint32_t feature = (uint32_t)(b / s->batch_size);
+    const hotbed_bag bag = hotbed_bag_at(s, b, feature);
+    if (hotbed_tile_ballot(width, !bag.good) != 0) { /* the bags' keys are not adjacent */
+        if (lane < count && !bag.good)
+            hotbed_bag_fault(s, b, feature);
+        for (uint32_t i = bag.begin; lane < count && i < bag.end; i++)
+            s->bags[i] = (uint32_t)b;
+        return;
+    }
+    const uint32_t begin = hotbed_tile_shuffle_u32(width, bag.begin, 0);
+    const uint32_t end = hotbed_tile_shuffle_u32(width, bag.end, count - 1);
+    for (uint32_t at = begin; at < end; at += width) {
+        const uint32_t i = at + lane;
+        uint32_t low = 0; /* number of bags that end before key i */
+        for (uint32_t half = most / 2; half > 0; half /= 2)
+            low += hotbed_tile_shuffle_u32(width, bag.end, low + half - 1) <= i ? half : 0;
+        if (i < end)
+            s->bags[i] = (uint32_t)(first + low);
+    }
+}
+
 /* --- find, then place ------------------------------------------------------------------------- */
 
 /* Whether a static table has the key. Latches a fault if not. */
@@ -480,6 +507,33 @@ HOTBED_HD void hotbed_eval_below(
     hotbed_eval_note_keys(s, &keys, width);
 }
 
+/* --- forward, pooled --------------------------------------------------------------------------- */
+
+/* Slot of key number i of a table, for pooling. */
+HOTBED_HD uint64_t
+hotbed_pooled_slot(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
+    if (hotbed_table_indexed(table))
+        return hotbed_forward_slot(s, i);
+    if (s->eval != 0) /* nothing else has looked at the key */
+        return hotbed_static_slot(s, (uint32_t)(table - s->tables), s->keys[i]);
+    return s->keys[i] < table->capacity ? table->first_slot + s->keys[i] : HOTBED_SLOT_NONE;
+}
+
+/* Write elements e .. e+3 of the output of a bag with n keys and sum `sum`. */
+HOTBED_HD void hotbed_bag_write(
+    const hotbed_step_view *s, uint32_t dim, uint32_t feature, uint64_t sample, uint32_t n,
+    uint32_t e, hotbed_f32x4 sum, void *output, uint64_t stride) {
+    if (s->pooling == HOTBED_POOL_MEAN && n > 0) {
+        sum.x = sum.x / (float)n;
+        sum.y = sum.y / (float)n;
+        sum.z = sum.z / (float)n;
+        sum.w = sum.w / (float)n;
+    }
+    hotbed_store4(
+        s->output_dtype, output, sample * stride + s->columns[feature] + e, hotbed_count4(dim, e),
+        sum);
+}
+
 /* Pooled output of bag b, summed in bag order. */
 HOTBED_HD void hotbed_forward_bag(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
@@ -492,20 +546,168 @@ HOTBED_HD void hotbed_forward_bag(
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t i = bag.begin; i < bag.end; i++) {
-            hotbed_f32x4 row = hotbed_forward_row4(s, table, i, hotbed_forward_slot(s, i), e);
+            hotbed_f32x4 row = hotbed_forward_row4(s, table, i, hotbed_pooled_slot(s, table, i), e);
             sum = hotbed_add4(sum, s->weights == NULL ? row : hotbed_scale4(row, s->weights[i]));
         }
-        if (s->pooling == HOTBED_POOL_MEAN && bag.end > bag.begin) {
-            float n = (float)(bag.end - bag.begin);
-            sum.x = sum.x / n;
-            sum.y = sum.y / n;
-            sum.z = sum.z / n;
-            sum.w = sum.w / n;
-        }
-        hotbed_store4(
-            s->output_dtype, output, sample * stride + s->columns[feature] + e,
-            hotbed_count4(table->dim, e), sum);
+        hotbed_bag_write(
+            s, table->dim, feature, sample, bag.end - bag.begin, e, sum, output, stride);
     }
+}
+
+enum { HOTBED_BAGS_AHEAD = 4 }; /* rows that a tile loads before it adds the first one */
+
+/* Keys of neighbouring bags of a feature, at most one per lane. */
+typedef struct hotbed_bag_keys {
+    uint32_t bag;  /* which of the bags has the lane's key */
+    uint32_t ends; /* bit k: lane k's key is the last of its bag */
+    uint64_t row;  /* address of the lane's row; 0: the key has no slot */
+    float weight;
+} hotbed_bag_keys;
+
+/* Keys first .. first+n-1 of `bags` bags, of which lane b has number b. */
+HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
+    const hotbed_step_view *s, const hotbed_table_view *table, hotbed_bag bag, uint32_t bags,
+    uint32_t first, uint32_t n, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width), i = first + (lane < n ? lane : 0);
+    hotbed_bag_keys k = {0, 0, 0, 1.0F};
+    for (uint32_t b = 0; b + 1 < bags; b++)
+        k.bag += hotbed_tile_shuffle_u32(width, bag.end, b) <= i ? 1 : 0;
+    const uint32_t end = hotbed_tile_shuffle_u32(width, bag.end, k.bag);
+    k.ends = hotbed_tile_ballot(width, lane < n && i + 1 == end);
+    const uint64_t slot = hotbed_pooled_slot(s, table, i);
+    if (slot != HOTBED_SLOT_NONE)
+        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->index, table, slot);
+    if (s->weights != NULL)
+        k.weight = s->weights[i];
+    return k;
+}
+
+/* Neighbouring bags of a feature, one per lane; lanes past the last bag have the last bag. */
+typedef struct hotbed_bags {
+    const hotbed_table_view *table;
+    hotbed_bag bag;
+    uint32_t feature, count;
+    uint64_t sample; /* of lane 0 */
+} hotbed_bags;
+
+/* Add row v of lane k's key to *sum, and write the output of the bag that ends with it, if one does.
+ * Lanes whose e is not below the dim have no elements. */
+HOTBED_HD void hotbed_pool_row(
+    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
+    uint32_t e, hotbed_f32x4 v, hotbed_f32x4 *sum, void *output, uint64_t stride, uint32_t width) {
+    if (s->weights != NULL)
+        v = hotbed_scale4(v, hotbed_tile_shuffle_f32(width, keys->weight, k));
+    *sum = hotbed_add4(*sum, v);
+    if ((keys->ends >> k & 1U) == 0)
+        return;
+    const uint32_t b = hotbed_tile_shuffle_u32(width, keys->bag, k);
+    const uint32_t length = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
+    if (e < bags->table->dim)
+        hotbed_bag_write(
+            s, bags->table->dim, bags->feature, bags->sample + b, length, e, *sum, output, stride);
+    *sum = hotbed_f32x4_of(0.0F);
+}
+
+/* Elements from .. from+3 of the row of lane k's key, which has a slot. */
+HOTBED_HD hotbed_f32x4 hotbed_bag_row4(
+    const hotbed_table_view *table, const hotbed_bag_keys *keys, uint32_t k, bool half,
+    uint32_t from, uint32_t width) {
+    const uint64_t row = hotbed_tile_shuffle_u64(width, keys->row, k);
+    return hotbed_row_load4(half, table->dtype, (const uint8_t *)(uintptr_t)row, from);
+}
+
+/* Pool n keys of neighbouring bags, one per lane, which all have slots. */
+HOTBED_HD void hotbed_pool_keys(
+    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
+    uint32_t e, hotbed_f32x4 *sum, void *output, uint64_t stride, bool half, uint32_t width) {
+    const uint32_t from = e < bags->table->dim ? e : 0; /* all lanes take part in the loads */
+    uint32_t k = 0;
+    for (; k + HOTBED_BAGS_AHEAD <= n; k += HOTBED_BAGS_AHEAD) {
+        hotbed_f32x4 v[HOTBED_BAGS_AHEAD];
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
+            v[a] = hotbed_bag_row4(bags->table, keys, k + a, half, from, width);
+        const uint32_t ends = keys->ends >> k & ((1U << HOTBED_BAGS_AHEAD) - 1U);
+        if (ends == 0 && s->weights == NULL) {
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
+                *sum = hotbed_add4(*sum, v[a]);
+            continue;
+        }
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
+            hotbed_pool_row(s, bags, keys, k + a, e, v[a], sum, output, stride, width);
+    }
+    for (; k < n; k++)
+        hotbed_pool_row(
+            s, bags, keys, k, e, hotbed_bag_row4(bags->table, keys, k, half, from, width), sum,
+            output, stride, width);
+}
+
+/* eval: the same for keys of which some have no slot. */
+HOTBED_HD void hotbed_pool_present(
+    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
+    uint32_t e, hotbed_f32x4 *sum, void *output, uint64_t stride, bool half, uint32_t width) {
+    const uint32_t from = e < bags->table->dim ? e : 0;
+    const uint32_t absent = hotbed_tile_ballot(width, keys->row == 0);
+    for (uint32_t k = 0; k < n; k++) {
+        hotbed_f32x4 v = hotbed_f32x4_of(bags->table->eval_value);
+        if ((absent >> k & 1U) == 0)
+            v = hotbed_bag_row4(bags->table, keys, k, half, from, width);
+        hotbed_pool_row(s, bags, keys, k, e, v, sum, output, stride, width);
+    }
+}
+
+/* Pool bags whose keys are adjacent. Returns false, and leaves the output undefined, if a key of a
+ * training batch has no slot. */
+HOTBED_HD bool hotbed_pool_bags(
+    const hotbed_step_view *s, const hotbed_bags *bags, void *output, uint64_t stride, bool half,
+    uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width), dim = bags->table->dim;
+    const hotbed_bag bag = bags->bag;
+    const uint32_t begin = hotbed_tile_shuffle_u32(width, bag.begin, 0);
+    const uint32_t end = hotbed_tile_shuffle_u32(width, bag.end, bags->count - 1);
+    uint32_t empty = hotbed_tile_ballot(width, lane < bags->count && bag.begin == bag.end);
+    for (uint32_t from = 0; from < dim; from += 4 * width) {
+        const uint32_t e = from + 4 * lane;
+        for (uint32_t k = 0; empty != 0 && k < bags->count; k++)
+            if ((empty >> k & 1U) != 0 && e < dim)
+                hotbed_bag_write(
+                    s, dim, bags->feature, bags->sample + k, 0, e, hotbed_f32x4_of(0.0F), output,
+                    stride);
+        hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+        for (uint32_t first = begin; first < end; first += width) {
+            const uint32_t n = end - first < width ? end - first : width;
+            const hotbed_bag_keys keys =
+                hotbed_bag_keys_at(s, bags->table, bag, bags->count, first, n, width);
+            if (hotbed_tile_ballot(width, keys.row == 0) == 0)
+                hotbed_pool_keys(s, bags, &keys, n, e, &sum, output, stride, half, width);
+            else if (s->eval != 0)
+                hotbed_pool_present(s, bags, &keys, n, e, &sum, output, stride, half, width);
+            else
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Pooled output of bags b .. b+count-1 of `feature`, at most one per lane, in storages of one
+ * hotbed_rows_form; `half`, a literal, says which. The lanes look up their keys together, and
+ * several rows are loaded before the first one is added. */
+HOTBED_HD void hotbed_forward_bags(
+    const hotbed_step_view *s, uint64_t b, uint32_t count, uint32_t feature, void *output,
+    uint64_t stride, bool half, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    const hotbed_bags bags = {
+        &s->tables[s->feature_tables[feature]],
+        hotbed_bag_at(s, b + (lane < count ? lane : count - 1), feature), feature, count,
+        b - (uint64_t)feature * s->batch_size};
+    /* The keys of bags with good offsets are adjacent. */
+    if (hotbed_tile_ballot(width, !bags.bag.good) == 0 &&
+        hotbed_pool_bags(s, &bags, output, stride, half, width))
+        return;
+    for (uint32_t k = 0; k < count; k++)
+        hotbed_forward_bag(s, b + k, output, stride, width);
 }
 
 /* --- eval: second reads ----------------------------------------------------------------------- */
@@ -526,15 +728,19 @@ HOTBED_HD bool hotbed_eval_bag_settled(
     return hotbed_tile_ballot(width, !settled) == 0;
 }
 
-/* Pooled output of bag b. In eval, a bag that fails the check is appended to `missing`. */
-HOTBED_HD void hotbed_forward_bag_checked(
-    const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
-    hotbed_forward_bag(s, b, output, stride, width);
-    if (s->eval == 0)
-        return;
+/* eval: append bag b, just read, to `missing` if it fails the check. */
+HOTBED_HD void hotbed_eval_check_bag(const hotbed_step_view *s, uint64_t b, uint32_t width) {
     bool settled = hotbed_eval_bag_settled(s, b, *s->begun, width);
     if (!settled && hotbed_tile_rank(width) == 0)
         hotbed_eval_note(s, (uint32_t)b);
+}
+
+/* Pooled output of bag b, checked in eval. */
+HOTBED_HD void hotbed_forward_bag_checked(
+    const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
+    hotbed_forward_bag(s, b, output, stride, width);
+    if (s->eval != 0)
+        hotbed_eval_check_bag(s, b, width);
 }
 
 /* Search for key number i of table t until a search is completed within one epoch. Rows that an

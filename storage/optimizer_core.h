@@ -129,8 +129,10 @@ HOTBED_HD hotbed_f32x4 hotbed_optimize4(
  * to the lanes in turn, each lane adds its squares in order, and lanes are then added pairwise, 16
  * apart, 8, 4, 2, 1. On tiles of fewer lanes, shares[k] is the share of lane rank + k * width. */
 HOTBED_HD float hotbed_mean_square(float shares[32], uint32_t dim, uint32_t width) {
+    HOTBED_UNROLL
     for (uint32_t apart = 16; apart > 0; apart /= 2) {
         if (apart >= width) {
+            HOTBED_UNROLL
             for (uint32_t k = 0; k < apart / width; k++)
                 shares[k] = shares[k] + shares[k + apart / width];
         } else {

@@ -18,6 +18,13 @@ typedef enum hotbed_tiers {
     HOTBED_TIERS_EXTERNAL = 4, /* all rows in an external store, with copies in the upper tier */
 } hotbed_tiers;
 
+/* What kernels may take for granted of rows. */
+typedef enum hotbed_rows_form {
+    HOTBED_ROWS_ANY = 0,
+    HOTBED_ROWS_F32 = 1,  /* dims are multiples of 4; elements f32 */
+    HOTBED_ROWS_HALF = 2, /* dims are multiples of 4; elements of two bytes */
+} hotbed_rows_form;
+
 enum {
     HOTBED_ROW_TIME = 16
 }; /* at the end of a row, for its time, if rows go to an external store */
@@ -169,6 +176,38 @@ typedef struct HOTBED_ALIGN(8) hotbed_u16x4 {
     uint16_t x, y, z, w;
 } hotbed_u16x4;
 
+HOTBED_HD hotbed_f32x4 hotbed_half4_to_f32(uint32_t dtype, hotbed_u16x4 h) {
+    hotbed_f32x4 v;
+    if (dtype == HOTBED_F16) {
+        v.x = hotbed_f16_to_f32(h.x);
+        v.y = hotbed_f16_to_f32(h.y);
+        v.z = hotbed_f16_to_f32(h.z);
+        v.w = hotbed_f16_to_f32(h.w);
+    } else {
+        v.x = hotbed_bf16_to_f32(h.x);
+        v.y = hotbed_bf16_to_f32(h.y);
+        v.z = hotbed_bf16_to_f32(h.z);
+        v.w = hotbed_bf16_to_f32(h.w);
+    }
+    return v;
+}
+
+HOTBED_HD hotbed_u16x4 hotbed_f32_to_half4(uint32_t dtype, hotbed_f32x4 v) {
+    hotbed_u16x4 h;
+    if (dtype == HOTBED_F16) {
+        h.x = hotbed_f32_to_f16(v.x);
+        h.y = hotbed_f32_to_f16(v.y);
+        h.z = hotbed_f32_to_f16(v.z);
+        h.w = hotbed_f32_to_f16(v.w);
+    } else {
+        h.x = hotbed_f32_to_bf16(v.x);
+        h.y = hotbed_f32_to_bf16(v.y);
+        h.z = hotbed_f32_to_bf16(v.z);
+        h.w = hotbed_f32_to_bf16(v.w);
+    }
+    return h;
+}
+
 /* Load elements i .. i+count-1 of an array, with count in 1 .. 4; the rest is 0. `shared` as
  * above. */
 HOTBED_HD hotbed_f32x4
@@ -186,18 +225,7 @@ hotbed_load4_as(bool shared, uint32_t dtype, const void *p, uint64_t i, uint32_t
         } else {
             h = *(const hotbed_u16x4 *)at;
         }
-        if (dtype == HOTBED_F16) {
-            v.x = hotbed_f16_to_f32(h.x);
-            v.y = hotbed_f16_to_f32(h.y);
-            v.z = hotbed_f16_to_f32(h.z);
-            v.w = hotbed_f16_to_f32(h.w);
-        } else {
-            v.x = hotbed_bf16_to_f32(h.x);
-            v.y = hotbed_bf16_to_f32(h.y);
-            v.z = hotbed_bf16_to_f32(h.z);
-            v.w = hotbed_bf16_to_f32(h.w);
-        }
-        return v;
+        return hotbed_half4_to_f32(dtype, h);
     }
     v.x = hotbed_load1_as(shared, dtype, at, 0);
     if (count > 1)
@@ -213,6 +241,24 @@ HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, u
     return hotbed_load4_as(false, dtype, p, i, count);
 }
 
+/* Elements e .. e+3 of an aligned row whose dim is a multiple of 4. `half`, a literal: the row has
+ * two-byte elements of `dtype`; otherwise f32. */
+HOTBED_HD hotbed_f32x4 hotbed_row_load4(bool half, uint32_t dtype, const uint8_t *row, uint32_t e) {
+    HOTBED_POINT();
+    return half ? hotbed_half4_to_f32(
+                      dtype, *(const hotbed_u16x4 *)(const void *)(row + e * sizeof(uint16_t)))
+                : *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float));
+}
+
+HOTBED_HD void hotbed_row_store4(
+    bool half, uint32_t dtype, uint8_t *row, uint32_t e, hotbed_f32x4 v) {
+    HOTBED_POINT();
+    if (half)
+        *(hotbed_u16x4 *)(void *)(row + e * sizeof(uint16_t)) = hotbed_f32_to_half4(dtype, v);
+    else
+        *(hotbed_f32x4 *)(void *)(row + e * sizeof(float)) = v;
+}
+
 HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count, hotbed_f32x4 v) {
     uint8_t *at = (uint8_t *)p + i * hotbed_dtype_size(dtype);
     HOTBED_POINT();
@@ -221,19 +267,7 @@ HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count
         return;
     }
     if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
-        hotbed_u16x4 h;
-        if (dtype == HOTBED_F16) {
-            h.x = hotbed_f32_to_f16(v.x);
-            h.y = hotbed_f32_to_f16(v.y);
-            h.z = hotbed_f32_to_f16(v.z);
-            h.w = hotbed_f32_to_f16(v.w);
-        } else {
-            h.x = hotbed_f32_to_bf16(v.x);
-            h.y = hotbed_f32_to_bf16(v.y);
-            h.z = hotbed_f32_to_bf16(v.z);
-            h.w = hotbed_f32_to_bf16(v.w);
-        }
-        *(hotbed_u16x4 *)at = h;
+        *(hotbed_u16x4 *)at = hotbed_f32_to_half4(dtype, v);
         return;
     }
     hotbed_store1(dtype, at, 0, v.x);

@@ -94,7 +94,8 @@ typedef struct hotbed_step_view {
     uint32_t move_sms; /* of hotbed_storage_options */
     /* eval defers lower-tier rows if the previous eval found at least this many */
     uint32_t below_from;
-    uint32_t plain_rows; /* all tables have f32 rows and dims that are multiples of 4 */
+    uint32_t indexed;   /* whether a table's keys are in the index */
+    uint32_t rows_form; /* hotbed_rows_form, of all tables */
 } hotbed_step_view;
 
 /* The view in a kernel for storages whose tables do not grow: with `grows`, a literal, false, the

@@ -118,7 +118,8 @@ struct hotbed_storage {
     uint32_t bulk_bytes;
     uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
-    bool plain_rows;  /* all tables have f32 rows and dims that are multiples of 4 */
+    hotbed_rows_form rows_form;
+    bool indexed;     /* a table's keys are in the index */
     bool keys_leave;  /* a table evicts or has two tiers, so keys may leave their slots */
     bool timed;       /* a table's scores are timestamps */
     bool admits;      /* a table has admission */

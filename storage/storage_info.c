@@ -65,7 +65,8 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
         .bulk_bytes = storage->bulk_bytes,
         .move_sms = storage->move_sms,
         .below_from = below_from(storage),
-        .plain_rows = storage->plain_rows,
+        .indexed = storage->indexed,
+        .rows_form = storage->rows_form,
     };
     return step;
 }

@@ -210,6 +210,12 @@ static void make_table(
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
 }
 
+static hotbed_rows_form form_of(const hotbed_table *table) {
+    if (table->view.dim % 4 != 0)
+        return HOTBED_ROWS_ANY;
+    return table->dtype == HOTBED_F32 ? HOTBED_ROWS_F32 : HOTBED_ROWS_HALF;
+}
+
 /* Read and check table number t of `options`. */
 static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
@@ -227,15 +233,14 @@ static hotbed_status read_table(
 
 hotbed_status hotbed_storage_read_tables(
     hotbed_storage *storage, const hotbed_storage_options *options) {
-    storage->plain_rows = true;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_options o;
         HOTBED_TRY(read_table(options, t, &o));
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
-        if (storage->tables[t].dtype != HOTBED_F32 || o.dim % 4 != 0)
-            storage->plain_rows = false;
+        hotbed_rows_form form = form_of(&storage->tables[t]);
+        storage->rows_form = t == 0 || form == storage->rows_form ? form : HOTBED_ROWS_ANY;
     }
     return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);
 }

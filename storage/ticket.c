@@ -307,6 +307,8 @@ hotbed_status hotbed_storage_prefetch(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
     HOTBED_TRY(storage->kernels.lookup->find(s, stream));
     set_holds(ticket, true);
+    if (!storage->indexed) /* static tables have all their rows */
+        return HOTBED_OK;
     if (storage->external != NULL)
         return hotbed_ticket_fetch(ticket, stream);
     bool moves = hotbed_storage_moves(storage);
@@ -538,7 +540,8 @@ hotbed_status hotbed_storage_eval(
     if (storage->pooling == HOTBED_POOL_NONE && missing == NULL) {
         HOTBED_TRY(lookup->eval_rows(&step, output, stride, storage->max_dim, stream));
     } else {
-        HOTBED_TRY(lookup->find_keys(&step, stream));
+        if (storage->indexed) /* otherwise pooling computes the slots */
+            HOTBED_TRY(lookup->find_keys(&step, stream));
         if (missing != NULL)
             HOTBED_TRY(hotbed_storage_eval_external(storage, &step, &scratch, missing, stream));
         HOTBED_TRY(lookup->forward(&step, output, stride, storage->max_dim, stream));

@@ -11,17 +11,21 @@
 enum {
     BLOCK = 256,
     WAVES = 1,
+    SPLIT_BLOCK = 512,
+    FEW = 4,  /* occurrences of a row that few lanes update; 2 to 32 make no difference */
     ROWS = 4, /* rows that a tile looks up at once; 1, 8 and 16 were slower (W1, H200) */
 };
 
 typedef struct update_scratch {
-    uint32_t *used;        /* [2] number of leaves and groups */
-    uint32_t *first_leaf;  /* [bound] for unique keys with more than 32 occurrences */
+    uint32_t *used;       /* [4] number of leaves, of groups, and of entries of `many` and `some` */
+    uint32_t *first_leaf; /* [bound] for unique keys with more than 32 occurrences */
     uint32_t *first_group; /* [bound] for unique keys with more than 1024 */
     uint32_t *leaf_begin;  /* [leaves] first occurrence of each */
     uint32_t *leaf_end;
     uint32_t *group_begin; /* [groups] first leaf of each */
     uint32_t *group_end;
+    uint32_t *many;    /* unique keys with more than 32 groups, which are few */
+    uint32_t *some;    /* [bound] unique keys with more than FEW occurrences */
     float *leaf_sums;  /* [leaves, row] */
     float *group_sums; /* [groups, row] */
     uint64_t row;      /* stride in floats: the largest dim, rounded up to 4 */
@@ -35,12 +39,13 @@ static size_t round_up(size_t bytes) {
  * groups. */
 static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scratch *scratch) {
     size_t leaves = bound / 16 + 1, groups = bound / 256 + 1;
-    const size_t words[7] = {2, bound, bound, leaves, leaves, groups, groups};
-    uint32_t **const parts[7] = {&scratch->used,       &scratch->first_leaf, &scratch->first_group,
+    const size_t many = bound / (HOTBED_SUM_GROUP * HOTBED_SUM_GROUP * HOTBED_SUM_GROUP) + 1;
+    const size_t words[9] = {4, bound, bound, leaves, leaves, groups, groups, many, bound};
+    uint32_t **const parts[9] = {&scratch->used,       &scratch->first_leaf, &scratch->first_group,
                                  &scratch->leaf_begin, &scratch->leaf_end,   &scratch->group_begin,
-                                 &scratch->group_end};
+                                 &scratch->group_end,  &scratch->many,       &scratch->some};
     size_t used = 0;
-    for (int p = 0; p < 7; p++) {
+    for (int p = 0; p < 9; p++) {
         *parts[p] = (uint32_t *)(void *)(base + used);
         used += round_up(words[p] * sizeof(uint32_t));
     }
@@ -55,48 +60,97 @@ static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scra
 static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
     hotbed_clock_step(s.clock, beta1, beta2);
     hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
-    used[0] = used[1] = 0;
+    used[0] = used[1] = used[2] = used[3] = 0;
 }
 
-/* Split [begin, end) into parts of 32, starting at number `first`, with all lanes of the warp. */
-static __device__ void split(
-    uint32_t begin, uint32_t end, uint32_t first, uint32_t *part_begin, uint32_t *part_end) {
-    uint32_t parts = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-    for (uint32_t p = threadIdx.x % 32; p < parts; p += 32) {
-        uint32_t at = begin + p * HOTBED_SUM_GROUP;
-        part_begin[first + p] = at;
-        part_end[first + p] = end - at < HOTBED_SUM_GROUP ? end : at + HOTBED_SUM_GROUP;
+static __device__ uint32_t parts_of(uint32_t n) {
+    return (n + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
+}
+
+/* Inclusive sums over the threads of a block, in shared memory. */
+typedef struct block_sums {
+    uint32_t to[SPLIT_BLOCK], warps[SPLIT_BLOCK / 32], first;
+} block_sums;
+
+/* Sum n over the threads of the block: sums->to is the sum up to each thread, and sums->first
+ * where *used was before the total was added. Returns the total. */
+static __device__ uint32_t append(uint32_t n, uint32_t *used, block_sums *sums) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads(); /* earlier readers of *sums are done */
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        uint32_t other = __shfl_up_sync(0xffffffffU, n, apart);
+        n += lane >= apart ? other : 0;
     }
+    if (lane == 31)
+        sums->warps[warp] = n;
+    __syncthreads();
+    uint32_t before = 0, all = 0;
+    for (uint32_t w = 0; w < SPLIT_BLOCK / 32; w++) {
+        before += w < warp ? sums->warps[w] : 0;
+        all += sums->warps[w];
+    }
+    sums->to[threadIdx.x] = before + n;
+    if (threadIdx.x == 0 && all > 0)
+        sums->first = hotbed_add_relaxed_u32(used, all);
+    __syncthreads();
+    return all;
 }
 
-static __global__ void __launch_bounds__(BLOCK)
+/* Split [begin, end) of each thread into `parts` parts of 32, or 0 parts. Appends them to part_begin
+ * and part_end, and returns the number of the thread's first one. All threads of the block share
+ * the work, because the hottest key may have most of the parts. */
+static __device__ uint32_t split(
+    uint32_t begin, uint32_t end, uint32_t parts, uint32_t *used, uint32_t *part_begin,
+    uint32_t *part_end, block_sums *sums) {
+    __shared__ uint32_t begins[SPLIT_BLOCK], ends[SPLIT_BLOCK];
+    const uint32_t all = append(parts, used, sums);
+    begins[threadIdx.x] = begin;
+    ends[threadIdx.x] = end;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < all; p += SPLIT_BLOCK) {
+        uint32_t owner = 0; /* number of threads whose parts are all before p */
+        for (uint32_t half = SPLIT_BLOCK / 2; half > 0; half /= 2)
+            owner += sums->to[owner + half - 1] <= p ? half : 0;
+        uint32_t before = owner == 0 ? 0 : sums->to[owner - 1];
+        uint32_t at = begins[owner] + (p - before) * HOTBED_SUM_GROUP, stop = ends[owner];
+        part_begin[sums->first + p] = at;
+        part_end[sums->first + p] = stop - at < HOTBED_SUM_GROUP ? stop : at + HOTBED_SUM_GROUP;
+    }
+    return sums->first + sums->to[threadIdx.x] - parts;
+}
+
+/* Find the rows with more than a few occurrences, and the parts of those with more than 32. */
+static __global__ void __launch_bounds__(SPLIT_BLOCK)
     split_kernel(hotbed_step_view s, update_scratch scratch) {
+    __shared__ block_sums sums;
     uint32_t uniques = s.unique_offsets[s.num_tables];
-    uint64_t warps = hotbed_cuda_threads() / 32;
-    for (uint64_t w = hotbed_cuda_thread() / 32; w * 32 < uniques; w += warps) {
-        uint64_t u = w * 32 + threadIdx.x % 32;
-        uint32_t n = u < uniques ? s.starts[u + 1] - s.starts[u] : 0;
-        uint32_t many = __ballot_sync(0xffffffffU, n > HOTBED_SUM_GROUP);
-        while (many != 0) {
-            uint64_t row = w * 32 + hotbed_lowest_bit(many);
-            many &= many - 1;
-            uint32_t begin = s.starts[row], end = s.starts[row + 1], leaf = 0, group = 0;
-            uint32_t leaves = (end - begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-            uint32_t groups = (leaves + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
-            if (threadIdx.x % 32 == 0) {
-                leaf = hotbed_add_relaxed_u32(&scratch.used[0], leaves);
-                scratch.first_leaf[row] = leaf;
-                if (leaves > HOTBED_SUM_GROUP) {
-                    group = hotbed_add_relaxed_u32(&scratch.used[1], groups);
-                    scratch.first_group[row] = group;
-                }
-            }
-            leaf = __shfl_sync(0xffffffffU, leaf, 0);
-            group = __shfl_sync(0xffffffffU, group, 0);
-            split(begin, end, leaf, scratch.leaf_begin, scratch.leaf_end);
-            if (leaves > HOTBED_SUM_GROUP)
-                split(leaf, leaf + leaves, group, scratch.group_begin, scratch.group_end);
-        }
+    for (uint64_t first = (uint64_t)blockIdx.x * SPLIT_BLOCK; first < uniques;
+         first += (uint64_t)gridDim.x * SPLIT_BLOCK) {
+        uint64_t u = first + threadIdx.x;
+        uint32_t begin = u < uniques ? s.starts[u] : 0, end = u < uniques ? s.starts[u + 1] : 0;
+        bool some = end - begin > FEW;
+        if (__syncthreads_or(some) == 0)
+            continue;
+        (void)append(some ? 1 : 0, &scratch.used[3], &sums);
+        if (some)
+            scratch.some[sums.first + sums.to[threadIdx.x] - 1] = (uint32_t)u;
+        uint32_t leaves = end - begin > HOTBED_SUM_GROUP ? parts_of(end - begin) : 0;
+        if (__syncthreads_or(leaves > 0) == 0)
+            continue;
+        uint32_t leaf = split(
+            begin, end, leaves, &scratch.used[0], scratch.leaf_begin, scratch.leaf_end, &sums);
+        if (leaves > 0)
+            scratch.first_leaf[u] = leaf;
+        uint32_t groups = leaves > HOTBED_SUM_GROUP ? parts_of(leaves) : 0;
+        if (__syncthreads_or(groups > 0) == 0)
+            continue;
+        uint32_t group = split(
+            leaf, leaf + leaves, groups, &scratch.used[1], scratch.group_begin, scratch.group_end,
+            &sums);
+        if (groups > 0)
+            scratch.first_group[u] = group;
+        if (groups > HOTBED_SUM_GROUP)
+            scratch.many[hotbed_add_relaxed_u32(&scratch.used[2], 1)] = (uint32_t)u;
     }
 }
 
@@ -126,14 +180,14 @@ template <uint32_t WIDTH>
 static __global__ void __launch_bounds__(BLOCK) group_kernel(update_scratch scratch) {
     uint32_t groups = scratch.used[1];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
-    for (uint64_t g = hotbed_cuda_thread() / WIDTH; g < groups; g += step) {
-        hotbed_sum_source leaves = {
-            scratch.group_begin[g], scratch.group_end[g], scratch.leaf_sums, scratch.row};
-        for (uint32_t e = 4 * hotbed_tile_rank(WIDTH); e < scratch.row; e += 4 * WIDTH)
+    for (uint64_t g = hotbed_cuda_thread() / WIDTH; g < groups; g += step)
+        for (uint32_t e = 4 * hotbed_tile_rank(WIDTH); e < scratch.row; e += 4 * WIDTH) {
+            const hotbed_sum_source leaves = {
+                scratch.group_begin[g], scratch.group_end[g], scratch.leaf_sums, scratch.row};
             hotbed_store4(
                 HOTBED_F32, scratch.group_sums, g * scratch.row + e, 4,
-                hotbed_sum_partials(leaves, e));
-    }
+                hotbed_sum_partials_ahead(leaves, e));
+        }
 }
 
 /* Source of the gradient of row u: occurrences begin .. end-1, or partial sums. */
@@ -192,6 +246,106 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
     }
 }
 
+/* Rows in registers, measured with W1, W2 and W9 to W12 on an H200. Rows with more than FEW
+ * occurrences are updated by as many lanes as a row has groups of four elements, others by `lanes`
+ * lanes. Registers decide: optimizers with states of each element have 16 lanes and load two
+ * gradients at once, the others 8 lanes and one. Numbers of resident blocks that cost no registers
+ * to speak of: 5, 4 and 3. */
+enum {
+    LEAF_AHEAD = 4,
+    LEAF_BLOCKS = 5,
+    SOME_AHEAD = 4,
+    SOME_BLOCKS = 4,
+    FEW_BLOCKS = 3,
+    FEW_WAVES = 4, /* 1 and 16 are slower */
+};
+
+HOTBED_HD constexpr bool has_wide_states(uint32_t kind) {
+    return kind == HOTBED_OPT_ADAM || kind == HOTBED_OPT_ADAGRAD;
+}
+
+template <uint32_t WIDTH, bool POOLED>
+static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_kernel(
+    hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+    update_scratch scratch) {
+    constexpr hotbed_register_shape shape = {0, POOLED, false, 1, LEAF_AHEAD};
+    uint32_t leaves = scratch.used[0], e = hotbed_quad_at(0, WIDTH);
+    uint64_t step = hotbed_cuda_threads() / WIDTH;
+    (void)o;
+    for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
+        const hotbed_sum_source source = {
+            scratch.leaf_begin[leaf], scratch.leaf_end[leaf], NULL, 0};
+        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, source.begin);
+        uint32_t dim = s.tables[t].dim;
+        hotbed_quads sum = hotbed_sum_addends(&s, gradient, source, dim, shape, WIDTH);
+        if (e < dim)
+            hotbed_store4(HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4, sum.q[0]);
+    }
+}
+
+/* Update a row that has more than a group of partial sums. This is rare, and not inlined because
+ * it would take registers of the kernel. */
+template <uint32_t WIDTH>
+static __device__ __noinline__ void update_many(
+    const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
+    const update_scratch &scratch, uint32_t u) {
+    const uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    if (s->slots[u] != HOTBED_SLOT_NONE)
+        hotbed_update_row(
+            s, &o, gradient, &s->tables[t], s->slots[u],
+            find_source(scratch, u, s->starts[u], s->starts[u + 1]), {true, false, false}, WIDTH);
+}
+
+/* Update unique key u if its row is there and has at most a group of addends. */
+template <uint32_t WIDTH>
+static __device__ void update_one(
+    const hotbed_step_view &s, const hotbed_optimizer_view &o, hotbed_gradient_view gradient,
+    const update_scratch &scratch, uint32_t u, uint32_t begin, uint32_t end, uint64_t slot,
+    hotbed_register_shape shape) {
+    const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, u);
+    const hotbed_sum_source source = find_source(scratch, u, begin, end);
+    if (slot != HOTBED_SLOT_NONE && source.end - source.begin <= HOTBED_SUM_GROUP)
+        hotbed_update_in_registers(&s, &o, gradient, &s.tables[t], slot, source, shape, WIDTH);
+}
+
+/* Update rows with more than a few occurrences. */
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
+static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
+    const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
+    hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
+    constexpr hotbed_register_shape shape = {KIND, POOLED, HALF, 1, SOME_AHEAD};
+    const uint32_t some = scratch.used[3];
+    const uint64_t tile = hotbed_cuda_thread() / WIDTH, step = hotbed_cuda_threads() / WIDTH;
+    o.kind = KIND;
+    for (uint64_t i = tile; i < some; i += step) {
+        const uint32_t u = scratch.some[i];
+        update_one<WIDTH>(
+            s, o, gradient, scratch, u, s.starts[u], s.starts[u + 1], s.slots[u], shape);
+    }
+    for (uint64_t m = tile; m < scratch.used[2]; m += step)
+        update_many<WIDTH>(&s, o, gradient, scratch, scratch.many[m]);
+}
+
+/* Update the other rows. */
+template <uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, bool HALF>
+static __global__ void __launch_bounds__(BLOCK, FEW_BLOCKS) update_few_kernel(
+    const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
+    hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
+    constexpr hotbed_register_shape shape = {
+        KIND, POOLED, HALF, QUADS, has_wide_states(KIND) ? 2 : 1};
+    const uint32_t uniques = s.unique_offsets[s.num_tables];
+    const uint64_t step = hotbed_cuda_threads() / WIDTH;
+    o.kind = KIND;
+    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
+        const uint32_t begin = s.starts[u], end = s.starts[u + 1];
+        const uint64_t slot = s.slots[u];
+        const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        const hotbed_sum_source source = {begin, end, NULL, 0};
+        if (end - begin <= FEW && slot != HOTBED_SLOT_NONE)
+            hotbed_update_in_registers(&s, &o, gradient, &s.tables[t], slot, source, shape, WIDTH);
+    }
+}
+
 template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
@@ -241,6 +395,8 @@ typedef struct update_launches {
     reduce_launch reduce;
     update_launch update, apply;
     void (*update_rows)(hotbed_update_rows_args);
+    uint32_t update_width; /* of `update` */
+    update_launch some;    /* rows with more than FEW occurrences; NULL: `update` does all */
 } update_launches;
 
 template <uint32_t WIDTH, bool PLAIN, bool REDUCED>
@@ -254,7 +410,39 @@ static update_launch update_kernel_of(uint32_t kind) {
     return update_kernel<WIDTH, HOTBED_OPT_SGD, PLAIN, REDUCED>;
 }
 
-template <uint32_t WIDTH> static update_launches launches_of(bool plain, uint32_t kind) {
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
+static void in_registers_as(update_launches *all) {
+    constexpr uint32_t most = has_wide_states(KIND) ? 16 : 8;
+    constexpr uint32_t lanes = WIDTH < most ? WIDTH : most;
+    all->leaf = leaf_in_registers_kernel<WIDTH, POOLED>;
+    all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, HALF>;
+    all->update_width = lanes;
+    all->some = update_some_kernel<WIDTH, KIND, POOLED, HALF>;
+}
+
+template <uint32_t WIDTH, bool POOLED, bool HALF>
+static void in_registers(update_launches *all, uint32_t kind) {
+    if (kind == HOTBED_OPT_ADAM)
+        return in_registers_as<WIDTH, HOTBED_OPT_ADAM, POOLED, HALF>(all);
+    if (kind == HOTBED_OPT_ADAGRAD)
+        return in_registers_as<WIDTH, HOTBED_OPT_ADAGRAD, POOLED, HALF>(all);
+    if (kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        return in_registers_as<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, POOLED, HALF>(all);
+    return in_registers_as<WIDTH, HOTBED_OPT_SGD, POOLED, HALF>(all);
+}
+
+/* How kernels may read rows and gradients. */
+typedef enum update_form {
+    FORM_ANY,
+    FORM_PLAIN, /* hotbed_update_shape.plain */
+    /* hotbed_update_in_registers(): */
+    FORM_SEQUENCE,  /* f32 rows */
+    FORM_BAGS,      /* f32 rows, pooled */
+    FORM_BAGS_HALF, /* rows of two-byte elements, pooled */
+} update_form;
+
+template <uint32_t WIDTH> static update_launches launches_of(update_form form, uint32_t kind) {
+    const bool plain = form == FORM_PLAIN || form == FORM_SEQUENCE;
     update_launches all = {
         WIDTH,
         plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>,
@@ -265,25 +453,39 @@ template <uint32_t WIDTH> static update_launches launches_of(bool plain, uint32_
         plain ? update_kernel_of<WIDTH, true, true>(kind)
               : update_kernel_of<WIDTH, false, true>(kind),
         update_rows_kernel<WIDTH>};
+    all.update_width = WIDTH;
+    if (form == FORM_SEQUENCE)
+        in_registers<WIDTH, false, false>(&all, kind);
+    if (form == FORM_BAGS)
+        in_registers<WIDTH, true, false>(&all, kind);
+    if (form == FORM_BAGS_HALF)
+        in_registers<WIDTH, true, true>(&all, kind);
     return all;
 }
 
-static update_launches choose(uint32_t max_dim, bool plain, uint32_t kind) {
+static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind) {
     if (max_dim <= 16)
-        return launches_of<4>(plain, kind);
+        return launches_of<4>(form, kind);
     if (max_dim <= 32)
-        return launches_of<8>(plain, kind);
+        return launches_of<8>(form, kind);
     if (max_dim <= 64)
-        return launches_of<16>(plain, kind);
-    return launches_of<32>(plain, kind);
+        return launches_of<16>(form, kind);
+    return launches_of<32>(form, kind);
 }
 
-static bool is_plain(
+static update_form form_of(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
-    hotbed_gradient_view gradient) {
-    return step->plain_rows != 0 && step->pooling == HOTBED_POOL_NONE &&
-           step->output_dtype == HOTBED_F32 && optimizer->max_gradient == 0.0F &&
-           gradient.stride % 4 == 0 && ((uintptr_t)gradient.data & 15U) == 0;
+    hotbed_gradient_view gradient, uint32_t max_dim) {
+    if (step->rows_form == HOTBED_ROWS_ANY || step->output_dtype != HOTBED_F32 ||
+        optimizer->max_gradient != 0.0F || gradient.stride % 4 != 0 ||
+        ((uintptr_t)gradient.data & 15U) != 0)
+        return FORM_ANY;
+    const bool f32 = step->rows_form == HOTBED_ROWS_F32;
+    if (step->pooling == HOTBED_POOL_NONE)
+        return !f32 ? FORM_ANY : max_dim > 128 ? FORM_PLAIN : FORM_SEQUENCE;
+    if (max_dim > 128 || step->pooling != HOTBED_POOL_SUM || step->weights != NULL)
+        return FORM_ANY;
+    return f32 ? FORM_BAGS : FORM_BAGS_HALF;
 }
 
 static unsigned blocks_of(const hotbed_stream *stream, uint64_t rows, uint32_t width) {
@@ -297,7 +499,9 @@ static hotbed_status sum_parts(
     hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
     unsigned blocks = blocks_of(stream, step->bound, launch->width);
-    split_kernel<<<blocks_of(stream, step->bound, 1), BLOCK, 0, native>>>(*step, scratch);
+    split_kernel<<<
+        hotbed_cuda_blocks(stream, step->bound, SPLIT_BLOCK, WAVES), SPLIT_BLOCK, 0, native>>>(
+        *step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
     launch->leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
@@ -320,12 +524,19 @@ static hotbed_status update(
     update_scratch scratch;
     (void)scratch_bytes;
     (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
-    update_launches launch = choose(max_dim, is_plain(step, optimizer, gradient), optimizer->kind);
+    update_launches launch =
+        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
+    if (launch.some != NULL) {
+        launch.some<<<
+            hotbed_cuda_blocks(stream, step->bound * launch.width, BLOCK, 1), BLOCK, 0,
+            hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+        HOTBED_TRY(hotbed_cuda_launched("update_some_kernel"));
+    }
     launch.update<<<
-        blocks_of(stream, step->bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *step, *optimizer, gradient, scratch);
+        hotbed_cuda_blocks(stream, step->bound * launch.update_width, BLOCK, FEW_WAVES), BLOCK, 0,
+        hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
     return hotbed_cuda_launched("update_kernel");
 }
 
@@ -336,9 +547,10 @@ static hotbed_status reduce(
     update_scratch scratch;
     const hotbed_cuda_native native(stream);
     (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
-    update_launches launch = choose(max_dim, is_plain(step, optimizer, gradient), optimizer->kind);
+    update_launches launch =
+        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(scratch.used, 0, 2 * sizeof(uint32_t), native), "cudaMemsetAsync"));
+        cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
     HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
     launch.reduce<<<blocks_of(stream, step->bound, launch.width), BLOCK, 0, native>>>(
         *step, *optimizer, gradient, scratch, sums);
@@ -350,8 +562,8 @@ static hotbed_status apply(
     uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_scratch scratch;
     (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
-    bool plain = step->plain_rows != 0 && ((uintptr_t)sums.data & 15U) == 0;
-    update_launches launch = choose(max_dim, plain, optimizer->kind);
+    bool plain = step->rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
+    update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     launch.apply<<<
         blocks_of(stream, step->bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
@@ -367,7 +579,7 @@ static hotbed_status count_step(
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
-    update_launches launch = choose(args->row.dim, false, args->o.kind);
+    update_launches launch = choose(args->row.dim, FORM_ANY, args->o.kind);
     launch.update_rows<<<
         blocks_of(stream, args->n, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
     return hotbed_cuda_launched("update_rows_kernel");

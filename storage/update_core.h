@@ -27,39 +27,53 @@ typedef struct hotbed_update_shape {
     bool reduced; /* the gradient is the sums of rows in f32; this row's is row source.begin */
 } hotbed_update_shape;
 
-/* Elements e .. e+3 of the gradient of key number i: clamped, then scaled as in pooling. */
-HOTBED_HD hotbed_f32x4 hotbed_gradient4(
-    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    hotbed_update_shape shape, uint32_t i, uint32_t e, uint32_t count) {
-    if (shape.plain)
-        return *(const hotbed_f32x4
-                     *)(const void *)((const float *)gradient.data + i * gradient.stride + e);
+/* Where the gradient of an occurrence begins, and the factors of pooling. */
+typedef struct hotbed_occurrence {
+    uint64_t at; /* in elements; HOTBED_NO_GRADIENT: the key is in no bag */
+    float mean;  /* MEAN: 1 / number of keys of the bag */
+    float weight;
+} hotbed_occurrence;
+
+#define HOTBED_NO_GRADIENT UINT64_MAX
+
+/* Key number i. */
+HOTBED_HD hotbed_occurrence
+hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t i) {
+    hotbed_occurrence o = {i * gradient.stride, 1.0F, 1.0F};
     if (s->pooling == HOTBED_POOL_NONE)
-        return hotbed_clamp4(
-            hotbed_load4(s->output_dtype, gradient.data, i * gradient.stride + e, count),
-            o->max_gradient);
+        return o;
     uint32_t b = s->bags == NULL ? i : s->bags[i];
-    if (b == HOTBED_NO_BAG)
-        return hotbed_f32x4_of(0.0F);
+    if (b == HOTBED_NO_BAG) {
+        o.at = HOTBED_NO_GRADIENT;
+        return o;
+    }
     uint32_t feature = b / s->batch_size;
-    uint64_t at = (uint64_t)(b - feature * s->batch_size) * gradient.stride + s->columns[feature];
-    hotbed_f32x4 g =
-        hotbed_clamp4(hotbed_load4(s->output_dtype, gradient.data, at + e, count), o->max_gradient);
-    /* Before the weight, because a rank that shares a bag knows only the bag's number of keys. */
+    o.at = (uint64_t)(b - feature * s->batch_size) * gradient.stride + s->columns[feature];
     if (s->pooling == HOTBED_POOL_MEAN) {
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
-        g = hotbed_scale4(g, 1.0F / (float)(bag.end - bag.begin));
+        o.mean = 1.0F / (float)(bag.end - bag.begin);
     }
-    return s->weights == NULL ? g : hotbed_scale4(g, s->weights[i]);
+    if (s->weights != NULL)
+        o.weight = s->weights[i];
+    return o;
 }
 
-/* Sum occurrences begin .. end-1, at most a group, in order from zero. The lanes read the
- * positions together; a lane with count 0 has no elements but takes part. Reading several
+/* Elements of a gradient, clamped, then scaled as in pooling: first by `mean`, because a rank that
+ * shares a bag knows only the bag's number of keys. */
+HOTBED_HD hotbed_f32x4 hotbed_gradient_scaled(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_f32x4 g, float mean,
+    float weight) {
+    g = hotbed_clamp4(g, o->max_gradient);
+    if (s->pooling == HOTBED_POOL_MEAN)
+        g = hotbed_scale4(g, mean);
+    return s->weights == NULL || s->pooling == HOTBED_POOL_NONE ? g : hotbed_scale4(g, weight);
+}
+
+/* Sum sequence occurrences begin .. end-1, at most a group, in order from zero. Reading several
  * gradients before adding the first is slower on CUDA: the registers reduce occupancy. */
-HOTBED_HD hotbed_f32x4 hotbed_sum_group(
-    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
-    uint32_t width) {
+HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t begin, uint32_t end,
+    uint32_t e, uint32_t count, uint32_t width) {
     hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
     uint32_t lane = hotbed_tile_rank(width);
     for (uint32_t j = begin; j < end; j += width) {
@@ -68,7 +82,39 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
         for (uint32_t k = 0; k < n; k++) {
             uint32_t i = hotbed_tile_shuffle_u32(width, mine, k);
             if (count > 0)
-                sum = hotbed_add4(sum, hotbed_gradient4(s, o, gradient, shape, i, e, count));
+                sum = hotbed_add4(
+                    sum,
+                    *(const hotbed_f32x4
+                          *)(const void *)((const float *)gradient.data + i * gradient.stride + e));
+        }
+    }
+    return sum;
+}
+
+/* Sum occurrences begin .. end-1, at most a group, in order from zero. Each lane looks up one
+ * occurrence, then all lanes read the gradients; a lane with count 0 has no elements but takes
+ * part. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_group(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
+    uint32_t width) {
+    if (shape.plain)
+        return hotbed_sum_plain(s, gradient, begin, end, e, count, width);
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    uint32_t lane = hotbed_tile_rank(width);
+    for (uint32_t j = begin; j < end; j += width) {
+        uint32_t n = end - j < width ? end - j : width;
+        hotbed_occurrence mine =
+            hotbed_occurrence_of(s, gradient, s->positions[j + (lane < n ? lane : 0)]);
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t at = hotbed_tile_shuffle_u64(width, mine.at, k);
+            float mean = hotbed_tile_shuffle_f32(width, mine.mean, k);
+            float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
+            if (count > 0 && at != HOTBED_NO_GRADIENT)
+                sum = hotbed_add4(
+                    sum, hotbed_gradient_scaled(
+                             s, o, hotbed_load4(s->output_dtype, gradient.data, at + e, count),
+                             mean, weight));
         }
     }
     return sum;
@@ -130,6 +176,35 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e)
     return sum;
 }
 
+/* The same for at most a group, with several rows loaded before the first is added. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_partials_ahead(hotbed_sum_source source, uint32_t e) {
+    enum { AHEAD = 8 };
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j += AHEAD) {
+        hotbed_f32x4 v[AHEAD];
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < AHEAD; a++)
+            v[a] = j + a < source.end
+                       ? hotbed_load4(
+                             HOTBED_F32, source.partials, (j + a) * source.partial_stride + e, 4)
+                       : hotbed_f32x4_of(0.0F);
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < AHEAD; a++)
+            sum = hotbed_add4(sum, v[a]);
+    }
+    return sum;
+}
+
+/* Sum any number of rows of `partials`, in groups. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_groups(hotbed_sum_source source, uint32_t e) {
+    hotbed_fold fold;
+    memset(&fold, 0, sizeof fold);
+    for (uint32_t j = source.begin; j < source.end; j++)
+        hotbed_fold_push(
+            &fold, hotbed_load4(HOTBED_F32, source.partials, j * source.partial_stride + e, 4));
+    return hotbed_fold_finish(&fold);
+}
+
 /* Load elements of a row, a state or a sum. */
 HOTBED_HD hotbed_f32x4
 hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
@@ -162,14 +237,8 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
         return hotbed_sum_group(s, o, gradient, shape, source.begin, source.end, e, count, width);
     if (count == 0)
         return hotbed_f32x4_of(0.0F);
-    if (source.end - source.begin <= HOTBED_SUM_GROUP)
-        return hotbed_sum_partials(source, e);
-    hotbed_fold fold;
-    memset(&fold, 0, sizeof fold);
-    for (uint32_t j = source.begin; j < source.end; j++)
-        hotbed_fold_push(
-            &fold, hotbed_load4(HOTBED_F32, source.partials, j * source.partial_stride + e, 4));
-    return hotbed_fold_finish(&fold);
+    return source.end - source.begin <= HOTBED_SUM_GROUP ? hotbed_sum_partials(source, e)
+                                                         : hotbed_sum_groups(source, e);
 }
 
 /* Row-wise AdaGrad: the row's accumulator after this step. All lanes get it. */
@@ -257,6 +326,169 @@ HOTBED_HD void hotbed_update_row(
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     hotbed_update_parts(s, o, s->clock, gradient, table, row, state0, state1, source, shape, width);
+    hotbed_unpin_updated(s, table, slot, width);
+}
+
+/* --- rows in registers --------------------------------------------------------------------------
+ *
+ * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for
+ * aligned f32 gradients without clamping. Most rows of a batch have few occurrences, so that the
+ * time of an update is the latency of its loads. A lane therefore has several groups of four
+ * elements: a warp then works on several rows, and each lane issues several loads before it uses
+ * one. Sums stay in registers; each gradient is read once.
+ */
+
+enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
+
+/* Properties for which a kernel is compiled; literals. */
+typedef struct hotbed_register_shape {
+    uint32_t kind;  /* hotbed_optimizer_kind */
+    bool pooled;    /* sums without weights; otherwise sequences */
+    bool half;      /* rows of two-byte elements; otherwise f32 */
+    uint32_t quads; /* groups of four elements of a lane: elements 4 * (lane + q * width) */
+    uint32_t ahead; /* gradients that are loaded before the first of them is added */
+} hotbed_register_shape;
+
+/* A lane's elements of a row. */
+typedef struct hotbed_quads {
+    hotbed_f32x4 q[HOTBED_QUADS_MOST];
+} hotbed_quads;
+
+/* First element of a lane's group q. */
+HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
+    return 4 * (hotbed_tile_rank(width) + q * width);
+}
+
+/* Load a lane's group q of what is at `at`; past `dim`, elements 0 .. 3. */
+HOTBED_HD hotbed_f32x4 hotbed_quad_load(uint64_t at, uint32_t q, uint32_t dim, uint32_t width) {
+    const uint32_t e = hotbed_quad_at(q, width);
+    HOTBED_POINT();
+    return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + (e < dim ? e : 0));
+}
+
+/* Address of what is summed for a row: the gradient of an occurrence, or a partial sum. 0: the key
+ * is in no bag. */
+HOTBED_HD uint64_t hotbed_addend_at(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
+    uint32_t j) {
+    if (source.partials != NULL)
+        return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
+    uint32_t i = s->positions[j];
+    uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
+    return at == HOTBED_NO_GRADIENT ? 0 : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
+}
+
+/* Add the addend at `at` to *sum; 0: nothing. */
+HOTBED_HD void hotbed_quads_add(
+    hotbed_quads *sum, uint64_t at, uint32_t dim, uint32_t quads, uint32_t width) {
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads && at != 0; q++)
+        sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(at, q, dim, width));
+}
+
+/* Sum addends begin .. end-1, at most a group, in order from zero. Each lane looks up one. Lanes
+ * past `dim` have undefined sums. */
+HOTBED_HD hotbed_quads hotbed_sum_addends(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source,
+    uint32_t dim, hotbed_register_shape shape, uint32_t width) {
+    hotbed_quads sum, g[HOTBED_AHEAD_MOST];
+    uint32_t lane = hotbed_tile_rank(width);
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++)
+        sum.q[q] = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j += width) {
+        uint32_t n = source.end - j < width ? source.end - j : width, k = 0;
+        uint64_t mine =
+            hotbed_addend_at(s, gradient, shape.pooled, source, j + (lane < n ? lane : 0));
+        const bool whole = hotbed_tile_ballot(width, mine == 0) == 0;
+        for (; whole && k + shape.ahead <= n; k += shape.ahead) {
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < shape.ahead; a++) {
+                uint64_t at = hotbed_tile_shuffle_u64(width, mine, k + a);
+                HOTBED_UNROLL
+                for (uint32_t q = 0; q < shape.quads; q++)
+                    g[a].q[q] = hotbed_quad_load(at, q, dim, width);
+            }
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < shape.ahead; a++)
+                HOTBED_UNROLL
+            for (uint32_t q = 0; q < shape.quads; q++)
+                sum.q[q] = hotbed_add4(sum.q[q], g[a].q[q]);
+        }
+        for (; k < n; k++)
+            hotbed_quads_add(
+                &sum, hotbed_tile_shuffle_u64(width, mine, k), dim, shape.quads, width);
+    }
+    return sum;
+}
+
+/* Row-wise AdaGrad: add the mean square of g to *state, which all lanes have loaded. */
+HOTBED_HD float hotbed_rowwise_add(
+    float *state, float loaded, const hotbed_quads *g, uint32_t dim, uint32_t quads,
+    uint32_t width) {
+    float shares[32];
+    HOTBED_UNROLL
+    for (uint32_t k = 0; k < 32 / width; k++)
+        shares[k] = 0.0F;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++) {
+        if (hotbed_quad_at(q, width) >= dim)
+            continue;
+        shares[q] = shares[q] + g->q[q].x * g->q[q].x;
+        shares[q] = shares[q] + g->q[q].y * g->q[q].y;
+        shares[q] = shares[q] + g->q[q].z * g->q[q].z;
+        shares[q] = shares[q] + g->q[q].w * g->q[q].w;
+    }
+    float sum = loaded + hotbed_mean_square(shares, dim, width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        *state = sum;
+    return sum;
+}
+
+/* Update the row in `slot`, whose source has at most a group of addends, and unpin it. */
+HOTBED_HD void hotbed_update_in_registers(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    hotbed_register_shape shape, uint32_t width) {
+    const uint32_t dim = table->dim;
+    uint8_t *row = hotbed_row_at(s->index, table, slot);
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    const bool rowwise = shape.kind == HOTBED_OPT_ROWWISE_ADAGRAD;
+    const bool first = shape.kind == HOTBED_OPT_ADAM || shape.kind == HOTBED_OPT_ADAGRAD;
+    const bool second = shape.kind == HOTBED_OPT_ADAM;
+    hotbed_quads w, a, b;
+    float row_sum = rowwise ? *state0 : 0.0F;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++) {
+        uint32_t e = hotbed_quad_at(q, width);
+        e = e < dim ? e : 0; /* all lanes take part in the loads */
+        w.q[q] = hotbed_row_load4(shape.half, table->dtype, row, e);
+        if (first)
+            a.q[q] = *(const hotbed_f32x4 *)(const void *)(state0 + e);
+        if (second)
+            b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
+    }
+    const hotbed_quads g = hotbed_sum_addends(s, gradient, source, dim, shape, width);
+    if (rowwise)
+        row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++) {
+        uint32_t e = hotbed_quad_at(q, width);
+        if (e >= dim)
+            continue;
+        if (!first)
+            a.q[q] = hotbed_f32x4_of(row_sum);
+        if (!second)
+            b.q[q] = hotbed_f32x4_of(0.0F);
+        hotbed_f32x4 v = hotbed_optimize4(o, s->clock, w.q[q], g.q[q], &a.q[q], &b.q[q]);
+        hotbed_row_store4(shape.half, table->dtype, row, e, v);
+        if (first)
+            *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];
+        if (second)
+            *(hotbed_f32x4 *)(void *)(state1 + e) = b.q[q];
+    }
     hotbed_unpin_updated(s, table, slot, width);
 }
 

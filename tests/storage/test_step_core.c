@@ -29,9 +29,11 @@ typedef struct work {
     hotbed_optimizer_view o;
     hotbed_gradient_view gradient;
     hotbed_update_shape shape;
+    hotbed_register_shape registers;
     void *output;
     uint64_t stride;
     uint32_t width;
+    uint32_t bags; /* that a tile takes at once */
     /* partial sums in the layout of update.cu: [PARTS, row] */
     float *leaf_sums, *group_sums;
     uint64_t row;
@@ -56,6 +58,27 @@ static void forward_bags(void *argument) {
     uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
     for (uint64_t b = 0; b < bags; b++)
         hotbed_forward_bag(&w->s, b, w->output, w->stride, w->width);
+}
+
+/* As the pool_bags kernel, with `w->bags` bags at once. */
+static void pool_bags(void *argument) {
+    const work *w = argument;
+    const bool half = w->s.rows_form == HOTBED_ROWS_HALF;
+    for (uint32_t f = 0; f < w->s.num_features; f++)
+        for (uint32_t first = 0; first < w->s.batch_size; first += w->bags) {
+            uint32_t left = w->s.batch_size - first;
+            hotbed_forward_bags(
+                &w->s, (uint64_t)f * w->s.batch_size + first, left < w->bags ? left : w->bags, f,
+                w->output, w->stride, half, w->width);
+        }
+}
+
+static void fill_bags(void *argument) {
+    const work *w = argument;
+    uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
+    for (uint64_t b = 0; b < bags; b += w->bags)
+        hotbed_fill_bags(
+            &w->s, b, bags - b < w->bags ? (uint32_t)(bags - b) : w->bags, w->bags, w->width);
 }
 
 /* the two passes of eval by address */
@@ -148,6 +171,40 @@ static void update_rows(void *argument) {
         CHECK_EQ(w->width, 32);
         update_rows_of(w, 32);
         break;
+    }
+}
+
+/* As the kernels for rows in registers. */
+static void sum_leaves_in_registers(void *argument) {
+    const work *w = argument;
+    for (uint32_t leaf = 0; leaf < w->leaves; leaf++) {
+        hotbed_sum_source source = {w->leaf_begin[leaf], w->leaf_end[leaf], NULL, 0};
+        uint32_t t = hotbed_part_of(w->s.table_starts, w->s.num_tables, source.begin);
+        uint32_t dim = w->s.tables[t].dim;
+        hotbed_quads sum =
+            hotbed_sum_addends(&w->s, w->gradient, source, dim, w->registers, w->width);
+        for (uint32_t q = 0; q < w->registers.quads; q++) {
+            uint32_t e = hotbed_quad_at(q, w->width);
+            if (e < dim)
+                hotbed_store4(HOTBED_F32, w->leaf_sums, leaf * w->row + e, 4, sum.q[q]);
+        }
+    }
+}
+
+static void update_in_registers(void *argument) {
+    const work *w = argument;
+    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
+        if (w->s.slots[u] == HOTBED_SLOT_NONE)
+            continue;
+        const hotbed_table_view *table =
+            &w->s.tables[hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u)];
+        hotbed_sum_source source = source_of(w, u);
+        if (source.end - source.begin <= HOTBED_SUM_GROUP)
+            hotbed_update_in_registers(
+                &w->s, &w->o, w->gradient, table, w->s.slots[u], source, w->registers, w->width);
+        else
+            hotbed_update_row(
+                &w->s, &w->o, w->gradient, table, w->s.slots[u], source, w->shape, w->width);
     }
 }
 
@@ -247,6 +304,20 @@ static void update_all(work *w, bool split_sums) {
     hotbed_emulate_run(w->width, update_rows, w);
 }
 
+/* As update_all(), with rows in registers. Dims are at most 64. */
+static void update_all_in_registers(work *w, uint32_t ahead) {
+    const bool pooled = w->s.pooling != HOTBED_POOL_NONE;
+    w->registers = (hotbed_register_shape){
+        w->o.kind, pooled, w->s.rows_form == HOTBED_ROWS_HALF, w->width < 16 ? 16 / w->width : 1,
+        ahead};
+    w->shape = (hotbed_update_shape){true, false, false};
+    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    split(w);
+    hotbed_emulate_run(w->width, sum_leaves_in_registers, w);
+    hotbed_emulate_run(w->width, sum_groups, w);
+    hotbed_emulate_run(w->width, update_in_registers, w);
+}
+
 /* As update_all(), in two calls: reduce, which writes the sums or adds them to zeros, and apply. */
 static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
     hotbed_gradient_view gradient = w->gradient;
@@ -268,8 +339,35 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
     w->gradient = gradient;
 }
 
+/* Compare bags of keys and pooled output, computed several bags at once, with the library's. */
+static void same_bags(test_ticket *l, work *w) {
+    const uint32_t *bags = w->s.bags;
+    uint32_t *filled = allocate(w->s.bound * sizeof *filled);
+    for (uint32_t n = w->width < 4 ? w->width : 4; n <= w->width;
+         n = n < w->width ? w->width : 2 * n) {
+        w->bags = n;
+        if (bags != NULL) {
+            memset(filled, 0xff, w->s.bound * sizeof *filled);
+            w->s.bags = filled;
+            hotbed_emulate_run(w->width, fill_bags, w);
+            CHECK_BYTES(filled, bags, w->s.bound * sizeof *filled);
+            w->s.bags = l->ticket->step.bags;
+        }
+        if (w->s.rows_form == HOTBED_ROWS_ANY)
+            continue;
+        memset(l->output, 0, (size_t)l->output_bytes);
+        hotbed_emulate_run(w->width, pool_bags, w);
+        CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+    }
+    free(filled);
+}
+
+/* Which kernels can run: those for rows and gradients of any form, those for plain rows of
+ * sequences, or those for rows in registers. */
+typedef enum kernels { ANY, PLAIN, REGISTERS } kernels;
+
 /* Compare forward at every width with the model, and backward at every width with the library's. */
-static void same_bytes(test_ticket *l, rng *random, bool plain) {
+static void same_bytes(test_ticket *l, rng *random, kernels form) {
     static work w;
     hotbed_storage *storage = l->r->storage;
     hotbed_dtype dtype = l->r->model->options.output_dtype;
@@ -288,6 +386,8 @@ static void same_bytes(test_ticket *l, rng *random, bool plain) {
         bool pooled = storage->pooling != HOTBED_POOL_NONE;
         hotbed_emulate_run(w.width, pooled ? forward_bags : forward_rows, &w);
         CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+        if (pooled)
+            same_bags(l, &w);
     }
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->gradient, i, rng_float(random));
@@ -305,12 +405,17 @@ static void same_bytes(test_ticket *l, rng *random, bool plain) {
     for (uint32_t i = 0; i < WIDTHS; i++) {
         restore(storage, &before);
         w.width = widths[i];
-        w.shape.plain = plain;
+        w.shape.plain = form == PLAIN;
         /* at width 1, take the path that the library has not taken */
-        update_all(&w, i > 0 || plain);
+        update_all(&w, i > 0 || form == PLAIN);
         compare(storage, &after);
         restore(storage, &before);
         update_in_halves(&w, sums, storage->max_dim, i % 2 == 0);
+        compare(storage, &after);
+        if (form != REGISTERS || w.width < 4)
+            continue;
+        restore(storage, &before);
+        update_all_in_registers(&w, i);
         compare(storage, &after);
     }
     free(sums);
@@ -322,25 +427,29 @@ static void same_bytes(test_ticket *l, rng *random, bool plain) {
     free(w.group_sums);
 }
 
-static void train(setup *s, bool plain) {
+static void train(setup *s, kernels form) {
+    const bool weights = form != REGISTERS, pooled = s->options.pooling != HOTBED_POOL_NONE;
     fixture r;
     test_ticket l;
     rng random = rng_start(s->tables[0].dim);
     fixture_open(&r, HOTBED_BACKEND_HOST, &s->options);
     test_ticket_open(&r, &l, 2000, 700);
-    if (plain) {
+    if (form != ANY) {
         l.stride = 0;
         l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         l.gradient = fixture_alloc(&r, l.output_bytes);
     }
     const batch_shape recipes[] = {
-        {.batch_size = 20, .max_bag = plain ? 0 : 3, .key_space = 30, .weights = true},
+        {.batch_size = 20,
+         .max_bag = pooled || form == ANY ? 3 : 0,
+         .key_space = 30,
+         .weights = weights},
         {.batch_size = 200, .key_space = 2},  /* leaves */
         {.batch_size = 520, .one_key = true}, /* and with two features of a table, groups */
     };
     for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
         test_ticket_fill(&l, &random, &recipes[i]);
-        same_bytes(&l, &random, plain);
+        same_bytes(&l, &random, form);
     }
     fixture_check(&r);
     test_ticket_close(&l);
@@ -368,7 +477,7 @@ static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backen
         s.tables[1].dtype = (hotbed_dtype)(1 + i % 3);
         s.options.output_dtype = (hotbed_dtype)(1 + (i + 1) % 3);
         s.options.optimizer.max_gradient = i % 2 == 0 ? 0.0F : 0.5F;
-        train(&s, false);
+        train(&s, ANY);
     }
 }
 
@@ -381,7 +490,27 @@ static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
         s.tables[0].dim = 12;
         s.tables[1].dim = 132;
         s.tables[2].dim = 64;
-        train(&s, true);
+        train(&s, PLAIN);
+    }
+}
+
+/* Rows whose dims are multiples of 4, and gradients of sequences or of sums without weights, are
+ * summed in registers. */
+static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 12; i++) {
+        const int form = i / 4; /* sequences, bags, bags of two-byte elements */
+        setup s;
+        three_tables(
+            &s, (hotbed_optimizer_kind)(1 + i % 4), form == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM);
+        s.tables[0].dim = 12;
+        s.tables[1].dim = 64;
+        s.tables[2].dim = 32;
+        for (uint32_t t = 0; t < TABLES; t++)
+            s.tables[t].dtype = form < 2                ? HOTBED_F32
+                                : (i + (int)t) % 2 == 0 ? HOTBED_F16
+                                                        : HOTBED_BF16;
+        train(&s, REGISTERS);
     }
 }
 
@@ -569,6 +698,8 @@ const hotbed_test hotbed_tests[] = {
     {"every_optimizer_and_pooling_is_the_same_at_every_width",
      every_optimizer_and_pooling_is_the_same_at_every_width},
     {"plain_rows_are_the_same_at_every_width", plain_rows_are_the_same_at_every_width},
+    {"rows_in_registers_are_the_same_at_every_width",
+     rows_in_registers_are_the_same_at_every_width},
     {"eval_by_address_is_the_same_at_every_width", eval_by_address_is_the_same_at_every_width},
     {"initial_values_are_the_same_at_every_width", initial_values_are_the_same_at_every_width},
     {NULL, NULL},

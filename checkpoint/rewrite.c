@@ -271,7 +271,7 @@ static hotbed_status write_table(rewriter *w, uint32_t number) {
 
 /* --- the call -------------------------------------------------------------------------------------------- */
 
-static hotbed_status make_room(rewriter *w) {
+static hotbed_status allocate_arrays(rewriter *w) {
     uint32_t world = w->manifest.world;
     w->counts = hotbed_new(world * sizeof *w->counts);
     w->shards = hotbed_new(world * sizeof *w->shards);
@@ -303,7 +303,7 @@ static hotbed_status write_shards(rewriter *w, hotbed_draft *draft) {
 
 static hotbed_status rewrite(rewriter *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
     HOTBED_TRY(plan(w, id));
-    HOTBED_TRY(make_room(w));
+    HOTBED_TRY(allocate_arrays(w));
     HOTBED_TRY(count(w));
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(write_shards(w, draft));

@@ -191,7 +191,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
             if (is_arena(to->kinds[i]))
                 columns[i] = (char *)to->columns[i] + to->rows * to->row_bytes[i];
         point(&batch, columns);
-        batch.room = to->capacity - to->rows; /* if 0, all columns are NULL */
+        batch.capacity = to->capacity - to->rows; /* if 0, all columns are NULL */
         batch.slots = slots - batch.first < most ? slots - batch.first : most;
         HOTBED_TRY(hotbed_storage_export(t->storage, &batch, t->stream));
     }

@@ -335,7 +335,7 @@ static hotbed_status find_targets(const char *path, tool_entry *entries, size_t 
 
 static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
     hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
-    size_t room = 0;
+    size_t capacity = 0;
     snprintf(in.name, sizeof in.name, "%s", path);
     for (;;) {
         errno = 0;
@@ -344,11 +344,11 @@ static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out,
             return errno == 0 ? HOTBED_OK : hotbed_io_fail("cannot read", path, -errno);
         if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
             continue;
-        if (*n == room) {
-            room = 2 * room + 16;
-            tool_entry *grown = realloc(*out, room * sizeof **out);
+        if (*n == capacity) {
+            capacity = 2 * capacity + 16;
+            tool_entry *grown = realloc(*out, capacity * sizeof **out);
             if (grown == NULL)
-                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", room);
+                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", capacity);
             *out = grown;
         }
         *n += read_entry(&in, item->d_name, &(*out)[*n]);

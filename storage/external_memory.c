@@ -17,7 +17,7 @@ enum { PLACES_LEAST = 64 };
 
 typedef struct table {
     uint64_t row_bytes;
-    uint64_t count, room; /* rows stored, and rows that the arrays can hold */
+    uint64_t count, capacity; /* rows stored, and rows that the arrays can hold */
     uint64_t *keys;
     hotbed_external_metadata *metadata;
     uint8_t *rows;
@@ -58,16 +58,16 @@ static uint64_t row_of(const table *t, uint64_t key) {
 }
 
 static bool grow(table *t, uint64_t rows) {
-    if (rows <= t->room)
+    if (rows <= t->capacity)
         return true;
     table larger = *t;
     larger.num_places = PLACES_LEAST;
     while (larger.num_places / 2 < rows)
         larger.num_places *= 2;
-    larger.room = larger.num_places / 2;
-    larger.keys = hotbed_new(larger.room * sizeof *larger.keys);
-    larger.metadata = hotbed_new(larger.room * sizeof *larger.metadata);
-    larger.rows = hotbed_new(larger.room * t->row_bytes);
+    larger.capacity = larger.num_places / 2;
+    larger.keys = hotbed_new(larger.capacity * sizeof *larger.keys);
+    larger.metadata = hotbed_new(larger.capacity * sizeof *larger.metadata);
+    larger.rows = hotbed_new(larger.capacity * t->row_bytes);
     larger.places = hotbed_new(larger.num_places * sizeof *larger.places);
     table *unused = &larger;
     bool grown = larger.keys != NULL && larger.metadata != NULL && larger.rows != NULL &&

@@ -254,7 +254,7 @@ HOTBED_HD bool hotbed_eval_settled(
 }
 
 /* One lane: key or bag number i has to be read again. */
-HOTBED_HD void hotbed_eval_note(const hotbed_step_view *s, uint32_t i) {
+HOTBED_HD void hotbed_eval_queue_reread(const hotbed_step_view *s, uint32_t i) {
     s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
 }
 
@@ -384,10 +384,10 @@ HOTBED_HD void hotbed_forward_found(
 }
 
 /* eval: append the tile's keys that have to be read again. */
-HOTBED_HD void hotbed_eval_note_keys(
+HOTBED_HD void hotbed_eval_queue_rereads(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t width) {
     if ((keys->again >> hotbed_tile_rank(width) & 1U) != 0)
-        hotbed_eval_note(s, keys->i);
+        hotbed_eval_queue_reread(s, keys->i);
 }
 
 /* Initialize a tile's keys to first .. first+count-1. */
@@ -411,7 +411,7 @@ HOTBED_HD void hotbed_forward_rows(
     hotbed_forward_found(
         s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), false, output,
         stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
 }
 
 /* eval: choose which of a tile's keys are deferred, one bit each. If the previous eval found at
@@ -447,7 +447,7 @@ HOTBED_HD void hotbed_eval_rows(
         keys.deferred = hotbed_defer_lower(s, &keys, t, slot, width);
     if (hotbed_bits_set(keys.deferred) < count)
         hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
     if (keys.again != 0)
         *epoch = hotbed_eval_epoch(s);
 }
@@ -477,7 +477,7 @@ HOTBED_HD void hotbed_eval_below(
         slot = hotbed_find_key(s, keys.i, t, true, find_width);
     }
     hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
 }
 
 /* Pooled output of bag b, summed in bag order. */
@@ -534,7 +534,7 @@ HOTBED_HD void hotbed_forward_bag_checked(
         return;
     bool settled = hotbed_eval_bag_settled(s, b, *s->begun, width);
     if (!settled && hotbed_tile_rank(width) == 0)
-        hotbed_eval_note(s, (uint32_t)b);
+        hotbed_eval_queue_reread(s, (uint32_t)b);
 }
 
 /* Search for key number i of table t until a search is completed within one epoch. Rows that an

@@ -220,9 +220,9 @@ hotbed_status hotbed_profile_print(
         const hotbed_profile_task all = {
             .name = "iteration", .exposed = profile->baseline, .alone = profile->baseline};
         const hotbed_profile_task *task = s < profile->num_tasks ? &profile->tasks[s] : &all;
-        size_t room = used < capacity ? capacity - used : 0;
+        size_t left = used < capacity ? capacity - used : 0;
         used += (size_t)snprintf(
-            room == 0 ? NULL : text + used, room, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
+            left == 0 ? NULL : text + used, left, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
             1e6 * task->exposed,
             profile->baseline > 0.0 ? 100.0 * task->exposed / profile->baseline : 0.0,
             1e6 * task->alone);

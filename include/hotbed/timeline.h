@@ -44,7 +44,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_timeline_write_trace(uint32_t n, hotbed_pipeline *const *pipelines, const char *path);
 
 /* Write a picture in SVG: time from left to right, a line for each stream (or thread group, if not
- * timed) of each rank, a box for each task with its iteration, a color for each iteration.
+ * timed) of each rank, a rectangle for each task with its iteration, a color for each iteration.
  * Synchronous.
  *
  *   iterations  in   only the latest iterations of each pipeline; 0: all that the log has

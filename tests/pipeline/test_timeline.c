@@ -1,5 +1,5 @@
 /* tests/pipeline/test_timeline.c - a trace is valid JSON with every task, a picture valid SVG with
- * a box for every task. */
+ * a rectangle for every task. */
 #include "hotbed/timeline.h"
 #include "tests/pipeline/example.h"
 

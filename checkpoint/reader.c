@@ -8,7 +8,7 @@
 #include "checkpoint/redistribute.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include <inttypes.h>
 #include <math.h>

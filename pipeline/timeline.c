@@ -1,5 +1,5 @@
 /* pipeline/timeline.c - write the logs of pipelines as a trace and as a picture. */
-#include "hotbed/timeline.h"
+#include "hotbed/profile.h"
 
 #include "pipeline/engine.h"
 
@@ -49,7 +49,7 @@ static hotbed_status close_file(writer *w) {
 
 /* --- logs ------------------------------------------------------------------------------------- */
 
-/* A pipeline's log, in seconds since the first of the pipelines was made. */
+/* A pipeline's log, in seconds since the first pipeline was created. */
 typedef struct lines {
     const hotbed_pipeline *pipeline;
     hotbed_log_entry *entries;
@@ -192,7 +192,7 @@ hotbed_status hotbed_timeline_write_trace(
 
 enum { LEFT = 150, WIDTH = 1200, LINE = 26, RECTANGLE = 22, TOP = 34, COLOURS = 6, LETTER = 6 };
 
-/* Light enough for dark text; neighbours differ clearly in hue. */
+/* Light enough for dark text; consecutive colours differ clearly in hue. */
 static const char *const colours[COLOURS] = {"#8ecae6", "#ffb703", "#a7c957",
                                              "#f4978e", "#cdb4db", "#d4a373"};
 

@@ -10,7 +10,6 @@
 #include "examples/train/options.h"
 #include "examples/train/progress.h"
 #include "examples/train/save_lock.h"
-#include "hotbed/sharded_module.h"
 #include "hotbed/train.h"
 
 #include <pthread.h>

@@ -16,7 +16,7 @@
 enum {
     DEADLINE_MS = 30000,
     LOOK_MS =
-        10, /* between two looks for failures of other ranks while a batch waits for its turn */
+        10, /* interval of checks for failures of other ranks while a batch waits for its turn */
 };
 
 const char *hotbed_transport_name(hotbed_transport transport) {

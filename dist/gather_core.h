@@ -23,13 +23,15 @@ typedef struct hotbed_gather_view {
     uint32_t num_features, batch_size, world; /* shape.rows = num_features * batch_size */
     uint32_t *segments; /* [num_features * world + 1] first key of each segment */
     uint32_t *firsts;   /* [num_features * world] where each segment begins in its message */
-    uint32_t *
-        overflow; /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an invalid one: all then count as empty */
+    /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an
+     * invalid one: all then count as empty */
+    uint32_t *overflow;
     uint64_t *keys;   /* [bound] */
     float *weights;   /* [bound]; NULL unless shape.weighted */
     uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
-    int64_t *
-        offsets; /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features alone */
+    /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features
+     * alone */
+    int64_t *offsets;
     uint32_t by_sample;
     uint64_t bound;
 } hotbed_gather_view;

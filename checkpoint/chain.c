@@ -289,7 +289,7 @@ static hotbed_chain_head *least(hotbed_chain_table *t) {
     return best;
 }
 
-/* Fail because two shards of one checkpoint have the same key. */
+/* Fail with CORRUPT: two shards of one checkpoint have the same key. */
 static hotbed_status twice(const hotbed_chain_head *head) {
     return hotbed_fail(
         HOTBED_ERR_CORRUPT, "%s: %s: key %" PRIu64 " is in two shards",

@@ -219,7 +219,8 @@ static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *ou
     return HOTBED_OK;
 }
 
-/* Whether another writer wrote *m. The bytes of its files are not known here. */
+/* Whether another version of the library wrote *m. This version cannot reproduce the bytes of its
+ * files. */
 static bool is_anothers(const hotbed_manifest *m) {
     char writer[64];
     hotbed_layout_writer(writer);

@@ -319,8 +319,9 @@ static uint64_t digits(uint64_t value) {
     return n;
 }
 
-/* SHARD, PART and EXTENT are the lengths of a shard's two lines, of a part's and of an extent's
- * line, without names and numbers. No number is larger than the bytes of all shards. */
+/* SHARD is the length of a shard's two lines without names and numbers, PART and EXTENT are the
+ * lengths of a part's and an extent's line. No number in MANIFEST is larger than the bytes of all
+ * shards. */
 uint64_t hotbed_rewrite_manifest_bytes(
     const hotbed_chain *chain, const hotbed_rewrite_options *options) {
     enum { HEAD = 2048, TABLE = 512, SHARD = 123, PART = 52, EXTENT = 63 };

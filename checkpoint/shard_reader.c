@@ -164,7 +164,7 @@ static hotbed_status end_rows(hotbed_part_reader *p) {
     return p->count == 0 ? HOTBED_OK : miscounted(p);
 }
 
-/* Return the size of the buffer for a column's block, in whole pages. */
+/* Return the bytes of the buffer for a block of a column, rounded up to whole pages. */
 static size_t buffer_bytes(const hotbed_part_reader *p, uint32_t column) {
     uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
     if (p->shard->piece_bytes > 0 && p->shard->piece_bytes < block)

@@ -113,7 +113,7 @@ static void describe(const hotbed_io_file *in, const char *name, tool_entry *e) 
     hotbed_io_drop(&directory);
 }
 
-/* Describe a link. A link to a checkpoint stands for the checkpoint in the chains of others. */
+/* Describe a link. In chains, a link to a checkpoint counts as the checkpoint. */
 static void describe_link(const hotbed_io_file *in, tool_entry *e) {
     struct stat stat;
     if (fstatat(in->handle, e->name, &stat, 0) == 0 && S_ISDIR(stat.st_mode))
@@ -248,8 +248,9 @@ static void set_orphans(const walk *w) {
     }
 }
 
-/* Walk whole chains first, so that an increment whose parent has a damaged copy follows the whole
- * one. Then walk damaged chains, to find what belongs to them. */
+/* Walk undamaged chains first, so that an increment whose parent exists twice, once damaged,
+ * follows the undamaged copy. Then walk damaged chains, to find the increments that belong to
+ * them. */
 static void walk_chains(walk *w, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (w->entries[i].described && w->entries[i].increment)

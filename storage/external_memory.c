@@ -1,9 +1,8 @@
-/* storage/external_memory.c - an external store in the memory of this process. The simplest plug-
- * in; read it first.
+/* storage/external_memory.c - an external store in the memory of this process.
  *
- * A table consists of three dense arrays (keys, metadata, rows) and a hash table of row numbers. An
- * insert allocates all memory before it stores the first row, so it cannot fail halfway.
- */
+ * This is the simplest plug-in; read it first. A table consists of three dense arrays (keys,
+ * metadata, rows) and a hash table of row numbers. An insert allocates all memory before it stores
+ * the first row, so it cannot fail halfway. */
 #include "storage/external.h"
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
-/* base/cuda_bulk.h - Hopper's bulk copies between shared and global memory, by one thread.
+/* base/cuda_bulk.h - Hopper's bulk copies between shared and global memory, started by one thread.
  *
- * Their bytes go by the async proxy.  A load completes on an mbarrier; stores complete in bulk groups of the thread.
- */
+ * Bulk copies access memory through the async proxy. A load completes on an mbarrier; a store
+ * completes with the thread's bulk group. */
 #ifndef HOTBED_BASE_CUDA_BULK_H
 #define HOTBED_BASE_CUDA_BULK_H
 
@@ -14,25 +14,27 @@ static __device__ uint32_t hotbed_bulk_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* A phase completes with one arrival, which hotbed_bulk_load() makes, and all bytes. */
+/* Initialize an mbarrier. Each phase completes after one arrival, which hotbed_bulk_load() makes,
+ * and when all bytes of the load have arrived. */
 static __device__ void hotbed_bulk_init(uint64_t *full) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(hotbed_bulk_address(full))
                  : "memory");
 }
 
-/* After the last hotbed_bulk_init() of a thread, and before its first load: what threads of this kernel and of earlier ones
- * wrote by ordinary stores comes before what this thread's bulk copies read.
+/* Order the thread's bulk copies after ordinary stores of this kernel and of earlier ones. Call it
+ * once, after the thread's last hotbed_bulk_init() and before its first load.
  *
- * In PTX's memory model an ordinary store and a bulk load of the same address are ordered only if a proxy fence is on the
- * path of synchronisation from one to the other.  The end of a kernel is one for that kernel's own stores.  A row may have
- * been written, though, by a backward on another stream whose kernel still runs: it has released the row's pin, a claim
- * in an earlier kernel of this stream has seen that, and nothing on this path is a proxy fence.  So one is made here for
- * global memory, once a thread; all rows that the kernel reads were claimed before it began. */
+ * PTX orders an ordinary store and a bulk load of the same address only if a proxy fence lies on
+ * the path of synchronization between them. The end of a kernel is such a fence for the kernel's
+ * own stores. But a row may have been written by a backward on another stream whose kernel is still
+ * running: it has released the row's pin, and a claim in an earlier kernel of this stream has seen
+ * the release. No proxy fence is on that path, so each thread makes one here. One is enough,
+ * because all rows that the kernel reads were claimed before it began. */
 static __device__ void hotbed_bulk_begin(void) {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* Global to shared memory; bytes and both addresses are multiples of 16. */
+/* Start a copy from global to shared memory. `bytes` and both addresses are multiples of 16. */
 static __device__ void hotbed_bulk_load(
     void *to, const void *from, uint32_t bytes, uint64_t *full) {
     asm volatile(
@@ -46,7 +48,7 @@ static __device__ void hotbed_bulk_load(
         : "memory");
 }
 
-/* Wait for the load that is the phase of this parity. */
+/* Wait for the load of the phase with this parity. */
 static __device__ void hotbed_bulk_wait(uint64_t *full, uint32_t parity) {
     uint32_t passed = 0;
     while (passed == 0)
@@ -60,7 +62,7 @@ static __device__ void hotbed_bulk_wait(uint64_t *full, uint32_t parity) {
                      : "memory");
 }
 
-/* Shared to global memory. */
+/* Start a copy from shared to global memory. */
 static __device__ void hotbed_bulk_store(void *to, const void *from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
                      __cvta_generic_to_global(to)),
@@ -69,17 +71,17 @@ static __device__ void hotbed_bulk_store(void *to, const void *from, uint32_t by
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until all stores of the thread are made, and seen by it. */
+/* Wait until all stores of the thread are complete and visible to it. */
 static __device__ void hotbed_bulk_drain(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Until all stores of the thread have read shared memory. */
+/* Wait until all stores of the thread have read shared memory, which may then be overwritten. */
 static __device__ void hotbed_bulk_drain_reads(void) {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* Stores from here on come after what the thread wrote by other means. */
+/* Order later bulk stores of the thread after its earlier ordinary accesses to global memory. */
 static __device__ void hotbed_bulk_fence(void) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -43,7 +43,7 @@ HOTBED_HD void hotbed_fault_latch(
     uint32_t number = __atomic_load_n(&fault->taken, __ATOMIC_ACQUIRE) + 1;
     uint32_t last = hotbed_load_relaxed_u32(&fault->claim);
 #endif
-    /* If the claim is not older, another thread is writing this fault or has written it. */
+    /* If `number` is already claimed, another thread writes or has written this fault. */
     if ((int32_t)(number - last) <= 0 ||
         hotbed_cas_relaxed_u32(&fault->claim, last, number) != last)
         return;

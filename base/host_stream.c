@@ -1,12 +1,12 @@
 /* base/host_stream.c - the host backend: a stream is an in-order queue of tasks with a worker
  * thread.
  *
- * The code calls the queue and its worker thread a `lane`. The caller's thread puts tasks into a
- * ring; the worker thread takes them out and runs them one after the other. Tasks are numbered from
- * 1. An event is a mark (queue, number), and has passed once the queue has completed that number.
- * Memory is ordered when a task is enqueued (caller before task, by the task's number), when it
- * completes (task before every waiting thread, by `completed`), and by nothing else that TSan sees
- * (host_race.h). So TSan reports a missing wait in the caller's program.
+ * The caller's thread puts tasks into a ring; the worker thread takes them out and runs them one
+ * after the other. Tasks are numbered from 1. An event is a mark (queue, number), and has passed
+ * once the queue has completed that number. Memory is ordered when a task is enqueued (caller
+ * before task, by the task's number), when it completes (task before every waiting thread, by
+ * `completed`), and by nothing else that TSan sees (host_race.h). So TSan reports a missing wait in
+ * the caller's program.
  *
  * An inline stream has no ring and no worker thread: a task runs on the caller's thread as soon as
  * it has a number.
@@ -52,7 +52,7 @@ typedef struct task {
 } task;
 
 /* A stream's queue. It outlives the stream while an event or a waiting task refers to it. */
-typedef struct lane {
+typedef struct queue {
     uint32_t references; /* atomic */
     pthread_mutex_t lock;
     pthread_cond_t work; /* the ring got a task, or stop was set */
@@ -65,13 +65,13 @@ typedef struct lane {
     bool run_inline; /* no ring and no worker thread */
     task *ring;      /* [RING_TASKS]; NULL once the stream is destroyed */
     pthread_t thread;
-} lane;
+} queue;
 
 typedef struct host_event {
     hotbed_event base;
     uint32_t references;
     pthread_mutex_t lock;
-    lane *marked; /* holds a reference; NULL: never recorded */
+    queue *marked; /* holds a reference; NULL: never recorded */
     uint64_t number;
     double seconds; /* when the mark was passed */
 } host_event;
@@ -93,7 +93,7 @@ typedef struct host_graph {
 
 typedef struct host_stream {
     hotbed_stream base;
-    lane *lane;
+    queue *queue;
     host_graph *recording; /* NULL: tasks go to the queue */
     hotbed_fault fault;
 } host_stream;
@@ -117,41 +117,41 @@ static bool drop(uint32_t *references) {
     return true;
 }
 
-static void lane_drop(lane *l) {
-    if (l == NULL || !drop(&l->references))
+static void queue_drop(queue *q) {
+    if (q == NULL || !drop(&q->references))
         return;
-    pthread_cond_destroy(&l->done);
-    pthread_cond_destroy(&l->work);
-    pthread_mutex_destroy(&l->lock);
-    hotbed_delete(l);
+    pthread_cond_destroy(&q->done);
+    pthread_cond_destroy(&q->work);
+    pthread_mutex_destroy(&q->lock);
+    hotbed_delete(q);
 }
 
 /* Block until task `number` is completed. Called under the lock and hidden from TSan: it orders
  * nothing. */
-static void lane_block(lane *l, uint64_t number) {
-    while (hotbed_load_relaxed_u64(&l->completed) < number) {
-        if (number < l->wanted)
-            l->wanted = number;
-        pthread_cond_wait(&l->done, &l->lock);
+static void queue_block(queue *q, uint64_t number) {
+    while (hotbed_load_relaxed_u64(&q->completed) < number) {
+        if (number < q->wanted)
+            q->wanted = number;
+        pthread_cond_wait(&q->done, &q->lock);
     }
 }
 
 /* Whether task `number` is completed. If so, its effects are visible to the caller. */
-static bool lane_passed(lane *l, uint64_t number) {
-    return hotbed_load_relaxed_u64(&l->completed) >= number &&
-           hotbed_load_acquire_u64(&l->completed) >= number;
+static bool queue_passed(queue *q, uint64_t number) {
+    return hotbed_load_relaxed_u64(&q->completed) >= number &&
+           hotbed_load_acquire_u64(&q->completed) >= number;
 }
 
 /* Wait until task `number` is completed. */
-static void lane_await(lane *l, uint64_t number) {
-    if (lane_passed(l, number))
+static void queue_await(queue *q, uint64_t number) {
+    if (queue_passed(q, number))
         return;
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    lane_block(l, number);
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&q->lock);
+    queue_block(q, number);
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
-    (void)lane_passed(l, number); /* acquires */
+    (void)queue_passed(q, number); /* acquires */
 }
 
 static double now(void) {
@@ -161,7 +161,7 @@ static double now(void) {
 }
 
 /* `number` is the number of the running task, or of the graph that contains it. */
-static void run_task(const task *t, const lane *l, uint64_t number) {
+static void run_task(const task *t, const queue *q, uint64_t number) {
     switch (t->kind) {
     case TASK_LAUNCH:
         hotbed_pool_run(t->n, t->grain, t->body, t->args);
@@ -173,19 +173,19 @@ static void run_task(const task *t, const lane *l, uint64_t number) {
         host_event *event = t->pointer;
         hotbed_race_hide();
         pthread_mutex_lock(&event->lock);
-        if (event->marked == l && event->number == number) /* otherwise it was recorded again */
+        if (event->marked == q && event->number == number) /* otherwise it was recorded again */
             event->seconds = now();
         pthread_mutex_unlock(&event->lock);
         hotbed_race_show();
         break;
     }
     case TASK_WAIT:
-        lane_await(t->pointer, t->n);
+        queue_await(t->pointer, t->n);
         break;
     case TASK_GRAPH: {
         const host_graph *graph = t->pointer;
         for (size_t i = 0; i < graph->num_tasks; i++)
-            run_task(&graph->tasks[i], l, number);
+            run_task(&graph->tasks[i], q, number);
         break;
     }
     }
@@ -198,73 +198,73 @@ static void release_task(const task *t) {
     if (t->kind == TASK_STAMP)
         event_drop(t->pointer);
     else if (t->kind == TASK_WAIT)
-        lane_drop(t->pointer);
+        queue_drop(t->pointer);
 }
 
 /* Wait for the next task. NULL: the stream is being destroyed. */
-static const task *lane_next(lane *l) {
+static const task *queue_next(queue *q) {
     const task *t = NULL;
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    while (l->count == 0 && !l->stop) {
-        l->head = 0; /* keeps short queues in the cache */
-        pthread_cond_wait(&l->work, &l->lock);
+    pthread_mutex_lock(&q->lock);
+    while (q->count == 0 && !q->stop) {
+        q->head = 0; /* keeps short queues in the cache */
+        pthread_cond_wait(&q->work, &q->lock);
     }
-    if (l->count > 0)
-        t = &l->ring[l->head];
-    pthread_mutex_unlock(&l->lock);
+    if (q->count > 0)
+        t = &q->ring[q->head];
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
-    if (t != NULL) /* pairs with lane_publish() */
+    if (t != NULL) /* pairs with queue_publish() */
         (void)hotbed_load_acquire_u64(&t->number);
     return t;
 }
 
-static void lane_complete(lane *l, uint64_t number) {
-    hotbed_store_release_u64(&l->completed, number); /* pairs with lane_passed() */
+static void queue_complete(queue *q, uint64_t number) {
+    hotbed_store_release_u64(&q->completed, number); /* pairs with queue_passed() */
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    l->head = (l->head + 1) % RING_TASKS;
-    l->count--;
-    if (number >= l->wanted) {
-        l->wanted = UINT64_MAX; /* threads that still wait will set it again */
-        pthread_cond_broadcast(&l->done);
+    pthread_mutex_lock(&q->lock);
+    q->head = (q->head + 1) % RING_TASKS;
+    q->count--;
+    if (number >= q->wanted) {
+        q->wanted = UINT64_MAX; /* threads that still wait will set it again */
+        pthread_cond_broadcast(&q->done);
     }
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
 }
 
-static void *lane_main(void *argument) {
-    lane *l = argument;
+static void *queue_main(void *argument) {
+    queue *q = argument;
     uint64_t number = 0;
-    for (const task *t = lane_next(l); t != NULL; t = lane_next(l)) {
-        run_task(t, l, ++number);
+    for (const task *t = queue_next(q); t != NULL; t = queue_next(q)) {
+        run_task(t, q, ++number);
         release_task(t);
-        lane_complete(l, number);
+        queue_complete(q, number);
     }
     return NULL;
 }
 
 /* Begin to enqueue: take the lock, hide from TSan, and return the next free task of the ring, after
- * waiting for one if the ring is full. Its number is l->enqueued. The caller fills it and calls
- * lane_publish(). */
-static task *lane_push(lane *l) {
+ * waiting for one if the ring is full. Its number is q->enqueued. The caller fills it and calls
+ * queue_publish(). */
+static task *queue_push(queue *q) {
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    if (l->count == RING_TASKS) {
+    pthread_mutex_lock(&q->lock);
+    if (q->count == RING_TASKS) {
         hotbed_count_wait();
-        lane_block(l, l->enqueued - RING_TASKS / 2);
+        queue_block(q, q->enqueued - RING_TASKS / 2);
     }
-    l->enqueued++;
-    return &l->ring[(l->head + l->count) % RING_TASKS];
+    q->enqueued++;
+    return &q->ring[(q->head + q->count) % RING_TASKS];
 }
 
-static void lane_publish(lane *l, task *t) {
-    l->count++;
+static void queue_publish(queue *q, task *t) {
+    q->count++;
     hotbed_race_show();
-    hotbed_store_release_u64(&t->number, l->enqueued); /* pairs with lane_next() */
+    hotbed_store_release_u64(&t->number, q->enqueued); /* pairs with queue_next() */
     hotbed_race_hide();
-    pthread_cond_signal(&l->work);
-    pthread_mutex_unlock(&l->lock);
+    pthread_cond_signal(&q->work);
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
 }
 
@@ -333,11 +333,11 @@ static hotbed_status probe(void) {
     return HOTBED_OK;
 }
 
-static hotbed_status start_lane(lane *l) {
+static hotbed_status start_queue(queue *q) {
     sigset_t all, before;
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&l->thread, NULL, lane_main, l);
+    int error = pthread_create(&q->thread, NULL, queue_main, q);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     char reason[HOTBED_REASON_BYTES];
     if (error != 0)
@@ -347,29 +347,29 @@ static hotbed_status start_lane(lane *l) {
     return HOTBED_OK;
 }
 
-static hotbed_status lane_create(bool run_inline, lane **out) {
-    lane *l = hotbed_new(sizeof *l);
+static hotbed_status queue_create(bool run_inline, queue **out) {
+    queue *q = hotbed_new(sizeof *q);
     task *ring = run_inline ? NULL : hotbed_new(RING_TASKS * sizeof *ring);
-    if (l == NULL || (ring == NULL && !run_inline)) {
+    if (q == NULL || (ring == NULL && !run_inline)) {
         hotbed_delete(ring);
-        hotbed_delete(l);
+        hotbed_delete(q);
         return hotbed_fail(
             HOTBED_ERR_MEMORY, "no memory for a stream of %zu bytes", RING_TASKS * sizeof *ring);
     }
-    l->references = 1;
-    l->wanted = UINT64_MAX;
-    l->ring = ring;
-    l->run_inline = run_inline;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->done, NULL);
-    hotbed_status status = run_inline ? HOTBED_OK : start_lane(l);
+    q->references = 1;
+    q->wanted = UINT64_MAX;
+    q->ring = ring;
+    q->run_inline = run_inline;
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->work, NULL);
+    pthread_cond_init(&q->done, NULL);
+    hotbed_status status = run_inline ? HOTBED_OK : start_queue(q);
     if (status != HOTBED_OK) {
         hotbed_delete(ring);
-        lane_drop(l);
+        queue_drop(q);
         return status;
     }
-    *out = l;
+    *out = q;
     return HOTBED_OK;
 }
 
@@ -386,7 +386,7 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
         hotbed_delete(stream);
         return status;
     }
-    status = lane_create(spec->run_inline, &stream->lane);
+    status = queue_create(spec->run_inline, &stream->queue);
     if (status != HOTBED_OK) {
         hotbed_pool_release();
         hotbed_delete(stream);
@@ -399,19 +399,19 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
 
 static void stream_destroy(hotbed_stream *base) {
     host_stream *stream = host(base);
-    lane *l = stream->lane;
-    if (!l->run_inline) {
+    queue *q = stream->queue;
+    if (!q->run_inline) {
         hotbed_race_hide();
-        pthread_mutex_lock(&l->lock);
-        l->stop = true;
-        pthread_cond_signal(&l->work);
-        pthread_mutex_unlock(&l->lock);
+        pthread_mutex_lock(&q->lock);
+        q->stop = true;
+        pthread_cond_signal(&q->work);
+        pthread_mutex_unlock(&q->lock);
         hotbed_race_show();
-        pthread_join(l->thread, NULL);
+        pthread_join(q->thread, NULL);
     }
-    hotbed_delete(l->ring);
-    l->ring = NULL;
-    lane_drop(l);
+    hotbed_delete(q->ring);
+    q->ring = NULL;
+    queue_drop(q);
     hotbed_pool_release();
     hotbed_delete(stream);
 }
@@ -427,33 +427,34 @@ static bool stream_captured(const hotbed_stream *base) {
 }
 
 static hotbed_status stream_sync(hotbed_stream *base) {
-    lane *l = host(base)->lane;
-    lane_await(l, l->enqueued);
+    queue *q = host(base)->queue;
+    queue_await(q, q->enqueued);
     return HOTBED_OK;
 }
 
-/* Number the next task of an inline stream. The task is not completed before lane_run() returns. */
-static uint64_t lane_begin(lane *l) {
+/* Number the next task of an inline stream. The task is not completed before queue_run()
+ * returns. */
+static uint64_t queue_begin(queue *q) {
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    uint64_t number = ++l->enqueued;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&q->lock);
+    uint64_t number = ++q->enqueued;
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
     return number;
 }
 
 /* Run task `number` of an inline stream on this thread, and complete it. */
-static void lane_run(lane *l, const task *t, uint64_t number) {
-    run_task(t, l, number);
+static void queue_run(queue *q, const task *t, uint64_t number) {
+    run_task(t, q, number);
     release_task(t);
-    hotbed_store_release_u64(&l->completed, number); /* pairs with lane_passed() */
+    hotbed_store_release_u64(&q->completed, number); /* pairs with queue_passed() */
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    if (number >= l->wanted) {
-        l->wanted = UINT64_MAX;
-        pthread_cond_broadcast(&l->done);
+    pthread_mutex_lock(&q->lock);
+    if (number >= q->wanted) {
+        q->wanted = UINT64_MAX;
+        pthread_cond_broadcast(&q->done);
     }
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
 }
 
@@ -467,17 +468,17 @@ static hotbed_status enqueue(
         fill_task(t, kind, n, pointer, function);
         return HOTBED_OK;
     }
-    lane *l = stream->lane;
-    if (l->run_inline) {
-        if (kind == TASK_WAIT && !lane_passed(pointer, n))
+    queue *q = stream->queue;
+    if (q->run_inline) {
+        if (kind == TASK_WAIT && !queue_passed(pointer, n))
             hotbed_count_wait();
         task own = {.kind = kind, .n = n, .pointer = pointer, .function = function};
-        lane_run(l, &own, lane_begin(l));
+        queue_run(q, &own, queue_begin(q));
         return HOTBED_OK;
     }
-    task *t = lane_push(l);
+    task *t = queue_push(q);
     fill_task(t, kind, n, pointer, function);
-    lane_publish(l, t);
+    queue_publish(q, t);
     return HOTBED_OK;
 }
 
@@ -497,7 +498,7 @@ static void fill_launch(
         memcpy(t->args, args, args_bytes);
 }
 
-static hotbed_status lane_launch(
+static hotbed_status queue_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes) {
     host_stream *own = host(stream);
@@ -508,16 +509,16 @@ static hotbed_status lane_launch(
         fill_launch(t, n, grain, body, args, args_bytes);
         return HOTBED_OK;
     }
-    lane *l = own->lane;
-    if (l->run_inline) {
+    queue *q = own->queue;
+    if (q->run_inline) {
         task direct;
         fill_launch(&direct, n, grain, body, args, args_bytes);
-        lane_run(l, &direct, lane_begin(l));
+        queue_run(q, &direct, queue_begin(q));
         return HOTBED_OK;
     }
-    task *t = lane_push(l);
+    task *t = queue_push(q);
     fill_launch(t, n, grain, body, args, args_bytes);
-    lane_publish(l, t);
+    queue_publish(q, t);
     return HOTBED_OK;
 }
 
@@ -535,7 +536,7 @@ hotbed_status hotbed_host_launch(
     if (n == 0)
         return HOTBED_OK;
     hotbed_count_launch();
-    return lane_launch(stream, n, grain, body, args, args_bytes);
+    return queue_launch(stream, n, grain, body, args, args_bytes);
 }
 
 /* --- events --------------------------------------------------------------------------------- */
@@ -554,7 +555,7 @@ static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
 static void event_drop(host_event *event) {
     if (!drop(&event->references))
         return;
-    lane_drop(event->marked);
+    queue_drop(event->marked);
     pthread_mutex_destroy(&event->lock);
     hotbed_delete(event);
 }
@@ -565,27 +566,27 @@ static void event_destroy(hotbed_event *base) {
 
 /* Move the event's mark to task `number` of the queue. Called under the queue's lock, hidden from
  * TSan, and before the task can run. Lock order: the queue's lock first, then the event's. */
-static void event_mark(host_event *event, lane *l, uint64_t number) {
-    hold(&l->references);
+static void event_mark(host_event *event, queue *q, uint64_t number) {
+    hold(&q->references);
     pthread_mutex_lock(&event->lock);
-    lane *before = event->marked;
-    event->marked = l;
+    queue *before = event->marked;
+    event->marked = q;
     event->number = number;
     pthread_mutex_unlock(&event->lock);
-    lane_drop(before); /* never the last reference to `l`, since its stream holds one */
+    queue_drop(before); /* never the last reference to `q`, since its stream holds one */
 }
 
 /* event_mark() for an inline stream: task `number` runs on this thread afterwards. */
-static void mark_inline(host_event *event, lane *l, uint64_t number) {
+static void mark_inline(host_event *event, queue *q, uint64_t number) {
     hotbed_race_hide();
-    pthread_mutex_lock(&l->lock);
-    event_mark(event, l, number);
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&q->lock);
+    event_mark(event, q, number);
+    pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
 }
 
 /* Read the event's mark. *marked is NULL, or holds a reference for the caller. */
-static void event_read(host_event *event, lane **marked, uint64_t *number) {
+static void event_read(host_event *event, queue **marked, uint64_t *number) {
     hotbed_race_hide();
     pthread_mutex_lock(&event->lock);
     *marked = event->marked;
@@ -603,19 +604,19 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream_base
         HOTBED_TRY(record_event(stream->recording, event, false));
         return enqueue(stream, TASK_STAMP, 0, event, NULL);
     }
-    lane *l = stream->lane;
+    queue *q = stream->queue;
     hold(&event->references);
-    if (l->run_inline) {
+    if (q->run_inline) {
         task own = {.kind = TASK_STAMP, .pointer = event};
-        uint64_t number = lane_begin(l);
-        mark_inline(event, l, number);
-        lane_run(l, &own, number);
+        uint64_t number = queue_begin(q);
+        mark_inline(event, q, number);
+        queue_run(q, &own, number);
         return HOTBED_OK;
     }
-    task *t = lane_push(l);
+    task *t = queue_push(q);
     fill_task(t, TASK_STAMP, 0, event, NULL);
-    event_mark(event, l, l->enqueued);
-    lane_publish(l, t);
+    event_mark(event, q, q->enqueued);
+    queue_publish(q, t);
     return HOTBED_OK;
 }
 
@@ -624,7 +625,7 @@ static hotbed_status stream_wait(hotbed_stream *base, hotbed_event *event_base) 
     host_event *event = (host_event *)event_base;
     if (stream->recording != NULL)
         return record_event(stream->recording, event, true);
-    lane *marked = NULL;
+    queue *marked = NULL;
     uint64_t number = 0;
     event_read(event, &marked, &number);
     if (marked == NULL)
@@ -633,23 +634,23 @@ static hotbed_status stream_wait(hotbed_stream *base, hotbed_event *event_base) 
 }
 
 static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done) {
-    lane *marked = NULL;
+    queue *marked = NULL;
     uint64_t number = 0;
     event_read((host_event *)base, &marked, &number);
     *recorded = marked != NULL;
-    *done = marked == NULL || lane_passed(marked, number);
-    lane_drop(marked);
+    *done = marked == NULL || queue_passed(marked, number);
+    queue_drop(marked);
     return HOTBED_OK;
 }
 
 static hotbed_status event_sync(hotbed_event *base) {
-    lane *marked = NULL;
+    queue *marked = NULL;
     uint64_t number = 0;
     event_read((host_event *)base, &marked, &number);
     if (marked == NULL)
         return HOTBED_OK;
-    lane_await(marked, number);
-    lane_drop(marked);
+    queue_await(marked, number);
+    queue_drop(marked);
     return HOTBED_OK;
 }
 
@@ -695,7 +696,7 @@ static void copy_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
     copy_args args = {.to = to, .from = from};
-    return lane_launch(stream, bytes, COPY_GRAIN, copy_body, &args, sizeof args);
+    return queue_launch(stream, bytes, COPY_GRAIN, copy_body, &args, sizeof args);
 }
 
 typedef struct fill_args {
@@ -710,7 +711,7 @@ static void fill_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
     fill_args args = {.to = to, .value = value};
-    return lane_launch(stream, bytes, COPY_GRAIN, fill_body, &args, sizeof args);
+    return queue_launch(stream, bytes, COPY_GRAIN, fill_body, &args, sizeof args);
 }
 
 /* --- graphs --------------------------------------------------------------------------------- */
@@ -746,24 +747,24 @@ static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream_base
         if (graph->events[i].wait)
             HOTBED_TRY(stream_wait(stream_base, &graph->events[i].event->base));
     }
-    lane *l = stream->lane;
-    if (l->run_inline) {
+    queue *q = stream->queue;
+    if (q->run_inline) {
         task own = {.kind = TASK_GRAPH, .pointer = graph};
-        uint64_t number = lane_begin(l);
+        uint64_t number = queue_begin(q);
         for (size_t i = 0; i < graph->num_events; i++) {
             if (!graph->events[i].wait)
-                mark_inline(graph->events[i].event, l, number);
+                mark_inline(graph->events[i].event, q, number);
         }
-        lane_run(l, &own, number);
+        queue_run(q, &own, number);
         return HOTBED_OK;
     }
-    task *t = lane_push(l);
+    task *t = queue_push(q);
     fill_task(t, TASK_GRAPH, 0, graph, NULL);
     for (size_t i = 0; i < graph->num_events; i++) {
         if (!graph->events[i].wait)
-            event_mark(graph->events[i].event, l, l->enqueued);
+            event_mark(graph->events[i].event, q, q->enqueued);
     }
-    lane_publish(l, t);
+    queue_publish(q, t);
     return HOTBED_OK;
 }
 

@@ -1,8 +1,8 @@
 /* base/port.h - the differences between the host compiler and nvcc, for cores that compile as both.
  *
- * Cores use the common subset of C11 and C++17, these functions, and base/tile.h.  Floating point in a
- * core is + - * / sqrtf fmaf on float and + - * / on double, with contraction off (cmake/hotbed_flags),
- * so that both backends give the same bits.
+ * Cores use the common subset of C11 and C++17, these functions, and base/tile.h.  Floating point
+ * in a core is + - * / sqrtf fmaf on float and + - * / on double, with contraction off
+ * (cmake/hotbed_flags), so that both backends give the same bits.
  */
 #ifndef HOTBED_BASE_PORT_H
 #define HOTBED_BASE_PORT_H
@@ -21,7 +21,8 @@
 #endif
 #endif
 
-/* Vectors of 16 bytes on the host.  TSan sees atomic reads of words only. */
+/* Use vectors of 16 bytes on the host. Not under TSan, which recognizes atomic reads of words
+ * only. */
 #if defined(__SSE2__) && !defined(__CUDACC__) && !defined(HOTBED_WITH_TSAN)
 #define HOTBED_WITH_SSE2 1
 #include <emmintrin.h>
@@ -39,15 +40,16 @@
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
 #endif
 
-/* Before a loop with a constant count: keeps small arrays in registers.  The host compiler decides. */
+/* Unroll the next loop, whose count is constant, so that nvcc keeps small arrays in registers. The
+ * host compiler decides for itself. */
 #if defined(__CUDA_ARCH__)
 #define HOTBED_UNROLL _Pragma("unroll")
 #else
 #define HOTBED_UNROLL
 #endif
 
-/* Where tests that run tiles beside each other may switch from one to another (tests/support/emulate.h): at each access to a
- * shared word and to a part of a row.  Nothing elsewhere. */
+/* A point where tests may switch from one emulated tile to another (tests/support/emulate.h). It is
+ * at each access to a shared word or to a part of a row. Other builds compile it to nothing. */
 #if defined(HOTBED_TILE_EMULATE)
 void hotbed_emulate_point(void);
 #define HOTBED_POINT() hotbed_emulate_point()
@@ -97,7 +99,7 @@ HOTBED_HD void hotbed_store_release_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* Whether *p was `expected` and is now `desired`; acquires and releases. */
+/* Replace *p by `desired` if it is `expected`; acquires and releases. Returns whether it did. */
 HOTBED_HD bool hotbed_cas_u64(uint64_t *p, uint64_t expected, uint64_t desired) {
 #if defined(__CUDA_ARCH__)
     uint64_t old;
@@ -132,7 +134,8 @@ HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* hotbed_cas_u64() for who touches what the word guards in a later pass only: between passes all is ordered. */
+/* hotbed_cas_u64() for callers that access the memory which the word guards only in a later pass.
+ * Passes are ordered anyway, so CUDA needs no order here. */
 HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desired) {
 #if defined(__CUDA_ARCH__)
     uint64_t old;
@@ -148,7 +151,7 @@ HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desi
 #endif
 }
 
-/* hotbed_load_acquire_u64() for who touches what the word guards in a later pass only. */
+/* hotbed_load_acquire_u64() for such callers. */
 HOTBED_HD uint64_t hotbed_load_pass_u64(const uint64_t *p) {
 #if defined(__CUDA_ARCH__)
     return hotbed_load_relaxed_u64(p);
@@ -167,7 +170,7 @@ HOTBED_HD uint32_t hotbed_load_relaxed_u32(const uint32_t *p) {
 #endif
 }
 
-/* The value that *p had; *p is now `desired` if that was `expected`.  Relaxed. */
+/* Replace *p by `desired` if it is `expected`; relaxed. Returns the earlier value. */
 HOTBED_HD uint32_t hotbed_cas_relaxed_u32(uint32_t *p, uint32_t expected, uint32_t desired) {
 #if defined(__CUDA_ARCH__)
     return atomicCAS(p, expected, desired);
@@ -207,7 +210,7 @@ HOTBED_HD void hotbed_fence(void) {
 #endif
 }
 
-/* A word of host memory that kernels write while host threads read it; relaxed. */
+/* Store to a word of host memory that host threads read while kernels run; relaxed. */
 HOTBED_HD void hotbed_store_system_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
@@ -216,7 +219,7 @@ HOTBED_HD void hotbed_store_system_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
-/* hotbed_fence() for such words, which host threads read too. */
+/* hotbed_fence() that also orders accesses as seen by host threads. */
 HOTBED_HD void hotbed_fence_system(void) {
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
@@ -251,8 +254,8 @@ HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
     return pair;
 }
 
-/* What another stream may be writing: 2, 4 or 16 bytes of a row, each aligned.  On CUDA they come from where all SMs see the
- * same, never from a line that the SM's own cache has had since before the row was written. */
+/* Read 2, 4 or 16 aligned bytes of a row that another stream may be writing. On CUDA the load
+ * bypasses the SM's L1 cache, which may hold a line from before the row was written. */
 HOTBED_HD uint16_t hotbed_load_shared_u16(const void *p) {
 #if defined(__CUDA_ARCH__)
     uint16_t value;
@@ -286,8 +289,9 @@ HOTBED_HD hotbed_f32x4 hotbed_load_shared_f32x4(const void *p) {
 #endif
 }
 
-/* Bits of the 16 words of a 128-byte line that equal `word`, read by one lane, each as by
- * hotbed_load_relaxed_u64(): x86 reads the aligned words of a vector whole. */
+/* Return one bit for each of the 16 words of a 128-byte line: whether it equals `word`. One lane
+ * reads all words, each as by hotbed_load_relaxed_u64(), since x86 never splits an aligned word of
+ * a vector. */
 HOTBED_HD uint32_t hotbed_match16(const uint64_t *line, uint64_t word) {
 #if defined(HOTBED_WITH_SSE2)
     HOTBED_POINT();
@@ -316,7 +320,7 @@ HOTBED_HD uint32_t hotbed_match16(const uint64_t *line, uint64_t word) {
 #endif
 }
 
-/* Write four floats that nobody reads soon: they should not push others out of the cache. */
+/* Write four floats that are not read soon, without displacing other lines from the cache. */
 HOTBED_HD void hotbed_store_once(float *p, hotbed_f32x4 v) {
 #if defined(__CUDA_ARCH__)
     __stcs((float4 *)p, make_float4(v.x, v.y, v.z, v.w));
@@ -325,7 +329,7 @@ HOTBED_HD void hotbed_store_once(float *p, hotbed_f32x4 v) {
 #endif
 }
 
-/* Ask for the line at p to be in cache soon: L2 on CUDA. */
+/* Prefetch the line at p into the cache; on CUDA, into L2. */
 HOTBED_HD void hotbed_prefetch(const void *p) {
 #if defined(__CUDA_ARCH__)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -334,7 +338,8 @@ HOTBED_HD void hotbed_prefetch(const void *p) {
 #endif
 }
 
-/* The same for all lines of an item at p, of which a long one's first do: the rest follow in order. */
+/* Prefetch all lines of an item at p, at most its first 2048 bytes: the hardware prefetches the
+ * rest of a long item, which is read in order. */
 HOTBED_HD void hotbed_prefetch_item(const void *p, uint64_t bytes) {
     const uint64_t most = 2048;
     for (uint64_t at = 0; at < (bytes < most ? bytes : most); at += 64)

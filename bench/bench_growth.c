@@ -10,7 +10,7 @@
  * other programs. */
 #include "bench/bench.h"
 
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include <stdlib.h>
 

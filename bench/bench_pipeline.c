@@ -44,7 +44,7 @@ static hotbed_status nothing(hotbed_iteration *iteration, void *self, hotbed_str
 /* Run a chain of tasks over the requested numbers of stages, threads and streams. */
 static void run_engine(bench_state *state) {
     static const char *const names[TASKS] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};
-    static const char *const lanes[THREADS_MOST] = {"one", "two", "three"};
+    static const char *const group_names[THREADS_MOST] = {"one", "two", "three"};
     uint32_t threads = (uint32_t)bench_arg(state, 0);
     threads = threads < THREADS_MOST ? threads : THREADS_MOST;
     hotbed_stream *any = bench_stream(state);
@@ -57,7 +57,7 @@ static void run_engine(bench_state *state) {
     uint32_t made = 0;
     hotbed_status status = HOTBED_OK;
     for (; made < threads && status == HOTBED_OK; made++) {
-        streams[made].name = lanes[made];
+        streams[made].name = group_names[made];
         status = hotbed_stream_create(
             hotbed_stream_backend(any), hotbed_stream_device(any), &streams[made].stream);
     }
@@ -68,8 +68,8 @@ static void run_engine(bench_state *state) {
             .task = names[t],
             .stage = stage,
             .ordered = t % 2 == 0,
-            .stream = lanes[stage],
-            .group = lanes[stage],
+            .stream = group_names[stage],
+            .group = group_names[stage],
             .after = t == 0 ? NULL : names[t - 1]};
     }
     hotbed_pipeline_plan_init(&plan);

@@ -23,7 +23,7 @@ __device__ uint8_t *to_of(const bench_link &l, bench_link_row row) {
                     : l.device + (uint64_t)row.device * l.bytes;
 }
 
-/* --- loads and stores in turn, as in swap_kernel of storage/tier.cu ------------------------- */
+/* --- loads and stores in turn, as in exchange_kernel of storage/tier.cu --------------------- */
 
 enum { TURN = 8 };
 

@@ -10,7 +10,7 @@
 #include "bench/plans.h"
 
 #include "base/error.h"
-#include "hotbed/timeline.h"
+#include "hotbed/profile.h"
 
 #include <math.h>
 #include <stdlib.h>

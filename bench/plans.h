@@ -6,7 +6,6 @@
 #include "bench/model.h"
 #include "bench/workload.h"
 
-#include "hotbed/sharded_module.h"
 #include "hotbed/train.h"
 
 enum { PLANS_SLOTS = 6, PLANS_ENTRIES_MOST = 16 };

@@ -125,10 +125,10 @@ static hotbed_status look(hotbed_chain_table *t, hotbed_chain_head *head) {
 }
 
 /* Limit the bytes of each column's block that parts opened from now on hold; 0: whole blocks. */
-static void set_room(hotbed_chain *chain, size_t room) {
+static void set_piece_bytes(hotbed_chain *chain, size_t piece_bytes) {
     for (uint32_t i = 0; i < chain->n; i++)
         for (uint32_t s = 0; s < chain->links[i].manifest.world; s++)
-            chain->links[i].shards[s].room = room;
+            chain->links[i].shards[s].piece_bytes = piece_bytes;
 }
 
 /* Whether a pass of this kind reads the column. The memory of all other columns is never
@@ -151,13 +151,13 @@ static void set_keep(hotbed_chain *chain, hotbed_chain_kind kind) {
         }
 }
 
-/* Return the number of bytes that the parts of a table hold, with at most `room` bytes of each
- * column's block. */
-static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t room) {
+/* Return the number of bytes that the parts of a table hold, with at most `piece_bytes` bytes of
+ * each column's block. */
+static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t piece_bytes) {
     uint64_t sum = 0;
     for (uint32_t i = first; i < t->chain->n; i++) {
         const hotbed_manifest *m = &t->chain->links[i].manifest;
-        uint64_t most = room < m->block_bytes ? room : m->block_bytes;
+        uint64_t most = piece_bytes < m->block_bytes ? piece_bytes : m->block_bytes;
         for (uint64_t p = 0; p < (uint64_t)m->world * HOTBED_COLUMNS; p++) {
             const hotbed_manifest_part *part =
                 &m->parts[(uint64_t)t->table * m->world + p / HOTBED_COLUMNS];
@@ -172,12 +172,12 @@ static uint64_t bytes_held(const hotbed_chain_table *t, uint32_t first, size_t r
 
 /* Set the bytes that each part holds such that the sum over all parts stays within the limit. */
 static void bound_memory(hotbed_chain_table *t, uint32_t first) {
-    enum { HELD_BYTES = 128 << 20, LEAST_ROOM = 512 };
+    enum { HELD_BYTES = 128 << 20, PIECE_BYTES_LEAST = 512 };
     uint64_t most = t->chain->held_bytes == 0 ? HELD_BYTES : t->chain->held_bytes;
-    size_t room = HOTBED_BLOCK_BYTES_MOST;
-    while (room > LEAST_ROOM && bytes_held(t, first, room) > most)
-        room /= 2;
-    set_room(t->chain, room);
+    size_t piece_bytes = HOTBED_BLOCK_BYTES_MOST;
+    while (piece_bytes > PIECE_BYTES_LEAST && bytes_held(t, first, piece_bytes) > most)
+        piece_bytes /= 2;
+    set_piece_bytes(t->chain, piece_bytes);
 }
 
 static hotbed_status open_parts(hotbed_chain_table *t) {
@@ -228,7 +228,7 @@ hotbed_status hotbed_chain_table_open(
 
 void hotbed_chain_table_close(hotbed_chain_table *t) {
     if (t->chain != NULL)
-        set_room(t->chain, 0);
+        set_piece_bytes(t->chain, 0);
     for (uint32_t i = 0; t->parts != NULL && i < (t->sequential ? 1 : t->num_parts); i++)
         hotbed_part_reader_close(&t->parts[i]);
     hotbed_delete(t->parts);
@@ -289,7 +289,7 @@ static hotbed_chain_head *least(hotbed_chain_table *t) {
     return best;
 }
 
-/* Fail because two shards of one checkpoint have the same key. */
+/* Fail with CORRUPT: two shards of one checkpoint have the same key. */
 static hotbed_status twice(const hotbed_chain_head *head) {
     return hotbed_fail(
         HOTBED_ERR_CORRUPT, "%s: %s: key %" PRIu64 " is in two shards",
@@ -355,7 +355,7 @@ hotbed_status hotbed_chain_table_next(
     return HOTBED_OK;
 }
 
-/* --- room for rows --------------------------------------------------------------------------------------- */
+/* --- memory for rows ---------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], hotbed_chunk *out) {
     enum { BYTES = 1 << 20 };

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "checkpoint/arena.h"
 #include "checkpoint/bucket_core.h"
+#include "dist/comm.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -33,18 +33,18 @@ static void print(hotbed_codec *c, const char *text) {
     size_t n = strlen(text);
     if (c->status != HOTBED_OK)
         return;
-    if (n > c->room - c->bytes) {
-        size_t room = 2 * c->room + n;
-        char *grown = hotbed_new(room);
+    if (n > c->capacity - c->bytes) {
+        size_t capacity = 2 * c->capacity + n;
+        char *grown = hotbed_new(capacity);
         if (grown == NULL) {
-            c->status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for %s", room, c->name);
+            c->status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for %s", capacity, c->name);
             return;
         }
         if (c->bytes > 0)
             memcpy(grown, c->text, c->bytes);
         hotbed_delete(c->text);
         c->text = grown;
-        c->room = room;
+        c->capacity = capacity;
     }
     memcpy(c->text + c->bytes, text, n);
     c->bytes += n;

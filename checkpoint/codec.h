@@ -14,11 +14,11 @@ enum { HOTBED_CODEC_NAME_BYTES = 64 };
 
 typedef struct hotbed_codec {
     bool writing;
-    const char *name;     /* of the text, for messages */
-    const char *at, *end; /* reading: the rest of the text */
-    char *text;           /* writing; the caller frees it with hotbed_delete() */
-    size_t bytes, room;   /* writing */
-    unsigned line;        /* from 1 */
+    const char *name;       /* of the text, for messages */
+    const char *at, *end;   /* reading: the rest of the text */
+    char *text;             /* writing; the caller frees it with hotbed_delete() */
+    size_t bytes, capacity; /* writing */
+    unsigned line;          /* from 1 */
     hotbed_status status;
 } hotbed_codec;
 

@@ -18,11 +18,11 @@ hotbed_digest hotbed_digest_of(const void *data, size_t bytes) {
 
 /* xxHash requires a state that is aligned to 64 bytes. */
 struct hotbed_digest_pieces {
-    unsigned char room[sizeof(XXH3_state_t) + 64];
+    unsigned char memory[sizeof(XXH3_state_t) + 64];
 };
 
 static XXH3_state_t *state_of(hotbed_digest_pieces *p) {
-    return (XXH3_state_t *)(((uintptr_t)p->room + 63) / 64 * 64);
+    return (XXH3_state_t *)(((uintptr_t)p->memory + 63) / 64 * 64);
 }
 
 hotbed_digest_pieces *hotbed_digest_pieces_create(void) {

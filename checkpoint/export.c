@@ -274,11 +274,11 @@ static hotbed_status put_datasets(h5_export *e, hotbed_h5 *h5) {
 }
 
 static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
-    size_t room = ((size_t)16 << 10) + (size_t)hotbed_chain_last(e->chain)->num_tables * 8192;
+    size_t bytes = ((size_t)16 << 10) + (size_t)hotbed_chain_last(e->chain)->num_tables * 8192;
     *image = (hotbed_h5_image){.metadata = NULL};
-    for (int i = 0; i < 8 && image->metadata == NULL; i++, room *= 2) {
+    for (int i = 0; i < 8 && image->metadata == NULL; i++, bytes *= 2) {
         hotbed_h5 *h5;
-        HOTBED_TRY(hotbed_h5_create(room, &h5));
+        HOTBED_TRY(hotbed_h5_create(bytes, &h5));
         hotbed_status status = put_datasets(e, h5);
         if (status == HOTBED_OK)
             status = hotbed_h5_finish(h5, image);
@@ -287,7 +287,7 @@ static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
     }
     return image->metadata != NULL
                ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", room / 2);
+               : hotbed_fail(HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", bytes / 2);
 }
 
 static hotbed_status write_h5(

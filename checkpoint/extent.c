@@ -48,8 +48,8 @@ hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_
     while (bytes > 0) {
         if (s->buffer == NULL)
             HOTBED_TRY(own_buffer(s));
-        size_t room = s->block_bytes - s->filled;
-        size_t n = bytes < room ? bytes : room;
+        size_t space = s->block_bytes - s->filled;
+        size_t n = bytes < space ? bytes : space;
         memcpy(s->buffer + s->filled, from, n);
         s->filled += n;
         from += n;
@@ -95,7 +95,7 @@ static hotbed_status damaged(
 
 /* Return the bytes that are read at a time: a block, or a piece of one. */
 static size_t unit(const hotbed_extent_stream *s) {
-    return s->room == 0 ? s->block_bytes : s->room;
+    return s->piece_bytes == 0 ? s->block_bytes : s->piece_bytes;
 }
 
 static size_t unit_at(const hotbed_extent_stream *s, uint64_t at) {
@@ -112,7 +112,7 @@ static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
         job->file = s->file;
         job->bytes = unit_at(s, s->begun);
         job->offset = s->extent.offset + s->begun;
-        HOTBED_TRY(hotbed_io_lanes_begin(s->lanes, job));
+        HOTBED_TRY(hotbed_io_workers_begin(s->workers, job));
         s->begun += job->bytes;
     }
     return HOTBED_OK;
@@ -121,7 +121,7 @@ static hotbed_status begin(hotbed_extent_stream *s, uint64_t limit) {
 /* Wait for the oldest block that is being read, and remove it from the queue. */
 static hotbed_status next_ahead(hotbed_extent_stream *s, hotbed_io_job **out) {
     *out = &s->ahead[s->first];
-    HOTBED_TRY(hotbed_io_lanes_await(*out));
+    HOTBED_TRY(hotbed_io_workers_await(*out));
     s->first = (s->first + 1) % HOTBED_EXTENT_AHEAD;
     s->num_ahead--;
     return HOTBED_OK;
@@ -129,7 +129,7 @@ static hotbed_status next_ahead(hotbed_extent_stream *s, hotbed_io_job **out) {
 
 hotbed_status hotbed_extent_ahead(hotbed_extent_stream *s, uint64_t limit) {
     s->limit = limit;
-    return s->lanes == NULL ? HOTBED_OK : begin(s, limit);
+    return s->workers == NULL ? HOTBED_OK : begin(s, limit);
 }
 
 void hotbed_extent_stop(hotbed_extent_stream *s) {
@@ -143,7 +143,7 @@ void hotbed_extent_stop(hotbed_extent_stream *s) {
 static hotbed_status read_block(hotbed_extent_stream *s, hotbed_digest *found) {
     uint64_t offset = s->extent.offset + s->done;
     hotbed_io_job *job;
-    if (s->lanes == NULL) {
+    if (s->workers == NULL) {
         HOTBED_TRY(hotbed_io_read(s->file, s->buffer, unit_at(s, s->done), offset));
         *found = hotbed_digest_of(s->buffer, unit_at(s, s->done));
         return HOTBED_OK;
@@ -203,7 +203,7 @@ hotbed_status hotbed_extent_finish(hotbed_extent_stream *s) {
 
 static hotbed_status fill(hotbed_extent_stream *s) {
     size_t bytes = unit_at(s, s->done);
-    if (s->room > 0) {
+    if (s->piece_bytes > 0) {
         HOTBED_TRY(read_pieces(s));
     } else {
         hotbed_digest found = {0};
@@ -214,7 +214,7 @@ static hotbed_status fill(hotbed_extent_stream *s) {
     s->filled = bytes;
     s->taken = s->skip;
     s->skip = 0;
-    return s->lanes == NULL ? HOTBED_OK : begin(s, s->limit);
+    return s->workers == NULL ? HOTBED_OK : begin(s, s->limit);
 }
 
 void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
@@ -231,7 +231,7 @@ void hotbed_extent_seek(hotbed_extent_stream *s, uint64_t at) {
 
 void hotbed_extent_hold(hotbed_extent_stream *s, unsigned char *all) {
     s->buffer = all;
-    s->room = s->filled = s->extent.bytes;
+    s->piece_bytes = s->filled = s->extent.bytes;
     s->done = s->extent.bytes;
     s->taken = 0;
 }
@@ -283,13 +283,13 @@ hotbed_status hotbed_extent_check_bytes(
     hotbed_io_file *file, const char *what, uint64_t offset, uint64_t bytes, hotbed_digest root,
     size_t block_bytes) {
     uint64_t n = bytes / block_bytes + (bytes % block_bytes != 0);
-    size_t room = bytes < block_bytes ? (size_t)bytes : block_bytes;
+    size_t most = bytes < block_bytes ? (size_t)bytes : block_bytes;
     hotbed_digest *blocks = hotbed_new(n * sizeof *blocks);
-    unsigned char *buffer = hotbed_new(room);
+    unsigned char *buffer = hotbed_new(most);
     hotbed_status status = HOTBED_OK;
     if (blocks == NULL || buffer == NULL)
         status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %zu bytes", n, room);
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %zu bytes", n, most);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         uint64_t at = i * block_bytes;
         size_t part = bytes - at < block_bytes ? (size_t)(bytes - at) : block_bytes;

@@ -1,8 +1,8 @@
 /* checkpoint/extent.h - bytes of an extent in order, block by block, each block with its digest.
  *
  * A writer collects bytes in a buffer of one block, which is digested and written when it is full.
- * A reader reads a whole block and compares its digest before it returns a byte of it. With lanes,
- * the next blocks are read at the same time.
+ * A reader reads a whole block and compares its digest before it returns a byte of it. With
+ * workers, the next blocks are read at the same time.
  *
  * A reader with so many open extents that one block of each is too much memory reads blocks in
  * pieces. It returns each piece before the digest of the block is known: after an error, everything
@@ -29,15 +29,17 @@ typedef struct hotbed_extent_stream {
      * `behind`, the stream allocates it at the first byte that is put and frees it after the
      * last. */
     unsigned char *buffer;
-    bool owned;  /* the stream allocated `buffer` */
-    size_t room; /* reading without lanes: bytes of a piece, a power of two; 0: whole blocks */
-    hotbed_digest_pieces *pieces; /* if room > 0: digest of the block at `digested`; owned */
-    uint64_t digested;      /* bytes up to here are in `pieces`, or in blocks that were checked */
-    size_t filled, taken;   /* bytes in the buffer, and how many of them were returned */
-    size_t skip;            /* bytes of the next block that are not returned */
-    hotbed_io_lanes *lanes; /* read the blocks; NULL: the caller's thread reads them. Borrowed */
-    hotbed_io_job ahead
-        [HOTBED_EXTENT_AHEAD]; /* with lanes: blocks from `done` on, in buffers of the same size */
+    bool owned; /* the stream allocated `buffer` */
+    /* reading without workers: bytes of a piece, a power of two; 0: whole blocks */
+    size_t piece_bytes;
+    hotbed_digest_pieces *pieces; /* if piece_bytes > 0: digest of the block at `digested`; owned */
+    uint64_t digested;    /* bytes up to here are in `pieces`, or in blocks that were checked */
+    size_t filled, taken; /* bytes in the buffer, and how many of them were returned */
+    size_t skip;          /* bytes of the next block that are not returned */
+    /* read the blocks; NULL: the caller's thread reads them. Borrowed */
+    hotbed_io_workers *workers;
+    /* with workers: blocks from `done` on, in buffers of the same size */
+    hotbed_io_job ahead[HOTBED_EXTENT_AHEAD];
     uint32_t first, num_ahead; /* ring of `ahead`: the first job in flight, and their number */
     uint64_t begun;            /* end of the last block in flight */
     uint64_t limit;            /* blocks from here on are not read ahead */
@@ -57,16 +59,16 @@ void hotbed_extent_drop(hotbed_extent_stream *stream);
 hotbed_digest hotbed_extent_root(
     const hotbed_extent *extent, const hotbed_digest *blocks, size_t block_bytes);
 
-/* Continue at byte `at` of the extent, at most its end. If room > 0, `at` must not be before bytes
- * that were returned. A block that is in the buffer is not read again. */
+/* Continue at byte `at` of the extent, at most its end. If piece_bytes > 0, `at` must not be before
+ * bytes that were returned. A block that is in the buffer is not read again. */
 void hotbed_extent_seek(hotbed_extent_stream *stream, uint64_t at);
 
 /* Announce that bytes up to `limit` will be taken, and start to read the first of their blocks.
- * Does nothing without lanes. */
+ * Does nothing without workers. */
 hotbed_status hotbed_extent_ahead(hotbed_extent_stream *stream, uint64_t limit);
 
-/* If room > 0, read the rest of a block of which a piece was read, and check its digest. Nothing
- * can be taken from the stream afterwards. Errors: IO, CORRUPT. */
+/* If piece_bytes > 0, read the rest of a block of which a piece was read, and check its digest.
+ * Nothing can be taken from the stream afterwards. Errors: IO, CORRUPT. */
 hotbed_status hotbed_extent_finish(hotbed_extent_stream *stream);
 
 /* Wait for blocks in flight, and free the stream's memory. Nothing can be taken afterwards. Keeps

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Where the row of a key is. */
+/* The position of a key's row in the files. */
 typedef struct place {
     uint64_t key;
     uint64_t row;    /* in its part */

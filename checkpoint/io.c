@@ -207,7 +207,7 @@ hotbed_status hotbed_io_open_member(
 }
 
 /* Whether the error means that the file system or its disk does not support direct transfers, or
- * not this one. */
+ * refuses this one. */
 static bool no_direct(int64_t error) {
     return error == -EINVAL || error == -EOPNOTSUPP;
 }

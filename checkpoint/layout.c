@@ -14,7 +14,7 @@ enum { PATH_BYTES = 256, TRIES = 8 };
 /* Bytes reserved for the metadata of a shard, and for the metadata of each of its tables. A table
  * with every column uses slightly less. In an index nothing follows the metadata, so libhdf5
  * allocates as much as it needs, in steps. */
-enum { ROOM = 4 << 10, ROOM_TABLE = 4 << 10, INDEX_STEP = 2 << 10 };
+enum { METADATA_BYTES = 4 << 10, METADATA_BYTES_TABLE = 4 << 10, INDEX_STEP = 2 << 10 };
 enum { LAYOUT = 3 }; /* incremented when the same manifest gets other bytes */
 
 static const char *const key_types[] = {"", "i64", "u64"};
@@ -179,11 +179,11 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
 }
 
 hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **metadata) {
-    size_t room = ROOM + (size_t)m->num_tables * ROOM_TABLE;
-    for (int i = 0; i < TRIES; i++, room *= 2) {
+    size_t bytes = METADATA_BYTES + (size_t)m->num_tables * METADATA_BYTES_TABLE;
+    for (int i = 0; i < TRIES; i++, bytes *= 2) {
         hotbed_h5 *h5;
         hotbed_h5_image image = {.metadata = NULL};
-        HOTBED_TRY(hotbed_h5_create(room, &h5));
+        HOTBED_TRY(hotbed_h5_create(bytes, &h5));
         hotbed_status status = put_shard(h5, m, number);
         if (status == HOTBED_OK)
             status = hotbed_h5_finish(h5, &image);
@@ -200,7 +200,7 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
     }
     return hotbed_fail(
         HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
-        m->num_tables, room / 2);
+        m->num_tables, bytes / 2);
 }
 
 void hotbed_layout_writer(char name[64]) {
@@ -219,7 +219,8 @@ static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *ou
     return HOTBED_OK;
 }
 
-/* Whether another writer wrote *m. The bytes of its files are not known here. */
+/* Whether another version of the library wrote *m. This version cannot reproduce the bytes of its
+ * files. */
 static bool is_anothers(const hotbed_manifest *m) {
     char writer[64];
     hotbed_layout_writer(writer);

@@ -42,8 +42,8 @@ const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed
 void hotbed_mark_push(
     hotbed_checkpoint_mark *mark, const hotbed_marked *base, hotbed_digest id, hotbed_marked *next);
 
-/* Record that the last checkpoint got its name: frees the rows of the one before. NULL is
- * allowed. */
+/* Record that the last checkpoint got its name, and free the rows of the checkpoint before it. NULL
+ * is allowed. */
 void hotbed_mark_settle(hotbed_checkpoint_mark *mark);
 
 /* Allocate the rows of a table. Takes ownership of `keys` (or NULL), even after an error. Errors:

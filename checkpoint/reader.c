@@ -8,7 +8,7 @@
 #include "checkpoint/redistribute.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -28,10 +28,10 @@ typedef struct reader {
     hotbed_checkpoint_share share;
     hotbed_comm *comm; /* NULL: this rank loads alone */
     uint32_t num_links;
-    link *links;           /* the full checkpoint, then the increments */
-    uint32_t *numbers;     /* [num_tables] number in the storage of each table of the manifests */
-    bool touched;          /* tables have been cleared */
-    hotbed_io_lanes lanes; /* num 0: none */
+    link *links;       /* the full checkpoint, then the increments */
+    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
+    bool touched;      /* tables have been cleared */
+    hotbed_io_workers workers; /* num 0: none */
 } reader;
 
 /* --- MANIFEST and the storage ----------------------------------------------------------------------- */
@@ -270,19 +270,19 @@ static hotbed_status read_table(
     return status;
 }
 
-/* Open lanes for the largest shard. */
-static hotbed_status open_lanes(reader *r) {
+/* Open workers for the largest shard. */
+static hotbed_status open_workers(reader *r) {
     uint64_t most = 0;
     for (uint32_t k = 0; k < r->num_links; k++)
         for (uint32_t i = 0; i < r->links[k].manifest.world; i++) {
             uint64_t blocks = r->links[k].manifest.shards[i].num_blocks;
             most = blocks > most ? blocks : most;
         }
-    return hotbed_io_lanes_open(&r->lanes, hotbed_io_lanes_for(most));
+    return hotbed_io_workers_open(&r->workers, hotbed_io_workers_for(most));
 }
 
-static hotbed_io_lanes *lanes_of(reader *r) {
-    return r->lanes.num == 0 ? NULL : &r->lanes;
+static hotbed_io_workers *workers_of(reader *r) {
+    return r->workers.num == 0 ? NULL : &r->workers;
 }
 
 /* Whether no other rank reads the rows of a shard. Ranks that share a shard find its bytes in the
@@ -304,7 +304,7 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
     hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, number);
     if (status == HOTBED_OK)
         status = hotbed_shard_reader_ahead(
-            &shard, &from->directory, lanes_of(r), is_alone(r, m, number));
+            &shard, &from->directory, workers_of(r), is_alone(r, m, number));
     for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
         if (needs(r, m, i, number))
             status = read_table(r, m, &shard, i, last);
@@ -362,7 +362,7 @@ static hotbed_status clear(reader *r) {
 
 /* Grow a table before its rows are loaded. A rank of a routed table has about an equal share; six
  * standard deviations above the mean bound it. */
-static hotbed_status make_room(reader *r, uint32_t table) {
+static hotbed_status grow_table(reader *r, uint32_t table) {
     hotbed_table_info info = {.size = sizeof info};
     uint32_t number = r->numbers[table];
     uint64_t rows = 0;
@@ -380,9 +380,9 @@ static hotbed_status make_room(reader *r, uint32_t table) {
         r->storage, number, rows < info.max_capacity ? rows : info.max_capacity, r->stream);
 }
 
-static hotbed_status make_rooms(reader *r) {
+static hotbed_status grow_tables(reader *r) {
     for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
-        HOTBED_TRY(make_room(r, i));
+        HOTBED_TRY(grow_table(r, i));
     return HOTBED_OK;
 }
 
@@ -411,7 +411,7 @@ static hotbed_status read_redistributed(reader *r, const link *from) {
             .directory = &from->directory,
             .manifest = &from->manifest,
             .table = t,
-            .lanes = lanes_of(r),
+            .workers = workers_of(r),
         };
         if (redistributed(r, &from->manifest, t))
             HOTBED_TRY(hotbed_vote(r->comm, hotbed_redistribute(&job), r->stream));
@@ -431,9 +431,9 @@ static hotbed_status agree(reader *r, hotbed_status status) {
 }
 
 static hotbed_status read_rows_of_all(reader *r) {
-    HOTBED_TRY(agree(r, open_lanes(r)));
+    HOTBED_TRY(agree(r, open_workers(r)));
     HOTBED_TRY(agree(r, clear(r)));
-    HOTBED_TRY(agree(r, make_rooms(r)));
+    HOTBED_TRY(agree(r, grow_tables(r)));
     for (uint32_t k = 0; k < r->num_links; k++) {
         HOTBED_TRY(agree(r, read_link(r, k)));
         HOTBED_TRY(read_redistributed(r, &r->links[k]));
@@ -474,15 +474,16 @@ static hotbed_status read_links(
  * must not change its outputs, so these are copied at the end of the load. */
 static hotbed_status prepare(
     reader *r, const hotbed_io_calls *calls, const char *path,
-    const hotbed_checkpoint_load_options *options, const uint64_t *room, void **held) {
+    const hotbed_checkpoint_load_options *options, const uint64_t *capacity, void **held) {
     HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
     HOTBED_TRY(hotbed_stream_sync(r->stream)); /* drain faults left by earlier work first */
     HOTBED_TRY(read_links(r, calls, path, options));
     uint64_t saved = last_of(r)->shards[0].extra.bytes;
-    if (room != NULL && *room < saved)
+    if (capacity != NULL && *capacity < saved)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
-            "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *room, saved);
+            "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *capacity,
+            saved);
     HOTBED_TRY(match(r));
     *held = hotbed_new(saved);
     if (*held == NULL)
@@ -511,7 +512,7 @@ hotbed_status hotbed_checkpoint_read(
     if (status == HOTBED_OK && extra_bytes != NULL)
         *extra_bytes = last_of(&r)->shards[0].extra.bytes;
     hotbed_delete(held);
-    hotbed_io_lanes_close(&r.lanes);
+    hotbed_io_workers_close(&r.workers);
     for (uint32_t i = 0; i < r.num_links; i++) {
         hotbed_io_drop(&r.links[i].directory);
         hotbed_manifest_free(&r.links[i].manifest);

@@ -1,5 +1,5 @@
-/* checkpoint/redistribute.c - votes, and redistribution of rows from the ranks that read them to their
- * owners. */
+/* checkpoint/redistribute.c - votes, and redistribution of rows from the ranks that read them to
+ * their owners. */
 #include "checkpoint/redistribute.h"
 
 #include "base/error.h"
@@ -235,7 +235,7 @@ static hotbed_status open_part(rounds *d) {
     uint64_t rows = rows_of(d, d->shard), from = d->at - d->first, left = d->end - d->first;
     d->open = true;
     HOTBED_TRY(hotbed_shard_reader_open(&d->file, job->directory, job->manifest, d->shard));
-    HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, job->directory, job->lanes, true));
+    HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, job->directory, job->workers, true));
     /* The rank that reads a part's first rows compares rows and bucket counts. */
     HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, job->table, from == 0));
     hotbed_part_reader_range(&d->part, from, left < rows ? left : rows);
@@ -257,8 +257,8 @@ static hotbed_status take(rounds *d, uint64_t *n) {
         void *columns[HOTBED_ROW_COLUMNS];
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
             columns[i] = (char *)d->taken[i] + *n * d->row_bytes[i];
-        uint64_t left = hotbed_part_reader_left(&d->part), room = d->rows - *n;
-        uint64_t rows = left < room ? left : room;
+        uint64_t left = hotbed_part_reader_left(&d->part), space = d->rows - *n;
+        uint64_t rows = left < space ? left : space;
         HOTBED_TRY(hotbed_part_reader_take(&d->part, rows, columns));
         *n += rows;
         d->at += rows;

@@ -29,8 +29,8 @@ typedef struct hotbed_redistribution {
     uint32_t number; /* of the table in the storage */
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
-    uint32_t table;         /* in the manifest */
-    hotbed_io_lanes *lanes; /* may be NULL */
+    uint32_t table;             /* in the manifest */
+    hotbed_io_workers *workers; /* may be NULL */
 } hotbed_redistribution;
 
 /* Read a share of the rows, send them to the ranks that store them, and store the rows that this

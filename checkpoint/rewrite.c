@@ -271,7 +271,7 @@ static hotbed_status write_table(rewriter *w, uint32_t number) {
 
 /* --- the call -------------------------------------------------------------------------------------------- */
 
-static hotbed_status make_room(rewriter *w) {
+static hotbed_status allocate_arrays(rewriter *w) {
     uint32_t world = w->manifest.world;
     w->counts = hotbed_new(world * sizeof *w->counts);
     w->shards = hotbed_new(world * sizeof *w->shards);
@@ -303,7 +303,7 @@ static hotbed_status write_shards(rewriter *w, hotbed_draft *draft) {
 
 static hotbed_status rewrite(rewriter *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
     HOTBED_TRY(plan(w, id));
-    HOTBED_TRY(make_room(w));
+    HOTBED_TRY(allocate_arrays(w));
     HOTBED_TRY(count(w));
     HOTBED_TRY(hotbed_draft_enter(draft));
     HOTBED_TRY(write_shards(w, draft));
@@ -319,8 +319,9 @@ static uint64_t digits(uint64_t value) {
     return n;
 }
 
-/* SHARD, PART and EXTENT are the lengths of a shard's two lines, of a part's and of an extent's
- * line, without names and numbers. No number is larger than the bytes of all shards. */
+/* SHARD is the length of a shard's two lines without names and numbers, PART and EXTENT are the
+ * lengths of a part's and an extent's line. No number in MANIFEST is larger than the bytes of all
+ * shards. */
 uint64_t hotbed_rewrite_manifest_bytes(
     const hotbed_chain *chain, const hotbed_rewrite_options *options) {
     enum { HEAD = 2048, TABLE = 512, SHARD = 123, PART = 52, EXTENT = 63 };

@@ -66,11 +66,12 @@ hotbed_status hotbed_shard_reader_open(
 }
 
 hotbed_status hotbed_shard_reader_ahead(
-    hotbed_shard_reader *r, const hotbed_io_file *directory, hotbed_io_lanes *lanes, bool alone) {
+    hotbed_shard_reader *r, const hotbed_io_file *directory, hotbed_io_workers *workers,
+    bool alone) {
     char name[32];
-    r->lanes = lanes;
+    r->workers = workers;
     hotbed_shard_name(r->number, r->manifest->world, name);
-    return alone && lanes != NULL
+    return alone && workers != NULL
                ? hotbed_io_open_direct(&r->file, directory, name, HOTBED_IO_READ_DIRECT)
                : HOTBED_OK;
 }
@@ -163,18 +164,18 @@ static hotbed_status end_rows(hotbed_part_reader *p) {
     return p->count == 0 ? HOTBED_OK : miscounted(p);
 }
 
-/* Return the size of the buffer for a column's block, in whole pages. */
-static size_t room_of(const hotbed_part_reader *p, uint32_t column) {
+/* Return the bytes of the buffer for a block of a column, rounded up to whole pages. */
+static size_t buffer_bytes(const hotbed_part_reader *p, uint32_t column) {
     uint64_t bytes = p->part->columns[column].bytes, block = p->shard->manifest->block_bytes;
-    if (p->shard->room > 0 && p->shard->room < block)
-        block = p->shard->room;
-    uint64_t room = bytes < block ? bytes : block;
-    return (size_t)((room + HOTBED_IO_PAGE - 1) / HOTBED_IO_PAGE * HOTBED_IO_PAGE);
+    if (p->shard->piece_bytes > 0 && p->shard->piece_bytes < block)
+        block = p->shard->piece_bytes;
+    uint64_t most = bytes < block ? bytes : block;
+    return (size_t)((most + HOTBED_IO_PAGE - 1) / HOTBED_IO_PAGE * HOTBED_IO_PAGE);
 }
 
 /* Whether a column is read ahead: only columns with one entry per row are. */
 static bool is_ahead(const hotbed_part_reader *p, uint32_t column) {
-    return p->shard->lanes != NULL && column < HOTBED_ROW_COLUMNS &&
+    return p->shard->workers != NULL && column < HOTBED_ROW_COLUMNS &&
            column != HOTBED_COLUMN_BUCKET && p->part->columns[column].bytes > 0;
 }
 
@@ -223,27 +224,27 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], NULL);
-        bytes += room_of(p, i) * (is_ahead(p, i) ? 1 + HOTBED_EXTENT_AHEAD : 1);
+        bytes += buffer_bytes(p, i) * (is_ahead(p, i) ? 1 + HOTBED_EXTENT_AHEAD : 1);
         if (hotbed_manifest_has(m, p->table, i))
             HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
     }
-    if (shard->lanes != NULL)
-        HOTBED_TRY(hotbed_io_memory(shard->lanes, bytes, &p->memory, &at));
+    if (shard->workers != NULL)
+        HOTBED_TRY(hotbed_io_memory(shard->workers, bytes, &p->memory, &at));
     else
         at = p->buffers = hotbed_new(bytes);
     if (at == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for blocks of a table", bytes);
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         p->columns[i].buffer = at;
-        at += room_of(p, i);
-        if (shard->room > 0 && shard->room < m->block_bytes &&
-            p->part->columns[i].bytes > shard->room)
-            p->columns[i].room = shard->room;
+        at += buffer_bytes(p, i);
+        if (shard->piece_bytes > 0 && shard->piece_bytes < m->block_bytes &&
+            p->part->columns[i].bytes > shard->piece_bytes)
+            p->columns[i].piece_bytes = shard->piece_bytes;
         if (!is_ahead(p, i))
             continue;
-        p->columns[i].lanes = shard->lanes;
-        for (uint32_t k = 0; k < HOTBED_EXTENT_AHEAD; k++, at += room_of(p, i)) {
-            HOTBED_TRY(hotbed_io_job_create(shard->lanes, &p->columns[i].ahead[k]));
+        p->columns[i].workers = shard->workers;
+        for (uint32_t k = 0; k < HOTBED_EXTENT_AHEAD; k++, at += buffer_bytes(p, i)) {
+            HOTBED_TRY(hotbed_io_job_create(shard->workers, &p->columns[i].ahead[k]));
             p->columns[i].ahead[k].buffer = at;
         }
     }

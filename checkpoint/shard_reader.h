@@ -18,11 +18,12 @@ typedef struct hotbed_shard_reader {
     const hotbed_manifest *manifest; /* borrowed */
     uint32_t number;
     hotbed_io_file file;
-    hotbed_digest *blocks;  /* the digests of all blocks of the shard */
-    hotbed_io_lanes *lanes; /* read ahead of the caller; NULL: nothing is read ahead. Borrowed */
-    size_t room;            /* as in hotbed_extent_stream; set by a caller with many open parts */
-    /* Without lanes: columns that are read as a whole when a part is opened, and stay in memory for
-     * parts that are opened later. Set by a caller that reads them twice. */
+    hotbed_digest *blocks; /* the digests of all blocks of the shard */
+    /* read ahead of the caller; NULL: nothing is read ahead. Borrowed */
+    hotbed_io_workers *workers;
+    size_t piece_bytes; /* as in hotbed_extent_stream; set by a caller with many open parts */
+    /* Without workers: columns that are read as a whole when a part is opened, and stay in memory
+     * for parts that are opened later. Set by a caller that reads them twice. */
     uint32_t keep_columns;                  /* one bit per column */
     uint64_t *keep_bytes;                   /* how many more bytes may stay. Borrowed */
     unsigned char *(*kept)[HOTBED_COLUMNS]; /* [num_tables]; NULL: nothing was kept */
@@ -34,11 +35,11 @@ hotbed_status hotbed_shard_reader_open(
     hotbed_shard_reader *reader, const hotbed_io_file *directory, const hotbed_manifest *manifest,
     uint32_t number);
 
-/* Let `lanes`, unless NULL, read ahead for the parts that are opened from now on. If `alone`, no
+/* Let `workers`, unless NULL, read ahead for the parts that are opened from now on. If `alone`, no
  * other rank reads these bytes, so they bypass the page cache where possible. `directory` is the
  * argument of open. Errors: IO. */
 hotbed_status hotbed_shard_reader_ahead(
-    hotbed_shard_reader *reader, const hotbed_io_file *directory, hotbed_io_lanes *lanes,
+    hotbed_shard_reader *reader, const hotbed_io_file *directory, hotbed_io_workers *workers,
     bool alone);
 
 /* Close a shard. {0} with a closed file is allowed. Keeps the error text. */
@@ -57,15 +58,15 @@ typedef struct hotbed_last_key {
     uint64_t bucket, key;
 } hotbed_last_key;
 
-/* The reader of one part. With lanes it must not move while it is open. */
+/* The reader of one part. With workers it must not move while it is open. */
 typedef struct hotbed_part_reader {
     hotbed_shard_reader *shard; /* borrowed */
     const hotbed_manifest_table *table;
     const hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers; /* without lanes */
-    hotbed_memory memory;   /* with lanes: blocks of all columns */
+    unsigned char *buffers; /* without workers */
+    hotbed_memory memory;   /* with workers: blocks of all columns */
     bool counts;            /* HASH: rows are compared with the bucket counts */
     uint64_t buckets;       /* number of bucket counts that were read */
     uint64_t count;         /* rows of the current bucket that have not been read */

@@ -58,13 +58,13 @@ hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w, const hotbed_io
     char name[32];
     unsigned char *blocks = NULL;
     size_t block_bytes = w->manifest->block_bytes;
-    uint32_t lanes = hotbed_io_lanes_for(w->manifest->shards[w->number].num_blocks);
-    if (lanes == 0)
+    uint32_t workers = hotbed_io_workers_for(w->manifest->shards[w->number].num_blocks);
+    if (workers == 0)
         return HOTBED_OK;
     hotbed_shard_name(w->number, w->manifest->world, name);
     HOTBED_TRY(hotbed_io_open_direct(&w->file, directory, name, HOTBED_IO_WRITE_DIRECT));
     HOTBED_TRY(hotbed_write_behind_open(
-        &w->behind, &w->file, lanes, block_bytes, HOTBED_COLUMNS, &blocks));
+        &w->behind, &w->file, workers, block_bytes, HOTBED_COLUMNS, &blocks));
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
         w->columns[i].buffer = blocks + (size_t)i * block_bytes;
     return HOTBED_OK;

@@ -23,7 +23,7 @@ typedef struct window {
     hotbed_export batch;
     void *columns[HOTBED_ROW_COLUMNS];
     hotbed_event *done;
-    hotbed_event *kept; /* of the copier: the window's rows are in the image */
+    hotbed_event *kept; /* recorded on the copier: the window's rows are in the image */
 } window;
 
 /* The state while a snapshot is taken. */
@@ -34,8 +34,8 @@ typedef struct taker {
     hotbed_stream *stream;
     /* Host stream that copies to new memory with several threads; created on first use. */
     hotbed_stream *copier;
-    hotbed_memory
-        counts; /* pinned, [num_tables]: rows of the last export of each table to an arena */
+    /* pinned, [num_tables]: rows of the last export of each table to an arena */
+    hotbed_memory counts;
 } taker;
 
 /* The columns of a table that are copied through windows. */
@@ -191,7 +191,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
             if (is_arena(to->kinds[i]))
                 columns[i] = (char *)to->columns[i] + to->rows * to->row_bytes[i];
         point(&batch, columns);
-        batch.room = to->capacity - to->rows; /* if 0, all columns are NULL */
+        batch.capacity = to->capacity - to->rows; /* if 0, all columns are NULL */
         batch.slots = slots - batch.first < most ? slots - batch.first : most;
         HOTBED_TRY(hotbed_storage_export(t->storage, &batch, t->stream));
     }

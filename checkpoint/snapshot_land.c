@@ -10,7 +10,7 @@ enum {
 
 typedef struct window {
     hotbed_memory memory; /* pinned */
-    hotbed_event *done;   /* of the stream: the window is filled */
+    hotbed_event *done;   /* recorded on the stream: the window is filled */
     hotbed_event *kept;   /* of the copier: the window was copied */
 } window;
 

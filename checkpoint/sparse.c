@@ -58,8 +58,8 @@ static unsigned char *find_or_make(hotbed_sparse *s, uint64_t number) {
 
 /* Return how many of the bytes are in the same page as the first one. */
 static size_t in_page(uint64_t offset, uint64_t bytes) {
-    uint64_t room = PAGE - offset % PAGE;
-    return (size_t)(bytes < room ? bytes : room);
+    uint64_t space = PAGE - offset % PAGE;
+    return (size_t)(bytes < space ? bytes : space);
 }
 
 bool hotbed_sparse_write(hotbed_sparse *s, uint64_t offset, const void *data, uint64_t bytes) {

@@ -45,7 +45,7 @@ static entry *add(
     return e;
 }
 
-/* Set a view's memory to the current one: the table may have grown. */
+/* Set a view's address to the current one, since the table may have grown. */
 static hotbed_status place_view(const hotbed_state_dict *d, hotbed_state_tensor *t) {
     hotbed_table_info info = {.size = sizeof info};
     hotbed_state_piece piece = {.rows = 0};
@@ -293,7 +293,7 @@ static bool is_row(const entry *e) {
     return e->tensor.kind == HOTBED_STATE_WEIGHT || e->tensor.kind == HOTBED_STATE_OPTIMIZER;
 }
 
-/* Make weights and states views again. */
+/* Free the gathered rows, so that weights and states are views again. */
 static void drop_rows(hotbed_state_dict *d) {
     for (uint32_t i = 0; i < d->num_entries; i++) {
         entry *e = &d->entries[i];

@@ -6,7 +6,7 @@
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
 #include "hotbed/export.h"
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include <inttypes.h>
 

@@ -113,7 +113,7 @@ static void describe(const hotbed_io_file *in, const char *name, tool_entry *e) 
     hotbed_io_drop(&directory);
 }
 
-/* Describe a link. A link to a checkpoint stands for the checkpoint in the chains of others. */
+/* Describe a link. In chains, a link to a checkpoint counts as the checkpoint. */
 static void describe_link(const hotbed_io_file *in, tool_entry *e) {
     struct stat stat;
     if (fstatat(in->handle, e->name, &stat, 0) == 0 && S_ISDIR(stat.st_mode))
@@ -248,8 +248,9 @@ static void set_orphans(const walk *w) {
     }
 }
 
-/* Walk whole chains first, so that an increment whose parent has a damaged copy follows the whole
- * one. Then walk damaged chains, to find what belongs to them. */
+/* Walk undamaged chains first, so that an increment whose parent exists twice, once damaged,
+ * follows the undamaged copy. Then walk damaged chains, to find the increments that belong to
+ * them. */
 static void walk_chains(walk *w, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (w->entries[i].described && w->entries[i].increment)
@@ -335,7 +336,7 @@ static hotbed_status find_targets(const char *path, tool_entry *entries, size_t 
 
 static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
     hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
-    size_t room = 0;
+    size_t capacity = 0;
     snprintf(in.name, sizeof in.name, "%s", path);
     for (;;) {
         errno = 0;
@@ -344,11 +345,11 @@ static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out,
             return errno == 0 ? HOTBED_OK : hotbed_io_fail("cannot read", path, -errno);
         if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
             continue;
-        if (*n == room) {
-            room = 2 * room + 16;
-            tool_entry *grown = realloc(*out, room * sizeof **out);
+        if (*n == capacity) {
+            capacity = 2 * capacity + 16;
+            tool_entry *grown = realloc(*out, capacity * sizeof **out);
             if (grown == NULL)
-                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", room);
+                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", capacity);
             *out = grown;
         }
         *n += read_entry(&in, item->d_name, &(*out)[*n]);

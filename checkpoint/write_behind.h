@@ -1,9 +1,9 @@
-/* checkpoint/write_behind.h - blocks of a file, written and digested by lanes while the caller
+/* checkpoint/write_behind.h - blocks of a file, written and digested by workers while the caller
  * fills others. */
 #ifndef HOTBED_CHECKPOINT_WRITE_BEHIND_H
 #define HOTBED_CHECKPOINT_WRITE_BEHIND_H
 
-#include "checkpoint/lanes.h"
+#include "checkpoint/io_workers.h"
 
 enum { HOTBED_WRITE_BEHIND_BLOCKS = 8 }; /* in flight at a time */
 
@@ -13,18 +13,18 @@ typedef struct hotbed_write_behind_job {
 } hotbed_write_behind_job;
 
 typedef struct hotbed_write_behind {
-    hotbed_io_lanes lanes;
-    hotbed_io_file *file; /* borrowed; used by the lanes until hotbed_write_behind_drain() */
+    hotbed_io_workers workers;
+    hotbed_io_file *file; /* borrowed; used by the workers until hotbed_write_behind_drain() */
     uint64_t next;        /* number of the next job */
     hotbed_write_behind_job jobs[HOTBED_WRITE_BEHIND_BLOCKS];
     hotbed_memory memory;
 } hotbed_write_behind;
 
-/* Open a ring of blocks on `lanes` lanes. The caller gets `spare` blocks of memory, at page
+/* Open a ring of blocks on `workers` workers. The caller gets `spare` blocks of memory, at page
  * boundaries, contiguous from *blocks on. *out must not move while it is open. The caller must call
  * hotbed_write_behind_close() even after an error. Errors: MEMORY. */
 hotbed_status hotbed_write_behind_open(
-    hotbed_write_behind *out, hotbed_io_file *file, uint32_t lanes, size_t block_bytes,
+    hotbed_write_behind *out, hotbed_io_file *file, uint32_t workers, size_t block_bytes,
     uint32_t spare, unsigned char **blocks);
 
 /* Start to write *buffer, [block_bytes], at `offset`. *buffer is replaced by another buffer, which

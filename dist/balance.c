@@ -8,6 +8,7 @@
 #include "base/sort.h"
 #include "base/stream.h"
 #include "dist/balance_kernels.h"
+#include "dist/comm.h"
 #include "dist/kjt.h"
 #include "dist/partition.h"
 
@@ -19,8 +20,8 @@ typedef struct plan {
     const uint64_t *gathered; /* [world][batch_size + 1] workloads, then how many are real */
     uint64_t *workloads;      /* [world * batch_size] */
     uint32_t *items;          /* [world * batch_size] */
-    uint32_t *
-        samples; /* [batch_size + 2] of this rank: its samples, real ones first; how many are real; unused */
+    /* [batch_size + 2] of this rank: its samples, real ones first; how many are real; unused */
+    uint32_t *samples;
     uint64_t *workload; /* sum of their workloads */
     void *scratch;
 } plan;

@@ -16,7 +16,7 @@
 enum {
     DEADLINE_MS = 30000,
     LOOK_MS =
-        10, /* between two looks for failures of other ranks while a batch waits for its turn */
+        10, /* interval of checks for failures of other ranks while a batch waits for its turn */
 };
 
 const char *hotbed_transport_name(hotbed_transport transport) {
@@ -271,7 +271,7 @@ hotbed_status hotbed_comm_log_read(
     return HOTBED_OK;
 }
 
-/* --- batches on lanes ----------------------------------------------------------------------- */
+/* --- batches on host streams ---------------------------------------------------------------- */
 
 /* Wait until all batches with earlier tickets have run; ticket 0, of a recorded batch, does not
  * wait. False if the communicator failed.
@@ -321,16 +321,17 @@ bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     return run(comm, batch, ++comm->tickets);
 }
 
-typedef struct lane_args {
+typedef struct batch_args {
     hotbed_comm *comm;
     hotbed_fault *fault;
     uint64_t ticket;
     hotbed_comm_batch batch;
-} lane_args;
-static_assert(sizeof(lane_args) <= HOTBED_HOST_ARGS_BYTES, "a batch fits into a lane's task");
+} batch_args;
+static_assert(
+    sizeof(batch_args) <= HOTBED_HOST_ARGS_BYTES, "a batch fits into the arguments of a task");
 
-static void run_on_lane(const void *args, uint64_t begin, uint64_t end) {
-    const lane_args *a = args;
+static void run_batch(const void *args, uint64_t begin, uint64_t end) {
+    const batch_args *a = args;
     (void)begin;
     (void)end;
     if (run(a->comm, &a->batch, a->ticket))
@@ -345,13 +346,13 @@ hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
     if (comm->ops->run == NULL || hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST)
         return comm->ops->enqueue(comm, batch, stream);
-    lane_args args = {
+    batch_args args = {
         .comm = comm,
         .fault = hotbed_stream_faults(stream),
         .ticket = hotbed_stream_recording(stream) ? 0 : comm->tickets + 1,
         .batch = *batch,
     };
-    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, run_on_lane, &args, sizeof args));
+    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, run_batch, &args, sizeof args));
     if (args.ticket != 0)
         comm->tickets = args.ticket;
     return HOTBED_OK;

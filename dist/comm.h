@@ -33,8 +33,8 @@ typedef struct hotbed_comm_part {
         struct {
             const uint64_t *send_bytes, *send_offsets, *recv_bytes, *recv_offsets; /* [size] */
         };
-        const uint64_t
-            *counts; /* [size] SCATTER, COLLECT: floats of each range; NULL: `bytes`, evenly */
+        /* [size] SCATTER, COLLECT: floats of each range; NULL: `bytes`, evenly */
+        const uint64_t *counts;
     };
 } hotbed_comm_part;
 
@@ -72,8 +72,9 @@ typedef struct hotbed_comm_ops {
     /* Run the batch now, on a stream's worker thread; one at a time, in order. False: it failed,
      * and hotbed_comm_record_fault() has recorded it. */
     bool (*run)(hotbed_comm *comm, const hotbed_comm_batch *batch);
-    /* Record a failure of another rank that can be noticed now; NULL: the transport records
-     * failures by itself. Orders nothing: it is called with every collective. */
+    /* Record a failure of another rank, if one has become known. NULL: the transport records
+     * failures by itself. Called with every collective, so it must be cheap; it synchronizes
+     * nothing. */
     void (*poll)(hotbed_comm *comm);
     /* Make all ranks fail for the reason recorded here. From any thread. */
     void (*spread)(hotbed_comm *comm);
@@ -118,7 +119,8 @@ struct hotbed_window {
     void **parts; /* [size], device memory */
 };
 
-/* Initialize the base of a transport's struct, which is zeroed. Errors: ARGUMENT (options), MEMORY. */
+/* Initialize the base of a transport's struct, which is zeroed. Errors: ARGUMENT (options),
+ * MEMORY. */
 hotbed_status hotbed_comm_start(
     hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
     const hotbed_comm_options *options);
@@ -141,6 +143,11 @@ bool hotbed_comm_has_failed(const hotbed_comm *comm);
 
 /* Return COMM with the recorded reason. The communicator has failed. */
 hotbed_status hotbed_comm_fail(hotbed_comm *comm);
+
+/* Check that the collectives accept this stream. Errors: ARGUMENT (another backend, another
+ * GPU). */
+HOTBED_MUST_USE hotbed_status
+hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 
 /* ARGUMENT unless the stream is of the host backend. */
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream);
@@ -188,7 +195,8 @@ uint64_t hotbed_comm_now(void);
 void hotbed_comm_cond_init(pthread_cond_t *condition);
 bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
 
-/* Run a batch now, on the calling thread, after the batches enqueued before it. False: it failed. */
+/* Run a batch now, on the calling thread, after the batches enqueued before it. False: it
+ * failed. */
 bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch);
 
 /* Windows of ordinary memory, for transports whose ranks share an address space. */

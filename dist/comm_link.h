@@ -32,8 +32,8 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
 hotbed_status hotbed_link_read(
     const hotbed_comm *bootstrap, uint32_t *rank, uint32_t *size, hotbed_link_place *place);
 
-/* Rank 0 listens, and `bootstrap`, if there is one, tells the other ranks where. All ranks call it
- * together. Errors: COMM. */
+/* Make rank 0 listen, and send its address to the other ranks through `bootstrap`, unless it is
+ * NULL. All ranks call it together. Errors: COMM. */
 hotbed_status hotbed_link_find(
     hotbed_comm *bootstrap, uint32_t rank, hotbed_link_place *place, int *listener);
 
@@ -57,8 +57,8 @@ bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs
 /* Tell all ranks why `comm` has failed. */
 void hotbed_link_spread(hotbed_link *link, const hotbed_comm *comm);
 
-/* Wait up to `milliseconds` for news, and record what fails `comm` in it: a failure that another rank reports, or the
- * death of a rank. */
+/* Wait up to `milliseconds` for messages, and record a failure of `comm`: one that another rank
+ * reports, or the death of a rank. */
 void hotbed_link_poll(hotbed_link *link, hotbed_comm *comm, int milliseconds);
 
 /* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. */

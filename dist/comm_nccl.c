@@ -92,8 +92,8 @@ static bool wait_for_lock(pthread_mutex_t *lock, uint32_t milliseconds) {
     return error == 0;
 }
 
-/* The communicator has failed: end what runs on the GPU. */
-static void call_off(nccl_comm *n) {
+/* Abort the operations on the GPU after a failure of the communicator. */
+static void abort_operations(nccl_comm *n) {
     hotbed_comm_words *words = n->gpu.words;
     __atomic_store_n(&words->rank, n->base.fault.rank, __ATOMIC_RELAXED);
     __atomic_store_n(&words->reason, (uint32_t)n->base.fault.reason, __ATOMIC_RELEASE);
@@ -155,7 +155,7 @@ static void *watch(void *argument) {
         if (!hotbed_comm_has_failed(&n->base))
             look_at_nccl(n);
         if (hotbed_comm_has_failed(&n->base)) {
-            call_off(n);
+            abort_operations(n);
             break;
         }
     }
@@ -299,7 +299,7 @@ static void window_destroy(hotbed_window *base) {
     hotbed_delete(w);
 }
 
-/* What ranks exchange before a window is registered, which all must do together. */
+/* The message that ranks exchange before they register a window: all register, or none. */
 typedef struct notice {
     uint64_t bytes; /* 0: this rank has no memory */
 } notice;
@@ -351,8 +351,8 @@ static hotbed_status window_alloc(nccl_comm *n, uint64_t total, nccl_window *w) 
     return hotbed_stream_finish(n->own);
 }
 
-/* All ranks are here and have their memory. NCCL 2.28 has no symmetric memory for one rank: its
- * part is the memory itself. */
+/* Register the window; all ranks have allocated their memory. NCCL 2.28 has no symmetric memory for
+ * one rank, whose part is the memory itself. */
 static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *w) {
     if (n->base.size == 1) {
         HOTBED_TRY(hotbed_copy(w->parts.data, &w->data, sizeof w->data, n->own));
@@ -590,7 +590,8 @@ static hotbed_status create(
     status = alloc(n);
     if (status == HOTBED_OK && rank == 0)
         status = check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    /* A rank that cannot go on takes part in this too, and then stays away from the rendezvous. */
+    /* A rank that has failed makes this call too, so that the others do not wait for it, and skips
+     * the rendezvous. */
     hotbed_status listening = hotbed_link_find(bootstrap, rank, place, &listener);
     if (status == HOTBED_OK)
         status = listening;

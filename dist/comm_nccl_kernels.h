@@ -18,7 +18,7 @@ typedef struct hotbed_comm_words {
     int32_t rank;    /* the rank that failed */
 } hotbed_comm_words;
 
-/* What the kernels of one communicator share. */
+/* The state that the kernels of one communicator share. */
 typedef struct hotbed_comm_gpu {
     hotbed_comm_words *words;
     uint64_t *count; /* device memory: operations that the GPU has started */

@@ -1,5 +1,5 @@
-/* dist/comm_rendezvous.c - the place of the rendezvous: from the environment, or from rank 0 of another
- * communicator. */
+/* dist/comm_rendezvous.c - find the address of the rendezvous: from the environment, or from rank 0
+ * over another communicator. */
 #include "dist/comm_link.h"
 
 #include "base/error.h"

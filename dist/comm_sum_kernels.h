@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct hotbed_comm_sum_kernels {
-    /* hotbed_comm_sum_one() for all i below n; n > 0.  Async. */
+    /* Run hotbed_comm_sum_one() for all i below n; n > 0. Asynchronous. */
     hotbed_status (*sum)(const hotbed_comm_sum_args *args, hotbed_stream *stream);
 } hotbed_comm_sum_kernels;
 

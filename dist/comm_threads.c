@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What a rank shows the others. */
+/* The state of a rank that other ranks read. */
 typedef struct member {
     const hotbed_comm *comm;
     const hotbed_comm_batch *batch; /* batch of run `arrived`, valid until all have finished it */
@@ -73,7 +73,8 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
 }
 
 /* Wait until all ranks have arrived at, or finished, this rank's run. A rank that failed may free
- * its memory after it has arrived; once all have finished, later failures do not concern this run. */
+ * its memory after it has arrived; once all have finished, later failures do not concern this
+ * run. */
 static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);

@@ -33,7 +33,8 @@ static inline uint64_t least(uint64_t a, uint64_t b) {
 
 /* --- before the exchange ------------------------------------------------------------------------ */
 
-/* Walks keys and rows in order: searching the row of each key took longer than all other work here. */
+/* Walks keys and rows in order. A search for each key's row would take longer than all other work
+ * here. */
 static void targets_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
     uint32_t n = b->starts[b->shape.rows];

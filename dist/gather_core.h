@@ -15,20 +15,23 @@
 typedef struct hotbed_gather_view {
     uint8_t *const *from; /* [world] messages */
     uint64_t from_offset; /* offset in bytes */
-    uint64_t capacity;    /* capacity of each message in keys; 0: room[p * room_stride] of rank p */
-    const uint32_t *room;
-    uint64_t room_stride;
+    /* capacity of each message in keys; 0: capacities[p * capacity_stride] for rank p */
+    uint64_t capacity;
+    const uint32_t *capacities;
+    uint64_t capacity_stride;
     hotbed_message_shape shape;
     uint32_t num_features, batch_size, world; /* shape.rows = num_features * batch_size */
     uint32_t *segments; /* [num_features * world + 1] first key of each segment */
     uint32_t *firsts;   /* [num_features * world] where each segment begins in its message */
-    uint32_t *
-        overflow; /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an invalid one: all then count as empty */
+    /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an
+     * invalid one: all then count as empty */
+    uint32_t *overflow;
     uint64_t *keys;   /* [bound] */
     float *weights;   /* [bound]; NULL unless shape.weighted */
     uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
-    int64_t *
-        offsets; /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features alone */
+    /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features
+     * alone */
+    int64_t *offsets;
     uint32_t by_sample;
     uint64_t bound;
 } hotbed_gather_view;
@@ -41,8 +44,8 @@ HOTBED_HD uint8_t *hotbed_gather_message(const hotbed_gather_view *g, uint32_t r
     return g->from[rank] + g->from_offset;
 }
 
-HOTBED_HD uint64_t hotbed_gather_room(const hotbed_gather_view *g, uint32_t rank) {
-    return g->capacity != 0 ? g->capacity : g->room[rank * g->room_stride];
+HOTBED_HD uint64_t hotbed_gather_capacity(const hotbed_gather_view *g, uint32_t rank) {
+    return g->capacity != 0 ? g->capacity : g->capacities[rank * g->capacity_stride];
 }
 
 /* Write the length of segment q, or 0 past the last: a scan then makes segments of the lengths. A
@@ -58,7 +61,7 @@ HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     const uint32_t *starts = hotbed_message_starts(message);
     uint32_t first = starts[f * g->batch_size], end = starts[(f + 1) * g->batch_size];
     bool good = hotbed_message_header_of(message)->overflow == 0 && first <= end &&
-                end <= hotbed_gather_room(g, rank);
+                end <= hotbed_gather_capacity(g, rank);
     g->firsts[q] = first;
     g->segments[q] = good ? end - first : 0;
     if (!good)
@@ -75,7 +78,7 @@ HOTBED_HD void hotbed_gather_key(const hotbed_gather_view *g, uint32_t m) {
     uint8_t *message = hotbed_gather_message(g, q % g->world);
     uint32_t k = g->firsts[q] + (m - g->segments[q]);
     g->keys[m] = hotbed_message_keys(message, g->shape)[k];
-    uint64_t capacity = hotbed_gather_room(g, q % g->world);
+    uint64_t capacity = hotbed_gather_capacity(g, q % g->world);
     if (g->shape.weighted != 0)
         g->weights[m] = hotbed_message_weights(message, g->shape, capacity)[k];
     if (g->shape.counted != 0)

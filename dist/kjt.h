@@ -3,7 +3,7 @@
 #define HOTBED_DIST_KJT_H
 
 #include "dist/kjt_kernels.h"
-#include "hotbed/kjt.h"
+#include "hotbed/sharded.h"
 
 /* Read a caller's struct, with the checks of hotbed_kjt_check(). */
 hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out);

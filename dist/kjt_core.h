@@ -21,10 +21,10 @@ typedef struct hotbed_kjt_view {
  * empty. */
 typedef struct hotbed_pick_view {
     hotbed_kjt_view kjt;
-    const uint32_t
-        *features; /* [num_features] their numbers in the batch; NULL: all features in order */
-    const uint32_t
-        *bases; /* [features of the batch + 1] first row of each; NULL: `stride` rows each */
+    /* [num_features] their numbers in the batch; NULL: all features in order */
+    const uint32_t *features;
+    /* [features of the batch + 1] first row of each; NULL: `stride` rows each */
+    const uint32_t *bases;
     uint32_t stride;
     uint32_t num_features, batch_size;
     uint32_t *starts;  /* [num_features * batch_size + 1] */
@@ -41,8 +41,8 @@ HOTBED_HD void hotbed_kjt_bad(
     (void)hotbed_cas_relaxed_u32(k->bad, 0, 1);
 }
 
-/* Length of row r by offsets, or -1: it ends at what cannot be.  0 where it begins so: that is the fault of the row
- * before. */
+/* Return the length of row r by its offsets; -1 if the offset at its end is invalid. If the offset
+ * at its start is invalid, the length is 0, since the row before reports that offset. */
 HOTBED_HD int64_t hotbed_kjt_between(const hotbed_kjt_view *k, uint64_t r) {
     int64_t begin = k->offsets[r], end = k->offsets[r + 1], bound = (int64_t)k->bound;
     if (r == 0 && begin != 0)

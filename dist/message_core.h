@@ -11,8 +11,9 @@
 
 typedef struct hotbed_message_header {
     uint32_t count; /* keys */
-    uint32_t
-        overflow; /* the sender has more keys for some rank than a message holds, in this or another message of the batch: no rank uses any of them */
+    /* the sender has more keys for some rank than a message holds, in this or another message of
+     * the batch: no rank uses any of them */
+    uint32_t overflow;
     uint32_t unused[2];
 } hotbed_message_header;
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* A list of items: `next` of each item leads to the next, `last` is where another list is appended. */
+/* A list of items, linked by work.next; another list is appended to `last`. */
 typedef struct list {
     uint64_t sum;
     uint32_t first, last;

@@ -63,8 +63,8 @@ struct hotbed_sharded {
     bool training;
     bool external; /* an external store has the rows */
     bool grows;    /* a table has a max_capacity: the next three fields are used */
-    pthread_mutex_t
-        growth_lock; /* held from a stream's wait for `searched` until the stream records it */
+    /* held from a stream's wait for `searched` until the stream records it */
+    pthread_mutex_t growth_lock;
     hotbed_event *searched; /* recorded after the last growth or eval */
     uint32_t unpolled;      /* prefetches since the last poll of growth */
     hotbed_sharded_forward_function forward;
@@ -107,8 +107,8 @@ typedef struct hotbed_path {
     uint8_t *local;                       /* [bound] rows of row_bytes by feature and rank */
     hotbed_gather_view gather;
     /* exact: sizes for the communicator, the four parts of `sizes` in this order */
-    uint64_t
-        *sizes; /* [4 * world] host: bytes of messages out and in, of rows requested and owned */
+    /* [4 * world] host: bytes of messages out and in, of rows requested and owned */
+    uint64_t *sizes;
 } hotbed_path;
 
 typedef enum hotbed_stage {
@@ -194,16 +194,16 @@ struct hotbed_sharded_context {
  * messages. */
 hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call);
-/* End a call: the context's work now extends to here. */
+/* End a call: record the context's event after the work that the call enqueued. */
 hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotbed_stream *stream);
 /* Return STATE: the batch is not in the stage that the call needs. */
 hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage stage);
 /* Check whether the batch overflowed, and send it again if the policy says so. */
 hotbed_status hotbed_sharded_context_settle(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* The stage of a batch, for shortcuts: they return the context to it after the batch is over, any
- * number of times. What the stages wrote is still in the context's arrays, since each stage has its
- * own. */
+/* The stage of a batch, for shortcuts: they set the context back to it after the batch is over, any
+ * number of times. The results of the stages are still in the context, since each stage has arrays
+ * of its own. */
 typedef struct hotbed_sharded_mark {
     hotbed_stage stage, members[HOTBED_MEMBERS_MOST];
     bool watched, settled, replayed;
@@ -231,7 +231,8 @@ hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream 
 /* Create the exact path of every part, for a batch that overflowed. Synchronous the first time. */
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* Exchange keys, in halves; with `exact`, by sizes that the host reads in between. */
+/* Exchange keys: start() sends the messages, or, with `exact`, their sizes, which sizes() waits for
+ * before it sends the messages; gather() makes one batch of the received messages. */
 hotbed_status hotbed_exchange_start(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream);
 hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream);

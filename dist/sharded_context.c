@@ -1,6 +1,8 @@
 /* dist/sharded_context.c - exchange contexts: the keys of a batch to their owners. */
 #include "dist/sharded.h"
 
+#include "dist/comm.h"
+
 /* --- create and destroy ------------------------------------------------------------------------------ */
 
 static hotbed_status check_collections(
@@ -147,7 +149,8 @@ hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotb
 
 /* --- input_dist --------------------------------------------------------------------------------------------- */
 
-/* The number of a feature of the collection in the batch, or num_features; `guess` is tried first. */
+/* Find the number that a feature of the collection has in the batch; num_features if the batch
+ * lacks it. Tries `guess` first. */
 static uint32_t find_feature(
     const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess) {
     if (c->features == NULL || kjt->features == NULL)

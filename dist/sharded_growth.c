@@ -1,7 +1,7 @@
 /* dist/sharded_growth.c - when the tables of a collection grow, and what growth is ordered with. */
 #include "dist/sharded.h"
 
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 enum { PREFETCHES_A_POLL = 16 };
 

@@ -1,4 +1,4 @@
-/* dist/sharded_info.c - a sharded collection as its users see it: mode, sizes, tables, printed form. */
+/* dist/sharded_info.c - getters of a sharded collection, and its description as text. */
 #include "dist/sharded.h"
 
 #include "base/options.h"

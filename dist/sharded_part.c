@@ -257,8 +257,8 @@ static hotbed_status make_path(
         .from = path->from.at,
         .from_offset = path->from.offset,
         .capacity = capacity,
-        .room = received_counts(context, part),
-        .room_stride = (uint64_t)context->num_parts * context->world,
+        .capacities = received_counts(context, part),
+        .capacity_stride = (uint64_t)context->num_parts * context->world,
         .shape = shape_of(part),
         .num_features = g->message_features,
         .batch_size = g->message_batch,
@@ -327,7 +327,8 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     }
     size_t bytes = carve_context(context, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &context->memory));
-    /* Unused capacity of messages and rows travels too: clear it, so that no old contents are sent. */
+    /* Unused capacity of messages and rows travels too: clear it, so that no old contents are
+     * sent. */
     HOTBED_TRY(hotbed_fill(context->memory.data, 0, bytes, stream));
     (void)carve_context(context, context->memory.data);
     size_t matrix = (size_t)context->num_parts * context->world * context->world;
@@ -458,8 +459,8 @@ static hotbed_status aim_received(
     hotbed_path *path = part->path;
     hotbed_aim_view aim = {
         .base = path->receive,
-        .counts = path->gather.room,
-        .stride = path->gather.room_stride,
+        .counts = path->gather.capacities,
+        .stride = path->gather.capacity_stride,
         .to = path->from.at,
         .shape = shape_of(part),
         .world = context->world,

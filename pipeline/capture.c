@@ -1,7 +1,7 @@
-/* pipeline/capture.c - the outputs of a task, kept and given out again; the gradients around them. */
+/* pipeline/capture.c - capture the outputs of a task and replay them; the gradients around them. */
 #include "pipeline/capture.h"
 
-/* FNV-1a of device memory.  Waits: for verification only. */
+/* Compute FNV-1a of device memory. Waits, so only verification uses it. */
 static hotbed_status digest(
     const void *data, uint64_t bytes, hotbed_stream *stream, uint64_t *out) {
     hotbed_memory host = {0};
@@ -17,7 +17,7 @@ static hotbed_status digest(
     return status;
 }
 
-/* A copy of `bytes` at `from`, in stream order. */
+/* Copy `bytes` bytes at `from` into memory of their own, in stream order. */
 static hotbed_status keep(
     hotbed_memory *copy, const void *from, uint64_t bytes, hotbed_stream *stream) {
     if (copy->data == NULL)

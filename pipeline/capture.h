@@ -1,24 +1,27 @@
-/* pipeline/capture.h - keep the outputs of a task, and give them out again instead of running it. */
+/* pipeline/capture.h - capture the outputs of a task, and replay them instead of running the
+ * task. */
 #ifndef HOTBED_PIPELINE_CAPTURE_H
 #define HOTBED_PIPELINE_CAPTURE_H
 
 #include "pipeline/state.h"
 
-/* Copy what the step wrote for this iteration.  The first capture allocates; copies are asynchronous. */
+/* Copy everything that the step wrote for this iteration. The first capture allocates; copies are
+ * asynchronous. */
 hotbed_status hotbed_capture_take(
     hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,
     hotbed_stream *stream);
 
-/* Give this iteration the captured outputs.  With `verify`: CORRUPT if a reader changed them. */
+/* Set the iteration's values to the captured outputs. Errors: with `verify`, CORRUPT if a reader
+ * has changed them. */
 hotbed_status hotbed_capture_replay(
     hotbed_capture *capture, const hotbed_program_step *step, hotbed_iteration *iteration,
     hotbed_stream *stream);
 
-/* The gradient graft: zeros into the gradients of the values that `forward` reads. */
+/* The gradient graft: set the gradients of the values that `forward` reads to 0. */
 hotbed_status hotbed_graft(
     const hotbed_program_step *forward, hotbed_iteration *iteration, hotbed_stream *stream);
 
-/* Free captured memory; the streams have passed all work that uses it. */
+/* Free captured memory. The streams must have passed all work that uses it. */
 void hotbed_capture_drop(hotbed_capture *capture, const hotbed_program_step *step);
 
 #endif

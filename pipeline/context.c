@@ -57,7 +57,7 @@ hotbed_status hotbed_context_in_state(
 
 /* --- start ------------------------------------------------------------------------------------ */
 
-/* What the evaluation of arguments needs. */
+/* The arguments of functions that evaluate nodes. */
 typedef struct looking {
     hotbed_rewrite *rewrite;
     hotbed_dist_context *context;
@@ -65,7 +65,7 @@ typedef struct looking {
     hotbed_stream *stream;
 } looking;
 
-/* The result of a postproc, which runs once per batch. */
+/* Return the result of a postproc, which runs once per batch. */
 static hotbed_status run_postproc(
     void *self, const hotbed_node *node, const void *batch, const void **out) {
     looking *l = self;
@@ -90,7 +90,7 @@ static hotbed_status start_module(looking *l, uint32_t m, const void *batch) {
     const hotbed_rewritten *to = &l->rewrite->modules[m];
     hotbed_dist_cell *cell = &l->context->cells[m];
     const void *arguments[HOTBED_ARGUMENTS_MOST];
-    if (cell->own == NULL) /* a snapshot took it */
+    if (cell->own == NULL) /* a snapshot owns it now */
         HOTBED_TRY(to->module->calls->context_create(to->module->self, l->stream, &cell->own));
     cell->context = cell->own;
     for (uint32_t i = 0; i < to->n; i++)
@@ -102,7 +102,7 @@ static hotbed_status start_module(looking *l, uint32_t m, const void *batch) {
     return HOTBED_OK;
 }
 
-/* Members of a fused group, in order. */
+/* List the members of a fused group, in order. Returns their number. */
 static uint32_t list_group(const hotbed_rewrite *rewrite, uint32_t group, uint32_t *members) {
     uint32_t n = 0;
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
@@ -111,7 +111,7 @@ static uint32_t list_group(const hotbed_rewrite *rewrite, uint32_t group, uint32
     return n;
 }
 
-/* _fuse_input_dist_splits */
+/* Fuse the first exchanges of a group (TorchRec's _fuse_input_dist_splits). */
 static hotbed_status fuse_splits(looking *l) {
     uint32_t members[HOTBED_MODULES_MOST];
     void *contexts[HOTBED_MODULES_MOST];
@@ -246,7 +246,7 @@ hotbed_status hotbed_context_forward(
 
 /* --- backward, over --------------------------------------------------------------------------- */
 
-/* Backward, or release, of all modules whose forward ran. */
+/* Run the backward, or the release, of all modules whose forward ran. */
 static hotbed_status finish_modules(
     hotbed_rewrite *rewrite, uint32_t slot, bool train, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
@@ -259,7 +259,7 @@ static hotbed_status finish_modules(
         hotbed_module *module = rewrite->modules[m].module;
         const hotbed_module_calls *calls = module->calls;
         hotbed_dist_cell *cell = &context->cells[m];
-        if (train && module->pending) /* its forward was not pipelined */
+        if (train && module->pending) /* its forward ran outside of the pipeline */
             HOTBED_TRY(hotbed_module_backward(module, stream));
         HOTBED_TRY(hotbed_module_release(module, stream));
         if (cell->state != HOTBED_CELL_CONSUMED)
@@ -285,8 +285,8 @@ hotbed_status hotbed_context_release(
     return finish_modules(rewrite, slot, false, stream);
 }
 
-/* Back to EMPTY; work that was started and not trained is cancelled. */
-static hotbed_status give_up(
+/* Cancel the work of a batch that will not be trained, and set its cells to EMPTY. */
+static hotbed_status cancel_cells(
     const hotbed_rewrite *rewrite, hotbed_dist_context *context, hotbed_stream *stream) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_module *module = rewrite->modules[m].module;
@@ -314,13 +314,13 @@ hotbed_status hotbed_context_dequeue(
             return fail_state(
                 &rewrite->modules[m], context, "dequeue", state, HOTBED_CELL_BACKWARD);
     }
-    return give_up(rewrite, context, stream);
+    return cancel_cells(rewrite, context, stream);
 }
 
 hotbed_status hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
     HOTBED_TRY(find_context(rewrite, slot, &context));
-    return give_up(rewrite, context, stream);
+    return cancel_cells(rewrite, context, stream);
 }
 
 hotbed_status hotbed_context_state(

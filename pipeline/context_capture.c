@@ -36,7 +36,7 @@ hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forw
 
 /* --- capture ---------------------------------------------------------------------------------- */
 
-/* The state of all cells of pipelined modules. */
+/* Return the state of the cells of pipelined modules, which all have the same. */
 static hotbed_cell_state state_of(const hotbed_rewrite *rewrite, uint32_t slot) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
@@ -99,7 +99,7 @@ hotbed_status hotbed_context_capture(
 
 /* --- restore ---------------------------------------------------------------------------------- */
 
-/* The state in which a stage begins. */
+/* Return the state that a cell must have before the stage that leads to `state`. */
 static hotbed_cell_state state_before(const hotbed_rewrite *rewrite, hotbed_cell_state state) {
     if (state == HOTBED_CELL_CONSUMED && rewrite->options.kind == HOTBED_FORWARD_PIPELINED)
         return HOTBED_CELL_TENSORS;
@@ -146,8 +146,8 @@ hotbed_status hotbed_context_restore(
 
 /* --- drop ------------------------------------------------------------------------------------- */
 
-/* The cell keeps one context: the one of its current batch. */
-static void give_back(const hotbed_module *module, hotbed_dist_cell *cell) {
+/* Destroy all contexts of the cell but the current batch's. */
+static void destroy_spare(const hotbed_module *module, hotbed_dist_cell *cell) {
     void *spare = cell->kept;
     if (cell->own == NULL || cell->context == cell->kept) {
         spare = cell->own;
@@ -170,7 +170,7 @@ void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *strea
             continue;
         module->calls->forget(module->self, cell->kept, snapshot->marks[m], stream);
         if (--cell->captures == 0)
-            give_back(module, cell);
+            destroy_spare(module, cell);
     }
     hotbed_delete(snapshot);
 }

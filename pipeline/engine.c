@@ -38,7 +38,7 @@ static struct timespec in_seconds(double seconds) {
     return time;
 }
 
-/* Whether a thread has still to end although it runs no task; all threads are awake. Under the
+/* Whether a thread that runs no task has not ended yet. All threads are awake. Called under the
  * lock. */
 static bool one_ends(const hotbed_pipeline *pipeline) {
     for (uint32_t g = 0; g < pipeline->program->num_groups; g++)
@@ -47,7 +47,7 @@ static bool one_ends(const hotbed_pipeline *pipeline) {
     return false;
 }
 
-/* The pipeline has failed: wake waiting threads, join them, return the failure. */
+/* Wake waiting threads of a failed pipeline, join them, and return the failure. */
 static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     (void)pthread_mutex_lock(&pipeline->lock);
     bool revoke = !pipeline->revoked && pipeline->options.revoke != NULL;
@@ -69,7 +69,7 @@ static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     return hotbed_fail(pipeline->failure, "%s", pipeline->failure_text);
 }
 
-/* A failure of the caller's thread, with its last error. */
+/* Record a failure of the caller's thread, with its last error. */
 static hotbed_status fail_here(
     hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration) {
     (void)pthread_mutex_lock(&pipeline->lock);
@@ -88,7 +88,8 @@ static hotbed_status check_alive(hotbed_pipeline *pipeline) {
 
 /* --- feeding ---------------------------------------------------------------------------------- */
 
-/* The caller has finished with its iteration: the slot is free after the caller's work. */
+/* Release the iteration that the caller holds: its slot is free once the caller's stream has passed
+ * the work enqueued so far. */
 static hotbed_status release_held(hotbed_pipeline *pipeline) {
     if (!pipeline->holding)
         return HOTBED_OK;
@@ -112,7 +113,8 @@ hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *functi
     return release_held(pipeline);
 }
 
-/* Get the next batch; whether there is one follows the end policy of all ranks. */
+/* Get the next batch. Whether training goes on is decided by the end policy, together with the
+ * other ranks. */
 static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
     const hotbed_loader *loader = &pipeline->loader;
     const hotbed_agreement *agreement = &pipeline->options.agreement;
@@ -164,7 +166,7 @@ static hotbed_status pull(hotbed_pipeline *pipeline) {
     return HOTBED_OK;
 }
 
-/* Under the lock. */
+/* Called under the lock. */
 static void enqueue(hotbed_pipeline *pipeline, uint32_t s, uint64_t iteration) {
     const hotbed_program_step *step = &pipeline->program->steps[s];
     hotbed_task_group *group = &pipeline->groups[step->group];
@@ -199,7 +201,8 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
     if (pipeline == NULL || loader == NULL || loader->next == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline, loader or its next is NULL");
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_bind"));
-    for (uint32_t i = 0; i < pipeline->program->depth; i++) { /* all work so far comes first */
+    for (uint32_t i = 0; i < pipeline->program->depth;
+         i++) { /* new iterations start after all work enqueued so far */
         HOTBED_TRY(hotbed_event_record(pipeline->slots[i].released, pipeline->stream));
         pipeline->slots[i].used = true;
     }
@@ -231,7 +234,7 @@ hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
 
 /* --- advancing -------------------------------------------------------------------------------- */
 
-/* Names of tasks that the iteration has not submitted.  Under the lock. */
+/* Names of tasks that the iteration has not submitted. Called under the lock. */
 static void list_pending(
     const hotbed_pipeline *pipeline, uint64_t iteration, char *text, size_t n) {
     size_t used = 0;
@@ -324,7 +327,7 @@ hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_i
             HOTBED_TRY(enqueue_period(pipeline));
     }
     if (pipeline->retired == pipeline->pulled)
-        return finish_streams(pipeline); /* the end */
+        return finish_streams(pipeline); /* no iteration is left */
     HOTBED_TRY(await(pipeline, pipeline->retired));
     HOTBED_TRY(join_streams(pipeline, pipeline->retired));
     *out = hand_out(pipeline, pipeline->retired);

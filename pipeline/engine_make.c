@@ -58,7 +58,7 @@ static hotbed_status make_events(hotbed_pipeline *pipeline) {
         return HOTBED_OK;
     HOTBED_TRY(hotbed_event_create(any, &pipeline->base));
     HOTBED_TRY(hotbed_event_record(pipeline->base, any));
-    return hotbed_event_sync(pipeline->base); /* common zero of device and host clock */
+    return hotbed_event_sync(pipeline->base); /* the zero of device and host times */
 }
 
 static hotbed_status no_memory(void) {

@@ -1,4 +1,4 @@
-/* pipeline/iteration.c - what the tasks of one batch share: batch, values, gradients. */
+/* pipeline/iteration.c - the batch, values and gradients that the tasks of one iteration share. */
 #include "pipeline/state.h"
 
 uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {

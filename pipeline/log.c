@@ -1,4 +1,4 @@
-/* pipeline/log.c - what a pipeline did, for its caller: log, order, counters. */
+/* pipeline/log.c - read a pipeline's log, order hash and counters. */
 #include "pipeline/engine.h"
 
 #include "base/options.h"
@@ -10,7 +10,8 @@ hotbed_status hotbed_pipeline_log(
     uint32_t most = pipeline->options.log_entries;
     if (most == 0)
         return hotbed_fail(HOTBED_ERR_STATE, "the pipeline has no log: see log_entries");
-    /* In a failed pipeline a thread may still run a task: it may add an entry, and it uses its marks. */
+    /* In a failed pipeline a thread may still run a task, which adds a log entry and uses its
+     * marks. */
     (void)pthread_mutex_lock(&pipeline->lock);
     bool failed = pipeline->failed, working = failed && pipeline->stats.threads > 0;
     (void)pthread_mutex_unlock(&pipeline->lock);

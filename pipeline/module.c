@@ -1,4 +1,4 @@
-/* pipeline/module.c - modules, postprocs and models as they are called; the forward that is not pipelined. */
+/* pipeline/module.c - calls of modules, postprocs and models; the plain forward. */
 #include "base/error.h"
 #include "pipeline/ref.h"
 #include "pipeline/rewrite.h"
@@ -114,7 +114,7 @@ hotbed_status hotbed_module_forward(
     return HOTBED_OK;
 }
 
-/* Whether the postproc ran ahead for the bound batch; its result then. */
+/* Whether the postproc ran ahead for the bound batch. If so, *result is its result. */
 static bool served(const hotbed_postproc *postproc, const void **result) {
     const hotbed_rewrite *rewrite = postproc->owner;
     if (rewrite == NULL || rewrite->bound == HOTBED_SLOT_UNBOUND)

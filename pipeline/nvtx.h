@@ -6,7 +6,7 @@
  * guard the result. */
 void hotbed_nvtx_start(void);
 
-/* Begin a range on this thread, and end the latest one. */
+/* Begin a range on this thread. hotbed_nvtx_pop() ends the latest one. */
 void hotbed_nvtx_push(const char *name);
 void hotbed_nvtx_pop(void);
 

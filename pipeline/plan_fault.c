@@ -1,4 +1,4 @@
-/* pipeline/plan_fault.c - what can be wrong with a plan: names and texts. */
+/* pipeline/plan_fault.c - names and messages of the faults of plans. */
 #include "pipeline/program.h"
 
 #include "base/error.h"

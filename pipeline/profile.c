@@ -1,7 +1,7 @@
-/* pipeline/profile.c - measure what tasks cost by skipping them.
+/* pipeline/profile.c - measure the cost of tasks by skipping them.
  *
- * All variants are measured in turn, round by round, and only differences within a round count: if
- * the machine gets slower or faster meanwhile, it does so for all variants. */
+ * Each round measures all variants in turn, and only differences within a round count. A machine
+ * that gets slower or faster over time therefore affects all variants alike. */
 #include "hotbed/profile.h"
 
 #include "base/options.h"
@@ -64,7 +64,7 @@ static hotbed_status run(measuring *m, uint32_t n) {
     return hotbed_stream_finish(m->o.stream);
 }
 
-/* Mean seconds of an iteration. */
+/* Measure the mean seconds of an iteration. */
 static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
     HOTBED_TRY(run(m, warmup));
     double start = m->o.now(m->o.now_self);
@@ -75,7 +75,8 @@ static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
 
 /* The same with some tasks skipped. */
 static hotbed_status measure_without(measuring *m, const char *tasks, double *seconds) {
-    uint32_t depth = m->pipeline->program->depth; /* each slot captures once */
+    uint32_t depth =
+        m->pipeline->program->depth; /* each slot must run the tasks once, to capture them */
     HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, tasks, false));
     HOTBED_TRY(measure(m, m->o.warmup < depth ? depth : m->o.warmup, seconds));
     return hotbed_pipeline_shortcut(m->pipeline, NULL, false);
@@ -115,7 +116,8 @@ typedef struct measured {
     double saved[HOTBED_PIPELINE_TASKS_MOST][ROUNDS_MOST];
 } measured;
 
-/* One round of all variants, so that compared values are measured at nearly the same time. */
+/* Measure all variants in one round, so that compared values are measured at nearly the same
+ * time. */
 static hotbed_status measure_round(measuring *m, uint32_t r, measured *to) {
     const hotbed_program *program = m->pipeline->program;
     watching w = {.options = &m->o};
@@ -149,7 +151,8 @@ static double not_below_0(double seconds) {
     return seconds > 0.0 ? seconds : 0.0;
 }
 
-/* Medians over rounds, then the slowest rank's, so that all ranks draw the same conclusions. */
+/* Compute medians over the rounds, then take the slowest rank's, so that all ranks get the same
+ * profile. */
 static hotbed_status summarise(const measuring *m, measured *rounds, hotbed_profile *out) {
     const hotbed_program *program = m->pipeline->program;
     const hotbed_agreement *agreement = &m->pipeline->options.agreement;
@@ -220,9 +223,9 @@ hotbed_status hotbed_profile_print(
         const hotbed_profile_task all = {
             .name = "iteration", .exposed = profile->baseline, .alone = profile->baseline};
         const hotbed_profile_task *task = s < profile->num_tasks ? &profile->tasks[s] : &all;
-        size_t room = used < capacity ? capacity - used : 0;
+        size_t left = used < capacity ? capacity - used : 0;
         used += (size_t)snprintf(
-            room == 0 ? NULL : text + used, room, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
+            left == 0 ? NULL : text + used, left, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
             1e6 * task->exposed,
             profile->baseline > 0.0 ? 100.0 * task->exposed / profile->baseline : 0.0,
             1e6 * task->alone);

@@ -1,4 +1,4 @@
-/* pipeline/program.c - reading a plan: names, lists, edges. */
+/* pipeline/program.c - compile a plan into a program: resolve names, lists and edges. */
 #include "pipeline/program.h"
 
 #include "base/error.h"
@@ -402,8 +402,8 @@ static hotbed_status read_depth(
     return HOTBED_OK;
 }
 
-/* A step that waits for another iteration precedes steps of a higher stage of its thread in the
- * same period. */
+/* Count the steps that wait for another iteration ahead of a step of a later stage of the same
+ * thread and period, which then waits too. */
 static void find_head_of_line(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
     for (uint32_t a = 0; a < program->num_steps; a++) {
         const hotbed_program_step *step = &program->steps[program->order[a]];

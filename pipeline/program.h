@@ -1,4 +1,5 @@
-/* pipeline/program.h - a plan with its names resolved and checked: what the engine runs. */
+/* pipeline/program.h - a program: a checked plan whose names are resolved. The engine runs
+ * programs. */
 #ifndef HOTBED_PIPELINE_PROGRAM_H
 #define HOTBED_PIPELINE_PROGRAM_H
 
@@ -7,8 +8,8 @@
 typedef char hotbed_pipeline_plan_name[HOTBED_PIPELINE_NAME_BYTES];
 
 typedef struct hotbed_program_edge {
-    uint32_t on;      /* step */
-    int32_t distance; /* step of iteration i comes after `on` of iteration i - distance */
+    uint32_t on;      /* the step that comes first */
+    int32_t distance; /* the step of iteration i comes after `on` of iteration i - distance */
 } hotbed_program_edge;
 
 /* A step with its task; masks have one bit per value, state or task. */
@@ -22,8 +23,8 @@ typedef struct hotbed_program_step {
     bool ordered;
     bool always, by_slot;
     char why[160]; /* why `always`; "" without a reason */
-    bool root;     /* depends on nothing of its own iteration */
-    bool sink;     /* nothing of its own iteration depends on it */
+    bool root;     /* comes after no step of its own iteration */
+    bool sink;     /* no step of its own iteration comes after it */
     uint64_t reads, writes, reads_grad, writes_grad;
     uint64_t states, in_order; /* in_order: the states used in the order of a serial run */
     uint32_t backward_of;      /* step, or HOTBED_STEP_NONE */
@@ -64,7 +65,7 @@ hotbed_status hotbed_program_read(
 __attribute__((format(printf, 3, 4))) hotbed_status hotbed_pipeline_plan_fail(
     hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format, ...);
 
-/* The step of the task called `name`, or HOTBED_STEP_NONE. */
+/* Return the step of the task called `name`, or HOTBED_STEP_NONE. */
 uint32_t hotbed_program_find(const hotbed_program *program, const char *name);
 
 /* Compute the order of the steps within a period and within an iteration; check stages and cycles.
@@ -86,7 +87,7 @@ hotbed_status hotbed_program_check_order(
     const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced);
 
-/* Take the next word of a list of names separated by spaces: its length, 0 at the end. */
+/* Take the next word of a list of names separated by spaces. Returns its length, 0 at the end. */
 size_t hotbed_next_word(const char **list, const char **word);
 
 #endif

@@ -27,7 +27,7 @@ static bool same_iteration(
     return edge->distance == 0;
 }
 
-/* Whether all edges of s that count lead to steps in `done`. */
+/* Whether all steps that s comes after, by the edges that `counts` selects, are in `done`. */
 static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge_filter counts) {
     const hotbed_program_step *step = &program->steps[s];
     for (uint32_t e = 0; e < step->num_edges; e++) {
@@ -38,8 +38,9 @@ static bool ready(const hotbed_program *program, uint32_t s, uint64_t done, edge
     return true;
 }
 
-/* Sort steps after the edges that count; ties by stage (when `oldest`: highest first), then as
- * listed. Returns how many could be sorted: fewer than all if there is a cycle. */
+/* Sort the steps by the edges that `counts` selects. Ties are ordered by stage (the highest first
+ * if `oldest`), then as listed. Returns the number of sorted steps: fewer than all if there is a
+ * cycle. */
 static uint32_t sort_steps(
     const hotbed_program *program, edge_filter counts, bool oldest, uint32_t *order,
     uint64_t *done) {
@@ -89,7 +90,7 @@ static hotbed_status fail_cycle(
     bool stages = counts != same_iteration;
     find_cycle(program, counts, done, &a, &b);
     start = b;
-    for (uint32_t n = 0; n < program->num_steps; n++) { /* once around */
+    for (uint32_t n = 0; n < program->num_steps; n++) { /* walk around the cycle once */
         uint32_t from = b;
         stages = stages || program->steps[from].stage != program->steps[start].stage;
         for (uint32_t e = 0; e < program->steps[from].num_edges; e++) {
@@ -158,7 +159,7 @@ static bool is_before(
     return (row(table, b, b_iteration)[a_iteration] >> a & 1) != 0;
 }
 
-/* Mark (on, on_iteration), and everything before it, as before (step, iteration). */
+/* Record that (on, on_iteration), and everything before it, comes before (step, iteration). */
 static void put_before(const order_table *table, uint32_t on, uint32_t on_iteration, uint64_t *to) {
     const uint64_t *from = row(table, on, on_iteration);
     for (uint32_t i = 0; i < table->iterations; i++)
@@ -232,7 +233,8 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
     return HOTBED_OK;
 }
 
-/* Two tasks and a gradient: writers in any order, each reader after all writers. */
+/* Check two tasks of a gradient: writers may come in any order, each reader comes after all
+ * writers. */
 static hotbed_status check_grad_pair(
     const order_table *table, uint32_t v, uint32_t a, uint32_t b,
     hotbed_pipeline_plan_report *report) {
@@ -275,7 +277,8 @@ static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_
     return HOTBED_OK;
 }
 
-/* Whether a of iteration i and b of i + distance race for a state that both use; which state. */
+/* Whether step a of iteration i and step b of iteration i + distance race for a state that both
+ * use. *state is its number. */
 static bool races(
     const order_table *table, const uint32_t *serial, uint32_t a, uint32_t i, uint32_t b,
     uint32_t distance, hotbed_program_race *race, uint32_t *state) {
@@ -286,7 +289,7 @@ static bool races(
     if (shared == 0 || (a == b && distance == 0) || is_before(table, a, i, b, i + distance))
         return false;
     if (distance == 0 && serial[a] > serial[b])
-        in_order = 0; /* the other one is the first */
+        in_order = 0; /* b comes first */
     if (is_before(table, b, i + distance, a, i))
         shared = in_order;
     if (shared == 0)

@@ -1,5 +1,5 @@
-/* pipeline/ref.c - refs to parts of a batch: looked up, traced, and evaluated later without the
- * model. */
+/* pipeline/ref.c - refs to parts of a batch: read them, trace them, and evaluate them later without
+ * the model. */
 #include "pipeline/ref.h"
 
 #include "base/error.h"
@@ -19,7 +19,8 @@ static bool same_node(const hotbed_node *a, const hotbed_node *b) {
            (a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0);
 }
 
-/* The number of the node equal to this one, which is added if new: a path is one node. */
+/* Return the number of the node equal to this one, and add it if it is new. Equal paths are one
+ * node. */
 static uint32_t find_node(hotbed_trace *trace, const hotbed_node *node) {
     for (uint32_t i = 0; i < trace->num_nodes; i++)
         if (same_node(&trace->nodes[i], node))
@@ -170,7 +171,7 @@ const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t num
     }
     for (uint32_t i = 0; node->kind == HOTBED_NODE_CALL && i < trace->num_nodes; i++)
         if (&trace->nodes[i] != node && trace->nodes[i].postproc == node->postproc)
-            return node; /* a batch with two results: it cannot be known which of the two is served */
+            return node; /* the postproc has two results per batch; a call could take the wrong one */
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* pipeline/ref.h - traces: where in a batch a module's arguments come from. */
+/* pipeline/ref.h - traces, which find where in a batch a module's arguments come from. */
 #ifndef HOTBED_PIPELINE_REF_H
 #define HOTBED_PIPELINE_REF_H
 
@@ -18,7 +18,7 @@ typedef enum hotbed_node_kind {
     HOTBED_NODE_COMPUTED, /* known only by running the model */
 } hotbed_node_kind;
 
-/* A part of a batch as one step from another part. */
+/* A part of a batch: one step, such as a field, from another part. */
 typedef struct hotbed_node {
     hotbed_node_kind kind;
     uint32_t parent;
@@ -45,7 +45,7 @@ struct hotbed_trace {
     const hotbed_batch_type *type;
 };
 
-/* A ref to the batch of a trace that begins or continues. */
+/* Begin or continue a trace: return a ref to its batch. */
 hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type);
 
 /* Record a call. Errors: ARGUMENT (too many modules). */
@@ -54,7 +54,8 @@ hotbed_status hotbed_trace_module(
 hotbed_ref hotbed_trace_postproc(
     hotbed_trace *trace, hotbed_postproc *postproc, const hotbed_ref *arguments, uint32_t n);
 
-/* Why the node cannot be evaluated ahead of the model; NULL: it can. */
+/* Return the node that prevents this one from being evaluated ahead of the model; NULL: none
+ * does. */
 const hotbed_node *hotbed_trace_obstacle(const hotbed_trace *trace, uint32_t number);
 
 /* Append the node as text, "batch.sparse[2]". */

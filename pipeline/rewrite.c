@@ -10,7 +10,7 @@
 
 /* --- models ----------------------------------------------------------------------------------- */
 
-/* Join to "prefix.name", or to whichever is not empty. */
+/* Write "prefix.name", or, if one of the two is empty, the other. */
 static hotbed_status join(char *to, size_t capacity, const char *prefix, const char *name) {
     const char *dot = prefix[0] == '\0' || name[0] == '\0' ? "" : ".";
     int length = snprintf(to, capacity, "%s%s%s", prefix, dot, name);
@@ -306,7 +306,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; rewrite->attached && m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         if (to->report.pipelined && to->module->owner == rewrite) {
-            if (has_slot(to)) /* otherwise another owner has replaced the hook */
+            if (has_slot(to)) /* otherwise another owner has replaced the hook, which stays */
                 to->module->forward = to->saved;
             to->module->owner = NULL;
         }

@@ -3,10 +3,10 @@
 #ifndef HOTBED_PIPELINE_REWRITE_H
 #define HOTBED_PIPELINE_REWRITE_H
 
-#include "hotbed/context.h"
+#include "hotbed/forward.h"
 #include "pipeline/ref.h"
 
-/* What a context holds of one module. */
+/* The state of one module in one context. */
 typedef struct hotbed_dist_cell {
     hotbed_cell_state state;
     void *context;     /* the context of this batch: `own` or `kept` */
@@ -59,6 +59,10 @@ hotbed_status hotbed_context_in_state(
     const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context);
 
+/* Return the number of first exchanges that were started, after fusing, since the rewrite was
+ * created; for tests. */
+uint64_t hotbed_context_exchanges(const hotbed_rewrite *rewrite);
+
 /* Check that snapshots can be taken, with `forwards` also of forwards. Errors: UNSUPPORTED (with
  * the module's name). */
 hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forwards);
@@ -68,7 +72,7 @@ hotbed_status hotbed_rewrite_forward(
     void *self, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     const void **output);
 
-/* Cancel what a plain forward holds without a backward. */
+/* Release what a plain forward holds, if no backward follows. */
 hotbed_status hotbed_module_release(hotbed_module *module, hotbed_stream *stream);
 
 /* The model, or the first model inside it, that has a forward; NULL if none has. */

@@ -1,5 +1,5 @@
-/* pipeline/schedule.c - the time of a plan by a model of streams, and the cut of a serial plan that
- * is fastest in it. */
+/* pipeline/schedule.c - predict the time of a plan with a model of streams, and find the division
+ * of a serial plan into stages that is fastest in the model. */
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -16,7 +16,7 @@ enum {
     CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* written plans included */
 };
 
-/* A plan, with the names that its steps point to. */
+/* A plan, and the names that its steps point to. */
 typedef struct candidate {
     uint32_t num_steps, stages;
     hotbed_step steps[HOTBED_PIPELINE_TASKS_MOST];
@@ -62,7 +62,7 @@ static void simulate_step(simulation *m, uint32_t s, uint32_t iteration) {
     m->over[iteration] = fmax(m->over[iteration], end);
 }
 
-/* Seconds of an iteration in the steady state. */
+/* Predict the seconds of an iteration in the steady state. */
 static double simulate(const hotbed_program *program, const double *costs, simulation *m) {
     memset(m, 0, sizeof *m);
     m->program = program;
@@ -113,7 +113,7 @@ typedef struct search {
     simulation *m;
     uint32_t most; /* candidates to keep */
     hotbed_schedule *found;
-    bool no_memory; /* space for one of them */
+    bool no_memory; /* there was no memory for a candidate */
 } search;
 
 /* Add an edge to a step. */
@@ -143,9 +143,9 @@ static uint32_t place(const hotbed_program *program, uint32_t step) {
     return at;
 }
 
-/* Order tasks that share a state as they are enqueued. Two tasks of one period that may come in
- * either order get the older iteration's first, or the younger one's. Returns false if no order is
- * possible; *open is set if there were such pairs. */
+/* Add edges between tasks that share a state, in the order in which they are enqueued. If two tasks
+ * of one period may come in either order, the older iteration's comes first, or, with `younger`,
+ * the younger one's. Returns false if no order is possible; *open is set if such pairs exist. */
 static bool order_states(hotbed_program *program, bool younger, bool *open) {
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     for (int n = 0; n < RACES_MOST; n++) {
@@ -175,7 +175,8 @@ static bool order_states(hotbed_program *program, bool younger, bool *open) {
     return false;
 }
 
-/* The stage of a position in the serial order, given the positions of the cuts. */
+/* Return the stage of a position in the serial order; `cuts` are the positions where stages
+ * begin. */
 static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     uint32_t stage = 0;
     while (stage < num_cuts && cuts[stage] <= at)
@@ -183,7 +184,7 @@ static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     return stage;
 }
 
-/* The candidate as steps, in the order of a period. */
+/* Write the steps of the candidate, in the order of a period. */
 static void write_steps(const hotbed_program *p, bool own_groups, candidate *to) {
     to->num_steps = p->num_steps;
     to->stages = p->max_stage + 1;
@@ -223,8 +224,8 @@ static void insert(hotbed_schedule *found, candidate *c) {
     found->candidates[at] = c;
 }
 
-/* The candidate that a better one replaces in a full list: the last one, but never the serial plan
- * while another can go. num_candidates: the list has space for one more. */
+/* Return the position of the candidate that a better one replaces in a full list: the last one, or
+ * the one before it if the last is the serial plan. num_candidates: the list is not full. */
 static uint32_t find_last(const search *f) {
     uint32_t n = f->found->num_candidates;
     if (n < f->most)
@@ -232,8 +233,8 @@ static uint32_t find_last(const search *f) {
     return n > 1 && f->found->candidates[n - 1]->stages == 1 ? n - 2 : n - 1;
 }
 
-/* The candidate whose position a plan of so many seconds and stages would take: one that the model
- * cannot tell from it, or the last. */
+/* Return the position that a plan with these seconds and stages would take: a candidate's with the
+ * same stages and, to 0.1 %, the same time, or else find_last(). */
 static uint32_t find_worse(const search *f, double seconds, uint32_t stages) {
     candidate *const *list = f->found->candidates;
     for (uint32_t at = 0; at < f->found->num_candidates; at++)
@@ -247,7 +248,7 @@ static bool is_better(const search *f, double seconds, uint32_t than) {
            seconds < f->found->candidates[than]->seconds * (1.0 - 1e-9);
 }
 
-/* Take a candidate out of the list to be overwritten, or create one. */
+/* Remove a candidate from the list so that it can be overwritten, or create one. */
 static candidate *make_place(search *f, uint32_t at) {
     hotbed_schedule *found = f->found;
     if (at == found->num_candidates) {
@@ -306,7 +307,8 @@ static void try_all(search *f, uint32_t *cuts, uint32_t cut, uint32_t num_cuts, 
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
-/* The last position of a cut: before the first task that must stay in the last stage. */
+/* Find the last possible position of a cut: before the first task that must stay in the last
+ * stage. */
 static hotbed_status find_limit(const hotbed_program *serial, const char *last, uint32_t *limit) {
     const char *word;
     *limit = serial->num_steps - 1;

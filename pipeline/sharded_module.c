@@ -5,7 +5,7 @@
  * of all its collections; the first module's batch owns that context. A plain forward uses a
  * context of its own collection alone. Both are created when a batch first needs them, on all ranks
  * alike, and destroyed with the batch's context. */
-#include "hotbed/sharded_module.h"
+#include "hotbed/train.h"
 
 #include "base/error.h"
 #include "base/stream.h"
@@ -18,7 +18,7 @@ enum { SET_MOST = HOTBED_MODULES_MOST, NAME_BYTES = 64 };
 typedef struct member member;
 typedef struct fused fused;
 
-/* The exchange of a set. */
+/* The key exchange of a set of modules. */
 struct fused {
     hotbed_sharded_context *context;
     bool arrived; /* the input has been waited for, for all members */
@@ -28,9 +28,9 @@ struct fused {
 /* A batch of one module. */
 typedef struct place {
     member *of;
-    fused shared;                  /* of the set, in the first module's batch */
-    hotbed_sharded_context *alone; /* of a plain forward */
-    hotbed_sharded_context *now;   /* of this batch; NULL: not started */
+    fused shared;                  /* the set's exchange; only in the first module's batch */
+    hotbed_sharded_context *alone; /* for plain forwards */
+    hotbed_sharded_context *now;   /* this batch's; NULL: not started */
     uint32_t number;               /* number of the collection in it */
     fused *with;                   /* the exchange of the set; NULL: alone */
     hotbed_kjt kjt;
@@ -86,7 +86,7 @@ static hotbed_status place_create(void *self, hotbed_stream *stream, void **out)
 
 /* --- exchange of keys ------------------------------------------------------------------------- */
 
-/* The input is the batch itself: its context has the keys. */
+/* Return the batch as the module's input: its context has the keys. */
 static hotbed_status take_input(void *self, hotbed_stream *stream, void **result) {
     place *p = self;
     if (p->with == NULL || !p->with->arrived)
@@ -97,7 +97,7 @@ static hotbed_status take_input(void *self, hotbed_stream *stream, void **result
     return HOTBED_OK;
 }
 
-/* Not fused: use a context of this collection alone. */
+/* Start the exchange of a module that is not fused, in a context of this collection alone. */
 static hotbed_status exchange_alone(void *self, hotbed_stream *stream, void **result) {
     place *p = self;
     if (p->alone == NULL)
@@ -215,7 +215,7 @@ typedef struct place_mark {
     hotbed_sharded_mark mark;
 } place_mark;
 
-/* The first module of a set acts for all of them. */
+/* Whether this module makes the calls of its set's context: the first module of the set does. */
 static bool acts(const place *p, const hotbed_sharded_context *now) {
     return now != NULL && (p->with == NULL || p->number == 0);
 }

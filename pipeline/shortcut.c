@@ -31,7 +31,7 @@ static hotbed_status read_tasks(
     return HOTBED_OK;
 }
 
-/* All ranks have the same word, or all get COMM. */
+/* Check that all ranks have the same word; otherwise all ranks fail with COMM. */
 static hotbed_status agree(const hotbed_agreement *agreement, uint64_t word) {
     uint64_t least = 0, least_inverse = 0;
     if (agreement->least == NULL)
@@ -72,7 +72,7 @@ static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s, uint32_
     return HOTBED_OK;
 }
 
-/* The streams' work is done: captured memory may be freed. */
+/* Wait for all streams, so that captured memory can be freed. */
 static hotbed_status finish_streams(const hotbed_pipeline *pipeline) {
     for (uint32_t i = 0; i < pipeline->program->num_streams; i++)
         HOTBED_TRY(hotbed_stream_finish(pipeline->program->streams[i]));

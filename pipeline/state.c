@@ -1,4 +1,5 @@
-/* pipeline/state.c - the state of a pipeline under its lock: failure, order, log, counters. */
+/* pipeline/state.c - the parts of a pipeline's state that its lock guards: failure, order, log,
+ * counters. */
 #include "pipeline/state.h"
 
 #include <stdio.h>

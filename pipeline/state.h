@@ -1,11 +1,12 @@
-/* pipeline/state.h - the state of a pipeline and its lock: slots, marks, thread groups, captures, log.
+/* pipeline/state.h - the state of a pipeline and its lock: slots, marks, thread groups, captures,
+ * log.
  *
  * One lock guards all that threads share: queues, marks, the sequencer, the log.  One condition is
  * signalled whenever something under the lock changes; with a few threads and some ten tasks per
  * iteration, finer locks would save nothing.  Tasks run without the lock.
  *
- * state.c is the lowest of the engine's files; capture.c, worker.c and engine.c are above it in this
- * order, log.c and shortcut.c use all of them.
+ * state.c is the lowest of the engine's files; capture.c, worker.c and engine.c are above it in
+ * this order, log.c and shortcut.c use all of them.
  */
 #ifndef HOTBED_PIPELINE_STATE_H
 #define HOTBED_PIPELINE_STATE_H
@@ -18,9 +19,10 @@
 
 /* A value in one slot. */
 typedef struct hotbed_cell {
-    void *own;  /* its memory; NULL for a pointer */
-    void *data; /* what readers get: own, a captured copy, or the pointer that was set */
-    void *grad; /* NULL: has none */
+    void *own; /* its memory; NULL for a pointer */
+    /* the address that readers get: `own`, a captured copy, or the pointer that was set */
+    void *data;
+    void *grad; /* NULL: the value has no gradient */
     bool grad_there;
 } hotbed_cell;
 
@@ -32,22 +34,22 @@ struct hotbed_iteration {
     uint32_t remaining; /* tasks not submitted; under the lock */
     bool replayed[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
-    hotbed_event *released; /* the slot may be used again */
+    hotbed_event *released; /* the slot may be used again after this event */
     bool used;              /* `released` is recorded */
 };
 
-/* Both phases of "step s of iteration i was submitted": `number` for threads, `end` for streams.
- * Each step has depth + max_distance of them, so that a waiting task still finds the mark of its
+/* Records that a step of an iteration was submitted: threads wait for `number`, streams for `end`.
+ * Each step has depth + max_distance marks, so that a waiting task still finds the mark of its
  * iteration. */
 typedef struct hotbed_mark {
     uint64_t number;           /* iteration + 1; under the lock */
-    hotbed_event *begin, *end; /* begin only when the pipeline is timed */
+    hotbed_event *begin, *end; /* `begin` only if the pipeline is timed */
     uint64_t entry;            /* log entry + 1 that gets the device times of this mark; 0: none */
 } hotbed_mark;
 
 typedef struct hotbed_queued {
     uint64_t iteration, ticket;
-    uint64_t edges; /* a bit for each edge of the step whose other iteration exists */
+    uint64_t edges; /* one bit per edge of the step: the iteration that it leads to exists */
     uint32_t step;
 } hotbed_queued;
 
@@ -57,7 +59,7 @@ typedef struct hotbed_task_group {
     uint32_t number;
     pthread_t thread;
     bool started, exited;
-    bool busy;            /* in a task */
+    bool busy;            /* a task is running */
     hotbed_queued *queue; /* ring of `capacity`: its tasks of all slots */
     uint32_t capacity, head, count;
 } hotbed_task_group;
@@ -74,27 +76,27 @@ typedef struct hotbed_capture {
 struct hotbed_pipeline {
     hotbed_program *program;
     hotbed_pipeline_options options;
-    hotbed_stream *stream;   /* of the thread that calls progress */
-    hotbed_memory memory;    /* of values */
+    hotbed_stream *stream;   /* the stream of the thread that calls progress */
+    hotbed_memory memory;    /* memory of the values */
     hotbed_iteration *slots; /* [depth] */
     hotbed_mark *marks;      /* [num_marks][num_steps] */
     uint32_t num_marks;
     hotbed_capture **captures; /* [num_steps][depth], NULL until a step is first captured; slots
                                 * other than 0 are used only by steps that are captured by slot */
-    hotbed_event *base;        /* timed: passed at creation */
+    hotbed_event *base;        /* timed: the zero of device times */
 
-    /* The caller's thread only. */
+    /* The fields below are used by the caller's thread only. */
     hotbed_loader loader;
     bool bound, filled, exhausted, ever_bound;
-    bool finished;    /* the streams were waited for at the end */
-    uint64_t period;  /* the next to be enqueued; it pulls iteration `period` */
-    uint64_t first;   /* iteration of this loader */
-    uint64_t pulled;  /* iterations begun so far */
+    bool finished;   /* the streams were waited for at the end */
+    uint64_t period; /* number of the next period to be enqueued, which begins iteration `period` */
+    uint64_t first;  /* the first iteration of this loader */
+    uint64_t pulled; /* iterations begun so far */
     uint64_t retired; /* iterations handed out */
-    bool holding;     /* iteration retired - 1 is in the caller's hands */
+    bool holding;     /* the caller still uses iteration retired - 1 */
     uint64_t tickets; /* given out */
 
-    /* Under the lock. */
+    /* The fields below are guarded by the lock. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     hotbed_task_group *groups; /* [num_groups] */
@@ -129,18 +131,21 @@ static inline hotbed_capture **hotbed_pipeline_capture(
     return &pipeline->captures[(size_t)step * pipeline->program->depth + at];
 }
 
-/* Record the first failure, with this thread's last error, and wake all threads.  Under the lock. */
+/* Record the first failure, with this thread's last error, and wake all threads. Called under the
+ * lock. */
 void hotbed_pipeline_fail(
     hotbed_pipeline *pipeline, hotbed_status status, const char *task, uint64_t iteration);
 
-/* OK for a fault of a stream that the options tolerate. */
+/* Return OK instead of a stream's fault that the options tolerate, and any other status
+ * unchanged. */
 hotbed_status hotbed_pipeline_tolerate(const hotbed_pipeline *pipeline, hotbed_status fault);
 
-/* A task was submitted: update counts, order and log.  Under the lock. */
+/* A task was submitted: update counts, order and log. Called under the lock. */
 void hotbed_task_submitted(
     hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark);
 
-/* Write the device times of a mark whose events have passed into the log; with `wait`, wait for them. */
+/* Write the device times of a mark whose events have passed into the log; with `wait`, wait for
+ * them. */
 void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait);
 
 /* Reset the iteration's values and flags for a new batch. */

@@ -1,5 +1,5 @@
 /* pipeline/timeline.c - write the logs of pipelines as a trace and as a picture. */
-#include "hotbed/timeline.h"
+#include "hotbed/profile.h"
 
 #include "pipeline/engine.h"
 
@@ -49,7 +49,7 @@ static hotbed_status close_file(writer *w) {
 
 /* --- logs ------------------------------------------------------------------------------------- */
 
-/* A pipeline's log, in seconds since the first of the pipelines was made. */
+/* A pipeline's log, in seconds since the first pipeline was created. */
 typedef struct lines {
     const hotbed_pipeline *pipeline;
     hotbed_log_entry *entries;
@@ -190,9 +190,9 @@ hotbed_status hotbed_timeline_write_trace(
 
 /* --- picture ---------------------------------------------------------------------------------- */
 
-enum { LEFT = 150, WIDTH = 1200, LINE = 26, BOX = 22, TOP = 34, COLOURS = 6, LETTER = 6 };
+enum { LEFT = 150, WIDTH = 1200, LINE = 26, RECTANGLE = 22, TOP = 34, COLOURS = 6, LETTER = 6 };
 
-/* Light enough for dark text; neighbours differ clearly in hue. */
+/* Light enough for dark text; consecutive colours differ clearly in hue. */
 static const char *const colours[COLOURS] = {"#8ecae6", "#ffb703", "#a7c957",
                                              "#f4978e", "#cdb4db", "#d4a373"};
 
@@ -223,7 +223,7 @@ static bool shown(const lines *l, const hotbed_log_entry *entry, uint64_t iterat
 }
 
 /* Horizontal position of a time in pixels. */
-static void put_box(
+static void put_rectangle(
     writer *w, const lines *l, const hotbed_log_entry *entry, double seconds, double x,
     double width, uint32_t line) {
     const char *name = l->pipeline->program->steps[entry->task].name;
@@ -233,8 +233,8 @@ static void put_box(
     put(w,
         "<rect x=\"%.2f\" y=\"%u\" width=\"%.2f\" height=\"%d\" fill=\"%s\" stroke=\"#555\" "
         "stroke-width=\"0.4\"><title>%s %llu: %.1f us</title></rect>\n",
-        x, y, width < 0.5 ? 0.5 : width, BOX, colours[entry->iteration % COLOURS], name, iteration,
-        1e6 * seconds);
+        x, y, width < 0.5 ? 0.5 : width, RECTANGLE, colours[entry->iteration % COLOURS], name,
+        iteration, 1e6 * seconds);
     if (letters >= 3.0)
         put(w, "<text x=\"%.2f\" y=\"%u\">%.*s %llu</text>\n", x + 2.0, y + 15,
             letters > 44.0 ? 42 : (int)letters - 2, name, iteration);
@@ -250,7 +250,8 @@ static void put_lines(writer *w, const lines *l, uint32_t at) {
         put(w,
             "<text x=\"4\" y=\"%u\">rank %d %s</text><line x1=\"%d\" x2=\"%d\" y1=\"%u\" y2=\"%u\" "
             "stroke=\"#ddd\"/>\n",
-            y + 15, l->pipeline->options.rank, name, LEFT, LEFT + WIDTH, y + BOX + 2, y + BOX + 2);
+            y + 15, l->pipeline->options.rank, name, LEFT, LEFT + WIDTH, y + RECTANGLE + 2,
+            y + RECTANGLE + 2);
     }
 }
 
@@ -293,7 +294,7 @@ static void put_picture(writer *w, const lines *all, uint32_t n, uint64_t iterat
             if (!shown(&all[p], entry, iterations))
                 continue;
             const span s = span_of(&all[p], entry);
-            put_box(
+            put_rectangle(
                 w, &all[p], entry, s.end - s.begin, LEFT + scale * (s.begin - from),
                 scale * (s.end - s.begin), at + s.line);
         }

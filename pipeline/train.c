@@ -1,4 +1,5 @@
-/* pipeline/train.c - the tasks of train pipelines, and a trainer with a plan. */
+/* pipeline/train.c - the tasks of train pipelines, and the creation of a pipeline from a trainer
+ * and a plan. */
 #include "pipeline/train.h"
 
 #include "base/error.h"
@@ -31,7 +32,7 @@ static hotbed_status call_training(
     return train->training ? call(function, it, train, s) : HOTBED_OK;
 }
 
-/* Copy to the device; without a shuffle, the batch is final then. */
+/* Copy the batch to the device. Without a shuffle, the copy is the final batch. */
 static hotbed_status copy_batch(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
     void *batch = NULL;
@@ -139,7 +140,7 @@ static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_str
     return modules_backward(it, self, s);
 }
 
-/* The loss, where the plan has no task for it: part of the backward. */
+/* Compute the loss, in plans that have no task for it, and the dense backward. */
 static hotbed_status loss_and_dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
     HOTBED_TRY(loss(it, self, s));
     return dense_backward(it, self, s);
@@ -173,7 +174,7 @@ static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hot
 /* The states. `tables`: index and cache, which prefetch and backward change in any order. `rows`:
  * read by the forward and changed by the backward; no batch may see old ones. `scores`: written by
  * prefetches. `dense`: the dense parameters and their gradients. Values have the names of what
- * contexts hold (hotbed/context.h). */
+ * contexts hold (hotbed/forward.h). */
 static const hotbed_task tasks[] = {
     {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
     {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
@@ -283,7 +284,7 @@ static void take_backward(const hotbed_train_plan *plan, hotbed_task *to) {
     to->serial = "dense";
 }
 
-/* The tasks of the plan; where it lacks one, another task does its work. */
+/* Collect the tasks of the plan. If the plan lacks a task, another task does its work. */
 static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
     const hotbed_train_plan *plan = train->plan;
     for (uint32_t s = 0; s < plan->num_steps; s++) {
@@ -309,7 +310,7 @@ static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
 
 /* --- a train pipeline ------------------------------------------------------------------------- */
 
-/* A plan with its arrays. */
+/* A plan and its arrays. */
 typedef struct made_plan {
     hotbed_pipeline_plan plan;
     hotbed_task tasks[HOTBED_PIPELINE_TASKS_MOST];
@@ -348,16 +349,17 @@ static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_optio
         &made.plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
 }
 
-/* What a task exposes is at most the time that it takes alone, and at least half of it. On a busy
- * machine both vary, and the difference of two measurements varies more: a stage that appears to
- * cost nothing would be put anywhere. */
+/* Return the cost of a task for the search: its exposed time, but at most the time that it takes
+ * alone and at least half of it. On a busy machine both times vary, and the exposed time, a
+ * difference of two measurements, varies more; a task that appears to cost nothing could be put
+ * into any stage. */
 static double cost_of(const hotbed_profile_task *task) {
     const double least = 0.5 * task->alone;
     double cost = task->exposed < task->alone ? task->exposed : task->alone;
     return cost > least ? cost : least;
 }
 
-/* The number of written plans with the same tasks. */
+/* Find the hand-written plans with the same tasks; returns their number. */
 static uint32_t find_others(const made_plan *made, const char *plan, hotbed_pipeline_plan *others) {
     const hotbed_train_plan *other;
     uint32_t found = 0;
@@ -463,13 +465,13 @@ void hotbed_train_destroy(hotbed_train *train) {
         return;
     hotbed_stream *stream = train->streams[STREAMS - 1];
     uint32_t depth = train->pipeline == NULL ? 0 : hotbed_pipeline_depth(train->pipeline);
-    hotbed_pipeline_destroy(train->pipeline); /* the pipeline's streams are finished */
+    hotbed_pipeline_destroy(train->pipeline); /* waits for the pipeline's streams */
     for (uint32_t slot = 0; train->rewrite != NULL && slot < depth; slot++)
         (void)!hotbed_context_cancel(train->rewrite, slot, stream);
     if (train->rewrite != NULL) {
         (void)!hotbed_stream_finish(stream);
         for (uint32_t m = 0; m < train->rewrite->num_modules;
-             m++) /* modules may have used our streams */
+             m++) /* modules may still have work on these streams */
             hotbed_module_close(train->rewrite->modules[m].module);
     }
     hotbed_rewrite_destroy(train->rewrite);

@@ -1,4 +1,4 @@
-/* pipeline/train.h - the registry of train pipelines: tasks by name, plans by name. */
+/* pipeline/train.h - train pipelines: finding tasks and plans by name. */
 #ifndef HOTBED_PIPELINE_TRAIN_H
 #define HOTBED_PIPELINE_TRAIN_H
 
@@ -15,12 +15,12 @@ typedef struct hotbed_train_plan {
     uint32_t num_steps;
 } hotbed_train_plan;
 
-/* Plan number `number`; NULL after the last. */
+/* Return plan number `number`; NULL after the last one. */
 const hotbed_train_plan *hotbed_train_plan_at(uint32_t number);
 
 bool hotbed_train_plan_has(const hotbed_train_plan *plan, const char *task);
 
-/* The values that a task of a train pipeline touches, and what it does. */
+/* Return the task called `name`: its function, and the values that it reads and writes. */
 const hotbed_task *hotbed_train_task(const char *name);
 
 /* Values of an iteration. */
@@ -52,15 +52,17 @@ struct hotbed_train {
 
 /* --- train_io.c: what shortcuts capture ------------------------------------------------------- */
 
-/* Errors: ARGUMENT (a function that trainers do not have; capture without restore or the reverse). */
+/* Errors: ARGUMENT (a function that trainers do not have; capture without restore or the
+ * reverse). */
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
 
-/* The declared io of a task; *num_io are written. Errors: ARGUMENT (no plan has the task). */
+/* Write the declared io of a task to io[0 .. *num_io - 1]. Errors: ARGUMENT (no plan has the
+ * task). */
 hotbed_status hotbed_train_declare(
     hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io);
 
-/* Tell the pipeline which of its tasks cannot be skipped, and why. The rewrite exists. Errors: as
- * hotbed_train_declare(). */
+/* Mark the tasks of the pipeline that cannot be skipped, each with a reason. Call it after the
+ * rewrite was created. Errors: as hotbed_train_declare(). */
 hotbed_status hotbed_train_refuse(hotbed_train *train);
 
 #endif

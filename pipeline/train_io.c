@@ -8,10 +8,10 @@
 typedef struct task_effects {
     const char *task;
     const char *functions; /* function of the trainer; NULL: none */
-    bool cells;            /* it changes the context's cells */
-    bool forward;          /* through the forwards of modules */
-    const char *final;     /* why it can never be skipped; NULL: it can */
-    const char *beside;    /* only in plans that have this task too; NULL: in all plans */
+    bool cells;            /* the task changes the context's cells */
+    bool forward;          /* the task calls the forwards of modules */
+    const char *final;     /* the reason why the task can never be skipped; NULL: it can be */
+    const char *beside;    /* applies only to plans that have this task too; NULL: to all plans */
 } task_effects;
 
 #define ROWS "it changes rows of tables"

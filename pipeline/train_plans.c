@@ -20,9 +20,9 @@
 #define PREFETCH "prefetch"
 #define DEFAULT  "default"
 
-/* {task, stage, ordered, stream, group, after} */
+/* A step is {task, stage, ordered, stream, group, after}. */
 
-/* One batch after the other; the forward does the whole lookup. */
+/* none: one batch after the other; the forward does the whole lookup. */
 static const hotbed_step none[] = {
     {"copy_batch_to_gpu", 0, false, DEFAULT, NULL, NULL},
     {"zero_grad", 0, false, DEFAULT, NULL, NULL},
@@ -60,7 +60,7 @@ static const hotbed_step prefetch[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* JaggedMegatronTrainNonePipeline. */
+/* jagged-none: JaggedMegatronTrainNonePipeline. */
 static const hotbed_step jagged_none[] = {
     {"zero_grad", 0, false, DEFAULT, NULL, NULL},
     {"copy_batch_to_gpu", 0, false, DEFAULT, NULL, NULL},
@@ -95,7 +95,7 @@ static const hotbed_step jagged_sparse_dist[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* JaggedMegatronPrefetchTrainPipelineSparseDist.progress(). */
+/* jagged-prefetch: JaggedMegatronPrefetchTrainPipelineSparseDist.progress(). */
 static const hotbed_step jagged_prefetch[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
@@ -115,9 +115,9 @@ static const hotbed_step jagged_prefetch[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* The same with the prefetch on a background thread: it starts after the forward
- * (_start_prefetch_async); the next period (wait_for_batch) and the table update of the backward
- * wait for it. */
+/* jagged-prefetch-async: the same with the prefetch on a background thread. It starts after the
+ * forward (_start_prefetch_async); the next period (wait_for_batch) and the table update of the
+ * backward wait for it. */
 static const hotbed_step jagged_prefetch_async[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"global_tokens", 2, true, DEFAULT, NULL, "finish_shuffle"},
@@ -137,7 +137,7 @@ static const hotbed_step jagged_prefetch_async[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* SWSerialTrainPipeline: eleven tasks, one stage, a chain. */
+/* sw-serial: SWSerialTrainPipeline, a chain of eleven tasks in one stage. */
 static const hotbed_step sw_serial[] = {
     {"H2DAndShuffle", 0, true, DEFAULT, NULL, NULL},
     {"EmbInputDistStart", 0, true, DEFAULT, NULL, "H2DAndShuffle"},
@@ -152,7 +152,7 @@ static const hotbed_step sw_serial[] = {
     {"OptimStep", 0, false, DEFAULT, NULL, "FinalizeGrads"},
 };
 
-/* The same tasks over three batches: only the plan differs. */
+/* sw-pipelined: the same tasks over three batches. Only the plan differs. */
 static const hotbed_step sw_pipelined[] = {
     {"H2DAndShuffle", 0, true, MEMCPY, "io", NULL},
     {"EmbInputDistStart", 1, true, DIST, "dist", "H2DAndShuffle"},

@@ -35,7 +35,7 @@ static hotbed_status read_options(
     return HOTBED_OK;
 }
 
-/* Run so many iterations and wait for all their work. */
+/* Run n iterations, and wait for all their work. */
 static hotbed_status run(hotbed_pipeline *pipeline, uint32_t n) {
     const hotbed_iteration *iteration = NULL;
     for (uint32_t i = 0; i < n; i++) {

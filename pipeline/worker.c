@@ -51,7 +51,8 @@ hotbed_status hotbed_task_run(
 
 /* --- waiting ---------------------------------------------------------------------------------- */
 
-/* Phase one: everything that the task depends on is submitted, and it is its turn. Under the lock. */
+/* Phase one: whether all tasks that this one comes after were submitted, and it has its turn.
+ * Called under the lock. */
 static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) {
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
     if (queued->ticket != 0 && pipeline->turn + 1 != queued->ticket)
@@ -66,7 +67,7 @@ static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) 
     return true;
 }
 
-/* Phase two: the stream waits for the events. */
+/* Phase two: make the stream wait for the events. */
 static hotbed_status wait_events(
     hotbed_pipeline *pipeline, const hotbed_queued *queued, hotbed_stream *stream,
     uint64_t *waits) {
@@ -130,7 +131,8 @@ static hotbed_status submit(
     return check_fault(pipeline, step->stream);
 }
 
-/* Run the task at the head of the queue.  Called and returns under the lock. */
+/* Run the task at the head of the queue. The caller holds the lock, which is released while the
+ * task runs. */
 static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     const hotbed_queued queued = group->queue[group->head];
     group->head = (group->head + 1) % group->capacity;

@@ -41,8 +41,8 @@ hotbed_status hotbed_storage_export(
             HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
     if (e.count == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "count is NULL");
-    if (e.room == 0)
-        e.room = e.slots;
+    if (e.capacity == 0)
+        e.capacity = e.slots;
     const hotbed_table_view *table = &storage->tables[e.table].view;
     hotbed_export_args args = {
         .table = *table,
@@ -50,7 +50,7 @@ hotbed_status hotbed_storage_export(
         .keys = e.keys,
         .numbers = e.numbers,
         .count = e.count,
-        .room = e.room,
+        .capacity = e.capacity,
         .min_score = e.min_score,
         .min_time = e.min_time,
     };

@@ -18,7 +18,7 @@ typedef struct hotbed_export_args {
     uint64_t *keys;    /* or NULL */
     uint64_t *numbers; /* or NULL */
     uint64_t *count;   /* [1] */
-    uint64_t room;     /* items that the output arrays can hold */
+    uint64_t capacity; /* items that the output arrays can hold */
     uint32_t *bits;    /* [groups] one bit per selected slot */
     uint32_t *starts;  /* [groups + 1] counts, then output positions; the last entry is the total */
     uint64_t first;    /* first slot of the window, counted from 0 in the table */
@@ -104,7 +104,7 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
         if ((bits >> s & 1U) == 0)
             continue;
         uint64_t at = start + hotbed_bits_set(bits & ((1U << s) - 1U));
-        if (at >= a->room)
+        if (at >= a->capacity)
             continue;
         bool hashed = hotbed_table_indexed(&a->table);
         uint64_t slot = hashed ? hotbed_export_row(a, hotbed_export_slot(a, from + s)) : from + s;
@@ -123,7 +123,7 @@ HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint3
     }
     if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
         return;
-    for (uint64_t at = start; bits != 0 && at < a->room; at++, bits &= bits - 1) {
+    for (uint64_t at = start; bits != 0 && at < a->capacity; at++, bits &= bits - 1) {
         uint64_t slot = hotbed_export_slot(a, from + hotbed_lowest_bit(bits));
         if (hotbed_table_indexed(&a->table))
             slot = hotbed_export_row(a, slot);

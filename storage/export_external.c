@@ -34,7 +34,7 @@ static uint64_t *device_words(const exporter *x, uint32_t number) {
     return (uint64_t *)x->device.data + number * x->chunk;
 }
 
-static hotbed_status make_room(exporter *x) {
+static hotbed_status allocate_arrays(exporter *x) {
     uint64_t row_bytes = x->table->row_bytes, most = CHUNK_BYTES / row_bytes + 1;
     x->chunk = most < CHUNK_ROWS ? most : CHUNK_ROWS;
     x->chunk = x->chunk < x->e->slots ? x->chunk : x->e->slots;
@@ -109,9 +109,9 @@ static hotbed_status give(exporter *x, uint64_t n) {
     hotbed_rows rows = rows_at(x);
     HOTBED_TRY(look(x, n));
     n = choose(x, n);
-    if (n > x->e->room - x->given) {
-        x->refused += n - (x->e->room - x->given);
-        n = x->e->room - x->given;
+    if (n > x->e->capacity - x->given) {
+        x->refused += n - (x->e->capacity - x->given);
+        n = x->e->capacity - x->given;
     }
     if (n == 0)
         return HOTBED_OK;
@@ -170,9 +170,9 @@ static hotbed_status export_hash(exporter *x) {
     hotbed_store_walk *walk = NULL;
     HOTBED_TRY(find_walk(x, &walk));
     for (uint64_t left = x->e->slots; left > 0 && !walk->ended;) {
-        uint64_t n = 0, room = left < x->chunk ? left : x->chunk;
+        uint64_t n = 0, most = left < x->chunk ? left : x->chunk;
         HOTBED_TRY(
-            hotbed_external_cursor_next(walk->cursor, room, x->keys, x->rows, x->scores, &n));
+            hotbed_external_cursor_next(walk->cursor, most, x->keys, x->rows, x->scores, &n));
         walk->ended = n == 0;
         for (uint64_t i = 0; i < n; i++)
             x->numbers[i] = walk->at + i;
@@ -193,7 +193,7 @@ hotbed_status hotbed_export_external(
         .table = &storage->tables[batch->table].view,
     };
     HOTBED_TRY(hotbed_stream_may_wait(stream));
-    hotbed_status status = make_room(&x);
+    hotbed_status status = allocate_arrays(&x);
     if (status == HOTBED_OK)
         status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
     uint64_t count = x.given + x.refused;

@@ -71,10 +71,10 @@ uint64_t hotbed_external_now(void) {
 
 /* --- checksums -------------------------------------------------------------------------------- */
 
-/* x -> (x ^ word) * odd is a bijection, so a change of one word always changes its lane. */
-static uint64_t absorb(uint64_t lane, uint64_t word) {
-    lane = (lane ^ word) * 0x9e3779b97f4a7c15U;
-    return lane ^ (lane >> 29);
+/* x -> (x ^ word) * odd is a bijection, so a change of one word always changes its accumulator. */
+static uint64_t absorb(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15U;
+    return sum ^ (sum >> 29);
 }
 
 static uint64_t load_word(const uint8_t *from, size_t bytes) {
@@ -83,23 +83,23 @@ static uint64_t load_word(const uint8_t *from, size_t bytes) {
     return word;
 }
 
-/* Four independent lanes, so that their multiplications overlap. Frozen: stores keep these
+/* Four independent accumulators, so that their multiplications overlap. Frozen: stores keep these
  * checksums. */
 static uint64_t row_checksum(
     const own_table *t, uint64_t key, const void *row, uint64_t score, uint64_t stamp) {
     const uint8_t *bytes = row;
-    uint64_t lanes[4] = {t->name_hash, hotbed_hash_u64(key), score, stamp};
+    uint64_t sums[4] = {t->name_hash, hotbed_hash_u64(key), score, stamp};
     uint64_t i = 0;
     for (; i + 32 <= t->row_bytes; i += 32)
         for (size_t l = 0; l < 4; l++)
-            lanes[l] = absorb(lanes[l], load_word(bytes + i + 8 * l, 8));
+            sums[l] = absorb(sums[l], load_word(bytes + i + 8 * l, 8));
     for (size_t l = 0; i < t->row_bytes; i += 8, l++) {
         uint64_t left = t->row_bytes - i;
-        lanes[l] = absorb(lanes[l], load_word(bytes + i, left < 8 ? (size_t)left : 8));
+        sums[l] = absorb(sums[l], load_word(bytes + i, left < 8 ? (size_t)left : 8));
     }
     uint64_t sum = hotbed_hash_u64(t->row_bytes);
     for (size_t l = 0; l < 4; l++)
-        sum = hotbed_hash_u64(absorb(sum, lanes[l]));
+        sum = hotbed_hash_u64(absorb(sum, sums[l]));
     return sum;
 }
 

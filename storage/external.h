@@ -9,6 +9,14 @@
 /* Allocate scratch memory, so that batches of up to n keys allocate nothing. */
 hotbed_status hotbed_external_reserve(hotbed_external *external, uint64_t n);
 
+/* Return the number of tables in the options. */
+uint32_t hotbed_external_num_tables(const hotbed_external *external);
+
+/* Get a table as in the options; its name is valid while the store exists.
+ * Errors: ARGUMENT (table number). */
+HOTBED_MUST_USE hotbed_status hotbed_external_table_read(
+    const hotbed_external *external, uint32_t table, hotbed_external_table *out);
+
 /* Errors: ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table);
 

@@ -1,9 +1,8 @@
-/* storage/external_memory.c - an external store in the memory of this process. The simplest plug-
- * in; read it first.
+/* storage/external_memory.c - an external store in the memory of this process.
  *
- * A table consists of three dense arrays (keys, metadata, rows) and a hash table of row numbers. An
- * insert allocates all memory before it stores the first row, so it cannot fail halfway.
- */
+ * This is the simplest plug-in; read it first. A table consists of three dense arrays (keys,
+ * metadata, rows) and a hash table of row numbers. An insert allocates all memory before it stores
+ * the first row, so it cannot fail halfway. */
 #include "storage/external.h"
 
 #include "base/error.h"
@@ -17,7 +16,7 @@ enum { PLACES_LEAST = 64 };
 
 typedef struct table {
     uint64_t row_bytes;
-    uint64_t count, room; /* rows stored, and rows that the arrays can hold */
+    uint64_t count, capacity; /* rows stored, and rows that the arrays can hold */
     uint64_t *keys;
     hotbed_external_metadata *metadata;
     uint8_t *rows;
@@ -58,16 +57,16 @@ static uint64_t row_of(const table *t, uint64_t key) {
 }
 
 static bool grow(table *t, uint64_t rows) {
-    if (rows <= t->room)
+    if (rows <= t->capacity)
         return true;
     table larger = *t;
     larger.num_places = PLACES_LEAST;
     while (larger.num_places / 2 < rows)
         larger.num_places *= 2;
-    larger.room = larger.num_places / 2;
-    larger.keys = hotbed_new(larger.room * sizeof *larger.keys);
-    larger.metadata = hotbed_new(larger.room * sizeof *larger.metadata);
-    larger.rows = hotbed_new(larger.room * t->row_bytes);
+    larger.capacity = larger.num_places / 2;
+    larger.keys = hotbed_new(larger.capacity * sizeof *larger.keys);
+    larger.metadata = hotbed_new(larger.capacity * sizeof *larger.metadata);
+    larger.rows = hotbed_new(larger.capacity * t->row_bytes);
     larger.places = hotbed_new(larger.num_places * sizeof *larger.places);
     table *unused = &larger;
     bool grown = larger.keys != NULL && larger.metadata != NULL && larger.rows != NULL &&

@@ -1,5 +1,5 @@
-/* storage/growth.c - growth of tables (hotbed/growth.h): adding segments, and deciding when. */
-#include "hotbed/growth.h"
+/* storage/growth.c - growth of tables (hotbed/storage.h): adding segments, and deciding when. */
+#include "hotbed/storage.h"
 
 #include "base/options.h"
 

@@ -1,7 +1,7 @@
 /* storage/layout.c - gives each table its slots in the index and in the tiers, and its regions. */
 #include "storage/storage.h"
 
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 #include "storage/index_range.h"
 
 #include <math.h>

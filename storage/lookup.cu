@@ -9,7 +9,8 @@ enum {
     TILE = 4,
     BLOCK = 256,
     WAVES = 1,
-    FORWARD_WAVES = 4, /* more blocks than fit at once even out the last ones: 1 is 7 % slower */
+    FORWARD_WAVES =
+        4, /* more blocks than fit at once, so that all SMs finish together; 1 is 7 % slower */
     LAYOUT_BLOCK = 1024,
 };
 

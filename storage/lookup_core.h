@@ -281,7 +281,7 @@ HOTBED_HD bool hotbed_eval_settled(
 }
 
 /* One lane: key or bag number i has to be read again. */
-HOTBED_HD void hotbed_eval_note(const hotbed_step_view *s, uint32_t i) {
+HOTBED_HD void hotbed_eval_queue_reread(const hotbed_step_view *s, uint32_t i) {
     s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
 }
 
@@ -411,10 +411,10 @@ HOTBED_HD void hotbed_forward_found(
 }
 
 /* eval: append the tile's keys that have to be read again. */
-HOTBED_HD void hotbed_eval_note_keys(
+HOTBED_HD void hotbed_eval_queue_rereads(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t width) {
     if ((keys->again >> hotbed_tile_rank(width) & 1U) != 0)
-        hotbed_eval_note(s, keys->i);
+        hotbed_eval_queue_reread(s, keys->i);
 }
 
 /* Initialize a tile's keys to first .. first+count-1. */
@@ -438,7 +438,7 @@ HOTBED_HD void hotbed_forward_rows(
     hotbed_forward_found(
         s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), false, output,
         stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
 }
 
 /* eval: choose which of a tile's keys are deferred, one bit each. If the previous eval found at
@@ -474,7 +474,7 @@ HOTBED_HD void hotbed_eval_rows(
         keys.deferred = hotbed_defer_lower(s, &keys, t, slot, width);
     if (hotbed_bits_set(keys.deferred) < count)
         hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
     if (keys.again != 0)
         *epoch = hotbed_eval_epoch(s);
 }
@@ -504,7 +504,7 @@ HOTBED_HD void hotbed_eval_below(
         slot = hotbed_find_key(s, keys.i, t, true, find_width);
     }
     hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
-    hotbed_eval_note_keys(s, &keys, width);
+    hotbed_eval_queue_rereads(s, &keys, width);
 }
 
 /* --- forward, pooled --------------------------------------------------------------------------- */
@@ -732,7 +732,7 @@ HOTBED_HD bool hotbed_eval_bag_settled(
 HOTBED_HD void hotbed_eval_check_bag(const hotbed_step_view *s, uint64_t b, uint32_t width) {
     bool settled = hotbed_eval_bag_settled(s, b, *s->begun, width);
     if (!settled && hotbed_tile_rank(width) == 0)
-        hotbed_eval_note(s, (uint32_t)b);
+        hotbed_eval_queue_reread(s, (uint32_t)b);
 }
 
 /* Pooled output of bag b, checked in eval. */

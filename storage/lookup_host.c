@@ -214,7 +214,7 @@ static void forward_row(
     }
     hotbed_tile_keys keys = hotbed_keys_from(i, 1, epoch, 1);
     hotbed_forward_found(s, &keys, t, slot, true, a->output, a->stride, 1);
-    hotbed_eval_note_keys(s, &keys, 1);
+    hotbed_eval_queue_rereads(s, &keys, 1);
 }
 
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {

@@ -195,7 +195,7 @@ HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
     if (time > HOTBED_SCORE_MOST)
         time = HOTBED_SCORE_MOST;
     if (a->rows.times != NULL)
-        hotbed_timer_note(a->timer, time);
+        hotbed_timer_raise(a->timer, time);
     return time;
 }
 
@@ -216,7 +216,7 @@ HOTBED_HD void hotbed_rows_write(
     if (hotbed_tile_rank(width) == 0) {
         hotbed_rows_set_time(a, i, slot, is_new);
         if (a->rows.scores != NULL && a->table.score == HOTBED_SCORE_TIMESTAMP)
-            hotbed_timer_note(a->timer, a->rows.scores[i]);
+            hotbed_timer_raise(a->timer, a->rows.scores[i]);
     }
     if (is_new)
         hotbed_row_init_rest(&a->table, row, a->rows, hotbed_rows_key(a, i), width);

@@ -23,7 +23,7 @@ HOTBED_HD void hotbed_timer_tick(hotbed_timer *timer, uint64_t clock) {
 }
 
 /* Record a timestamp that was set by key. */
-HOTBED_HD void hotbed_timer_note(hotbed_timer *timer, uint64_t time) {
+HOTBED_HD void hotbed_timer_raise(hotbed_timer *timer, uint64_t time) {
     if (time > HOTBED_SCORE_MOST)
         time = HOTBED_SCORE_MOST;
     uint64_t old = hotbed_load_relaxed_u64(&timer->newest);

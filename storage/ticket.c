@@ -103,7 +103,7 @@ static hotbed_status release(hotbed_ticket *ticket, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
-/* Note that the ticket no longer keeps its rows. */
+/* Record that the ticket no longer keeps its rows. */
 static void drop_kept(hotbed_ticket *ticket) {
     if (!ticket->kept)
         return;
@@ -141,7 +141,7 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
 
 /* --- released tickets ------------------------------------------------------------------------- */
 
-static void give_up(hotbed_storage *storage, hotbed_ticket *ticket) {
+static void list_released(hotbed_storage *storage, hotbed_ticket *ticket) {
     ticket->next = __atomic_load_n(&storage->released, __ATOMIC_RELAXED);
     /* Release: the thread that takes the ticket sees all earlier work on it. */
     while (!__atomic_compare_exchange_n(
@@ -151,7 +151,7 @@ static void give_up(hotbed_storage *storage, hotbed_ticket *ticket) {
 
 void hotbed_ticket_release(hotbed_ticket *ticket) {
     if (ticket != NULL)
-        give_up(ticket->storage, ticket);
+        list_released(ticket->storage, ticket);
 }
 
 /* Detach the list of released tickets; the caller owns it. */
@@ -166,14 +166,14 @@ void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream) {
         next = ticket->next;
         if (ticket->last == stream && release(ticket, stream) == HOTBED_OK &&
             forget(ticket, stream) == HOTBED_OK)
-            give_up(storage, ticket);
+            list_released(storage, ticket);
         else
             hotbed_ticket_destroy(ticket);
     }
 }
 
-/* A released ticket that fits such batches and was last used on `stream`, or NULL. The others are
- * destroyed. */
+/* Take a released ticket that fits such batches and was last used on `stream`; NULL: none does.
+ * Tickets that do not fit are destroyed. */
 static hotbed_ticket *use_again(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream) {
     hotbed_storage_take_back(storage, stream);
@@ -186,7 +186,7 @@ static hotbed_ticket *use_again(
         if (fits && found == NULL && !ticket->recorded)
             found = ticket;
         else if (fits)
-            give_up(storage, ticket);
+            list_released(storage, ticket);
         else
             hotbed_ticket_destroy(ticket);
     }

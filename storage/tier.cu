@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_v
     bins[HOTBED_MOVE_BINS + 1] = 0;
 }
 
-/* Append each move of swap to its region in move_order. */
+/* Append each move of the exchange to its region in move_order. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view vi
         const hotbed_table_view *table =
             &s.tables[hotbed_part_of(s.unique_offsets, s.num_tables, u)];
         hotbed_move move = s.moves[i];
-        if (hotbed_move_swaps(&move)) {
+        if (hotbed_move_exchanges(&move)) {
             uint32_t bin = hotbed_move_bin(s.index, table, &move);
             s.move_order[atomicAdd(&s.move_bins[1 + bin], 1U)] = (uint32_t)i;
         }
@@ -139,18 +139,18 @@ static __device__ void copy_rows(hotbed_transfer mine, uint32_t count) {
 }
 
 /* One thread's part of a turn: its move, if it has one, and the copies for it. */
-typedef struct swap_turn {
+typedef struct exchange_turn {
     uint32_t move;
     bool mine;
     hotbed_transfer down, up;
-} swap_turn;
+} exchange_turn;
 
 /* Take the next moves of a warp, one for each of its first `lanes` threads; false if there are
  * none. */
-static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap_turn *turn) {
+static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, exchange_turn *turn) {
     const uint32_t lane = hotbed_tile_rank(ROW), n = s->move_bins[0];
     const uint32_t first = hotbed_bins_take(s, lanes, ROW);
-    *turn = swap_turn{0, first < n && lane < lanes && lane < n - first, {}, {}};
+    *turn = exchange_turn{0, first < n && lane < lanes && lane < n - first, {}, {}};
     if (turn->mine) {
         const uint32_t i = s->move_order[first + lane];
         const hotbed_move move = s->moves[i];
@@ -166,8 +166,8 @@ static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, swap
 
 /* Copy evicted rows down and publish them there, then copy up the rows that take their slots.
  * Warps are at different points of this, so the link is used in both directions. */
-static __device__ void swap_by_warps(const hotbed_step_view *s) {
-    for (swap_turn turn; take_turn(s, TURN, &turn);) {
+static __device__ void exchange_by_warps(const hotbed_step_view *s) {
+    for (exchange_turn turn; take_turn(s, TURN, &turn);) {
         copy_rows(turn.down, TURN);
         hotbed_fence(); /* the copies are complete before the rows are published */
         hotbed_tile_sync(ROW);
@@ -184,7 +184,8 @@ static __device__ void swap_by_warps(const hotbed_step_view *s) {
 enum { BULK_BARRIERS = 2 * sizeof(uint64_t) };
 
 #if defined(HOTBED_WITH_BULK)
-static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, uint8_t *shared) {
+static __device__ void exchange_in_bulk(
+    const hotbed_step_view *s, uint32_t lanes, uint8_t *shared) {
     const uint32_t lane = hotbed_tile_rank(ROW), thread = threadIdx.x / ROW * lanes + lane;
     uint64_t *read = (uint64_t *)(void *)shared + 2 * (uint64_t)thread, *come = read + 1;
     uint8_t *rows = shared + (uint64_t)BULK_BARRIERS * (blockDim.x / ROW * lanes);
@@ -196,9 +197,9 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
     }
     hotbed_bulk_begin();
     __syncthreads();
-    swap_turn next;
+    exchange_turn next;
     for (bool more = take_turn(s, lanes, &next); more;) {
-        const swap_turn turn = next;
+        const exchange_turn turn = next;
         if (turn.up.bytes != 0)
             hotbed_bulk_load(row, turn.up.from, (uint32_t)turn.up.bytes, come);
         if (turn.down.bytes != 0)
@@ -229,17 +230,17 @@ static __device__ void swap_in_bulk(const hotbed_step_view *s, uint32_t lanes, u
  * before Hopper. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BULK_WARPS *ROW, 1)
-    swap_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
+    exchange_kernel(const __grid_constant__ hotbed_step_view view, uint32_t lanes) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
 #if defined(HOTBED_WITH_BULK)
     extern __shared__ __align__(128) uint8_t shared[];
     if (lanes != 0) {
-        swap_in_bulk(&s, lanes, shared);
+        exchange_in_bulk(&s, lanes, shared);
         return;
     }
 #endif
     (void)lanes;
-    swap_by_warps(&s);
+    exchange_by_warps(&s);
 }
 
 /* Count the moves. Then a warp initializes each new row, and a tile publishes each other key. */
@@ -279,23 +280,23 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
 static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t *warps) {
     const uint32_t most_lanes = BULK_LANES, most_warps = BULK_WARPS;
     const size_t each = 2 * (size_t)step->bulk_bytes + BULK_BARRIERS;
-    const uint32_t room = step->bulk_bytes == 0 ? 0 : (uint32_t)(shared / each);
-    if (room == 0)
+    const uint32_t threads = step->bulk_bytes == 0 ? 0 : (uint32_t)(shared / each);
+    if (threads == 0)
         return 0;
-    uint32_t lanes = room / (most_warps / 2);
+    uint32_t lanes = threads / (most_warps / 2);
     lanes = lanes == 0 ? 1 : lanes;
     lanes = lanes < most_lanes ? lanes : most_lanes;
-    *warps = room / lanes < most_warps ? room / lanes : most_warps;
+    *warps = threads / lanes < most_warps ? threads / lanes : most_warps;
     return lanes;
 }
 
 template <bool GROWS>
-static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream) {
+static hotbed_status exchange_as(const hotbed_step_view *step, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
     unsigned sms = WARP_SMS, block = WARP_BLOCK;
     size_t shared = 0;
     uint32_t warps = 0;
-    HOTBED_TRY(hotbed_cuda_own_sm(stream, (const void *)swap_kernel<GROWS>, &shared));
+    HOTBED_TRY(hotbed_cuda_own_sm(stream, (const void *)exchange_kernel<GROWS>, &shared));
     const uint32_t lanes = bulk_lanes(step, shared, &warps);
     if (lanes != 0) {
         sms = BULK_SMS;
@@ -303,8 +304,8 @@ static hotbed_status swap_as(const hotbed_step_view *step, hotbed_stream *stream
     }
     if (step->move_sms != 0)
         sms = step->move_sms;
-    swap_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
-    return hotbed_cuda_launched("swap_kernel");
+    exchange_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
+    return hotbed_cuda_launched("exchange_kernel");
 }
 
 hotbed_status hotbed_bins_to_starts(const hotbed_step_view *step, hotbed_stream *stream) {
@@ -325,7 +326,7 @@ static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream
     HOTBED_TRY(hotbed_bins_to_starts(step, stream));
     order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
-    HOTBED_TRY(swap_as<GROWS>(step, stream));
+    HOTBED_TRY(exchange_as<GROWS>(step, stream));
     arrive_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
     return hotbed_cuda_launched("arrive_kernel");
 }

@@ -5,13 +5,13 @@
  *   claim    take an upper-tier slot, perhaps by evicting a row; CACHE: a lower-tier slot too
  *   settle   choose each evicted row's lower-tier slot; count moves by region of the lower tier
  *   order    sort the moves by region, because the link is slow for random addresses
- *   swap     copy evicted rows down and publish them there, then copy up the rows that replace them
+ *   exchange copy evicted rows down and publish them there, then copy up the rows that replace them
  *   arrive   initialize new rows, publish keys
  *
  * Each is one pass over all missing keys. No move reads lower-tier memory that another move writes:
  * rows that are promoted are pinned there, and evicted rows belong to keys that the batch does not
- * have. Swap does little but copy rows, because it is bound by the link and should use little of
- * the GPU.
+ * have. Exchange does little but copy rows, because it is bound by the link and should use little
+ * of the GPU.
  *
  * A key whose candidates in the upper tier are all pinned stays in the lower tier for this batch
  * and is used there. While another ticket pins it there, it is not promoted. Pins therefore never
@@ -160,8 +160,8 @@ HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
     return move->flags == HOTBED_MOVE_UP;
 }
 
-/* Whether the move takes part in swap: a row is promoted or evicted. */
-HOTBED_HD bool hotbed_move_swaps(const hotbed_move *move) {
+/* Whether the move takes part in exchange: a row is promoted or evicted. */
+HOTBED_HD bool hotbed_move_exchanges(const hotbed_move *move) {
     return hotbed_move_fetches(move) || move->evicted_meta != 0;
 }
 
@@ -209,11 +209,11 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
     }
     if (hotbed_tile_rank(width) != 0)
         return;
-    if (hotbed_move_swaps(&move))
+    if (hotbed_move_exchanges(&move))
         hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, &move)], 1);
 }
 
-/* --- swap ------------------------------------------------------------------------------------- */
+/* --- exchange --------------------------------------------------------------------------------- */
 
 enum { HOTBED_COPY_AHEAD = 4 }; /* words that a lane reads before it writes the first */
 

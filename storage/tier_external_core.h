@@ -416,7 +416,7 @@ HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_
         uint64_t score = a->rows.rows.scores[at];
         a->asked.batch.scores[place] = score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
         if (table->score == HOTBED_SCORE_TIMESTAMP)
-            hotbed_timer_note(a->rows.timer, score);
+            hotbed_timer_raise(a->rows.timer, score);
     } else if (is_new) {
         a->asked.batch.scores[place] = hotbed_rows_score(&a->rows);
     }

@@ -45,7 +45,7 @@ static bool writes(const hotbed_step_view *s, uint32_t i) {
     return hotbed_move_writes(&s->tables[t], &s->moves[i]);
 }
 
-/* Swap and arrive are one pass on the host. */
+/* Exchange and arrive are one pass on the host. */
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > *s->num_missing)

@@ -53,10 +53,10 @@ static __global__ void __launch_bounds__(BLOCK)
     uint32_t n = s.table_starts[s.num_tables];
     for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads()) {
         uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, (uint32_t)i);
-        uint32_t start = s.table_starts[t], room = 2 * (s.table_starts[t + 1] - start);
+        uint32_t start = s.table_starts[t], capacity = 2 * (s.table_starts[t + 1] - start);
         uint32_t *entries = scratch.entries + 2 * (uint64_t)start;
         uint64_t key = s.keys[i];
-        uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), room);
+        uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), capacity);
         for (;;) {
             uint32_t held = hotbed_load_relaxed_u32(&entries[at]);
             if (held == NO_ENTRY) {
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(BLOCK)
                     hotbed_min_relaxed_u32(&entries[at], (uint32_t)i);
                 break;
             }
-            at = at + 1 == room ? 0 : at + 1;
+            at = at + 1 == capacity ? 0 : at + 1;
         }
         scratch.places[i] = 2 * start + at;
     }

@@ -22,13 +22,13 @@ static void number_body(const void *args, uint64_t begin, uint64_t end) {
     const uint64_t *keys = a->s.keys;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1], n = 0;
-        uint32_t room = 2 * (stop - start);
+        uint32_t capacity = 2 * (stop - start);
         uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
-        memset(heads, 0xff, room * sizeof *heads);
+        memset(heads, 0xff, capacity * sizeof *heads);
         for (uint32_t i = start; i < stop; i++) {
-            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(keys[i]) >> 32), room);
+            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(keys[i]) >> 32), capacity);
             while (heads[at] != NO_HEAD && keys[firsts[heads[at]]] != keys[i])
-                at = at + 1 == room ? 0 : at + 1;
+                at = at + 1 == capacity ? 0 : at + 1;
             if (heads[at] == NO_HEAD) {
                 heads[at] = n;
                 firsts[n++] = i;

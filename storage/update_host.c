@@ -233,7 +233,7 @@ static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, u
 
 static void update_range(const update_args *a, uint64_t begin, uint64_t end, bool reduced) {
     const hotbed_step_view *s = &a->s;
-    float room[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
@@ -244,11 +244,11 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
         uint64_t slot = s->slots[u];
         if (slot == HOTBED_SLOT_NONE)
             continue;
-        const float *gradient = room;
+        const float *gradient = scratch;
         if (reduced)
             gradient = (const float *)a->gradient.data + u * a->gradient.stride;
         else
-            sum_row(a, u, s->tables[t].dim, room);
+            sum_row(a, u, s->tables[t].dim, scratch);
         update_with(a, &s->tables[t], slot, gradient);
     }
     unpin_range(s, first_table, begin, end);
@@ -265,7 +265,7 @@ static void apply_body(const void *args, uint64_t begin, uint64_t end) {
 static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     const hotbed_step_view *s = &a->s;
-    float room[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
@@ -274,9 +274,9 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
         t = table_of(s, u, t);
         uint32_t dim = s->tables[t].dim;
         float *to = a->sums.data + u * a->sums.stride;
-        sum_row(a, u, dim, a->sums.add ? room : to);
+        sum_row(a, u, dim, a->sums.add ? scratch : to);
         if (a->sums.add)
-            add(to, room, dim);
+            add(to, scratch, dim);
     }
 }
 

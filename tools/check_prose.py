@@ -46,7 +46,9 @@ PATTERNS = [
     (r"\bforgiv(e|es|en|ing)\b", "tolerate"),
     (r"\b(haul|nursery|victims?)\b", "the plain description (transfer, new rows, evicted row)"),
     (r"\bmeetings?\b|\bcomes? together\b", "rendezvous"),
-    (r"\b(has|have|is|leaves?|makes?|no|enough|more) room\b", "capacity, space"),
+    (r"\brooms?\b", "capacity, space"),
+    (r"\bbox(es)?\b", "the plain description (bucket, rectangle, machine)"),
+    (r"(?<!compare-and-)\bswap(s|ped|ping)?\b", "exchange, move, replace"),
 ]
 COMPILED = [(re.compile(pattern), instead) for pattern, instead in PATTERNS]
 

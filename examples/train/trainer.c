@@ -355,15 +355,15 @@ void hotbed_run_step_done(void *argument) {
     place->window_loss += *slot->loss;
     place->window_rows += slot->batch->rows;
     if (place->steps % HOTBED_TRAIN_CURVE_STEPS == 0) {
-        if (t->curve_points == t->curve_room) {
-            uint64_t room = t->curve_room == 0 ? 256 : t->curve_room * 2;
-            hotbed_curve_point *curve = realloc(t->curve, room * sizeof *curve);
+        if (t->curve_points == t->curve_capacity) {
+            uint64_t capacity = t->curve_capacity == 0 ? 256 : t->curve_capacity * 2;
+            hotbed_curve_point *curve = realloc(t->curve, capacity * sizeof *curve);
             if (curve != NULL) {
                 t->curve = curve;
-                t->curve_room = room;
+                t->curve_capacity = capacity;
             }
         }
-        if (t->curve_points < t->curve_room)
+        if (t->curve_points < t->curve_capacity)
             t->curve[t->curve_points++] =
                 (hotbed_curve_point){place->steps, place->window_loss / (double)place->window_rows};
         else

@@ -10,7 +10,6 @@
 #include "examples/train/options.h"
 #include "examples/train/progress.h"
 #include "examples/train/save_lock.h"
-#include "hotbed/sharded_module.h"
 #include "hotbed/train.h"
 
 #include <pthread.h>
@@ -76,7 +75,7 @@ typedef struct hotbed_run_waits {
 /* Scores of the rows of --eval. */
 typedef struct hotbed_eval_scores {
     uint64_t rows;
-    uint64_t room;
+    uint64_t capacity;
     float *logits;
     uint8_t *labels;
     double loss;
@@ -126,9 +125,9 @@ typedef struct hotbed_run {
     hotbed_save_lock save_lock; /* rank 0: the lock on the directory of --save */
     bool saved; /* step saved_step is in the directory of --save: saved or loaded by this run */
     uint64_t saved_step;
-    hotbed_curve_point *curve; /* [curve_room]; grows */
+    hotbed_curve_point *curve; /* [curve_capacity]; grows */
     uint64_t curve_points;
-    uint64_t curve_room;
+    uint64_t curve_capacity;
     bool curve_lost;   /* a point was lost for lack of memory */
     uint64_t diverged; /* first step whose loss was not finite; 0: none */
     double last_done;  /* when the last step was done, by hotbed_progress_clock() */

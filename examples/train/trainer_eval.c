@@ -6,18 +6,18 @@
 #include <stdlib.h>
 
 static bool reserve(hotbed_eval_scores *scores, uint64_t rows) {
-    if (rows <= scores->room)
+    if (rows <= scores->capacity)
         return true;
-    uint64_t room = rows > 2 * scores->room ? rows : 2 * scores->room;
-    float *logits = realloc(scores->logits, room * sizeof *logits);
+    uint64_t capacity = rows > 2 * scores->capacity ? rows : 2 * scores->capacity;
+    float *logits = realloc(scores->logits, capacity * sizeof *logits);
     if (logits != NULL)
         scores->logits = logits;
-    uint8_t *labels = realloc(scores->labels, room);
+    uint8_t *labels = realloc(scores->labels, capacity);
     if (labels != NULL)
         scores->labels = labels;
     if (logits == NULL || labels == NULL)
         return false;
-    scores->room = room;
+    scores->capacity = capacity;
     return true;
 }
 
@@ -55,13 +55,13 @@ static bool join_scores(hotbed_run *t) {
         most = counts[r] > most ? counts[r] : most;
     float *logits = calloc(most * t->ranks + 1, sizeof *logits);
     uint8_t *labels = calloc(most * t->ranks + 1, sizeof *labels);
-    bool room = logits != NULL && labels != NULL && reserve(scores, most * t->ranks + 1);
-    bool ok = hotbed_run_agree(t, room || hotbed_run_fail(t, "no memory for all scores"));
-    if (room && ok)
+    bool enough = logits != NULL && labels != NULL && reserve(scores, most * t->ranks + 1);
+    bool ok = hotbed_run_agree(t, enough || hotbed_run_fail(t, "no memory for all scores"));
+    if (enough && ok)
         ok = hotbed_run_gather(t, most * sizeof *logits, scores->logits, logits) &&
              hotbed_run_gather(t, most, scores->labels, labels);
     scores->loss = 0;
-    for (uint32_t r = 0; room && ok && r < t->ranks; r++) {
+    for (uint32_t r = 0; enough && ok && r < t->ranks; r++) {
         memcpy(scores->logits + rows, logits + r * most, counts[r] * sizeof *logits);
         memcpy(scores->labels + rows, labels + r * most, counts[r]);
         scores->loss += losses[r];

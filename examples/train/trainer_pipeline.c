@@ -11,7 +11,7 @@
  * All plans give the same bytes.
  */
 #include "examples/train/trainer.h"
-#include "hotbed/timeline.h"
+#include "hotbed/profile.h"
 
 #include <stdlib.h>
 

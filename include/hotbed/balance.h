@@ -35,7 +35,7 @@
 #define HOTBED_BALANCE_H
 
 #include "hotbed/comm.h"
-#include "hotbed/kjt.h"
+#include "hotbed/sharded.h"
 #include "hotbed/status.h"
 #include "hotbed/stream.h"
 

@@ -173,11 +173,6 @@ HOTBED_API uint32_t hotbed_comm_rank(const hotbed_comm *comm);
 HOTBED_API uint32_t hotbed_comm_size(const hotbed_comm *comm);
 HOTBED_API hotbed_transport hotbed_comm_transport(const hotbed_comm *comm);
 
-/* Check that the collectives accept this stream: OK, or ARGUMENT (another backend, another GPU).
- * Never waits. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream);
-
 /* --- exchanges: bytes ------------------------------------------------------------------------- */
 /* Errors of all collectives: ARGUMENT (NULL with a size above zero, a stream of another backend or
  * GPU, and the causes given at each function), COMM (the communicator failed before), DEVICE,

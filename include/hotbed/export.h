@@ -45,7 +45,7 @@ extern "C" {
 #endif
 
 /* One batch. Call hotbed_export_init(), then set fields. Arrays are device or pinned memory with
- * space for `slots` items, or for `room` items if it is set. Items beyond `count` are left
+ * space for `slots` items, or for `capacity` items if it is set. Items beyond `count` are left
  * unchanged. */
 typedef struct hotbed_export {
     uint32_t size;  /* set by init */
@@ -58,13 +58,13 @@ typedef struct hotbed_export {
     /* TIMESTAMP_LFU tables: return only keys whose time is at least this; otherwise 0 */
     uint64_t min_time;
     uint64_t *keys; /* out [count]; may be NULL */
-    /* out [1] number of keys found in the window, returned or beyond `room`; required */
+    /* out [1] number of keys found in the window, returned or beyond `capacity`; required */
     uint64_t *count;
     hotbed_rows rows; /* out [count, ..] the parts that are not NULL */
     /* out [count] number of each key's slot, numbered like `first`; may be NULL */
     uint64_t *numbers;
     /* capacity of the arrays in items; only the first items are returned; 0: `slots` */
-    uint64_t room;
+    uint64_t capacity;
 } hotbed_export;
 
 /* Set every field to its default. `size` is sizeof(hotbed_export) in the calling program; C

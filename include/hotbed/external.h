@@ -125,7 +125,8 @@ typedef struct hotbed_external_calls {
         hotbed_external_call *call);
 
     /* Look up n keys; keys may repeat. Set found[i] to 1 or 0. Write the rows and metadata of found
-     * keys, and leave the others unchanged. rows may be NULL: then write only found and metadata. */
+     * keys, and leave the others unchanged. rows may be NULL: then write only found and
+     * metadata. */
     hotbed_status (*find)(
         void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found,
         void *rows /* [n, row_bytes] */, hotbed_external_metadata *metadata,
@@ -168,7 +169,8 @@ typedef struct hotbed_external_calls {
 
 /* Create a store from a plug-in. `calls` are copied, and open() is called. Synchronous. On success
  * the store owns `self` and closes it; on an error the caller still owns it, and *out is NULL.
- * Errors: ARGUMENT (the field and its value; a function is missing), MEMORY, the errors of open(). */
+ * Errors: ARGUMENT (the field and its value; a function is missing), MEMORY, the errors of
+ * open(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_create(
     const hotbed_external_options *options, const hotbed_external_calls *calls, void *self,
     hotbed_external **out);
@@ -341,14 +343,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_external_erase_async(hotbed_external_request *request, hotbed_stream *stream);
 
 /* --- description ---------------------------------------------------------------------------------- */
-
-/* Return the number of tables in the options. */
-HOTBED_API uint32_t hotbed_external_num_tables(const hotbed_external *external);
-
-/* Get a table as in the options; its name is valid while the store exists.
- * Errors: ARGUMENT (table number). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_table_read(
-    const hotbed_external *external, uint32_t table, hotbed_external_table *out);
 
 /* What has happened since the store was opened. */
 typedef struct hotbed_external_stats {

@@ -112,7 +112,8 @@ typedef enum hotbed_insertion {
 } hotbed_insertion;
 
 /* Which new keys of a batch get a row. A rejected key has no slot: it reads as its initial row, the
- * same each time, trains nothing, and raises no fault. Counts are exact until the counter is full. */
+ * same each time, trains nothing, and raises no fault. Counts are exact until the counter is
+ * full. */
 typedef enum hotbed_admission {
     HOTBED_ADMIT_ALL = 0,
     HOTBED_ADMIT_FREQUENCY = 1, /* keys seen admission_threshold times, this batch included */
@@ -231,8 +232,8 @@ typedef struct hotbed_table_options {
     /* CACHE, DEFAULT: number of the table's keys that the upper tier holds; 0: the table's share of
      * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows */
     uint64_t upper_capacity;
-    /* HASH: the table starts with `capacity` and may grow to this capacity, see hotbed/growth.h; 0:
-     * it does not grow */
+    /* HASH: the table starts with `capacity` and may grow to this capacity, see
+     * hotbed_storage_poll_growth(). 0: it does not grow */
     uint64_t max_capacity;
 } hotbed_table_options;
 
@@ -479,16 +480,16 @@ hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream);
  * eval_initializer.
  *
  * The call may run beside training on another stream. Then each element is a value that the key's
- * row had during the eval or, for a key without a row or whose row is being evicted (over an external
- * store: written back), a value of the eval_initializer. Keys that an external store could not look
- * up read as missing.
+ * row had during the eval or, for a key without a row or whose row is being evicted (over an
+ * external store: written back), a value of the eval_initializer. Keys that an external store could
+ * not look up read as missing.
  *
  * On CUDA with two tiers and without pooling, many lower-tier rows are read faster if the previous
  * eval also found many of them; the bytes do not depend on it. Uses the stream's workspace: the
  * first call on a stream with a larger num_keys allocates. Over an external store it also allocates
- * pinned memory for num_keys rows, which is freed with the stream.
- * Errors: ARGUMENT, MEMORY, STATE (the workspace would have to grow while a graph is recorded).
- * Faults: RANGE, the external store's. */
+ * pinned memory for num_keys rows, which is freed with the stream. Errors: ARGUMENT, MEMORY, STATE
+ * (the workspace would have to grow while a graph is recorded). Faults: RANGE, the external
+ * store's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);
@@ -775,6 +776,95 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity);
+
+/* --- growth ----------------------------------------------------------------------------------- */
+
+/* Hash tables can start small and grow during training.
+ *
+ * Use this if the number of keys is not known in advance. Set hotbed_table_options.max_capacity:
+ * the table starts with space for `capacity` keys and may grow to max_capacity. Then poll between
+ * steps, outside of graphs. Sharded collections poll by themselves, each rank its own tables
+ * (hotbed/sharded.h).
+ *
+ *       table.capacity = 1 << 20; // hotbed_table_options
+ *       table.max_capacity = (uint64_t)1 << 30;
+ *       hotbed_storage_create(&options, stream, &storage);
+ *       for (uint64_t step = 0; step < steps; step++) {
+ *           hotbed_storage_prefetch(storage, &batch, ticket, stream);
+ *           // forward, model, backward
+ *           uint32_t grown;
+ *           if (step % 64 == 0)
+ *               hotbed_storage_poll_growth(storage, stream, &grown);
+ *       }
+ *
+ * A growth adds a *segment*: slots with memory of their own, beside the existing ones. Nothing
+ * moves: keys keep their slots, rows their addresses, and tickets their slots and pins. A recorded
+ * graph stays valid and uses the new slots. The exceptions are recorded calls of
+ * hotbed_storage_export() and hotbed_storage_load_histogram(), which must be recorded again to see
+ * the new slots.
+ *
+ * Cost: a growth allocates the memory of the new slots and nothing else, so memory never exceeds
+ * the size of the grown table. To find a key of segment n, a lookup reads two lines of 128 bytes in
+ * each earlier segment. So choose `capacity` large enough for a few doublings, not twenty.
+ *
+ * A table that becomes full before it grows behaves like any full table: it refuses the key (a
+ * fault FULL, or the reaction that hotbed_check selects), or evicts another key if the table
+ * evicts. A refused key gets its row at the first prefetch that contains it after the growth.
+ *
+ * hotbed_dl_weights() and hotbed_table_info.weights show a table as one array and cover its first
+ * range only; hotbed_storage_segment() describes the segments.
+ *
+ * With two tiers, the lower tier grows, with its rows in lower_memory and its index in
+ * lower_index_memory. The upper tier is sized for max_capacity, with the share that the budget
+ * allows. */
+
+/* Maximum number of growths of one table; doubling needs 35 at most. */
+enum { HOTBED_GROWTHS_MOST = 40 };
+
+/* Grow table number `table` to a capacity of `capacity` keys, effective for later work on `stream`.
+ * Allocates memory; does not wait. Leaves the table unchanged if its capacity is already that
+ * large.
+ *
+ * Tickets may hold rows, and forwards and backwards of earlier prefetches may run meanwhile on
+ * other streams. The caller orders this call, with events, with all calls that look up keys:
+ * prefetches, eval, rows by key.
+ *
+ * Memory: 1.03 slots for each added key, and for each slot a row and 16 bytes (TIMESTAMP_LFU: 24);
+ * and 64 bytes.
+ * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and
+ * bytes; the table is unchanged and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths;
+ * the stream records a graph), DEVICE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_grow(
+    hotbed_storage *storage, uint32_t table, uint64_t capacity, hotbed_stream *stream);
+
+/* Grow each table that is nearly full: to twice its capacity, or max_capacity, once it holds
+ * growth_load of the keys that it is sized for. Never waits: the call uses the latest count of keys
+ * that has arrived, and starts a new count when the previous one has arrived. A growth therefore
+ * lags some polls behind the keys; growth_load leaves space for the batches between. A count reads
+ * 8 bytes per slot, and none is made once all tables are at their max_capacity. Poll every ten or
+ * hundred steps.
+ *
+ *   grown  out  host: number of tables that this call has grown, also if it fails; may be NULL
+ *
+ * The caller orders it like hotbed_storage_grow(), and makes one call at a time.
+ * Errors: as hotbed_storage_grow(); the next polls try again. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_poll_growth(hotbed_storage *storage, hotbed_stream *stream, uint32_t *grown);
+
+/* Description of one segment. */
+typedef struct hotbed_segment_info {
+    uint32_t size;       /* set by the caller: sizeof(hotbed_segment_info) */
+    uint64_t first_slot; /* its slots are [first_slot, first_slot + slots) */
+    uint64_t slots;
+    /* address of the embedding of slot first_slot, as hotbed_table_info.weights; in the lower tier
+     * if there are two */
+    void *weights;
+} hotbed_segment_info;
+
+/* Describe segment number `segment` of a table: 0 .. hotbed_table_info.segments - 1.
+ * Errors: ARGUMENT (a number out of range). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_segment(
+    const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out);
 
 #ifdef __cplusplus
 }

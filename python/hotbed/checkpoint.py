@@ -129,13 +129,13 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             ffi.new("uint64_t *"),
             ffi.new("uint64_t *", _extra_bytes(os.fsdecode(place), increments, number, module)),
         )
-        room = ffi.new("char[]", max(1, size[0]))
+        buffer = ffi.new("char[]", max(1, size[0]))
         with storage.lock:
             stream = storage.streams.current()
-            check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, room, size, stream))
+            check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
         if number == 0:
-            result = Loaded(int(step[0]), bytes(ffi.buffer(room, size[0])))
+            result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result
 
 

@@ -228,7 +228,7 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     wider.options.size = sizeof wider;
     CHECK_STATUS(
         hotbed_checkpoint_save(path, storage, &wider.options, stream), HOTBED_ERR_ARGUMENT);
-    char room[4];
+    char extra[4];
     CHECK_STATUS(
         hotbed_checkpoint_load(NULL, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
@@ -236,7 +236,8 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, storage, NULL, NULL, room, NULL, stream), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, storage, NULL, NULL, extra, NULL, stream),
+        HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
         hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_IO);
     CHECK(access(path, F_OK) != 0);

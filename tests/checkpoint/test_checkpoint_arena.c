@@ -96,12 +96,12 @@ static void the_copy_may_be_in_any_memory(hotbed_backend backend) {
 /* One snapshot at a time uses each part of an arena: device memory until the snapshot is written, pinned
  * memory until it is destroyed. */
 static void a_part_serves_one_snapshot_at_a_time(hotbed_backend backend) {
-    enum { ROOM = 1 << 20 };
+    enum { ARENA_BYTES = 1 << 20 };
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
-    hotbed_checkpoint_arena *arena = new_arena(ROOM, ROOM, stream);
+    hotbed_checkpoint_arena *arena = new_arena(ARENA_BYTES, ARENA_BYTES, stream);
     hotbed_checkpoint_snapshot *one = ranks_take(&r, 0, NULL, arena),
                                *two = ranks_take(&r, 0, NULL, arena);
     hotbed_checkpoint_snapshot *three = ranks_take(&r, 0, NULL, arena);

@@ -315,7 +315,7 @@ static void check_small_arrays(fixture *b, uint32_t table) {
         e.keys = d.keys.data;
         e.rows.weights = d.weights.data;
         e.count = d.count.data;
-        e.room = i == 0 ? 0 : CAPACITY;
+        e.capacity = i == 0 ? 0 : CAPACITY;
         CHECK_OK(hotbed_storage_export(b->storage, &e, b->stream));
         CHECK_OK(hotbed_copy(keys[i], d.keys.data, sizeof keys[i], b->stream));
         CHECK_OK(hotbed_copy(&n[i], d.count.data, sizeof n[i], b->stream));

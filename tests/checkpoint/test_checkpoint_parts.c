@@ -177,9 +177,9 @@ static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *da
 /* A block of which no bytes are taken is not read; any other block is read once, whole, and checked. */
 static void blocks_taken_in_pieces_are_checked_whole(hotbed_backend backend) {
     (void)backend;
-    enum { ROOM = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
+    enum { PIECE_BYTES = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
     static unsigned char data[BYTES];
-    unsigned char buffer[ROOM];
+    unsigned char buffer[PIECE_BYTES];
     hotbed_digest blocks[4];
     sample_directory();
     const char *path = sample_path("file");
@@ -200,7 +200,7 @@ static void blocks_taken_in_pieces_are_checked_whole(hotbed_backend backend) {
             .blocks = blocks,
             .block_bytes = SIZE,
             .buffer = buffer,
-            .room = ROOM,
+            .piece_bytes = PIECE_BYTES,
             .table = "t",
             .column = "c",
         };
@@ -227,7 +227,7 @@ static hotbed_status write_behind(
     hotbed_write_behind behind;
     CHECK_OK(hotbed_io_open(&disk->calls, NULL, path, HOTBED_IO_CREATE, &file));
     CHECK_OK(hotbed_io_open_direct(&file, NULL, path, HOTBED_IO_WRITE_DIRECT));
-    CHECK_OK(hotbed_write_behind_open(&behind, &file, HOTBED_IO_LANES, block, 1, &buffer));
+    CHECK_OK(hotbed_write_behind_open(&behind, &file, HOTBED_IO_WORKERS, block, 1, &buffer));
     hotbed_status status = HOTBED_OK;
     *bytes = 0;
     for (uint64_t i = 0; i < BLOCKS && status == HOTBED_OK; i++) {

@@ -192,16 +192,16 @@ static void create_bulk(ranks *r, uint32_t world, const bulk *b, hotbed_stream *
 
 /* Set every `step`-th key and row from `first` on to `value`, or to the initial row of a new key. */
 static void set_bulk(ranks *r, const bulk *b, uint64_t first, uint64_t step, float value) {
-    enum { ROOM = 4096 };
-    static uint64_t keys[ROOM];
-    static float weights[ROOM * DIM];
+    enum { MAX_KEYS = 4096 };
+    static uint64_t keys[MAX_KEYS];
+    static float weights[MAX_KEYS * DIM];
     hotbed_rows rows = {.weights = weights};
-    for (uint64_t i = 0; i < (uint64_t)ROOM * DIM; i++)
+    for (uint64_t i = 0; i < (uint64_t)MAX_KEYS * DIM; i++)
         weights[i] = value + (float)(i % 1000);
     for (uint32_t rank = 0; rank < r->world; rank++)
         for (uint32_t t = 0; t < BULK_TABLES; t++)
             for (uint64_t key = first, n = 0, end = t == 0 ? b->keys : b->rows; key < end;) {
-                for (n = 0; n < ROOM && key < end; key += step)
+                for (n = 0; n < MAX_KEYS && key < end; key += step)
                     if (hotbed_route_rank(&r->routes[t], key) == rank)
                         keys[n++] = t == 0 ? key : hotbed_route_local(&r->routes[t], key);
                 CHECK_OK(hotbed_storage_set_rows(

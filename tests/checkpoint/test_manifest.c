@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { ROOM = 1 << 16 };
+enum { TEXT_BYTES = 1 << 16 };
 
 /* Create a manifest of two tables in `world` shards, with consecutive extents. */
 static hotbed_manifest make(uint32_t world) {
@@ -71,7 +71,7 @@ static size_t make_text(char *text, uint32_t world) {
     char *printed = NULL;
     size_t bytes = 0;
     CHECK_OK(hotbed_manifest_print(&m, &printed, &bytes));
-    CHECK(bytes + 1000 < ROOM);
+    CHECK(bytes + 1000 < TEXT_BYTES);
     memcpy(text, printed, bytes);
     text[bytes] = '\0';
     hotbed_delete(printed);
@@ -96,7 +96,7 @@ static hotbed_status parse(const char *text, size_t bytes) {
 
 static void a_written_manifest_is_read_back(hotbed_backend backend) {
     (void)backend;
-    static char text[ROOM];
+    static char text[TEXT_BYTES];
     for (uint32_t world = 1; world <= 4; world++) {
         size_t bytes = make_text(text, world), again = 0;
         hotbed_manifest m;
@@ -118,7 +118,7 @@ static void a_written_manifest_is_read_back(hotbed_backend backend) {
 
 static void every_flipped_bit_is_found(hotbed_backend backend) {
     (void)backend;
-    static char text[ROOM];
+    static char text[TEXT_BYTES];
     size_t bytes = make_text(text, 1);
     for (size_t bit = 0; bit < bytes * 8; bit++) {
         text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
@@ -130,7 +130,7 @@ static void every_flipped_bit_is_found(hotbed_backend backend) {
 
 static void every_shorter_text_is_refused(hotbed_backend backend) {
     (void)backend;
-    static char text[ROOM];
+    static char text[TEXT_BYTES];
     size_t bytes = make_text(text, 2);
     for (size_t n = 0; n < bytes; n++)
         CHECK_STATUS(parse(text, n), HOTBED_ERR_CORRUPT);
@@ -254,7 +254,7 @@ static size_t replace(char *text, size_t bytes, const char *from, const char *to
 
 static void a_hostile_manifest_is_refused(hotbed_backend backend) {
     (void)backend;
-    static char text[ROOM];
+    static char text[TEXT_BYTES];
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const edit *e = &edits[i];
         size_t bytes = manifest_text_unsigned(text, make_text(text, 2));
@@ -305,7 +305,7 @@ static void overlapping_extents_are_refused(hotbed_backend backend) {
 /* Random changes with a correct last line are refused, or read and written again without a difference. */
 static void random_changes_do_no_harm(hotbed_backend backend) {
     (void)backend;
-    static char text[ROOM];
+    static char text[TEXT_BYTES];
     for (int i = 0; i < 20000; i++) {
         size_t bytes = manifest_text_unsigned(text, make_text(text, 2));
         for (uint64_t k = hotbed_test_below(3) + 1; k > 0; k--) {

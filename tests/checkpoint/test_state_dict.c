@@ -2,8 +2,8 @@
  * loading, and missing names. */
 #include "base/error.h"
 #include "checkpoint/bucket_core.h"
-#include "hotbed/growth.h"
 #include "hotbed/state_dict.h"
+#include "hotbed/storage.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 

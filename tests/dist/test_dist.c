@@ -109,8 +109,8 @@ static void rank_upload(world *w, uint32_t r) {
     k->g = (hotbed_gather_view){
         .from = from,
         .capacity = w->capacity,
-        .room = take(&at, w->size * 4),
-        .room_stride = 1,
+        .capacities = take(&at, w->size * 4),
+        .capacity_stride = 1,
         .shape = shape_of(w),
         .num_features = w->features,
         .batch_size = w->batch_size,
@@ -145,9 +145,9 @@ static void world_run(world *w) {
         CHECK_OK(kernels->place(&w->ranks[r].b, w->a.stream));
     }
     for (uint32_t r = 0; r < w->size; r++) {
-        uint32_t *room = (uint32_t *)(uintptr_t)w->ranks[r].g.room;
+        uint32_t *capacities = (uint32_t *)(uintptr_t)w->ranks[r].g.capacities;
         for (uint32_t p = 0; p < w->size; p++)
-            CHECK_OK(hotbed_copy(room + p, w->ranks[p].b.counts + r, 4, w->a.stream));
+            CHECK_OK(hotbed_copy(capacities + p, w->ranks[p].b.counts + r, 4, w->a.stream));
         CHECK_OK(hotbed_gather(&w->ranks[r].g, scratch, scratch_bytes, w->a.stream));
     }
     CHECK_OK(hotbed_stream_sync(w->a.stream));

@@ -97,8 +97,8 @@ static void selected_features_have_all_their_keys(hotbed_backend backend) {
         uint32_t picks[4], picked = 1 + (uint32_t)hotbed_test_below(4);
         for (uint32_t f = 0; f < picked; f++)
             picks[f] = (uint32_t)hotbed_test_below(features);
-        uint32_t room = s.kjt.batch_size + (uint32_t)hotbed_test_below(3);
-        uint64_t picked_rows = (uint64_t)picked * room, bound = 4 * kjt.num_keys;
+        uint32_t batch_size = s.kjt.batch_size + (uint32_t)hotbed_test_below(3);
+        uint64_t picked_rows = (uint64_t)picked * batch_size, bound = 4 * kjt.num_keys;
         size_t scratch_bytes = hotbed_kjt_scratch(a.stream, rows + picked_rows);
         void *scratch = arrays_alloc(&a, scratch_bytes);
         uint32_t *bases = arrays_alloc(&a, (features + 1) * sizeof *bases);
@@ -109,7 +109,7 @@ static void selected_features_have_all_their_keys(hotbed_backend backend) {
             .bases = variable ? bases : NULL,
             .stride = kjt.batch_size,
             .num_features = picked,
-            .batch_size = room,
+            .batch_size = batch_size,
             .starts = arrays_alloc(&a, (picked_rows + 1) * 4),
             .keys = arrays_alloc(&a, bound * 8),
             .sources = arrays_alloc(&a, bound * 4),
@@ -134,7 +134,7 @@ static void selected_features_have_all_their_keys(hotbed_backend backend) {
             uint32_t base = 0;
             for (uint32_t g = 0; g < picks[f]; g++)
                 base += s.strides[g];
-            for (uint32_t b = 0; b < room; b++, row++) {
+            for (uint32_t b = 0; b < batch_size; b++, row++) {
                 CHECK_EQ(starts[row], at);
                 if (b >= s.strides[picks[f]])
                     continue;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """usage: check_examples.py CC
 
-Compile the example at the top of each public header.  An example is an indented block of C in the header's first
-comment; names that it uses without declaring them are declared in example_names.h.  Fails with the compiler's messages,
-and if a header has no example.
+Compile the examples of the public headers.  An example is an indented block of C in a comment; names that it uses
+without declaring them are declared in example_names.h.  Fails with the compiler's messages, and if a header has no
+example.
 """
 
 import pathlib
@@ -18,15 +18,19 @@ INCLUDE = HERE.parent.parent / "include"
 
 
 def blocks(header: str) -> list[str]:
-    """The indented blocks of the first comment that are C."""
-    comment = header[: header.index("*/")]
-    lines = [re.sub(r"^(/\*| \*)", "", line) for line in comment.split("\n")]
+    """The blocks of C in comments that begin a line: indented, after an empty line."""
+    comments = re.findall(r"^(/\*.*?)\*/", header, re.M | re.S)
+    lines = [re.sub(r"^(/\*| \*)", "", line) for line in "\n".join(comments).split("\n")]
     found: list[list[str]] = [[]]
+    before = ""
     for line in lines:
-        if line.startswith("     ") or (found[-1] and not line.strip()):
+        if found[-1] and not line.strip():
+            found[-1].append("")
+        elif line.startswith("     ") and (found[-1] or not before.strip()):
             found[-1].append(line[5:])
         elif found[-1]:
             found.append([])
+        before = line
     texts = [textwrap.dedent("\n".join(block)) for block in found]
     return [text for text in texts if re.search(r"; *(//.*)?$", text, re.M)]
 

@@ -33,17 +33,15 @@ extern hotbed_dl_managed *tensor;
 
 /* Options that the program has set up before. */
 extern hotbed_storage_options storage_options;
-#if defined(EXAMPLE_OF_growth) || defined(EXAMPLE_OF_external)
+#if defined(EXAMPLE_OF_storage) || defined(EXAMPLE_OF_external)
 extern hotbed_storage_options options;
 extern hotbed_table_options table;
-#elif defined(EXAMPLE_OF_sharded_module)
+#elif defined(EXAMPLE_OF_train)
 extern hotbed_train_options options;
 #elif defined(EXAMPLE_OF_stats)
 extern uint32_t table;
 #endif
-#ifndef EXAMPLE_OF_kjt
 extern hotbed_kjt kjt;
-#endif
 
 /* Numbers and arrays. */
 extern uint64_t n, step, key, num_keys, max_keys;
@@ -65,7 +63,7 @@ extern hotbed_optimizer_clock *clock;
 #endif
 
 /* Batches and functions of the program. */
-#ifdef EXAMPLE_OF_context
+#ifdef EXAMPLE_OF_forward
 extern const void *batch;
 #else
 extern hotbed_batch batch;

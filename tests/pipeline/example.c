@@ -422,7 +422,7 @@ void example_open(example *s, hotbed_backend backend) {
     s->wrapper = (hotbed_model){.models = s->inner_list, .num_models = 1};
     s->wrapper_list[0] = &s->wrapper;
     s->model = (hotbed_model){.name = "ranker", .models = s->wrapper_list, .num_models = 1};
-    s->postproc = (hotbed_postproc){.name = "swap", .call = process, .self = s};
+    s->postproc = (hotbed_postproc){.name = "exchange", .call = process, .self = s};
     hotbed_trainer_init(&s->trainer);
     s->trainer.model = &s->model;
     s->trainer.batch = &example_batch_type;

@@ -7,7 +7,6 @@
 #define HOTBED_TESTS_PIPELINE_RANKS_H
 
 #include "hotbed/balance.h"
-#include "hotbed/sharded_module.h"
 #include "hotbed/train.h"
 #include "tests/support/harness.h"
 

@@ -1,5 +1,6 @@
 /* tests/pipeline/test_rewrite.c - finding modules, tracing their arguments, replacing and restoring
  * forwards, states of module contexts. */
+#include "pipeline/rewrite.h"
 #include "tests/pipeline/example.h"
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
 /* tests/pipeline/test_timeline.c - a trace is valid JSON with every task, a picture valid SVG with
- * a box for every task. */
-#include "hotbed/timeline.h"
+ * a rectangle for every task. */
+#include "hotbed/profile.h"
 #include "tests/pipeline/example.h"
 
 #include <ctype.h>

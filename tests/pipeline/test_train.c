@@ -1,5 +1,6 @@
 /* tests/pipeline/test_train.c - train pipelines on one rank: the bytes of the plain loop, and the
  * order and streams of the pipelines of TorchRec and recsys-examples ("the reference"). */
+#include "pipeline/rewrite.h"
 #include "tests/pipeline/example.h"
 
 #include <stdio.h>

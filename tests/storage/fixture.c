@@ -1,7 +1,7 @@
 /* tests/storage/fixture.c - a storage and its model, driven with the same calls. */
 #include "tests/storage/fixture.h"
 
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "tests/storage/program.h"
 
 #include "hotbed/export.h"
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 #include "tests/storage/fixture.h"
 
 #include <math.h>

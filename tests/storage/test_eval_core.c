@@ -171,8 +171,8 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     table->bin_shift = 27;
     table->score = seed % 4 != 0 ? HOTBED_SCORE_LFU : HOTBED_SCORE_STEP;
     const bool moves = hotbed_table_moves(table);
-    const uint64_t room = of->lower != 0 ? UPPER : UPPER + LOWER;
-    table->range = make_range(of->upper, moves || of->evicts, 0, room);
+    const uint64_t slots = of->lower != 0 ? UPPER : UPPER + LOWER;
+    table->range = make_range(of->upper, moves || of->evicts, 0, slots);
     table->slots = hotbed_index_range_slots(table->range);
     clear(w.index_keys, table->range);
     if (of->lower != 0) {

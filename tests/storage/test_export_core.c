@@ -51,7 +51,7 @@ static void run(work *w, uint32_t width) {
     w->a.starts = w->starts;
     w->a.first = FIRST;
     w->a.slots = WINDOW;
-    w->a.room = w->capacity;
+    w->a.capacity = w->capacity;
     w->a.groups = GROUPS;
     w->a.min_score = 300;
     for (w->group = 0; w->group <= GROUPS; w->group++)

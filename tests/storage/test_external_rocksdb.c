@@ -379,9 +379,9 @@ static uint64_t hash(uint64_t key) {
     return key ^ key >> 33;
 }
 
-static uint64_t step(uint64_t lane, uint64_t word) {
-    lane = (lane ^ word) * 0x9e3779b97f4a7c15U;
-    return lane ^ lane >> 29;
+static uint64_t step(uint64_t a, uint64_t word) {
+    a = (a ^ word) * 0x9e3779b97f4a7c15U;
+    return a ^ a >> 29;
 }
 
 static uint64_t number(const uint8_t *at, size_t bytes) {
@@ -437,11 +437,11 @@ static void a_database_has_the_documented_format(hotbed_backend backend) {
     CHECK_EQ(number(value, 8), scores[0]);
     CHECK_BYTES(value + 24, rows, BYTES);
     memcpy(padded, rows, BYTES);
-    uint64_t lanes[4] = {name, hash(key), scores[0], number(value + 8, 8)}, sum = hash(BYTES);
+    uint64_t sums[4] = {name, hash(key), scores[0], number(value + 8, 8)}, sum = hash(BYTES);
     for (size_t i = 0; i < 6; i++)
-        lanes[i % 4] = step(lanes[i % 4], number(padded + 8 * i, 8));
+        sums[i % 4] = step(sums[i % 4], number(padded + 8 * i, 8));
     for (int l = 0; l < 4; l++)
-        sum = hash(step(sum, lanes[l]));
+        sum = hash(step(sum, sums[l]));
     CHECK_EQ(number(value + 16, 8), sum);
     rocksdb_close(db);
     rocksdb_options_destroy(options);

@@ -82,9 +82,9 @@ static void model_evictions(const index_fixture *b) {
 
 static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin) {
     uint64_t lowest = 0;
-    bool room = false;
+    bool has_free = false;
     if (b->host->n == 1)
-        lowest = model_lowest(b->host->tables[0], b->host->keys[0], &room);
+        lowest = model_lowest(b->host->tables[0], b->host->keys[0], &has_free);
     CHECK_OK(index_fixture_insert(b, rule, with_pin));
     const index_batch *h = b->host;
     for (uint64_t i = 0; i < h->n; i++)
@@ -92,12 +92,12 @@ static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin
             h->outcomes[i] == HOTBED_INDEX_FOUND,
             model_find(h->tables[i], h->keys[i]) != HOTBED_SLOT_NONE);
     if (h->n == 1 && h->outcomes[0] != HOTBED_INDEX_FOUND) {
-        CHECK_EQ(h->outcomes[0] == HOTBED_INDEX_INSERTED, room);
+        CHECK_EQ(h->outcomes[0] == HOTBED_INDEX_INSERTED, has_free);
         if (h->outcomes[0] == HOTBED_INDEX_EVICTED)
             CHECK_EQ(h->evicted_scores[0], lowest);
         CHECK_EQ(
             h->outcomes[0] == HOTBED_INDEX_PINNED,
-            !room && ranges[h->tables[0]].evicts != 0 && lowest == UINT64_MAX);
+            !has_free && ranges[h->tables[0]].evicts != 0 && lowest == UINT64_MAX);
     }
     model_evictions(b);
     for (uint64_t i = 0; i < h->n; i++) {

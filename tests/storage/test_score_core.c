@@ -201,15 +201,15 @@ static void times_always_increase(hotbed_backend backend) {
         hotbed_timer_tick(&timer, clocks[i]);
         CHECK_EQ(timer.now, times[i]);
     }
-    hotbed_timer_note(&timer, 50);
+    hotbed_timer_raise(&timer, 50);
     hotbed_timer_tick(&timer, 4200);
     CHECK_EQ(timer.now, 211);
-    hotbed_timer_note(&timer, 1000000);
+    hotbed_timer_raise(&timer, 1000000);
     hotbed_timer_tick(&timer, 4300);
     CHECK_EQ(timer.now, 1000001);
     hotbed_timer_tick(&timer, 4350);
     CHECK_EQ(timer.now, 1000051);
-    hotbed_timer_note(&timer, UINT64_MAX);
+    hotbed_timer_raise(&timer, UINT64_MAX);
     hotbed_timer_tick(&timer, 4400);
     CHECK_EQ(timer.now, HOTBED_SCORE_MOST);
     hotbed_timer_tick(&timer, 4500);

@@ -315,7 +315,7 @@ static void windows_may_end_or_begin_after_the_last_slot(hotbed_backend backend)
     e = batch_of(&d, 0, 0);
     CHECK_EQ(run_batch(&d, &e), N);
     memcpy(keys, d.all_keys, sizeof keys);
-    e.room = WINDOW; /* capacity for the first keys only */
+    e.capacity = WINDOW; /* capacity for the first keys only */
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
     fixture_download(&d.r, &n, d.count.data, sizeof n);
     CHECK_EQ(n, N);

@@ -1,9 +1,9 @@
-/* tests/storage/test_storage_growth.c - contract of hotbed/growth.h: tables that grow while they are trained.
+/* tests/storage/test_storage_growth.c - contract of hotbed/storage.h: tables that grow while they are trained.
  *
  * Rows and outputs must equal the model's across growths.  Also tested: slots, memory, graphs, polls, eviction,
  * concurrent streams, and documented errors.
  */
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 
 #include "hotbed/export.h"
 #include "hotbed/stats.h"

@@ -3,7 +3,7 @@
  * The same random training must give the same bytes with the index in device, pinned, pageable and file memory.  The
  * allocated bytes must equal the documented ones, also after a growth.
  */
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 #include "storage/index_core.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"

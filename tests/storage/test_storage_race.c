@@ -3,7 +3,7 @@
  * TSan checks that the documented events order all accesses.  Outputs and rows must equal the model's; where rows are
  * read while they are trained, each element shows to which key and step it belongs.
  */
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 

@@ -756,7 +756,7 @@ static void now_separates_earlier_and_later_keys(hotbed_backend backend) {
         hotbed_export e;
         hotbed_export_init(&e);
         e.slots = 64;
-        e.room = SLOTS;
+        e.capacity = SLOTS;
         e.keys = device;
         e.count = counted;
         if (kinds[k] == HOTBED_SCORE_TIMESTAMP_LFU)

@@ -3,7 +3,7 @@
  * Rows and outputs must equal the model's in every mode.  Counters of fetches, write-backs and link bytes are
  * compared with the numbers that follow from the documented rules.
  */
-#include "hotbed/growth.h"
+#include "hotbed/storage.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 

@@ -165,7 +165,7 @@ static void settle_lane(void *argument) {
     hotbed_settle_missing(&k->s, k->item, k->width);
 }
 
-static void swap_lane(void *argument) {
+static void exchange_lane(void *argument) {
     work *k = argument;
     const hotbed_move move = k->w.moves[k->item];
     const uint32_t u = k->w.missing[k->item];
@@ -242,13 +242,13 @@ static void prefetch(work *k) {
     pass(k, seek_lane, true, n);
     pass(k, claim_lane, false, n);
     pass(k, settle_lane, false, n);
-    uint32_t swaps = 0, counted = 0;
+    uint32_t exchanges = 0, counted = 0;
     for (uint32_t i = 0; i < n; i++)
-        swaps += hotbed_move_swaps(&k->w.moves[i]) ? 1 : 0;
+        exchanges += hotbed_move_exchanges(&k->w.moves[i]) ? 1 : 0;
     for (uint32_t b = 0; b < HOTBED_MOVE_BINS; b++)
         counted += k->w.bins[1 + b];
-    CHECK_EQ(counted, swaps);
-    pass(k, swap_lane, false, n);
+    CHECK_EQ(counted, exchanges);
+    pass(k, exchange_lane, false, n);
     pass(k, tally_lane, true, n);
     pass(k, end_lane, false, n);
     for (uint32_t t = 0; t < TABLES; t++)

@@ -168,6 +168,12 @@ class _Collection(torch.nn.Module):
         )
 
     def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
+        if self._comm is None or torch.compiler.is_compiling():
+            return self._read(features, storage)
+        with self._comm.calls(0):  # the other ranks learn of an error in the input, too
+            return self._read(features, storage)
+
+    def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
         keys, offsets, weights, samples = self._inputs(features, storage)
         training = self.training and self._fused is not None and torch.is_grad_enabled()
         rows, _ = lookup(
@@ -197,6 +203,10 @@ class _Collection(torch.nn.Module):
         Raises:
             StateError: keys or offsets would be copied.
         """
+        with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
+            self._prefetch(features)
+
+    def _prefetch(self, features: Any) -> None:
         for storage in self._storages:
             keys, offsets, weights, samples = self._inputs(features, storage)
             if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
@@ -327,12 +337,12 @@ class _Collection(torch.nn.Module):
                 continue
             if table.is_hash and metadata in state_dict:
                 parts["scores"] = state_dict[metadata]
-            shape = tuple(parts["weight"].shape)
             try:
-                keys = state_dict[f"{name}_id"] if table.is_hash else storage.keys_of(number, name, shape[0])
+                keys = state_dict[f"{name}_id"] if table.is_hash else storage.keys_of(number, name, parts["weight"])
             except ArgumentError as error:
                 error_msgs.append(str(error))
                 continue
+            shape = tuple(parts["weight"].shape)
             if shape != (keys.shape[0], table.dim):
                 error_msgs.append(f"{name}: shape {shape} is not {(keys.shape[0], table.dim)}")
                 continue

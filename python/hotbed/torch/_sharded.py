@@ -7,6 +7,7 @@ and everything about rows is as for a single rank, except that a static table st
 from __future__ import annotations
 
 import hashlib
+import re
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -14,7 +15,7 @@ import torch
 
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, CommError, KeyRangeError, StateError
+from hotbed.errors import ArgumentError, CommError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
@@ -119,8 +120,13 @@ class ShardedStorage(Storage):
             "check and is_weighted": (check_keys, is_weighted),
         }
         self._compare(described)
-        with comm.calls(self._tag):  # collective with ONE_SIDED; otherwise an early error
-            self._fill(self.slots[0])
+        error: Optional[Exception] = None
+        with comm.calls(self._tag):  # with ONE_SIDED all ranks make a context together
+            try:
+                self._fill(self.slots[0])
+            except UnsupportedError as raised:  # on all ranks
+                error = raised
+        agree(comm, device, self.streams.current(), error)
 
     def _compare(self, described: Dict[str, Any]) -> None:
         """Raise on all ranks if two of them make different collections."""
@@ -235,9 +241,16 @@ class ShardedStorage(Storage):
         try:
             super()._faults(stream)
         except KeyRangeError as error:
-            raise KeyRangeError(
-                f"{error} (on rank {self.comm.rank} of {self.comm.size}; a static table numbers its rank's rows from 0)"
-            ) from error
+            raise KeyRangeError(self._with_key(str(error))) from error
+
+    def _with_key(self, said: str) -> str:
+        """Replace the local row number of a static table, in the text of a fault, by the key."""
+        found = re.match(r"table (\d+): key (\d+) is not in", said)
+        if found is None or self.tables[int(found[1])].is_hash:
+            return said
+        t = int(found[1])
+        key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
+        return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int

@@ -535,17 +535,20 @@ class Storage:
                 rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
         return rows, parts
 
-    def keys_of(self, table: int, name: str, n: int) -> torch.Tensor:
-        """Give the keys of a static table to which ``n`` rows of a state dict belong.
+    def keys_of(self, table: int, name: str, given: torch.Tensor) -> torch.Tensor:
+        """Give the keys of a static table to which the rows of a tensor of a state dict belong.
 
         Raises:
             ArgumentError: a table has another number of rows.
         """
-        if n == self.tables[table].rows:
-            return torch.arange(n)
-        if n == self.num_rows(table):
+        shape, rows = tuple(given.shape), self.tables[table].rows
+        if shape[:1] == (rows,):
+            return torch.arange(rows)
+        if shape[:1] == (self.num_rows(table),):
             return self.keys(table)
-        raise ArgumentError(f"{name}: {n} rows, but the table has {self.tables[table].rows}")
+        raise ArgumentError(
+            f"{name}: shape {shape}, but the table has {rows} rows, {self.num_rows(table)} of them here"
+        )
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace a table's rows by those of a state dict."""

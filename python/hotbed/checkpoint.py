@@ -184,6 +184,12 @@ def _manifest(path: Path) -> Iterable[List[str]]:
     try:
         text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
+        parts = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
+        if parts:
+            raise StateError(
+                f"{os.fspath(path)} has a checkpoint for each of {parts}: read() one of them, or load() all into a "
+                "collection with these poolings and routes; hotbed.Comm() is a communicator of one rank"
+            ) from error
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
     return [line.split(" ") for line in text.splitlines() if line]
 

@@ -339,6 +339,21 @@ def test_one_rank_loads_a_checkpoint_of_two(tmp_path, needs_hdf5):
     assert torch.equal(one.weight("item"), saved)
 
 
+def test_tables_of_two_routes_are_two_checkpoints(tmp_path, needs_hdf5):
+    def save(comm):
+        ebc = pooled(comm)
+        train(ebc, comm.rank, comm.size)
+        checkpoint.save(tmp_path / "c", ebc)
+        return all_rows(ebc)
+
+    expected = merged(well(on_threads(save)))
+    with pytest.raises(hotbed.StateError, match=r"each of \['sum-continuous', 'sum-hash_round_robin'\].*hotbed.Comm"):
+        checkpoint.load(tmp_path / "c", pooled())
+    loaded = pooled(hotbed.Comm())
+    checkpoint.load(tmp_path / "c", loaded)
+    check_rows(all_rows(loaded), expected)
+
+
 # --- errors -----------------------------------------------------------------------------------------
 
 
@@ -418,6 +433,20 @@ def test_arguments_are_checked():
         hotbed.Comm.threads(0)
     with pytest.raises(hotbed.StateError, match="made without comm="):
         pooled().overflowed()
+
+
+def test_a_forward_drops_the_oldest_on_all_ranks():
+    def body(comm):
+        ebc = pooled(comm, max_in_flight=2)
+        outs = [ebc(bags(step)).values().sum() for step in range(3)]
+        for out in outs[1:]:
+            out.backward()
+        with pytest.raises(hotbed.StateError, match="max_in_flight=2"):
+            outs[0].backward()
+        with pytest.raises(hotbed.HotbedError):  # an exception in a call ends the communicator
+            ebc(bags(0))
+
+    well(on_threads(body))
 
 
 # --- processes --------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Comm:
         self._c = pointer
         self.lock = threading.RLock()
         self._collections = 0
+        #: The last error that all ranks raise together, after which they are still in step.
+        self.agreed: Optional[BaseException] = None
         weakref.finalize(self, lib.hotbed_comm_destroy, pointer)
 
     @classmethod
@@ -86,7 +88,7 @@ class Comm:
         device: Device = "cpu",
         deadline_ms: int = 0,
     ) -> Comm:
-        """Make one whose ranks are those of a process group.  All ranks call it together.
+        """Make one of the ranks of a process group.  All ranks call it together.
 
         The group carries one broadcast, which tells where rank 0 listens; it is not used afterwards.
 
@@ -173,7 +175,7 @@ class Comm:
         check(lib.hotbed_comm_create_nccl(options, number, comm.pointer, out))
         return cls._of(out[0])
 
-    # --- what it is -----------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------
 
     @property
     def pointer(self) -> Any:
@@ -236,7 +238,7 @@ class Comm:
         """Return a context manager for collective calls.
 
         It takes the lock, tags the calls so that ranks compare whose they are, and aborts the communicator if the
-        block raises, because the other ranks are in the same calls.
+        block raises, because the other ranks are in the same calls; but not for an error that all ranks have agreed on.
         """
         return _Calls(self, tag)
 
@@ -251,7 +253,7 @@ class _Calls:
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         self.comm.lock.release()
-        if error is None or self.comm.size == 1:
+        if error is None or error is self.comm.agreed or self.comm.size == 1:
             return
         failure = self.comm.failure()
         if failure is None:

@@ -104,7 +104,7 @@ def check_rows(found, expected):
 
 
 def train(ebc, rank, world, steps=STEPS, weighted=False):
-    """Train on this rank's batches, or on those of all ranks if ``rank`` is None; give the losses."""
+    """Train on this rank's batches, or on the batches of all ranks if ``rank`` is None; give the losses."""
     losses = []
     for step in range(steps):
         batches = [bags(100 * step + r, weighted=weighted) for r in range(world)]
@@ -410,9 +410,13 @@ def test_a_rank_that_does_not_come_is_named():
 
 
 def test_ranks_with_different_arguments():
-    results = on_threads(lambda comm: pooled(comm, optimizer=ht.SGD(lr=0.5 + comm.rank)))
-    for rank, result in enumerate(results):
-        assert isinstance(result, hotbed.ArgumentError)
+    def body(comm):
+        with pytest.raises(hotbed.ArgumentError) as caught:
+            pooled(comm, optimizer=ht.SGD(lr=0.5 + comm.rank))
+        pooled(comm)(bags(0))  # all ranks have raised, so the communicator works
+        return str(caught.value)
+
+    for rank, result in enumerate(well(on_threads(body))):
         assert f"ranks 0 and 1 make collections that differ in optimizer; here it is SGD(lr={0.5 + rank}" in str(result)
 
 
@@ -474,7 +478,7 @@ def under_torchrun(folder):
         dist.all_reduce(every := loss.detach() / comm.size)
         losses.append(float(every))
     with pytest.raises(hotbed.UnsupportedError, match="sockets"):
-        pooled(hotbed.Comm.from_group(), ht.ShardedOptions(SAMPLES, 10, plan=ht.Plan.ONE_SIDED))
+        pooled(comm, ht.ShardedOptions(SAMPLES, 10, plan=ht.Plan.ONE_SIDED))
     torch.save((losses, all_rows(ebc)), folder / f"rank{comm.rank}")
     checkpoint.save(folder / "c", ebc, step=STEPS)
     kjt = bags(0)

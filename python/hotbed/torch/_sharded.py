@@ -43,11 +43,12 @@ def agree(comm: Comm, device: torch.device, stream: Any, error: Optional[BaseExc
     """Raise on all ranks if one has an error: its own on that rank, a CommError with its text on the others."""
     said = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT_BYTES]
     every = gather(comm, device, stream, said.ljust(_TEXT_BYTES, b"\0"))
-    if error is not None:
-        raise error
     for rank, words in enumerate(every):
-        if words[0] != 0:
-            raise CommError(f"rank {rank}: {words.rstrip(bytes(1)).decode('utf-8', 'replace')}")
+        if error is None and words[0] != 0:
+            error = CommError(f"rank {rank}: {words.rstrip(bytes(1)).decode('utf-8', 'replace')}")
+    if error is not None:
+        comm.agreed = error
+        raise error
 
 
 def _destroy(
@@ -135,9 +136,10 @@ class ShardedStorage(Storage):
         for rank, theirs in enumerate(every):
             for i, name in enumerate(described):
                 if theirs[8 * i : 8 * i + 8] != every[0][8 * i : 8 * i + 8]:
-                    raise ArgumentError(
+                    self.comm.agreed = ArgumentError(
                         f"ranks 0 and {rank} make collections that differ in {name}; here it is {described[name]!r}"
                     )
+                    raise self.comm.agreed
 
     def _create(self, options: Any) -> None:
         given = self.sharded
@@ -388,7 +390,7 @@ class ShardedStorage(Storage):
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts)
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Replace this rank's rows by those of a state dict, of this rank or of all."""
+        """Replace this rank's rows by rows of a state dict, of this rank or of all."""
         if not self.is_direct(table):
             super().load_rows(table, keys, given)
             return

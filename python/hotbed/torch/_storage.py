@@ -551,7 +551,7 @@ class Storage:
         )
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Replace a table's rows by those of a state dict."""
+        """Replace a table's rows by the rows of a state dict."""
         if self.is_direct(table):
             with torch.no_grad():
                 self.view(table).copy_(given["weight"])

@@ -158,7 +158,7 @@ class Route(enum.Enum):
 class ShardedOptions:
     """How a collection of several ranks exchanges keys and rows; equal on all ranks.
 
-    The fields are those of ``hotbed_sharded_options``, which ``include/hotbed/sharded.h`` explains.
+    The fields have the names of ``hotbed_sharded_options``, which ``include/hotbed/sharded.h`` explains.
 
     Attributes:
         max_batch_size: samples of a rank's largest batch.

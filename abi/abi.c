@@ -77,6 +77,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_profile_task),
     KNOWN(hotbed_reading),
     KNOWN(hotbed_ref),
+    KNOWN(hotbed_rendezvous),
     KNOWN(hotbed_rewrite_options),
     KNOWN(hotbed_rewrite_report),
     KNOWN(hotbed_rocksdb_options),

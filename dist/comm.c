@@ -29,6 +29,8 @@ const char *hotbed_transport_name(hotbed_transport transport) {
         return "mpi";
     case HOTBED_TRANSPORT_NCCL:
         return "nccl";
+    case HOTBED_TRANSPORT_SOCKETS:
+        return "sockets";
     }
     return "unknown";
 }
@@ -219,6 +221,15 @@ void hotbed_comm_abort(hotbed_comm *comm) {
         return;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted", comm->rank);
+    comm->ops->spread(comm);
+}
+
+void hotbed_comm_abort_with(hotbed_comm *comm, const char *why) {
+    if (comm == NULL || hotbed_forked())
+        return;
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted: %s", comm->rank,
+        why == NULL ? "no reason given" : why);
     comm->ops->spread(comm);
 }
 

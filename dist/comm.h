@@ -2,8 +2,8 @@
  *
  * To a transport, every collective is a batch of up to HOTBED_EXCHANGES_MAX parts. Each part says
  * which bytes go to each rank, and where the bytes from each rank are put. comm.c checks arguments,
- * keeps the order log, makes the batch and computes sums; comm_self.c, comm_threads.c, comm_mpi.c
- * and comm_nccl.c move bytes. */
+ * keeps the order log, makes the batch and computes sums; comm_self.c, comm_threads.c, comm_mpi.c,
+ * comm_sockets.c and comm_nccl.c move bytes. */
 #ifndef HOTBED_DIST_COMM_H
 #define HOTBED_DIST_COMM_H
 
@@ -164,6 +164,22 @@ void hotbed_comm_outline_of(
 bool hotbed_comm_compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_outline *theirs);
+
+/* What a process sends to another process before the bytes of a batch. */
+typedef struct hotbed_comm_header {
+    uint64_t run;
+    hotbed_comm_outline outline;
+} hotbed_comm_header;
+/* The header of a batch for rank p. */
+void hotbed_comm_header_of(
+    const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_header *out);
+/* Whether rank p is at the same batch as this rank; otherwise records MISMATCH and returns false. */
+bool hotbed_comm_check_header(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
+    const hotbed_comm_header *theirs);
+
+/* Copy what a batch sends from this rank to itself, in host memory. */
+void hotbed_comm_copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch);
 
 /* The checks that every collective begins with. Errors: ARGUMENT, COMM. */
 hotbed_status hotbed_comm_check_call(

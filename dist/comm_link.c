@@ -377,6 +377,15 @@ static void free_link(hotbed_link *l) {
     hotbed_delete(l);
 }
 
+int hotbed_link_socket(const hotbed_link *l, uint32_t p) {
+    return l->peers[p].socket;
+}
+
+void hotbed_link_drop(hotbed_link *l) {
+    if (l != NULL)
+        free_link(l);
+}
+
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out) {

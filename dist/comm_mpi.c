@@ -24,12 +24,6 @@ enum {
     DYING_MS = 200 /* an MPI error is often a death that the link reports a little later */
 };
 
-/* The header that a rank sends before the bytes of a batch. */
-typedef struct header {
-    uint64_t run;
-    hotbed_comm_outline outline;
-} header;
-
 /* How many of the bytes to or from another rank have moved. */
 typedef struct cursor {
     uint32_t part;
@@ -42,7 +36,7 @@ typedef struct cursor {
 
 /* What MPI reads and writes for one rank. */
 typedef struct buffers {
-    header to, from;
+    hotbed_comm_header to, from;
     uint8_t send[CHUNK_BYTES], recv[CHUNK_BYTES];
 } buffers;
 
@@ -233,18 +227,10 @@ static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
 }
 
 static bool check_header(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
-    const header *from = &mpi_of(comm)->peers[p].buffers->from;
-    bool agree = from->run == comm->runs;
-    if (!agree)
-        (void)hotbed_comm_record_fault(
-            comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
-            "rank %u is at operation %" PRIu64 ", rank %u at %" PRIu64, p, from->run, comm->rank,
-            comm->runs);
-    else
-        agree = hotbed_comm_compare(comm, batch, p, &from->outline);
-    if (!agree)
-        hotbed_link_spread(mpi_of(comm)->link, comm);
-    return agree;
+    if (hotbed_comm_check_header(comm, batch, p, &mpi_of(comm)->peers[p].buffers->from))
+        return true;
+    hotbed_link_spread(mpi_of(comm)->link, comm);
+    return false;
 }
 
 static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, bool *moved) {
@@ -275,8 +261,7 @@ static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32
     mpi_comm *m = mpi_of(comm);
     peer *with = &m->peers[p];
     with->send = with->recv = (cursor){.request = MPI_REQUEST_NULL};
-    with->buffers->to.run = comm->runs;
-    hotbed_comm_outline_of(comm, batch, p, &with->buffers->to.outline);
+    hotbed_comm_header_of(comm, batch, p, &with->buffers->to);
     int error = MPI_Irecv(
         &with->buffers->from, (int)sizeof with->buffers->from, MPI_BYTE, (int)p, 0, m->mpi,
         &with->recv.request);
@@ -285,16 +270,6 @@ static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32
             &with->buffers->to, (int)sizeof with->buffers->to, MPI_BYTE, (int)p, 0, m->mpi,
             &with->send.request);
     return error == MPI_SUCCESS || fail_call(comm, p, "starting", error);
-}
-
-static void copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch) {
-    for (uint32_t i = 0; i < batch->num_parts; i++) {
-        uint64_t bytes;
-        const uint8_t *from = hotbed_comm_sends(comm, &batch->parts[i], comm->rank, &bytes);
-        uint8_t *to = hotbed_comm_receives(comm, &batch->parts[i], comm->rank, &bytes);
-        if (bytes > 0 && to != from)
-            memcpy(to, from, bytes);
-    }
 }
 
 /* Nothing has moved for a while: check whether a rank is dead, gone or late. */
@@ -328,7 +303,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     for (uint32_t k = 1; k < comm->size; k++) /* so that not all ranks send to the same one first */
         if (!start_peer(comm, batch, (comm->rank + k) % comm->size))
             return false;
-    copy_own(comm, batch);
+    hotbed_comm_copy_own(comm, batch);
     uint32_t idle = 0;
     for (bool busy = comm->size > 1; busy;) {
         bool moved = false;

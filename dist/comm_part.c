@@ -2,6 +2,7 @@
 #include "dist/comm.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* Where part p begins: packed, or as `offsets` say. */
 static uint64_t offset_of(const uint64_t *offsets, const uint64_t *bytes, uint32_t p) {
@@ -119,4 +120,32 @@ bool hotbed_comm_compare(
                 batch->tag, i, p, theirs->bytes[i], comm->rank, bytes);
     }
     return true;
+}
+
+void hotbed_comm_header_of(
+    const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_header *out) {
+    memset(out, 0, sizeof *out); /* clear the padding, which is sent too */
+    out->run = comm->runs;
+    hotbed_comm_outline_of(comm, batch, p, &out->outline);
+}
+
+bool hotbed_comm_check_header(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
+    const hotbed_comm_header *theirs) {
+    if (theirs->run == comm->runs)
+        return hotbed_comm_compare(comm, batch, p, &theirs->outline);
+    return hotbed_comm_record_fault(
+        comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
+        "rank %u is at operation %" PRIu64 ", rank %u at %" PRIu64, p, theirs->run, comm->rank,
+        comm->runs);
+}
+
+void hotbed_comm_copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    for (uint32_t i = 0; i < batch->num_parts; i++) {
+        uint64_t bytes;
+        const uint8_t *from = hotbed_comm_sends(comm, &batch->parts[i], comm->rank, &bytes);
+        uint8_t *to = hotbed_comm_receives(comm, &batch->parts[i], comm->rank, &bytes);
+        if (bytes > 0 && to != from)
+            memcpy(to, from, bytes);
+    }
 }

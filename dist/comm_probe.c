@@ -7,6 +7,7 @@ hotbed_status hotbed_transport_probe(hotbed_transport transport) {
     switch (transport) {
     case HOTBED_TRANSPORT_SELF:
     case HOTBED_TRANSPORT_THREADS:
+    case HOTBED_TRANSPORT_SOCKETS:
         return HOTBED_OK;
     case HOTBED_TRANSPORT_MPI:
         return hotbed_comm_probe_mpi();

@@ -30,6 +30,12 @@ uint32_t hotbed_route_rank(const hotbed_route *route, uint64_t key) {
     return hotbed_route_rank_of(route, key);
 }
 
+void hotbed_route_ranks(
+    const hotbed_route *route, uint64_t n, const uint64_t *keys, uint32_t *ranks) {
+    for (uint64_t i = 0; i < n; i++)
+        ranks[i] = hotbed_route_rank_of(route, keys[i]);
+}
+
 uint64_t hotbed_route_local(const hotbed_route *route, uint64_t key) {
     return hotbed_route_local_of(route, key);
 }

@@ -56,6 +56,8 @@ sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.p
 if [ -x $datagen ]; then
     $datagen --rows 4000 -o build/python/train.tsv
     (cd build/python && "$main/bin/python" "$root/examples/python/dlrm.py" train.tsv --batch 128 --steps 30)
+    (cd build/python && "$main/bin/torchrun" --standalone --nproc-per-node 2 "$root/examples/python/dlrm.py" \
+        train.tsv --batch 64 --steps 30)
 fi
 
 if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then

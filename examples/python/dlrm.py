@@ -2,16 +2,20 @@
 
     hotbed-datagen --rows 100000 -o train.tsv
     python dlrm.py train.tsv --batch 1024 --steps 90
+    torchrun --standalone --nproc-per-node 2 dlrm.py train.tsv --batch 512 --steps 90
 
 Each line has a label, 13 integers and 26 categories, separated by tabs; missing values are empty.  A category's key
-is a 64-bit number, so the tables need no vocabulary: a row is created when a category is first seen.
+is a 64-bit number, so the tables need no vocabulary: a row is created when a category is first seen.  Under torchrun
+the ranks share the embeddings' rows, each reads batches of its own, and the dense part has a replica on each.
 """
 
 import argparse
 import itertools
+import os
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import hotbed.checkpoint
@@ -58,7 +62,7 @@ def layers(*widths):
 class DLRM(nn.Module):
     """The top network receives the dot products of all pairs of embeddings, including the integers' embedding."""
 
-    def __init__(self, dim, rows, lr, device):
+    def __init__(self, dim, rows, lr, device, ranks):
         super().__init__()
         tables = [
             ht.EmbeddingBagConfig(
@@ -73,7 +77,8 @@ class DLRM(nn.Module):
                 score=ht.Score.LFU,
             )
         ]
-        self.embeddings = ht.EmbeddingBagCollection(tables, device=device, optimizer=ht.RowWiseAdagrad(lr=lr))
+        optimizer = ht.RowWiseAdagrad(lr=lr)
+        self.embeddings = ht.EmbeddingBagCollection(tables, device=device, optimizer=optimizer, **ranks)
         self.bottom = layers(INTEGERS, 64, dim)
         pairs = (CATEGORIES + 1) * CATEGORIES // 2
         self.top = layers(dim + pairs, 64, 1)
@@ -89,21 +94,40 @@ class DLRM(nn.Module):
         return self.top(torch.cat([dense, dots], dim=1))
 
 
+def join(device, batch):
+    """Return rank, number of ranks, and the collection's arguments for the ranks that torchrun has started."""
+    if "RANK" not in os.environ:
+        return 0, 1, {}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    comm = hotbed.Comm.from_group(device=device)
+    # The loss is a mean over a rank's samples, and DistributedDataParallel takes the mean over ranks.
+    sharded = ht.ShardedOptions(batch, batch * CATEGORIES, gradient_scale=1 / comm.size)
+    return comm.rank, comm.size, {"comm": comm, "sharded": sharded}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("log", help="click log in Criteo's format")
-    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1024, help="samples of a rank")
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--rows", type=int, default=1_000_000, help="categories that are kept")
     parser.add_argument("--lr", type=float, default=0.02, help="of the embeddings")
-    parser.add_argument("--device", default="cuda" if "cuda" in hotbed.backends() else "cpu")
+    local = os.environ.get("LOCAL_RANK", "0")
+    parser.add_argument("--device", default=f"cuda:{local}" if "cuda" in hotbed.backends() else "cpu")
     parser.add_argument("--checkpoint", help="directory to write the embeddings to")
     args = parser.parse_args()
+    device = torch.device(args.device)
+    rank, world, ranks = join(device, args.batch)
     torch.manual_seed(1)
-    model = DLRM(args.dim, args.rows, args.lr, args.device)
+    model = DLRM(args.dim, args.rows, args.lr, device, ranks)
+    embeddings = model.embeddings
+    if ranks:
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    batches = read_batches(args.log, args.batch, args.device)
+    batches = itertools.islice(read_batches(args.log, args.batch, device), rank, None, world)
     start, seen = time.monotonic(), []
     for step in range(1, args.steps + 1):
         labels, integers, categories = next(batches)
@@ -113,11 +137,12 @@ def main():
         optimizer.step()
         seen.append(loss.detach())
         if step % 30 == 0:
-            print(f"step {step}: loss {torch.stack(seen[-30:]).mean():.4f}, {time.monotonic() - start:.1f} s")
-    stats = model.embeddings.stats("categories")
-    print(f"{stats['inserts']} categories seen, {stats['evictions']} evicted")
+            loss = torch.stack(seen[-30:]).mean()
+            print(f"rank {rank}, step {step}: loss {loss:.4f}, {time.monotonic() - start:.1f} s")
+    stats = embeddings.stats("categories")
+    print(f"rank {rank}: {stats['inserts']} categories seen, {stats['evictions']} evicted")
     if args.checkpoint:
-        hotbed.checkpoint.save(args.checkpoint, model.embeddings, step=args.steps)
+        hotbed.checkpoint.save(args.checkpoint, embeddings, step=args.steps)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
  *
  * Needed by programs with more than one rank, for sharded collections (hotbed/sharded.h),
  * checkpoints of several ranks, and the gradients of dense parameters. A communicator joins `size`
- * ranks, numbered from 0. Four transports implement one contract:
+ * ranks, numbered from 0. Five transports implement one contract:
  *
  *   self     one rank; copies. Host and CUDA streams.
  *   threads  ranks are threads of one process. Host streams; and, to try several ranks on one GPU,
  *            CUDA streams of one GPU: there a call returns when all ranks have made it, and cannot
  *            be recorded in a graph.
  *   MPI      ranks are processes of an MPI job. Host streams.
+ *   sockets  ranks are processes, on one or several machines, connected by TCP. Host streams. Needs
+ *            no other library.
  *   NCCL     one GPU per rank; ranks are processes, threads, or both. CUDA streams of that GPU.
  *
  * Average the gradients of dense parameters over all ranks:
@@ -82,9 +84,10 @@ typedef enum hotbed_transport {
     HOTBED_TRANSPORT_THREADS = 2,
     HOTBED_TRANSPORT_MPI = 3,
     HOTBED_TRANSPORT_NCCL = 4,
+    HOTBED_TRANSPORT_SOCKETS = 5,
 } hotbed_transport;
 
-/* Return "self", "threads", "mpi" or "nccl"; "unknown" for other numbers. */
+/* Return "self", "threads", "mpi", "nccl" or "sockets"; "unknown" for other numbers. */
 HOTBED_API const char *hotbed_transport_name(hotbed_transport transport);
 
 /* Check whether this build and machine support `transport`.
@@ -145,11 +148,38 @@ hotbed_comm_create_threads(const hotbed_comm_options *options, uint32_t n, hotbe
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out);
 
+/* How the ranks of a new communicator find each other, in a program whose processes are already
+ * connected by other means, such as a key-value store or another library's process group. */
+typedef struct hotbed_rendezvous {
+    uint32_t size;  /* set by the caller: sizeof(hotbed_rendezvous) */
+    uint32_t rank;  /* this rank */
+    uint32_t world; /* number of ranks: 1 .. 1024; the same on all ranks */
+    /* Copy `bytes` bytes at `data` from rank 0 to all other ranks, and return whether that
+     * succeeded. Every rank calls it once, on the thread that creates the communicator. */
+    bool (*broadcast)(void *self, void *data, uint64_t bytes);
+    void *self; /* passed to broadcast */
+} hotbed_rendezvous;
+
+/* Create a communicator of processes that are connected by TCP. Synchronous: all ranks call it
+ * together. `options` may be NULL.
+ *
+ *   rendezvous  in  used only during the call. NULL: the environment variables RANK, WORLD_SIZE,
+ *                   MASTER_ADDR and MASTER_PORT, where rank 0 listens.
+ *
+ * Rank 0 listens on a free port of its own, and `broadcast` tells the other ranks where. Two
+ * connections join each pair of ranks: one for data, and one that reports a rank's death or abort at
+ * once. They are neither encrypted nor authenticated. Ranks must be of one architecture.
+ *
+ * Errors: ARGUMENT (rank or world; a variable is missing or not a number), COMM (broadcast failed; a
+ * rank did not arrive within the deadline), MEMORY. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_sockets(
+    const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out);
+
 /* Create a communicator of GPUs; this rank uses GPU number `device`. Synchronous: all ranks call it
  * together. `options` may be NULL.
  *
- *   bootstrap  in  a communicator of threads or over MPI, whose ranks become the ranks of this one;
- *                  it is used only during the call, with host memory. NULL: processes find each
+ *   bootstrap  in  a communicator of threads, sockets or MPI, whose ranks become the ranks of this
+ *                  one; it is used only during the call, with host memory. NULL: processes find each
  *                  other through the environment variables RANK, WORLD_SIZE, MASTER_ADDR and
  *                  MASTER_PORT, where rank 0 listens.
  *
@@ -307,6 +337,11 @@ hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out);
 /* Fail the communicator on all ranks, as ABORTED by this one. May be called from any thread, also
  * while the owner uses `comm`. Does not wait for other ranks. NULL is allowed. */
 HOTBED_API void hotbed_comm_abort(hotbed_comm *comm);
+
+/* Do the same, and tell the other ranks why.
+ *
+ *   why  in  one line, at most about 200 bytes, which follows "rank N aborted: " in the fault's text */
+HOTBED_API void hotbed_comm_abort_with(hotbed_comm *comm, const char *why);
 
 /* --- order log -------------------------------------------------------------------------------- */
 

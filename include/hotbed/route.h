@@ -64,6 +64,13 @@ hotbed_route_init(hotbed_route *route, hotbed_route_kind kind, uint32_t world, u
 /* Return the rank that owns `key`. */
 HOTBED_API uint32_t hotbed_route_rank(const hotbed_route *route, uint64_t key);
 
+/* Write the ranks that own n keys: for bindings, in which a call for each key would be slow.
+ *
+ *   keys   in   [n] host memory
+ *   ranks  out  [n] host memory */
+HOTBED_API void hotbed_route_ranks(
+    const hotbed_route *route, uint64_t n, const uint64_t *keys, uint32_t *ranks);
+
 /* Return the local id of `key` on its rank. */
 HOTBED_API uint64_t hotbed_route_local(const hotbed_route *route, uint64_t key);
 

@@ -1,10 +1,12 @@
 """Embedding tables for training.
 
-``hotbed.torch`` has PyTorch modules, ``hotbed.checkpoint`` saves and reads their rows, and ``hotbed.errors`` has the
-exceptions.  ``hotbed._c`` has the C API as it is; the comments of ``include/hotbed/*.h`` are its manual.
+``hotbed.torch`` has PyTorch modules, ``hotbed.checkpoint`` saves and reads their rows, ``hotbed.Comm`` joins several
+ranks, and ``hotbed.errors`` has the exceptions.  ``hotbed._c`` has the C API as it is; the comments of
+``include/hotbed/*.h`` are its manual.
 """
 
 from hotbed._c import backends, version
+from hotbed.comm import Comm
 from hotbed.errors import (
     ArgumentError,
     CommError,
@@ -23,6 +25,7 @@ __version__ = version()
 
 __all__ = [
     "ArgumentError",
+    "Comm",
     "CommError",
     "CorruptError",
     "DeviceError",

@@ -6,14 +6,15 @@ only h5py and numpy: a checkpoint of a GPU's tables is read on any machine.  ``d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new
-from hotbed.errors import ArgumentError, FileError
+from hotbed.errors import ArgumentError, FileError, StateError
 
 if TYPE_CHECKING:
     import numpy
@@ -40,7 +41,24 @@ def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
     storages = list(module.storages)
     if len(storages) == 1:
         return [(storages[0], os.fsencode(path))]
-    return [(s, os.fsencode(pathlib.Path(path) / s.pooling.name.lower())) for s in storages]
+    return [(s, os.fsencode(pathlib.Path(path) / s.label)) for s in storages]
+
+
+@contextlib.contextmanager
+def _together(module: Any) -> Iterator[None]:
+    """Run what a rank does by itself; if it raises on one rank, all raise."""
+    error: Optional[Exception] = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    if module.comm is not None:
+        from hotbed.torch._sharded import agree
+
+        storage = module.storages[0]
+        agree(module.comm, storage.device, storage.streams.current(), error)
+    elif error is not None:
+        raise error
 
 
 class Increments:
@@ -72,8 +90,14 @@ class Increments:
 
 def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
     targets = _storages(module, path)
-    if len(targets) > 1:
-        pathlib.Path(path).mkdir(parents=False, exist_ok=False)
+    with _together(module):
+        if len(targets) > 1 and (module.comm is None or module.comm.rank == 0):
+            try:
+                pathlib.Path(path).mkdir(parents=False, exist_ok=False)
+            except FileExistsError as error:
+                raise StateError(f"{os.fspath(path)} exists") from error
+            except OSError as error:
+                raise FileError(f"{os.fspath(path)}: {error}") from error
     for number, (storage, place) in enumerate(targets):
         data = ffi.from_buffer(extra)
         options = new("checkpoint_options", step=step, extra_bytes=len(extra))
@@ -84,6 +108,8 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
             if increments.paths:
                 parent = ffi.new("char[]", _storages(module, increments.paths[-1])[number][1])
         options.parent = parent
+        keep: List[Any] = []
+        storage.join(options, keep)
         with storage.lock:
             check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
 
@@ -91,11 +117,13 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
 def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
     """Write the rows, scores and optimiser states of a collection to a new directory.  Waits for the disk.
 
+    With several ranks all of them call it, and each writes its rows; the directory is on a file system that all see.
+
     Args:
         path: of the directory, which must not exist; it has its name only when all of it is on disk.
         module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; forwards have had their backwards.
         step: of the training, given back by ``load()``.
-        extra: bytes of the caller's own, at most 1 GiB: the dense model, for example.
+        extra: bytes of the caller's own, at most 1 GiB: the dense model, for example.  Of several ranks, rank 0's.
 
     Raises:
         StateError: the path exists, or a forward still waits for its backward.
@@ -107,6 +135,9 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
 
 def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
     """Replace the rows of a collection by the rows of a checkpoint.  Blocks are checked against their digests.
+
+    The number of ranks may be another than the checkpoint's: all ranks of the collection call it, and each gets the
+    rows of its keys.
 
     Args:
         path: a full checkpoint.
@@ -125,11 +156,12 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         array = ffi.new("char *[]", parts)
         options = new("checkpoint_load_options", num_increments=len(parts))
         options.increments = ffi.cast("char **", array) if parts else ffi.NULL
-        step, size = (
-            ffi.new("uint64_t *"),
-            ffi.new("uint64_t *", _extra_bytes(os.fsdecode(place), increments, number, module)),
-        )
+        step, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        with _together(module):
+            size[0] = _extra_bytes(os.fsdecode(place), increments, number, module)
         buffer = ffi.new("char[]", max(1, size[0]))
+        keep: List[Any] = []
+        storage.join(options, keep)
         with storage.lock:
             stream = storage.streams.current()
             check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
@@ -152,6 +184,12 @@ def _manifest(path: Path) -> Iterable[List[str]]:
     try:
         text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
+        parts = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
+        if parts:
+            raise StateError(
+                f"{os.fspath(path)} has a checkpoint for each of {parts}: read() one of them, or load() all into a "
+                "collection with these poolings and routes; hotbed.Comm() is a communicator of one rank"
+            ) from error
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
     return [line.split(" ") for line in text.splitlines() if line]
 

@@ -2,7 +2,7 @@
  * time.
  *
  * The environment variable PHASE names the phase in which rank 1 dies.  The others print "survivor
- * RANK: ...", or fail a check.  comm_death.sh runs this program over MPI or NCCL. */
+ * RANK: ...", or fail a check.  comm_death.sh runs this program over MPI, sockets or NCCL. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "dist/comm.h"
 #include "tests/dist/world.h"
@@ -28,6 +28,8 @@ static hotbed_status create(
     options.deadline_ms = deadline_ms;
     if (where->transport == HOTBED_TRANSPORT_MPI)
         return hotbed_comm_create_mpi(&options, out);
+    if (where->transport == HOTBED_TRANSPORT_SOCKETS)
+        return hotbed_comm_create_sockets(&options, NULL, out);
     return hotbed_comm_create_nccl(&options, (int)rank, NULL, out);
 }
 
@@ -119,16 +121,16 @@ static void run(hotbed_backend backend) {
     if (missing != NULL)
         SKIP(missing);
     const world *where = world_list();
-    bool mpi = where->transport == HOTBED_TRANSPORT_MPI;
+    bool gpu = where->transport == HOTBED_TRANSPORT_NCCL;
     world_rank me = {.rank = (uint32_t)strtoul(number, NULL, 10), .size = where->size};
     CHECK_OK(create(where, DEADLINE_MS, me.rank, &me.comm));
     CHECK_OK(hotbed_stream_create(
-        mpi ? HOTBED_BACKEND_HOST : HOTBED_BACKEND_CUDA, mpi ? 0 : (int)me.rank, &me.stream));
+        gpu ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST, gpu ? (int)me.rank : 0, &me.stream));
     if (strcmp(phase, "create") == 0) { /* rank 1 dies before it calls create */
         hotbed_comm *second = NULL;
         if (me.rank == DYING_RANK)
             die(NULL);
-        CHECK_STATUS(create(where, mpi ? 1000 : 15000, me.rank, &second), HOTBED_ERR_COMM);
+        CHECK_STATUS(create(where, gpu ? 15000 : 1000, me.rank, &second), HOTBED_ERR_COMM);
         CHECK(second == NULL);
     }
     live_and_die(&me, phase);

@@ -1,8 +1,7 @@
-# tests/dist/ranks.cmake - entries that run programs over MPI, as threads on one GPU, and over NCCL, and that kill a rank.
-if(HOTBED_MPI OR HOTBED_NCCL)
-  add_executable(comm_death comm_death.c)
-  target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
-endif()
+# tests/dist/ranks.cmake - entries that run programs over MPI and sockets, as threads on one GPU, and over NCCL, and that
+# kill a rank.
+add_executable(comm_death comm_death.c)
+target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
 set(death_phases create idle before between middle end)
 
 # Add an entry for a program that runs as several ranks.  The environment is part of the command, so that the command
@@ -52,6 +51,19 @@ if(open_mpi)
   endforeach()
 endif()
 
+set(environment HOTBED_TEST_TRANSPORT=sockets)
+set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
+foreach(ranks IN ITEMS 2 3)
+  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
+                           test_balance ${checkpoints})
+    add_ranks_test(${program}.tcp${ranks} host "${environment}" ${launch} ${ranks} $<TARGET_FILE:${program}>)
+  endforeach()
+endforeach()
+foreach(phase IN LISTS death_phases)
+  add_ranks_test(comm_death.tcp.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
+                 ${phase} 3 300 ${launch} 3 $<TARGET_FILE:comm_death>)
+endforeach()
+
 if(HOTBED_CUDA) # several ranks on one GPU
   foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_context
                            test_sharded_contract test_sharded_growth test_balance ${checkpoints})
@@ -61,7 +73,6 @@ endif()
 
 if(HOTBED_NCCL)
   set(environment NCCL_NVLS_ENABLE=0) # not every machine has NVLink multicast, and the tests do not need it
-  set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
   set(nccl ${environment} HOTBED_TEST_TRANSPORT=nccl)
   foreach(program IN ITEMS test_comm test_comm_window test_sharded test_sharded_context)
     add_ranks_test(${program}.nccl1 gpu "${nccl};HOTBED_TEST_GPUS=1" $<TARGET_FILE:${program}>)

@@ -527,5 +527,6 @@ void sharded_fixture_run(uint32_t most, world_body body, void *argument) {
 }
 
 bool sharded_fixture_has_windows(void) {
-    return world_list()[0].transport != HOTBED_TRANSPORT_MPI;
+    hotbed_transport transport = world_list()[0].transport;
+    return transport != HOTBED_TRANSPORT_MPI && transport != HOTBED_TRANSPORT_SOCKETS;
 }

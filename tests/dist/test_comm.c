@@ -89,11 +89,11 @@ static void each_part_goes_to_its_rank(hotbed_backend backend) {
 }
 
 /* The transport's own all-to-all, which benchmarks compare with: a single operation of MPI or NCCL,
- * a copy between threads. */
+ * a copy of the rank's own bytes elsewhere. */
 static void bare_body(world_rank *me) {
     enum { BYTES = 4096 };
     hotbed_transport transport = hotbed_comm_transport(me->comm);
-    bool copies = transport == HOTBED_TRANSPORT_SELF || transport == HOTBED_TRANSPORT_THREADS;
+    bool copies = transport != HOTBED_TRANSPORT_MPI && transport != HOTBED_TRANSPORT_NCCL;
     world_bytes send = world_alloc(me, me->size * BYTES), recv = world_alloc(me, me->size * BYTES);
     for (uint32_t p = 0; p < me->size; p++)
         fill(send.host + p * BYTES, BYTES, me->rank, p, 0);

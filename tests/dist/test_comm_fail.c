@@ -267,7 +267,8 @@ static void abort_in_turn_body(world_rank *me) {
 
 static bool takes_turns(void) {
     const char *transport = getenv("HOTBED_TEST_TRANSPORT");
-    return transport == NULL || strcmp(transport, "") == 0 || strcmp(transport, "mpi") == 0;
+    return transport == NULL || strcmp(transport, "") == 0 || strcmp(transport, "mpi") == 0 ||
+           strcmp(transport, "sockets") == 0;
 }
 
 static void the_deadline_does_not_run_while_an_earlier_operation_is_held_up(

@@ -353,6 +353,100 @@ static void a_communicator_gives_the_rendezvous_address(hotbed_backend backend) 
     world_run_all(NULL, bootstrap_body, NULL);
 }
 
+/* --- communicators of sockets ----------------------------------------------------------------- */
+
+static bool broadcast_by_comm(void *self, void *data, uint64_t bytes) {
+    const world_rank *me = self;
+    return hotbed_comm_broadcast(me->comm, 0, bytes, data, me->stream) == HOTBED_OK &&
+           hotbed_stream_sync(me->stream) == HOTBED_OK;
+}
+
+static bool broadcast_fails(void *self, void *data, uint64_t bytes) {
+    (void)self;
+    memset(data, 0, bytes);
+    return false;
+}
+
+static hotbed_rendezvous rendezvous_of(world_rank *me) {
+    return (hotbed_rendezvous){
+        .size = sizeof(hotbed_rendezvous),
+        .rank = me->rank,
+        .world = me->size,
+        .broadcast = broadcast_by_comm,
+        .self = me,
+    };
+}
+
+/* Ranks that are threads find each other through another communicator, then sum over sockets. */
+static void sockets_body(world_rank *me) {
+    hotbed_rendezvous by = rendezvous_of(me);
+    hotbed_comm *comm = NULL;
+    CHECK_OK(hotbed_comm_create_sockets(NULL, &by, &comm));
+    CHECK_EQ(hotbed_comm_rank(comm), me->rank);
+    CHECK_EQ(hotbed_comm_size(comm), me->size);
+    CHECK_STRING(hotbed_transport_name(hotbed_comm_transport(comm)), "sockets");
+    float one = 1.0F, sum = 0.0F;
+    CHECK_OK(hotbed_comm_all_reduce(comm, 1, 1.0F, &one, &sum, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    CHECK(sum == (float)me->size);
+    hotbed_comm_destroy(comm);
+}
+
+static void ranks_find_each_other_through_the_callers_broadcast(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, sockets_body, NULL);
+}
+
+static void failing_body(world_rank *me) {
+    hotbed_rendezvous by = rendezvous_of(me);
+    hotbed_comm *comm = NULL;
+    by.broadcast = broadcast_fails;
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, &by, &comm), HOTBED_ERR_COMM);
+    CHECK(comm == NULL);
+    by.broadcast = NULL;
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, &by, &comm), HOTBED_ERR_ARGUMENT);
+    by = rendezvous_of(me);
+    by.rank = me->size;
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, &by, &comm), HOTBED_ERR_ARGUMENT);
+    by.world = 0;
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, &by, &comm), HOTBED_ERR_ARGUMENT);
+    by = rendezvous_of(me);
+    by.size = 3;
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, &by, &comm), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_comm_create_sockets(NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
+}
+
+static void a_rendezvous_is_checked(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, failing_body, NULL);
+}
+
+/* The last rank aborts, while the others wait for it. */
+static void reason_body(world_rank *me) {
+    hotbed_rendezvous by = rendezvous_of(me);
+    hotbed_comm *comm = NULL;
+    char expected[80];
+    hotbed_comm_fault fault;
+    CHECK_OK(hotbed_comm_create_sockets(NULL, &by, &comm));
+    if (me->rank == me->size - 1)
+        hotbed_comm_abort_with(comm, "key 7 is unknown");
+    else if (hotbed_comm_barrier(comm, me->stream) == HOTBED_OK)
+        CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_COMM);
+    (void)snprintf(expected, sizeof expected, "rank %u aborted: key 7 is unknown", me->size - 1);
+    CHECK_OK(hotbed_comm_failure(comm, &fault));
+    CHECK_EQ(fault.reason, HOTBED_COMM_ABORTED);
+    CHECK_EQ(fault.rank, (int32_t)me->size - 1);
+    CHECK_STRING(fault.text, expected);
+    CHECK_STATUS(hotbed_comm_barrier(comm, me->stream), HOTBED_ERR_COMM);
+    hotbed_comm_abort_with(NULL, "nothing");
+    hotbed_comm_destroy(comm);
+}
+
+static void an_abort_carries_its_reason(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, reason_body, NULL);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"all_ranks_connect_and_close", all_ranks_connect_and_close},
     {"a_single_rank_opens_no_connection", a_single_rank_opens_no_connection},
@@ -365,5 +459,9 @@ const hotbed_test hotbed_tests[] = {
     {"a_death_is_seen", a_death_is_seen},
     {"the_environment_is_checked", the_environment_is_checked},
     {"a_communicator_gives_the_rendezvous_address", a_communicator_gives_the_rendezvous_address},
+    {"ranks_find_each_other_through_the_callers_broadcast",
+     ranks_find_each_other_through_the_callers_broadcast},
+    {"a_rendezvous_is_checked", a_rendezvous_is_checked},
+    {"an_abort_carries_its_reason", an_abort_carries_its_reason},
     {NULL, NULL},
 };

@@ -26,6 +26,10 @@ static hotbed_route route_of(hotbed_route_kind kind, uint32_t world, uint64_t ro
 
 static void check_key(const hotbed_route *route, uint64_t key) {
     uint32_t rank = hotbed_route_rank(route, key);
+    const uint64_t keys[] = {key, key};
+    uint32_t ranks[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    hotbed_route_ranks(route, 2, keys, ranks);
+    CHECK(ranks[0] == rank && ranks[1] == rank && ranks[2] == UINT32_MAX);
     uint64_t local = hotbed_route_local(route, key);
     CHECK(rank < route->world);
     CHECK_EQ(hotbed_route_key(route, rank, local), key);

@@ -48,6 +48,8 @@ const world *world_list(void) {
         other[0] = (world){HOTBED_TRANSPORT_MPI, number("OMPI_COMM_WORLD_SIZE")};
     else if (strcmp(name, "nccl") == 0)
         other[0] = (world){HOTBED_TRANSPORT_NCCL, number("HOTBED_TEST_GPUS")};
+    else if (strcmp(name, "sockets") == 0)
+        other[0] = (world){HOTBED_TRANSPORT_SOCKETS, number("WORLD_SIZE")};
     else
         other[0] = (world){HOTBED_TRANSPORT_NCCL, number("WORLD_SIZE")};
     return other;
@@ -208,6 +210,10 @@ static void run(
         return;
     case HOTBED_TRANSPORT_MPI:
         CHECK_OK(hotbed_comm_create_mpi(options, &comm));
+        run_rank(&only, comm, HOTBED_BACKEND_HOST, 0);
+        return;
+    case HOTBED_TRANSPORT_SOCKETS:
+        CHECK_OK(hotbed_comm_create_sockets(options, NULL, &comm));
         run_rank(&only, comm, HOTBED_BACKEND_HOST, 0);
         return;
     case HOTBED_TRANSPORT_THREADS:

@@ -2,8 +2,9 @@
  *
  * The environment variable HOTBED_TEST_TRANSPORT selects the transport: unset (self and threads on
  * the host), "gpu" (the same on one GPU, with CUDA streams), "mpi" (this process is a rank of an
- * MPI job), "nccl" (a thread for each of HOTBED_TEST_GPUS GPUs), "nccl-processes" (this process is
- * a rank, found by RANK and the like), "nccl-mpi" (found by MPI). */
+ * MPI job), "sockets" (a rank found by RANK and the like), "nccl" (a thread for each of
+ * HOTBED_TEST_GPUS GPUs), "nccl-processes" (this process is a rank, found by RANK and the like),
+ * "nccl-mpi" (found by MPI). */
 #ifndef HOTBED_TESTS_WORLD_H
 #define HOTBED_TESTS_WORLD_H
 

@@ -6,12 +6,17 @@ from hotbed.torch.config import (
     SGD,
     Adagrad,
     Adam,
+    Dedup,
     EmbeddingBagConfig,
     EmbeddingConfig,
     Evict,
+    Overflow,
+    Plan,
     PoolingType,
+    Route,
     RowWiseAdagrad,
     Score,
+    ShardedOptions,
 )
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -19,6 +24,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "Dedup",
     "EmbeddingBagCollection",
     "EmbeddingBagConfig",
     "EmbeddingCollection",
@@ -28,7 +34,11 @@ __all__ = [
     "JaggedTensor",
     "KeyedJaggedTensor",
     "KeyedTensor",
+    "Overflow",
+    "Plan",
     "PoolingType",
+    "Route",
     "RowWiseAdagrad",
     "Score",
+    "ShardedOptions",
 ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
+from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch import config as _config
 from hotbed.torch._ops import lookup
 from hotbed.torch._optimizer import FusedOptimizer
+from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._storage import Storage
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -48,8 +51,46 @@ class _Collection(torch.nn.Module):
         max_in_flight: int,
         check: str,
         options: Optional[Mapping[str, Any]],
+        comm: Optional[Comm],
+        sharded: Optional[_config.ShardedOptions],
     ) -> None:
         super().__init__()
+        self._comm = comm
+        if (comm is None) != (sharded is None):
+            given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
+            raise ArgumentError(
+                f"{given}= needs {missing}=: a collection of several ranks has a Comm, and ShardedOptions with "
+                "max_batch_size and max_keys"
+            )
+        with contextlib.nullcontext() if comm is None else comm.calls(0):
+            self._make(
+                tables,
+                pooled,
+                device,
+                is_weighted,
+                optimizer,
+                seed,
+                output_dtype,
+                max_in_flight,
+                check,
+                {} if options is None else options,
+                sharded,
+            )
+
+    def _make(
+        self,
+        tables: Sequence[Any],
+        pooled: bool,
+        device: Optional[Union[str, torch.device]],
+        is_weighted: bool,
+        optimizer: Optional[_config.Optimizer],
+        seed: int,
+        output_dtype: torch.dtype,
+        max_in_flight: int,
+        check: str,
+        options: Mapping[str, Any],
+        sharded: Optional[_config.ShardedOptions],
+    ) -> None:
         self._pooled = pooled
         self._is_weighted = is_weighted
         self._configs = list(tables)
@@ -63,21 +104,17 @@ class _Collection(torch.nn.Module):
         self._anchor = torch.zeros(0, device=self.device, requires_grad=True)
         self._storages: List[Storage] = []
         self._output_dtype = output_dtype
+        common = (optimizer, self.device, seed, output_dtype, max_in_flight, options, check)
         for pooling in dict.fromkeys(t.pooling for t in self._tables):
             group = [t for t in self._tables if t.pooling is pooling]
-            self._storages.append(
-                Storage(
-                    group,
-                    pooling,
-                    optimizer,
-                    self.device,
-                    seed,
-                    output_dtype,
-                    max_in_flight,
-                    {} if options is None else options,
-                    check,
-                )
-            )
+            if self._comm is None or sharded is None:
+                self._storages.append(Storage(group, pooling, *common))
+                continue
+            rules = list(dict.fromkeys(route_of(t, sharded) for t in group))
+            for rule in rules:
+                part = [t for t in group if route_of(t, sharded) is rule]
+                label = pooling.name.lower() + ("" if len(rules) == 1 else f"-{rule.name.lower()}")
+                self._storages.append(ShardedStorage(self._comm, sharded, label, is_weighted, part, pooling, *common))
         self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
         for table in self._tables:
             if table.init_fn is not None:
@@ -131,6 +168,12 @@ class _Collection(torch.nn.Module):
         )
 
     def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
+        if self._comm is None or torch.compiler.is_compiling():
+            return self._read(features, storage)
+        with self._comm.calls(0):  # the other ranks learn of an error in the input, too
+            return self._read(features, storage)
+
+    def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
         keys, offsets, weights, samples = self._inputs(features, storage)
         training = self.training and self._fused is not None and torch.is_grad_enabled()
         rows, _ = lookup(
@@ -160,6 +203,10 @@ class _Collection(torch.nn.Module):
         Raises:
             StateError: keys or offsets would be copied.
         """
+        with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
+            self._prefetch(features)
+
+    def _prefetch(self, features: Any) -> None:
         for storage in self._storages:
             keys, offsets, weights, samples = self._inputs(features, storage)
             if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
@@ -168,6 +215,18 @@ class _Collection(torch.nn.Module):
                     f"{[f for _, f in storage.features]}, in that order"
                 )
             storage.prefetch(keys, offsets, weights, samples)
+
+    def overflowed(self) -> bool:
+        """Say whether the last forward's batch did not fit into the messages of FIXED or ONE_SIDED on some rank.
+
+        With ``Overflow.REPLAY`` the batch was sent again; with ``REPORT`` its output is zeros on all ranks.
+
+        Raises:
+            StateError: the collection has no ``comm``, or there was no forward.
+        """
+        if self._comm is None:
+            raise StateError("overflowed: the collection was made without comm=")
+        return any([s.overflowed() for s in self._storages if isinstance(s, ShardedStorage)])
 
     def cancel(self) -> None:
         """Drop forwards whose backward has not come; a checkpoint is refused while there are some."""
@@ -179,6 +238,8 @@ class _Collection(torch.nn.Module):
     def weight(self, table: str) -> torch.Tensor:
         """Give a static table's rows, ``[num_embeddings, embedding_dim]``: the memory that trains, not a copy.
 
+        With several ranks, this rank's rows: row r is the row of key ``keys(table)[r]``.
+
         Raises:
             ArgumentError: there is no such table.
             StateError: a hash table, or rows in two tiers; see :meth:`keys` and :meth:`rows`.
@@ -187,24 +248,22 @@ class _Collection(torch.nn.Module):
         return storage.view(number)
 
     def keys(self, table: str) -> torch.Tensor:
-        """Give a hash table's keys, ``[n]`` int64 on the CPU, ascending.  Waits for the device."""
+        """Give the keys of this rank's rows, ``[n]`` int64 on the CPU, ascending.  Waits for the device."""
         storage, number = self._find(table)
-        if not storage.tables[number].is_hash:
-            return torch.arange(storage.tables[number].rows)
         return storage.keys(number)
 
     def rows(self, table: str, keys: torch.Tensor) -> torch.Tensor:
-        """Copy out the rows of ``[n]`` keys: ``[n, embedding_dim]``; zeros where a hash table lacks the key."""
+        """Copy out the rows of ``[n]`` keys: ``[n, embedding_dim]``; zeros where this rank lacks the key."""
         storage, number = self._find(table)
         return storage.rows(number, keys, ["weight"])["weight"]
 
     def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor) -> None:
-        """Insert or overwrite the rows ``[n, embedding_dim]`` of ``[n]`` distinct keys."""
+        """Insert or overwrite the rows ``[n, embedding_dim]`` of ``[n]`` distinct keys; skip keys of other ranks."""
         storage, number = self._find(table)
         storage.set_rows(number, keys, {"weight": rows})
 
     def stats(self, table: str) -> Dict[str, int]:
-        """Give the counts of a table since it was made: keys, uniques, hits, inserts, evictions and so on."""
+        """Give this rank's counts of a table since it was made: keys, uniques, hits, inserts, evictions and so on."""
         storage, number = self._find(table)
         return storage.stats(number)
 
@@ -226,8 +285,13 @@ class _Collection(torch.nn.Module):
 
     @property
     def storages(self) -> List[Storage]:
-        """The C storages, one for each pooling, for :mod:`hotbed.checkpoint`."""
+        """The C storages, one for each pooling (and rule of several ranks), for :mod:`hotbed.checkpoint`."""
         return self._storages
+
+    @property
+    def comm(self) -> Optional[Comm]:
+        """The communicator; None: one rank."""
+        return self._comm
 
     # --- as a module of PyTorch -----------------------------------------------------------------
 
@@ -267,23 +331,22 @@ class _Collection(torch.nn.Module):
                 if not table.is_hash:  # a hash table's rows may come from a checkpoint of Hotbed
                     missing_keys.append(name)
                 continue
-            weight = state_dict[name]
-            keys = state_dict.get(f"{name}_id") if table.is_hash else torch.arange(table.rows)
-            if keys is None:
+            parts = {"weight": state_dict[name]}
+            if table.is_hash and f"{name}_id" not in state_dict:
                 missing_keys.append(f"{name}_id")
                 continue
-            if tuple(weight.shape) != (keys.shape[0], table.dim):
-                error_msgs.append(f"{name}: shape {tuple(weight.shape)} is not {(keys.shape[0], table.dim)}")
-                continue
-            if storage.is_direct(number):
-                with torch.no_grad():
-                    storage.view(number).copy_(weight)
-                continue
-            parts = {"weight": weight}
-            storage.clear(number)
-            if metadata in state_dict and table.is_hash:
+            if table.is_hash and metadata in state_dict:
                 parts["scores"] = state_dict[metadata]
-            storage.set_rows(number, keys, parts)
+            try:
+                keys = state_dict[f"{name}_id"] if table.is_hash else storage.keys_of(number, name, parts["weight"])
+            except ArgumentError as error:
+                error_msgs.append(str(error))
+                continue
+            shape = tuple(parts["weight"].shape)
+            if shape != (keys.shape[0], table.dim):
+                error_msgs.append(f"{name}: shape {shape} is not {(keys.shape[0], table.dim)}")
+                continue
+            storage.load_rows(number, keys, parts)
         if strict:
             unexpected_keys += [k for k in state_dict if k.startswith(prefix + self._state_name) and k not in used]
 
@@ -330,6 +393,9 @@ class EmbeddingBagCollection(_Collection):
         max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
         check: what a refused key does, a full table's or one outside of a static table: "error", "warn" or "ignore".
         options: further fields of ``hotbed_storage_options``, such as ``hbm_bytes``.
+        comm: the ranks that share the tables' rows; None: this process has them all.  All ranks make the collection
+            with the same arguments, and make its calls together; each has its own batches.
+        sharded: with ``comm``: the largest batch, and how ranks exchange keys and rows.
 
     Raises:
         ArgumentError: a config or an option; the text has the value.
@@ -349,10 +415,23 @@ class EmbeddingBagCollection(_Collection):
         max_in_flight: int = 4,
         check: str = "error",
         options: Optional[Mapping[str, Any]] = None,
+        comm: Optional[Comm] = None,
+        sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
         """See the class."""
         super().__init__(
-            tables, True, device, is_weighted, optimizer, seed, output_dtype, max_in_flight, check, options
+            tables,
+            True,
+            device,
+            is_weighted,
+            optimizer,
+            seed,
+            output_dtype,
+            max_in_flight,
+            check,
+            options,
+            comm,
+            sharded,
         )
         self._names = [self._name(t, f) for t in self._tables for f in t.features]
         self._widths = [t.dim for t in self._tables for _ in t.features]
@@ -410,6 +489,8 @@ class EmbeddingCollection(_Collection):
         max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
         check: what a refused key does: "error", "warn" or "ignore".
         options: further fields of ``hotbed_storage_options``.
+        comm: as of :class:`EmbeddingBagCollection`.
+        sharded: as of :class:`EmbeddingBagCollection`.
 
     Raises:
         ArgumentError: a config or an option; the text has the value.
@@ -428,12 +509,27 @@ class EmbeddingCollection(_Collection):
         max_in_flight: int = 4,
         check: str = "error",
         options: Optional[Mapping[str, Any]] = None,
+        comm: Optional[Comm] = None,
+        sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
         """See the class."""
         dims = sorted({int(t.embedding_dim) for t in tables})
         if len(dims) > 1:
             raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")
-        super().__init__(tables, False, device, False, optimizer, seed, output_dtype, max_in_flight, check, options)
+        super().__init__(
+            tables,
+            False,
+            device,
+            False,
+            optimizer,
+            seed,
+            output_dtype,
+            max_in_flight,
+            check,
+            options,
+            comm,
+            sharded,
+        )
 
     def embedding_configs(self) -> List[Any]:
         """Give the configs, as they were given."""
@@ -455,29 +551,34 @@ class EmbeddingCollection(_Collection):
         Raises:
             HotbedError: as :class:`EmbeddingBagCollection`.
         """
-        storage = self._storages[0]
-        rows, offsets = self._lookup(features, storage)
-        samples = features.stride()
-        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(storage.features) + 1)
         make: Any = JaggedTensor
         if _is_torchrecs(features):
             from torchrec.sparse.jagged_tensor import JaggedTensor as TorchRecs
 
             make = TorchRecs
+        samples = features.stride()
         found = {}
-        for i, (t, feature) in enumerate(storage.features):
-            inside = offsets[i * samples : (i + 1) * samples + 1]
-            found[self._name(storage.tables[t], feature)] = make(
-                rows[bounds[i] : bounds[i + 1]], lengths=inside[1:] - inside[:-1]
-            )
-        return found
+        for storage in self._storages:
+            rows, offsets = self._lookup(features, storage)
+            bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(storage.features) + 1)
+            for i, (t, feature) in enumerate(storage.features):
+                inside = offsets[i * samples : (i + 1) * samples + 1]
+                found[self._name(storage.tables[t], feature)] = make(
+                    rows[bounds[i] : bounds[i + 1]], lengths=inside[1:] - inside[:-1]
+                )
+        return {self._name(t, f): found[self._name(t, f)] for t in self._tables for f in t.features}
 
     def flat(self, features: Any) -> torch.Tensor:
         """Read the row of each key of a batch whose features are in the order of the tables.
 
         Returns:
             ``[keys, embedding_dim]``, in the order of the batch's keys.  Does not look at offsets on the host.
+
+        Raises:
+            StateError: tables of several ranks that have two routes: their rows come from two exchanges.
         """
+        if len(self._storages) > 1:
+            raise StateError(f"flat: the tables have {len(self._storages)} routes; call the collection itself")
         return self._lookup(features, self._storages[0])[0]
 
 

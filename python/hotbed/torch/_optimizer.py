@@ -46,7 +46,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if storage.is_direct(t):
                     state[table.name] = {name: storage.view(t, s) for s, name in enumerate(names)}
                     continue
-                keys = storage.keys(t) if table.is_hash else torch.arange(table.rows)
+                keys = storage.keys(t)
                 state[table.name] = dict(storage.rows(t, keys, names))
                 if table.is_hash:
                     state[table.name]["keys"] = keys
@@ -69,7 +69,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if given is None or any(name not in given for name in names):
                     raise ArgumentError(f"table {table.name!r}: the state dict has no states {names}")
                 if names:
-                    keys = given["keys"] if table.is_hash else torch.arange(table.rows)
+                    keys = given["keys"] if table.is_hash else storage.keys_of(t, table.name, given[names[0]])
                     storage.set_rows(t, keys, {name: given[name] for name in names})
             storage.set_clock(clock)
         for group, given_group in zip(self.param_groups, state_dict["param_groups"]):

@@ -163,14 +163,14 @@ class Storage:
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
-        self._c = self._create(seed, options, check_keys)
+        keep: List[Any] = []
+        self._create(self._options(seed, options, check_keys, keep))
         self.handle = _next_handle[0]
         _next_handle[0] += 1
         _by_handle[self.handle] = self
-        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
 
-    def _create(self, seed: int, extra: Mapping[str, Any], check_keys: str) -> Any:
-        keep: List[Any] = []
+    def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
+        """Make the ``hotbed_storage_options``, which borrows what is appended to ``keep``."""
         tables = ffi.new("hotbed_table_options[]", len(self.tables))
         for i, table in enumerate(self.tables):
             o = tables[i]
@@ -189,6 +189,7 @@ class Storage:
             else:
                 o.initializer.value = table.lower
         of_features = ffi.new("uint32_t[]", [t for t, _ in self.features])
+        keep += [tables, of_features]
         options = new(
             "storage_options",
             num_tables=len(self.tables),
@@ -202,9 +203,13 @@ class Storage:
             **extra,
         )
         _fill_optimizer(options.optimizer, self.optimizer)
+        return options
+
+    def _create(self, options: Any) -> None:
         out = ffi.new("hotbed_storage **")
         check(lib.hotbed_storage_create(options, self.streams.current(), out))
-        return out[0]
+        self._c = out[0]
+        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
 
     # --- batches --------------------------------------------------------------------------------
 
@@ -212,6 +217,14 @@ class Storage:
     def pointer(self) -> Any:
         """The ``hotbed_storage *``."""
         return self._c
+
+    @property
+    def label(self) -> str:
+        """The name of its directory in a checkpoint of several storages."""
+        return self.pooling.name.lower()
+
+    def join(self, options: Any, keep: List[Any]) -> None:
+        """Set the communicator and share in options of a checkpoint; one rank has none."""
 
     @property
     def columns(self) -> int:
@@ -395,11 +408,14 @@ class Storage:
             stream = self.streams.current()
             self._set_learning_rate(stream)
             data = ffi.cast("void *", gradient.data_ptr())
-            check(lib.hotbed_storage_backward(self._c, slot.ticket, data, gradient.shape[1], stream))
+            self._backward(slot, data, gradient.shape[1], stream)
             slot.held = False
             slot.tensors = ()
             slot.generation += 1
             self._faults(stream)
+
+    def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
+        check(lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream))
 
     def _set_learning_rate(self, stream: Any) -> None:
         if self.group is None:
@@ -446,7 +462,7 @@ class Storage:
         ]
 
     def is_direct(self, table: int) -> bool:
-        """Whether row r of the table's memory is key r."""
+        """Whether row r of the table's memory is the row of the r-th of :meth:`keys`."""
         return not self.tables[table].is_hash and lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_HBM_DIRECT
 
     def view(self, table: int, state: int = -1) -> torch.Tensor:
@@ -471,7 +487,9 @@ class Storage:
         size = _BYTES[dtype]
         data = ffi.cast("char *", info.weights) + offset
         strides = (info.row_bytes // size, 1)
-        shape = (described.rows, columns)
+        shape = (self.num_rows(table), columns)
+        if shape[0] == 0:
+            return torch.empty(shape, dtype=dtype, device=self.device)
         span = ((shape[0] - 1) * strides[0] + columns) * size
         if self.device.type == "cuda":
             return torch.as_tensor(_CudaArray(self, data, dtype, shape, strides), device=self.device).view(dtype)
@@ -479,8 +497,14 @@ class Storage:
         flat = torch.frombuffer(ffi.buffer(owner, span), dtype=dtype)
         return flat.as_strided(shape, strides)
 
+    def num_rows(self, table: int) -> int:
+        """Give the number of rows of a static table that are here."""
+        return self.tables[table].rows
+
     def keys(self, table: int) -> torch.Tensor:
-        """Give a hash table's keys, int64 on the CPU, ascending; waits for the stream."""
+        """Give a table's keys, int64 on the CPU, ascending; of a hash table it waits for the stream."""
+        if not self.tables[table].is_hash:
+            return torch.arange(self.tables[table].rows)
         n = ffi.new("uint64_t *")
         with self.lock:
             stream = self.streams.current()
@@ -510,6 +534,30 @@ class Storage:
                 parts[name] = torch.zeros(n, width, dtype=torch.float32, device=self.device)
                 rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
         return rows, parts
+
+    def keys_of(self, table: int, name: str, given: torch.Tensor) -> torch.Tensor:
+        """Give the keys of a static table to which the rows of a tensor of a state dict belong.
+
+        Raises:
+            ArgumentError: a table has another number of rows.
+        """
+        shape, rows = tuple(given.shape), self.tables[table].rows
+        if shape[:1] == (rows,):
+            return torch.arange(rows)
+        if shape[:1] == (self.num_rows(table),):
+            return self.keys(table)
+        raise ArgumentError(
+            f"{name}: shape {shape}, but the table has {rows} rows, {self.num_rows(table)} of them here"
+        )
+
+    def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Replace a table's rows by the rows of a state dict."""
+        if self.is_direct(table):
+            with torch.no_grad():
+                self.view(table).copy_(given["weight"])
+            return
+        self.clear(table)
+        self.set_rows(table, keys, given)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Copy rows out: "weight", names of states, "scores"; zeros for keys that the table lacks."""

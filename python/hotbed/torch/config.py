@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import functools
 import math
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable, List, Mapping, Optional, Union
 
 import torch
 
@@ -121,6 +121,68 @@ class RowWiseAdagrad(Adagrad):
 
 
 Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]
+
+
+class Plan(enum.Enum):
+    """How keys and rows travel between ranks; all plans give the same bytes."""
+
+    FIXED = 0  #: messages hold up to ``capacity`` keys: no host wait
+    TWO_PHASE = 1  #: sizes first, then exact messages: one host wait a batch
+    ONE_SIDED = 2  #: as FIXED, but ranks write into each other's memory: NCCL within one NVLink domain, or threads
+
+
+class Overflow(enum.Enum):
+    """What happens to a batch with more keys for one rank than a message holds."""
+
+    REPLAY = 0  #: all ranks send it again by TWO_PHASE
+    REPORT = 1  #: it reads as zeros on all ranks, and ``overflowed()`` says so
+
+
+class Dedup(enum.Enum):
+    """Whether a rank of an EmbeddingCollection sends each distinct key of a table once."""
+
+    AUTO = 0  #: as ON
+    ON = 1
+    OFF = 2
+
+
+class Route(enum.Enum):
+    """Which rank has a key."""
+
+    HASH_ROUND_ROBIN = 0  #: by the key's hash: hash tables, unless ``routes`` says otherwise
+    ROUND_ROBIN = 1  #: the key modulo the number of ranks
+    CONTINUOUS = 2  #: the first ranks have the smallest keys: static tables
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedOptions:
+    """How a collection of several ranks exchanges keys and rows; equal on all ranks.
+
+    The fields have the names of ``hotbed_sharded_options``, which ``include/hotbed/sharded.h`` explains.
+
+    Attributes:
+        max_batch_size: samples of a rank's largest batch.
+        max_keys: keys of a rank's largest batch, over all features of the tables.
+        plan: FIXED, TWO_PHASE or ONE_SIDED.
+        overflow: what a batch of FIXED or ONE_SIDED does that does not fit into messages.
+        dedup: for an EmbeddingCollection; bags always send every key.
+        gradient_scale: factor of the gradients that a backward receives.  The sum of the ranks' gradients is applied:
+            1 for a loss that is a sum, or a mean over all ranks' samples; 1 / ranks for a mean over the rank's own
+            samples, which is what ``DistributedDataParallel`` takes for dense parameters.
+        capacity: keys that a message holds; 0: a rank's share of ``max_keys``, a quarter more, and 64.
+        growth_every: prefetches from one poll of growing tables to the next; 0: 16.
+        routes: the rule of single tables, by name.
+    """
+
+    max_batch_size: int
+    max_keys: int
+    plan: Plan = Plan.FIXED
+    overflow: Overflow = Overflow.REPLAY
+    dedup: Dedup = Dedup.AUTO
+    gradient_scale: float = 1.0
+    capacity: int = 0
+    growth_every: int = 0
+    routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,277 @@
+"""Communicators: the ranks that share the tables of a collection.
+
+A program under ``torchrun`` makes one through its process group, beside which Hotbed uses connections of its own::
+
+    torch.distributed.init_process_group("gloo")
+    comm = hotbed.Comm.from_group()
+
+Ranks can also be threads of one process, or processes that share a ``torch.distributed.Store``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
+
+from hotbed._c import check, ffi, lib, new, text
+from hotbed.errors import ArgumentError, CommError
+
+if TYPE_CHECKING:
+    import torch
+
+Device = Union[str, "torch.device"]
+
+#: Names of reasons by the numbers of the C library.
+_FAILURES = {
+    getattr(lib, name): name[len("HOTBED_COMM_") :]
+    for name in (
+        "HOTBED_COMM_ABORTED",
+        "HOTBED_COMM_LEFT",
+        "HOTBED_COMM_DEADLINE",
+        "HOTBED_COMM_MISMATCH",
+        "HOTBED_COMM_TRANSPORT",
+    )
+}
+
+
+class Comm:
+    """One rank of a communicator: a process, or a thread of one.  Without arguments, the only rank.
+
+    A failure is final: after a rank has aborted, left, died or not come within the deadline, calls of every other rank
+    raise :class:`~hotbed.CommError`.  Make a new communicator of the remaining ranks, and load the last checkpoint.
+
+    Used as a context manager, a block that raises aborts the communicator, so that no other rank waits for this one.
+
+    Args:
+        deadline_ms: the longest time that an operation waits for other ranks; 0: 30,000.
+    """
+
+    def __init__(self, deadline_ms: int = 0) -> None:
+        """See the class."""
+        out = ffi.new("hotbed_comm **")
+        check(lib.hotbed_comm_create_self(new("comm_options", deadline_ms=deadline_ms), out))
+        self._own(out[0])
+
+    def _own(self, pointer: Any) -> None:
+        self._c = pointer
+        self.lock = threading.RLock()
+        self._collections = 0
+        #: The last error that all ranks raise together, after which they are still in step.
+        self.agreed: Optional[BaseException] = None
+        weakref.finalize(self, lib.hotbed_comm_destroy, pointer)
+
+    @classmethod
+    def _of(cls, pointer: Any) -> Comm:
+        comm = cls.__new__(cls)
+        comm._own(pointer)
+        return comm
+
+    # --- making one -----------------------------------------------------------------------------
+
+    @classmethod
+    def threads(cls, n: int, deadline_ms: int = 0) -> List[Comm]:
+        """Make the ranks of one communicator for ``n`` threads of this process: element r is for the thread of rank r.
+
+        Args:
+            n: number of ranks, 1 to 1024.
+            deadline_ms: as of the class.
+        """
+        out = ffi.new("hotbed_comm *[]", max(n, 1))
+        check(lib.hotbed_comm_create_threads(new("comm_options", deadline_ms=deadline_ms), n, out))
+        return [cls._of(pointer) for pointer in out]
+
+    @classmethod
+    def from_group(
+        cls,
+        group: Any = None,
+        device: Device = "cpu",
+        deadline_ms: int = 0,
+    ) -> Comm:
+        """Make one of the ranks of a process group.  All ranks call it together.
+
+        The group carries one broadcast, which tells where rank 0 listens; it is not used afterwards.
+
+        Args:
+            group: a ``ProcessGroup`` of ``torch.distributed``; None: the default group.
+            device: of the tables: "cpu", which uses TCP, or this rank's CUDA device, which uses NCCL.
+            deadline_ms: as of the class.
+
+        Raises:
+            CommError: a rank did not come within the deadline.
+            UnsupportedError: a CUDA device, and the library was built without NCCL.
+        """
+        import torch.distributed as dist
+
+        rank, world = dist.get_rank(group), dist.get_world_size(group)
+        if rank < 0:
+            raise ArgumentError("from_group: this process is not a rank of the group")
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+
+        def broadcast(data: bytes) -> bytes:
+            objects = [data]
+            dist.broadcast_object_list(objects, src=first, group=group)
+            return objects[0]
+
+        return cls._connect(rank, world, broadcast, device, deadline_ms)
+
+    @classmethod
+    def from_store(
+        cls,
+        store: Any,
+        rank: int,
+        world: int,
+        device: Device = "cpu",
+        deadline_ms: int = 0,
+    ) -> Comm:
+        """Make one of processes that share a store, without a process group.  All ranks call it together.
+
+        Several communicators may use one store, if all ranks make them in the same order.
+
+        Args:
+            store: of ``torch.distributed``: a ``TCPStore``, ``FileStore`` or another.  Keys begin with "hotbed/".
+            rank: of this process.
+            world: number of ranks.
+            device: as of :meth:`from_group`.
+            deadline_ms: as of the class.
+        """
+        number = store.add(f"hotbed/rank/{rank}", 1)
+
+        def broadcast(data: bytes) -> bytes:
+            key = f"hotbed/place/{number}"
+            if rank == 0:
+                store.set(key, data)
+                return data
+            return bytes(store.get(key))
+
+        return cls._connect(rank, world, broadcast, device, deadline_ms)
+
+    @classmethod
+    def _connect(
+        cls, rank: int, world: int, broadcast: Callable[[bytes], bytes], device: Device, deadline_ms: int
+    ) -> Comm:
+        raised: List[BaseException] = []
+
+        def run(_: Any, data: Any, size: int) -> bool:
+            try:
+                memory = ffi.buffer(data, size)
+                memory[:] = broadcast(bytes(memory))
+            except BaseException as error:
+                raised.append(error)
+            return not raised
+
+        call = ffi.callback("bool(void *, void *, uint64_t)", run)
+        options = new("comm_options", deadline_ms=deadline_ms)
+        rendezvous = new("rendezvous", rank=rank, world=world, broadcast=call)
+        out = ffi.new("hotbed_comm **")
+        status = lib.hotbed_comm_create_sockets(options, rendezvous, out)
+        if raised:
+            raise raised[0]
+        check(status)
+        comm = cls._of(out[0])
+        number = _cuda_number(device)
+        if number is None:
+            return comm
+        check(lib.hotbed_comm_create_nccl(options, number, comm.pointer, out))
+        return cls._of(out[0])
+
+    # --- properties -----------------------------------------------------------------------------
+
+    @property
+    def pointer(self) -> Any:
+        """The ``hotbed_comm *``."""
+        return self._c
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+        return int(lib.hotbed_comm_rank(self._c))
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return int(lib.hotbed_comm_size(self._c))
+
+    @property
+    def transport(self) -> str:
+        """How ranks are connected: "self", "threads", "sockets" or "nccl"."""
+        return text(lib.hotbed_transport_name(lib.hotbed_comm_transport(self._c)))
+
+    def failure(self) -> Optional[Dict[str, Any]]:
+        """Return why the communicator failed; None if it has not.
+
+        Returns:
+            ``reason`` (ABORTED, LEFT, DEADLINE, MISMATCH or TRANSPORT), ``rank`` that caused it (-1: unknown), and
+            ``text``.
+        """
+        fault = ffi.new("hotbed_comm_fault *")
+        check(lib.hotbed_comm_failure(self._c, fault))
+        if fault.reason == lib.HOTBED_COMM_WELL:
+            return None
+        return {"reason": _FAILURES[fault.reason], "rank": int(fault.rank), "text": text(fault.text)}
+
+    def abort(self, why: str = "") -> None:
+        """Make the calls of all other ranks raise, with this reason.  May be called from any thread."""
+        lib.hotbed_comm_abort_with(self._c, why.replace("\n", " ").encode() if why else ffi.NULL)
+
+    def __enter__(self) -> Comm:
+        """Return the communicator."""
+        return self
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        """Abort if the block raised."""
+        if error is not None:
+            self.abort(f"{type(error).__name__}: {error}")
+
+    def __repr__(self) -> str:
+        """Return rank, size and transport."""
+        return f"Comm(rank={self.rank}, size={self.size}, transport={self.transport!r})"
+
+    # --- for the package ------------------------------------------------------------------------
+
+    def next_collection(self) -> int:
+        """Give the next storage of a collection a number, equal on all ranks, which make them in the same order."""
+        self._collections += 1
+        return self._collections
+
+    def calls(self, tag: int) -> _Calls:
+        """Return a context manager for collective calls.
+
+        It takes the lock, tags the calls so that ranks compare whose they are, and aborts the communicator if the
+        block raises, because the other ranks are in the same calls; but not for an error that all ranks have agreed on.
+        """
+        return _Calls(self, tag)
+
+
+class _Calls:
+    def __init__(self, comm: Comm, tag: int) -> None:
+        self.comm, self.tag = comm, tag
+
+    def __enter__(self) -> None:
+        self.comm.lock.acquire()
+        lib.hotbed_comm_set_tag(self.comm.pointer, self.tag)
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        self.comm.lock.release()
+        if error is None or error is self.comm.agreed or self.comm.size == 1:
+            return
+        failure = self.comm.failure()
+        if failure is None:
+            self.comm.abort(f"{type(error).__name__}: {error}")
+        elif isinstance(error, CommError):
+            raise CommError(f"rank {self.comm.rank} of {self.comm.size}: {failure['text']}") from error
+
+
+def _cuda_number(device: Device) -> Optional[int]:
+    """Return the number of a CUDA device; None for the CPU."""
+    import torch
+
+    device = torch.device(device)
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise ArgumentError(f"device {device} is not cpu or cuda")
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+__all__ = ["Comm"]

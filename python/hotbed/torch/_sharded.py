@@ -1,0 +1,407 @@
+"""One C sharded collection for a module: tables of one pooling and one routing rule, over the ranks of a communicator.
+
+The C library forms a lookup, which is a storage of this rank's rows, for each rule; with one rule there is one lookup,
+and everything about rows is as for a single rank, except that a static table stores row numbers of its rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import torch
+
+from hotbed._c import check, ffi, lib, new
+from hotbed.comm import Comm
+from hotbed.errors import ArgumentError, CommError, KeyRangeError, StateError, UnsupportedError
+from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot
+from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
+
+_TEXT_BYTES = 480
+
+
+def route_of(table: Table, sharded: ShardedOptions) -> Route:
+    """Give the rule of a table."""
+    return sharded.routes.get(table.name, Route.HASH_ROUND_ROBIN if table.is_hash else Route.CONTINUOUS)
+
+
+def gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[bytes]:
+    """Give every rank's bytes, which are equally many on all ranks.  Waits for all ranks."""
+    send = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+    found = torch.empty(comm.size * len(mine), dtype=torch.uint8, device=device)
+    with comm.calls(0):
+        data, out = ffi.cast("void *", send.data_ptr()), ffi.cast("void *", found.data_ptr())
+        check(lib.hotbed_comm_all_gather(comm.pointer, len(mine), data, out, stream))
+        check(lib.hotbed_stream_sync(stream))
+    received = bytes(found.cpu().tolist())
+    return [received[r : r + len(mine)] for r in range(0, len(received), len(mine))]
+
+
+def agree(comm: Comm, device: torch.device, stream: Any, error: Optional[BaseException]) -> None:
+    """Raise on all ranks if one has an error: its own on that rank, a CommError with its text on the others."""
+    said = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT_BYTES]
+    every = gather(comm, device, stream, said.ljust(_TEXT_BYTES, b"\0"))
+    for rank, words in enumerate(every):
+        if error is None and words[0] != 0:
+            error = CommError(f"rank {rank}: {words.rstrip(bytes(1)).decode('utf-8', 'replace')}")
+    if error is not None:
+        comm.agreed = error
+        raise error
+
+
+def _destroy(
+    comm: Comm, sharded: Any, streams: Dict[int, Any], slots: List[_Slot]
+) -> None:  # the comm is an argument so that it outlives the collection
+    for slot in slots:
+        if slot.ticket is not None:
+            lib.hotbed_sharded_context_destroy(slot.ticket)
+    for stream in streams.values():
+        lib.hotbed_stream_sync(stream)
+    lib.hotbed_sharded_destroy(sharded)
+    for stream in streams.values():
+        lib.hotbed_stream_destroy(stream)
+
+
+class ShardedStorage(Storage):
+    """Tables of one pooling and one rule, of which this rank has a part.
+
+    A slot's ticket is a ``hotbed_sharded_context``.  Ranks make the same calls in the same order, so each chooses the
+    same slot.
+
+    Args:
+        comm: the ranks.
+        sharded: the exchange.
+        label: the name of its directory in a checkpoint of several storages.
+        is_weighted: batches have per-sample weights.
+        tables: as of :class:`Storage`, and so the others.
+        pooling: of all tables.
+        optimizer: None for lookup only.
+        device: "cpu", or a CUDA device with an index.
+        seed: of the initialisers.
+        output_dtype: of outputs and gradients.
+        max_in_flight: forwards whose backward may still come.
+        options: further fields of ``hotbed_storage_options``.
+        check_keys: what a refused key does.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        sharded: ShardedOptions,
+        label: str,
+        is_weighted: bool,
+        tables: Sequence[Table],
+        pooling: PoolingType,
+        optimizer: Optional[Optimizer],
+        device: torch.device,
+        seed: int,
+        output_dtype: torch.dtype,
+        max_in_flight: int,
+        options: Mapping[str, Any],
+        check_keys: str,
+    ) -> None:
+        """See the class."""
+        self.comm, self.sharded, self._label, self._is_weighted = comm, sharded, label, is_weighted
+        self._tag = comm.next_collection()
+        self._last: Optional[_Slot] = None
+        self._eval = _Slot()
+        super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
+        self.lock = comm.lock
+        described = {
+            "tables": [(t.name, t.rows, t.dim, t.dtype, t.features, t.is_hash, t.lower, t.upper) for t in self.tables],
+            "growth and eviction": [(t.evict, t.score, t.most_rows) for t in self.tables],
+            "optimizer": optimizer,
+            "seed": seed,
+            "output_dtype": output_dtype,
+            "max_in_flight": max_in_flight,
+            "sharded": sharded,
+            "options": sorted(options.items()),
+            "check and is_weighted": (check_keys, is_weighted),
+        }
+        self._compare(described)
+        error: Optional[Exception] = None
+        with comm.calls(self._tag):  # with ONE_SIDED all ranks make a context together
+            try:
+                self._fill(self.slots[0])
+            except UnsupportedError as raised:  # on all ranks
+                error = raised
+        agree(comm, device, self.streams.current(), error)
+
+    def _compare(self, described: Dict[str, Any]) -> None:
+        """Raise on all ranks if two of them make different collections."""
+        digests = [hashlib.sha256(repr(value).encode()).digest()[:8] for value in described.values()]
+        every = gather(self.comm, self.device, self.streams.current(), b"".join(digests))
+        for rank, theirs in enumerate(every):
+            for i, name in enumerate(described):
+                if theirs[8 * i : 8 * i + 8] != every[0][8 * i : 8 * i + 8]:
+                    self.comm.agreed = ArgumentError(
+                        f"ranks 0 and {rank} make collections that differ in {name}; here it is {described[name]!r}"
+                    )
+                    raise self.comm.agreed
+
+    def _create(self, options: Any) -> None:
+        given = self.sharded
+        routes = ffi.new("hotbed_route_kind[]", [route_of(t, given).value for t in self.tables])
+        sharded = new(
+            "sharded_options",
+            storage=options,
+            routes=routes,
+            plan=given.plan.value,
+            overflow=given.overflow.value,
+            dedup=given.dedup.value,
+            gradient_scale=given.gradient_scale,
+            max_batch_size=given.max_batch_size,
+            max_keys=given.max_keys,
+            capacity=given.capacity,
+            weighted=self._is_weighted,
+            growth_every=given.growth_every,
+        )
+        out = ffi.new("hotbed_sharded **")
+        check(lib.hotbed_sharded_create(sharded, self.comm.pointer, self.streams.current(), out))
+        self._sharded = out[0]
+        self._c = lib.hotbed_sharded_lookup(out[0], 0)
+        weakref.finalize(self, _destroy, self.comm, self._sharded, self.streams.known, [*self.slots, self._eval])
+        self._routes = ffi.new("hotbed_route[]", len(self.tables))
+        for t in range(len(self.tables)):
+            info = new("sharded_table")
+            check(lib.hotbed_sharded_table_read(self._sharded, t, info))
+            self._routes[t] = info.route
+
+    @property
+    def label(self) -> str:
+        """The name of its directory in a checkpoint of several storages."""
+        return self._label
+
+    def join(self, options: Any, keep: List[Any]) -> None:
+        """Set the communicator and share in options of a checkpoint."""
+        options.comm = self.comm.pointer
+        options.share.rank, options.share.world = self.comm.rank, self.comm.size
+        options.share.routes = self._routes
+        keep.append(self._routes)
+
+    # --- batches --------------------------------------------------------------------------------
+
+    def _fill(self, slot: _Slot) -> None:
+        if slot.ticket is not None:
+            return
+        out = ffi.new("hotbed_sharded_context **")
+        collections = ffi.new("hotbed_sharded *[]", [self._sharded])
+        check(lib.hotbed_sharded_create_context(1, collections, self.streams.current(), out))
+        slot.ticket, slot.batch = out[0], new("kjt")
+
+    def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
+        free = [i for i, s in enumerate(self.slots) if not s.held]
+        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
+        self._release(number, stream)
+        self._fill(self.slots[number])
+        return number
+
+    def _release(self, number: int, stream: Any) -> None:
+        slot = self.slots[number]
+        if slot.held:
+            check(lib.hotbed_sharded_cancel(slot.ticket, stream))
+        slot.held = False
+        slot.tensors = ()
+        slot.generation += 1
+        if slot.key is not None:
+            self.ahead.pop(slot.key, None)
+            slot.key = None
+
+    def _start(
+        self,
+        slot: _Slot,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        stream: Any,
+    ) -> None:
+        kjt = self._batch(slot.batch, keys, offsets, weights, samples)
+        kjt.num_features = len(self.features)
+        check(lib.hotbed_sharded_input_dist(slot.ticket, kjt, stream))
+        check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
+        check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
+
+    def _prefetch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int, stream: Any
+    ) -> int:
+        self.check_batch(keys, offsets, weights, samples)
+        number = self._take_slot(keys.shape[0], samples, stream)
+        slot = self.slots[number]
+        self._start(slot, keys, offsets, weights, samples, stream)
+        check(lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
+        slot.held = True
+        slot.generation += 1
+        slot.tensors = (keys, offsets, weights)
+        self.turn += 1
+        slot.order = self.turn
+        return number
+
+    def _faults(self, stream: Any) -> None:
+        try:
+            super()._faults(stream)
+        except KeyRangeError as error:
+            raise KeyRangeError(self._with_key(str(error))) from error
+
+    def _with_key(self, said: str) -> str:
+        """Replace the local row number of a static table, in the text of a fault, by the key."""
+        found = re.match(r"table (\d+): key (\d+) is not in", said)
+        if found is None or self.tables[int(found[1])].is_hash:
+            return said
+        t = int(found[1])
+        key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
+        return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
+
+    def prefetch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> None:
+        """Look a batch up ahead of its forward, which has the same tensors."""
+        with self.comm.calls(self._tag):
+            stream = self.streams.current()
+            number = self._prefetch(keys, offsets, weights, samples, stream)
+            slot = self.slots[number]
+            slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+            self.ahead[slot.key] = number
+            self._faults(stream)
+
+    def forward(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        training: bool,
+        out: torch.Tensor,
+    ) -> int:
+        """Fill ``out``; give the number by which the backward names the batch, -1 without training."""
+        target, stride = ffi.cast("void *", out.data_ptr()), self.columns
+        with self.comm.calls(self._tag):
+            stream = self.streams.current()
+            if not training:
+                self._evaluate(keys, offsets, weights, samples, target, stream)
+                return -1
+            number = self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
+            if number is None:
+                number = self._prefetch(keys, offsets, weights, samples, stream)
+            slot = self.slots[number]
+            slot.key, slot.shape = None, (out.shape[0], out.shape[1])
+            check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
+            check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, stride, stream))
+            self._last = slot
+            self._faults(stream)
+            return slot.generation * _SLOTS_MOST + number
+
+    def _evaluate(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        target: Any,
+        stream: Any,
+    ) -> None:
+        self.check_batch(keys, offsets, weights, samples)
+        free = [s for s in self.slots if not s.held]
+        slot = free[0] if free else self._eval
+        self._fill(slot)
+        check(lib.hotbed_sharded_set_training(self._sharded, False))
+        try:
+            self._start(slot, keys, offsets, weights, samples, stream)
+            check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
+            check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, self.columns, stream))
+            slot.tensors = (keys, offsets, weights)
+        finally:
+            check(lib.hotbed_sharded_set_training(self._sharded, True))
+        self._last = slot
+        self._faults(stream)
+
+    def backward(self, token: int, gradient: torch.Tensor) -> None:
+        """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
+
+        Raises:
+            StateError: the batch had its backward already, or was dropped for later ones.
+        """
+        with self.comm.calls(self._tag):
+            super().backward(token, gradient)
+
+    def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
+        check(lib.hotbed_sharded_backward(slot.ticket, 0, data, stride, stream))
+
+    def overflowed(self) -> bool:
+        """Say whether the last forward's batch overflowed on some rank.
+
+        Raises:
+            StateError: there was no forward.
+        """
+        if self._last is None:
+            raise StateError("overflowed: the collection has had no forward")
+        out = ffi.new("bool *")
+        check(lib.hotbed_sharded_overflowed(self._last.ticket, out))
+        return bool(out[0])
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def num_rows(self, table: int) -> int:
+        """Give the number of rows of a static table that this rank has."""
+        return int(lib.hotbed_route_rows(self._route(table), self.comm.rank))
+
+    def _route(self, table: int) -> Any:
+        return ffi.addressof(self._routes, table)
+
+    def keys(self, table: int) -> torch.Tensor:
+        """Give the keys of this rank's rows, int64 on the CPU, ascending; of a hash table it waits for the stream."""
+        if self.tables[table].is_hash:
+            return super().keys(table)
+        return torch.arange(self.num_rows(table)) + self.comm.rank * int(self._routes[table].block)
+
+    def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Say which of the keys this rank has, [n] bool on the CPU."""
+        keys = keys.to(device="cpu", dtype=torch.int64).contiguous()
+        described = self.tables[table]
+        if not described.is_hash and keys.numel() > 0 and not 0 <= int(keys.min()) <= int(keys.max()) < described.rows:
+            raise KeyRangeError(
+                f"table {described.name!r}: keys {int(keys.min())} to {int(keys.max())} are not in "
+                f"[0, {described.rows})"
+            )
+        ranks = torch.empty(keys.shape[0], dtype=torch.int32)
+        data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
+        lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
+        return ranks == self.comm.rank
+
+    def _local(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Give the keys as the lookup stores them."""
+        return keys if self.tables[table].is_hash else keys % int(self._routes[table].block)
+
+    def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
+        """Copy rows out: "weight", names of states, "scores"; zeros for keys that this rank lacks."""
+        mine = self._mine(table, keys)
+        _, parts = self._parts(table, keys.shape[0], wanted)
+        found = super().rows(table, self._local(table, keys.cpu()[mine]), wanted)
+        for name, part in parts.items():
+            part[mine.to(part.device)] = found[name]
+        return parts
+
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Insert or overwrite rows of this rank; keys of other ranks are skipped."""
+        mine = self._mine(table, keys)
+        parts = {name: part[mine.to(part.device)] for name, part in given.items()}
+        super().set_rows(table, self._local(table, keys.cpu()[mine]), parts)
+
+    def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Replace this rank's rows by rows of a state dict, of this rank or of all."""
+        if not self.is_direct(table):
+            super().load_rows(table, keys, given)
+            return
+        weight = given["weight"]
+        with torch.no_grad():
+            self.view(table).copy_(weight[self._mine(table, keys).to(weight.device)])
+
+    def _set_learning_rate(self, stream: Any) -> None:
+        if self.group is None:
+            return
+        rate = float(self.group["lr"])
+        if rate != self.learning_rate:
+            check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
+            self.learning_rate = rate

@@ -1,0 +1,557 @@
+"""Collections of several ranks: as threads of this process, under torchrun, and processes that share a store.
+
+Run as a program, this file is one rank: ``test_sharded.py ROLE FOLDER``.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+import hotbed
+import hotbed.torch as ht
+from hotbed import checkpoint
+
+ROWS, DIM, SAMPLES, STEPS, RANKS = 41, 8, 6, 4, 2
+MOST = ht.ShardedOptions(max_batch_size=2 * SAMPLES, max_keys=200)
+
+
+def bags(seed, rows=ROWS, features=("f", "g", "h"), weighted=False):
+    """The batch of one rank and step; the features' bags have up to 4 keys."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 5, (len(features) * SAMPLES,), generator=random)
+    values = torch.randint(0, rows, (int(lengths.sum()),), generator=random)
+    weights = torch.rand(values.shape[0], generator=random) if weighted else None
+    return ht.KeyedJaggedTensor(list(features), values, weights, lengths=lengths)
+
+
+def together(batches):
+    """The batches of all ranks as one."""
+    keys, lengths, values, weights = batches[0].keys(), [], [], []
+    for key in keys:
+        for kjt in batches:
+            lengths.append(kjt[key].lengths())
+            values.append(kjt[key].values())
+            weights.append(kjt[key].weights_or_none())
+    weights = None if weights[0] is None else torch.cat(weights)
+    return ht.KeyedJaggedTensor(keys, torch.cat(values), weights, lengths=torch.cat(lengths))
+
+
+def tables(pooling=ht.PoolingType.SUM):
+    return [
+        ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f", "g"], pooling=pooling),
+        ht.EmbeddingBagConfig(ROWS, DIM, "user", feature_names=["h"], use_virtual_table=True, pooling=pooling),
+    ]
+
+
+def pooled(comm=None, sharded=MOST, configs=None, **more):
+    more.setdefault("optimizer", ht.Adam(lr=0.1))
+    sharded = None if comm is None else sharded
+    return ht.EmbeddingBagCollection(configs or tables(), seed=3, comm=comm, sharded=sharded, **more)
+
+
+def on_threads(body, n=RANKS, **options):
+    """Call ``body(comm)`` on a thread for each rank; give the results, and raise the first rank's exception."""
+    comms, results = hotbed.Comm.threads(n, **options), [None] * n
+
+    def run(rank):
+        try:
+            with comms[rank]:
+                results[rank] = body(comms[rank])
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def well(results):
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def all_rows(ebc):
+    return {name: dict(zip(ebc.keys(name).tolist(), ebc.rows(name, ebc.keys(name)))) for name in ("item", "user")}
+
+
+def merged(results):
+    """One dict of rows of all ranks; no key may be on two."""
+    found = {}
+    for result in results:
+        for name, rows in result.items():
+            table = found.setdefault(name, {})
+            assert not set(table) & set(rows)
+            table.update(rows)
+    return found
+
+
+def check_rows(found, expected):
+    for name in ("item", "user"):
+        assert set(found[name]) == set(expected[name])
+        for key, row in expected[name].items():
+            torch.testing.assert_close(found[name][key], row, rtol=1e-4, atol=1e-6)
+
+
+def train(ebc, rank, world, steps=STEPS, weighted=False):
+    """Train on this rank's batches, or on the batches of all ranks if ``rank`` is None; give the losses."""
+    losses = []
+    for step in range(steps):
+        batches = [bags(100 * step + r, weighted=weighted) for r in range(world)]
+        kjt = together(batches) if rank is None else batches[rank]
+        loss = ebc(kjt).values().square().sum()
+        loss.backward()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+# --- the same as one rank ---------------------------------------------------------------------------
+
+PLANS = {
+    "fixed": {},
+    "two_phase": {"plan": ht.Plan.TWO_PHASE},
+    "one_sided": {"plan": ht.Plan.ONE_SIDED},
+    "replayed": {"capacity": 3},
+}
+
+
+@pytest.mark.parametrize("pooling", [ht.PoolingType.SUM, ht.PoolingType.MEAN])
+@pytest.mark.parametrize("plan", PLANS)
+def test_ranks_train_as_one(plan, pooling):
+    sharded = ht.ShardedOptions(2 * SAMPLES, 200, **PLANS[plan])
+
+    def body(comm):
+        ebc = pooled(comm, sharded, tables(pooling))
+        losses = train(ebc, comm.rank, comm.size)
+        if plan == "replayed":
+            assert ebc.overflowed()
+        return losses, all_rows(ebc)
+
+    one = pooled(configs=tables(pooling))
+    expected = train(one, None, RANKS)
+    results = well(on_threads(body))
+    for step, loss in enumerate(expected):
+        assert sum(r[0][step] for r in results) == pytest.approx(loss, rel=1e-5)
+    check_rows(merged([r[1] for r in results]), all_rows(one))
+
+
+@pytest.mark.parametrize("optimizer", [ht.SGD(lr=0.1), ht.Adagrad(lr=0.1), ht.RowWiseAdagrad(lr=0.1)])
+def test_other_optimizers_and_weights(optimizer):
+    def body(comm):
+        ebc = pooled(comm, optimizer=optimizer, is_weighted=True)
+        train(ebc, comm.rank, comm.size, weighted=True)
+        return all_rows(ebc)
+
+    one = pooled(optimizer=optimizer, is_weighted=True)
+    train(one, None, 3, weighted=True)
+    check_rows(merged(well(on_threads(body, 3))), all_rows(one))
+
+
+@pytest.mark.parametrize("dedup", list(ht.Dedup))
+def test_rows_of_keys(dedup):
+    configs = [
+        ht.EmbeddingConfig(ROWS, DIM, "item", feature_names=["f", "g"]),
+        ht.EmbeddingConfig(ROWS, DIM, "user", feature_names=["h"], use_virtual_table=True),
+    ]
+    sharded = ht.ShardedOptions(2 * SAMPLES, 200, dedup=dedup)
+
+    def run(rank, comm=None):
+        given = {} if comm is None else {"comm": comm, "sharded": sharded}
+        ec = ht.EmbeddingCollection(configs, optimizer=ht.Adam(lr=0.1), seed=3, **given)
+        for step in range(STEPS):
+            batches = [bags(10 * step + r) for r in range(RANKS)]
+            found = ec(together(batches) if rank is None else batches[rank])
+            assert list(found) == ["f", "g", "h"]
+            torch.cat([found[f].values() for f in "fgh"]).square().sum().backward()
+        return all_rows(ec)
+
+    check_rows(merged(well(on_threads(lambda comm: run(comm.rank, comm)))), run(None))
+
+
+def test_gradients_are_scaled_and_ranks_may_have_no_samples():
+    def body(comm):
+        sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=0.5)
+        ebc = pooled(comm, sharded, optimizer=ht.SGD(lr=1.0))
+        before, none = ebc.rows("item", torch.arange(ROWS)), torch.zeros(0, dtype=torch.int64)
+        kjt = ht.KeyedJaggedTensor(list("fgh"), none, lengths=none)
+        if comm.rank == 0:
+            kjt = ht.KeyedJaggedTensor(list("fgh"), torch.tensor([40]), lengths=torch.tensor([1, 0, 0]))
+        out = ebc(kjt).values()
+        assert out.shape == (1 - comm.rank, 3 * DIM)
+        out.sum().backward()
+        return before - ebc.rows("item", torch.arange(ROWS))
+
+    changes = sum(well(on_threads(body)))
+    torch.testing.assert_close(changes[40], torch.full((DIM,), 0.5))
+    assert torch.equal(changes[:40], torch.zeros(40, DIM))
+
+
+def test_prefetch_and_evaluation():
+    def run(comm, ahead):
+        ebc = pooled(comm, configs=tables()[:1])
+        batches = [bags(10 * step + comm.rank).permute([0, 1]) for step in range(STEPS)]
+        for kjt in batches:
+            kjt.offsets()
+        for i, kjt in enumerate(batches):
+            if ahead and i == 0:
+                ebc.prefetch(kjt)
+            out = ebc(kjt).values()
+            if ahead and i + 1 < len(batches):
+                ebc.prefetch(batches[i + 1])
+            out.square().sum().backward()
+            with torch.no_grad():
+                before = ebc.weight("item").clone()
+                ebc(kjt)
+                assert torch.equal(before, ebc.weight("item"))
+        return ebc.weight("item").clone()
+
+    plain, ahead = (well(on_threads(lambda comm, a=a: run(comm, a))) for a in (False, True))
+    for a, b in zip(plain, ahead):
+        assert torch.equal(a, b)
+
+
+def test_evaluation_adds_no_keys():
+    def body(comm):
+        ebc = pooled(comm)
+        with torch.no_grad():
+            assert torch.equal(ebc(bags(comm.rank)).values()[:, 2 * DIM :], torch.zeros(SAMPLES, DIM))
+        return len(ebc.keys("user"))
+
+    assert well(on_threads(body)) == [0, 0]
+
+
+def test_reported_overflows_read_as_zeros():
+    def body(comm):
+        sharded = ht.ShardedOptions(SAMPLES, 200, capacity=2, overflow=ht.Overflow.REPORT)
+        ebc = pooled(comm, sharded)
+        with pytest.raises(hotbed.StateError, match="no forward"):
+            ebc.overflowed()
+        out = ebc(bags(comm.rank)).values()
+        assert ebc.overflowed() and not out.any()
+        out.sum().backward()
+
+    well(on_threads(body))
+
+
+# --- state dicts and checkpoints --------------------------------------------------------------------
+
+
+def test_a_state_dict_has_the_rows_of_its_rank():
+    one = pooled()
+    train(one, None, RANKS)
+    whole, states = one.state_dict(), one.fused_optimizer.state_dict()
+
+    def body(comm):
+        ebc = pooled(comm, optimizer=ht.Adam(lr=0.1))
+        ebc.load_state_dict(whole)  # of all ranks: each takes its rows
+        own, again = ebc.state_dict(), pooled(comm)
+        weight, keys = own["embedding_bags.item.weight"], ebc.keys("item")
+        assert torch.equal(weight, whole["embedding_bags.item.weight"][keys])
+        assert weight.data_ptr() == ebc.weight("item").data_ptr()  # the memory that trains
+        again.load_state_dict(own)  # of the same rank
+        assert torch.equal(again.weight("item"), weight)
+        with pytest.raises(RuntimeError, match=f"shape .5, {DIM}., but the table has {ROWS} rows, {len(keys)} of them"):
+            again.load_state_dict({**own, "embedding_bags.item.weight": weight[:5]})
+        moments = ebc.fused_optimizer.state_dict()["state"]
+        ebc.fused_optimizer.load_state_dict({**ebc.fused_optimizer.state_dict(), "state": states["state"]})
+        moments = ebc.fused_optimizer.state_dict()["state"]
+        assert torch.equal(moments["item"]["exp_avg"], states["state"]["item"]["exp_avg"][keys])
+        return all_rows(ebc), moments["user"]["keys"].tolist()
+
+    results = well(on_threads(body, 3))
+    check_rows(merged([r[0] for r in results]), all_rows(one))
+    assert sorted(key for r in results for key in r[1]) == one.keys("user").tolist()
+
+
+def test_rows_by_key_are_those_of_this_rank():
+    def body(comm):
+        ebc, keys = pooled(comm), torch.arange(ROWS)
+        ebc.set_rows("item", keys, torch.ones(ROWS, DIM))
+        ebc.set_rows("user", keys - 20, torch.ones(ROWS, DIM))
+        assert ebc.rows("item", keys).sum(1).nonzero().flatten().tolist() == ebc.keys("item").tolist()
+        with pytest.raises(hotbed.KeyRangeError, match=f"keys 0 to {ROWS}"):
+            ebc.rows("item", torch.tensor([0, ROWS]))
+        return ebc.keys("item").tolist(), ebc.keys("user").tolist()
+
+    results = well(on_threads(body, 3))
+    assert [key for r in results for key in r[0]] == list(range(ROWS))
+    assert sorted(key for r in results for key in r[1]) == list(range(-20, ROWS - 20))
+
+
+@pytest.fixture(scope="module")
+def needs_hdf5(tmp_path_factory):
+    try:
+        checkpoint.save(tmp_path_factory.mktemp("probe") / "c", pooled())
+    except hotbed.UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+
+
+@pytest.mark.parametrize("saving, loading", [(2, 3), (3, 1), (1, 2)])
+def test_checkpoints_are_loaded_by_other_numbers_of_ranks(saving, loading, tmp_path, needs_hdf5):
+    def save(comm):
+        ebc, saved = pooled(comm), checkpoint.Increments()
+        train(ebc, comm.rank, comm.size)
+        saved.save(tmp_path / "0", ebc, step=1)
+        train(ebc, comm.rank, comm.size, 1)
+        saved.save(tmp_path / "1", ebc, step=2, extra=b"dense of rank %d" % comm.rank)
+        with pytest.raises(hotbed.HotbedError, match="exists"):
+            checkpoint.save(tmp_path / "0", ebc)
+        return all_rows(ebc)
+
+    def load(comm):
+        ebc = pooled(comm)
+        with pytest.raises(hotbed.HotbedError, match="no checkpoint"):
+            checkpoint.load(tmp_path / "none", ebc)
+        loaded = checkpoint.load(tmp_path / "0", ebc, [tmp_path / "1"])
+        assert (loaded.step, loaded.extra) == (2, b"dense of rank 0")
+        return all_rows(ebc)
+
+    expected = merged(well(on_threads(save, saving)))
+    found = merged(well(on_threads(load, loading)))
+    for name in expected:
+        assert set(found[name]) == set(expected[name])
+        assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
+
+
+def test_one_rank_loads_a_checkpoint_of_two(tmp_path, needs_hdf5):
+    def configs():  # of one routing rule, so that the checkpoint is one directory
+        return tables()[:1]
+
+    def save(comm):
+        ebc = pooled(comm, configs=configs())
+        ebc(bags(comm.rank).permute([0, 1])).values().sum().backward()
+        checkpoint.save(tmp_path / "c", ebc)
+        return ebc.weight("item").clone()
+
+    saved = torch.cat(well(on_threads(save)))
+    one = pooled(configs=configs())
+    checkpoint.load(tmp_path / "c", one)
+    assert torch.equal(one.weight("item"), saved)
+
+
+def test_tables_of_two_routes_are_two_checkpoints(tmp_path, needs_hdf5):
+    def save(comm):
+        ebc = pooled(comm)
+        train(ebc, comm.rank, comm.size)
+        checkpoint.save(tmp_path / "c", ebc)
+        return all_rows(ebc)
+
+    expected = merged(well(on_threads(save)))
+    with pytest.raises(hotbed.StateError, match=r"each of \['sum-continuous', 'sum-hash_round_robin'\].*hotbed.Comm"):
+        checkpoint.load(tmp_path / "c", pooled())
+    loaded = pooled(hotbed.Comm())
+    checkpoint.load(tmp_path / "c", loaded)
+    check_rows(all_rows(loaded), expected)
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+
+def test_an_error_on_one_rank_is_raised_on_all():
+    def body(comm, culprit=1):
+        ebc, kjt = pooled(comm), bags(comm.rank)
+        ebc(kjt).values().sum().backward()
+        if comm.rank == culprit:
+            kjt = ht.KeyedJaggedTensor(kjt.keys(), kjt.values().float(), lengths=kjt.lengths())
+        ebc(kjt)
+
+    results = on_threads(body, 3)
+    assert isinstance(results[1], hotbed.ArgumentError)
+    for rank in (0, 2):
+        assert isinstance(results[rank], hotbed.CommError)
+        assert str(results[rank]).startswith(
+            f"rank {rank} of 3: rank 1 aborted: ArgumentError: keys: dtype torch.float32"
+        )
+
+
+def test_a_bad_key_is_named_by_the_rank_that_stores_it():
+    def body(comm):
+        ebc = pooled(comm)
+        kjt = ht.KeyedJaggedTensor(list("fgh"), torch.tensor([ROWS + 3]), lengths=torch.tensor([1, 0, 0]))
+        for _ in range(2):
+            ebc(kjt if comm.rank == 1 else bags(0)).values().sum().backward()
+
+    results = on_threads(body)
+    assert isinstance(results[0], hotbed.KeyRangeError)
+    assert str(results[0]) == f"table 'item': key {ROWS + 3} is not in [0, {ROWS})"
+    assert isinstance(results[1], hotbed.CommError) and f"key {ROWS + 3}" in str(results[1])
+
+
+def test_a_rank_that_raises_elsewhere_does_not_hang_the_others():
+    def body(comm):
+        ebc = pooled(comm)
+        if comm.rank == 1:
+            raise ValueError("the data ends here")
+        ebc(bags(0))
+
+    results = on_threads(body)
+    assert isinstance(results[0], hotbed.CommError)
+    assert "rank 1 aborted: ValueError: the data ends here" in str(results[0])
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def body(comm):
+        ebc = pooled(comm)
+        if comm.rank == 0:
+            ebc(bags(0))
+
+    results = on_threads(body, deadline_ms=200)
+    assert isinstance(results[0], hotbed.CommError) and "rank 1 did not come within 200 ms" in str(results[0])
+
+
+def test_ranks_with_different_arguments():
+    def body(comm):
+        with pytest.raises(hotbed.ArgumentError) as caught:
+            pooled(comm, optimizer=ht.SGD(lr=0.5 + comm.rank))
+        pooled(comm)(bags(0))  # all ranks have raised, so the communicator works
+        return str(caught.value)
+
+    for rank, result in enumerate(well(on_threads(body))):
+        assert f"ranks 0 and 1 make collections that differ in optimizer; here it is SGD(lr={0.5 + rank}" in str(result)
+
+
+def test_arguments_are_checked():
+    comm = hotbed.Comm()
+    assert (comm.rank, comm.size, comm.transport, comm.failure()) == (0, 1, "self", None)
+    with pytest.raises(hotbed.ArgumentError, match="comm= needs sharded="):
+        ht.EmbeddingBagCollection(tables(), comm=comm)
+    with pytest.raises(hotbed.ArgumentError, match="sharded= needs comm="):
+        ht.EmbeddingBagCollection(tables(), sharded=MOST)
+    with pytest.raises(hotbed.ArgumentError, match="max_keys 0"):
+        pooled(comm, ht.ShardedOptions(SAMPLES, 0))
+    with pytest.raises(hotbed.ArgumentError, match="static table is routed CONTINUOUS, not roundrobin"):
+        pooled(comm, ht.ShardedOptions(SAMPLES, 10, routes={"item": ht.Route.ROUND_ROBIN}))
+    with pytest.raises(hotbed.ArgumentError, match="32 keys; the collection takes up to 6 samples, 10 keys"):
+        pooled(comm, ht.ShardedOptions(SAMPLES, 10), tables()[:1])(bags(1).permute([0, 1]))
+    with pytest.raises(hotbed.ArgumentError, match="0 ranks"):
+        hotbed.Comm.threads(0)
+    with pytest.raises(hotbed.StateError, match="made without comm="):
+        pooled().overflowed()
+
+
+def test_a_forward_drops_the_oldest_on_all_ranks():
+    def body(comm):
+        ebc = pooled(comm, max_in_flight=2)
+        outs = [ebc(bags(step)).values().sum() for step in range(3)]
+        for out in outs[1:]:
+            out.backward()
+        with pytest.raises(hotbed.StateError, match="max_in_flight=2"):
+            outs[0].backward()
+        with pytest.raises(hotbed.HotbedError):  # an exception in a call ends the communicator
+            ebc(bags(0))
+
+    well(on_threads(body))
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+
+def under_torchrun(folder):
+    """One of two ranks that torchrun starts: Hotbed's sockets beside gloo."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    comm = hotbed.Comm.from_group()
+    assert (comm.rank, comm.size, comm.transport) == (dist.get_rank(), 2, "sockets")
+    torch.manual_seed(7)
+    # Each loss is the mean over a rank's own samples, and DistributedDataParallel takes the mean over ranks.
+    sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=1 / comm.size)
+    ebc, top = pooled(comm, sharded), torch.nn.Linear(3 * DIM, 1)
+    model = torch.nn.parallel.DistributedDataParallel(top)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for step in range(STEPS):
+        loss = model(ebc(bags(100 * step + comm.rank)).values()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(every := loss.detach() / comm.size)
+        losses.append(float(every))
+    with pytest.raises(hotbed.UnsupportedError, match="sockets"):
+        pooled(comm, ht.ShardedOptions(SAMPLES, 10, plan=ht.Plan.ONE_SIDED))
+    torch.save((losses, all_rows(ebc)), folder / f"rank{comm.rank}")
+    checkpoint.save(folder / "c", ebc, step=STEPS)
+    kjt = bags(0)
+    try:  # the error of rank 1 ends the call of rank 0
+        ebc(kjt if comm.rank == 0 else ht.KeyedJaggedTensor(["f"], kjt.values(), lengths=kjt.lengths()))
+    except hotbed.HotbedError as error:
+        (folder / f"error{comm.rank}").write_text(f"{type(error).__name__}: {error}")
+    dist.destroy_process_group()
+
+
+def killed(folder):
+    """Two ranks that share a store; rank 1 dies while rank 0 waits for it."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank = int(os.fork() == 0)  # before the library has started anything
+    comm = hotbed.Comm.from_store(dist.FileStore(str(folder / "store"), 2), rank, 2)
+    ebc = pooled(comm)
+    ebc(bags(rank)).values().sum().backward()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(hotbed.CommError, match="rank 1 is gone: its process ended without a word"):
+        ebc(bags(rank))
+    assert comm.failure()["reason"] == "LEFT"
+
+
+def run(*command):
+    done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def test_torchrun(tmp_path, needs_hdf5):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run(*launcher, __file__, "under_torchrun", str(tmp_path))
+    torch.manual_seed(7)
+    one, top, losses = pooled(), torch.nn.Linear(3 * DIM, 1), []
+    tables = {name: torch.nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True) for name in ("item", "user")}
+    for name, table in tables.items():
+        table.weight.data = one.rows(name, torch.arange(ROWS))
+    optimizer = torch.optim.SGD(top.parameters(), lr=0.1)
+    for step in range(STEPS):
+        kjt = together([bags(100 * step + r) for r in range(2)])
+        out = one(kjt).values()
+        if step == 0:  # rows of the hash table exist from here on
+            tables["user"].weight.data = one.rows("user", torch.arange(ROWS))
+            tables["item"].weight.data = one.rows("item", torch.arange(ROWS))
+            pooled_rows = [
+                tables[t](kjt[f].values(), kjt[f].offsets()) for t, f in zip(("item", "item", "user"), "fgh")
+            ]
+            torch.testing.assert_close(torch.cat(pooled_rows, 1), out)
+        loss = top(out).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    ranks = [torch.load(tmp_path / f"rank{r}", weights_only=False) for r in range(2)]
+    for found, _ in ranks:
+        assert found == pytest.approx(losses, rel=1e-5)
+    check_rows(merged([rows for _, rows in ranks]), all_rows(one))
+    loaded = pooled(hotbed.Comm())
+    assert checkpoint.load(tmp_path / "c", loaded).step == STEPS
+    check_rows(all_rows(loaded), all_rows(one))
+    assert (tmp_path / "error1").read_text().startswith("ArgumentError: features ['g'] are not in the batch")
+    assert (
+        (tmp_path / "error0")
+        .read_text()
+        .startswith("CommError: rank 0 of 2: rank 1 aborted: ArgumentError: features ['g'] are not in the batch")
+    )
+
+
+def test_a_killed_rank_is_noticed(tmp_path):
+    run(__file__, "killed", str(tmp_path))
+
+
+if __name__ == "__main__":
+    {"under_torchrun": under_torchrun, "killed": killed}[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -154,7 +154,7 @@ def stage_table(result):
 
 def separates(result):
     """A sentence on the differences between Hotbed, static tables and the lower bound."""
-    if "tbe_train_ms" not in result or not stages_of(result):
+    if "tbe_train_ms" not in result or "floor_train_ms" not in result or not stages_of(result):
         return ""
     train, evaluation = result["graph_train_ms"], result["graph_eval_ms"]
     others = ("forward", "update", "eval_find", "eval_forward")
@@ -526,7 +526,7 @@ def moves_section(kinds):
 
 
 def default_results(kinds, backend):
-    """{workload: (document, result)} with the default insertion policy."""
+    """{workload: (document, result)} with the default insertion policy; static and hash tables are different workloads."""
     found = {}
     for document in kinds["workloads"]:
         if document["backend"] != backend:
@@ -534,8 +534,8 @@ def default_results(kinds, backend):
         for result in document["results"]:
             name, _, policy = result["workload"].partition(" ")
             if policy == "probation" or "mode" not in result:
-                found[name] = (document, result)
-    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+                found[name if policy == "probation" else result["workload"]] = (document, result)
+    return dict(sorted(found.items(), key=lambda item: (len(item[0].split()[0]), item[0])))
 
 
 def source(document, command=None):

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import functools
 import math
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable, List, Mapping, Optional, Union
 
 import torch
 
@@ -141,6 +141,7 @@ class Table:
     evict: Evict
     score: Score
     most_rows: int
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further fields of hotbed_table_options
 
 
 _DTYPES = {
